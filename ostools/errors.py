@@ -1,0 +1,25 @@
+"""The one error that a user can cause.
+
+Every refusal of ostools is an `InputError`: it says in one line what was expected, what was found and what to do,
+and the command line prints just that line and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """What was asked for cannot be done; the message says what was expected, what was found, and what to do."""
+
+
+def unknown_name(what: str, found: object, known: Iterable[str]) -> InputError:
+    """The error for a name that does not exist, with the nearest that do.
+
+    `what` is the kind of thing in words ("variant"), `found` what the user wrote, `known` every right name.
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(str(found), names, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return InputError(f"unknown {what} {found!r}: {hint}known are {', '.join(names)}")
