@@ -1,0 +1,32 @@
+# make report   install if needed, run the whole chain on the embedded model, write report.html
+# make test     ruff, pyright, import-linter, pytest (warnings are errors, shapes and types enforced)
+# make lint     the first three of them
+# make bench    timings side by side, against what a user would otherwise write
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: report test lint bench
+
+report: $(INSTALLED)
+	$(BIN)/ostools report --out report.html
+
+test: lint
+	$(BIN)/python -m pytest -n auto
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
+
+# The lock pins everything, the build tools too, so the package itself is installed without asking an index again.
+$(INSTALLED): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or later is needed; call make PYTHON=/path/to/python3.11")'
+	test -d .venv || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --disable-pip-version-check -q -r requirements.lock
+	$(BIN)/pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
+	touch $(INSTALLED)
