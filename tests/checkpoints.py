@@ -1,0 +1,274 @@
+"""Tiny random models of every supported family, in memory or as a Hugging Face directory on disk.
+
+Norm gains and biases are random (neither zero nor one), so that a formula that forgets `1 + w`, a gain or a
+post-norm fails; `scale` multiplies gains and projections, which makes attention sharp and residuals large.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers import (
+    Gemma2Config,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+Family = Literal["gemma", "gemma2", "gemma3", "gemma3-multimodal", "llama", "gpt2"]
+
+TEXT_FAMILIES: tuple[Family, ...] = ("gemma", "gemma2", "gemma3", "llama", "gpt2")
+FAMILIES: tuple[Family, ...] = (*TEXT_FAMILIES, "gemma3-multimodal")
+
+STORIES = Path(__file__).resolve().parents[2] / "shared" / "models" / "stories260K"
+"""A real pretrained model that is not the project's to ship: tests skip where it is absent."""
+
+SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
+CONTROL = ("<start_of_turn>", "<end_of_turn>")
+_MERGES = ((" ", "t"), ("h", "e"), (" t", "he"), ("i", "n"), ("e", "r"), (" ", "a"))
+
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message['role'] }}\n"
+    "{{ message['content'] }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+
+
+def _byte_symbol(byte: int) -> str:
+    """The printable character that byte-level BPE writes for a byte (GPT-2's table)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [value for value in range(256) if value not in printable]
+    return chr(byte) if byte in printable else chr(256 + others.index(byte))
+
+
+def write_tokenizer(path: Path, *, bos: bool = True, chat_template: str | None = CHAT_TEMPLATE) -> Path:
+    """Save a byte-level BPE tokenizer (any text encodes, digits one by one); `bos`: it prepends `<bos>`."""
+    vocabulary = {token: index for index, token in enumerate((*SPECIAL, *CONTROL))}
+    for byte in range(256):
+        vocabulary[_byte_symbol(byte)] = len(vocabulary)
+    merges = [tuple("".join(map(_byte_symbol, part.encode())) for part in pair) for pair in _MERGES]
+    for left, right in merges:
+        vocabulary[left + right] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))  # pyright: ignore[reportArgumentType]
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in (*SPECIAL, *CONTROL)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", vocabulary["<bos>"])]
+        )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+        extra_special_tokens=list(CONTROL),
+    )
+    fast.chat_template = chat_template
+    fast.save_pretrained(path)
+    return path
+
+
+D_VOCAB = len(SPECIAL) + len(CONTROL) + 256 + len(_MERGES)
+
+
+def make_config(
+    family: Family,
+    *,
+    d_model: int = 32,
+    n_layers: int = 2,
+    n_heads: int = 4,
+    n_key_value_heads: int = 2,
+    d_head: int = 8,
+    d_mlp: int = 48,
+    d_vocab: int = D_VOCAB,
+    context: int = 256,
+    window: int = 5,
+    **overrides: Any,
+) -> PreTrainedConfig:
+    """The Hugging Face configuration of a tiny model; `overrides` are the family's own configuration keys.
+
+    Gemma 2 and 3 alternate sliding (`window` keys) and full layers; Gemma 2 soft-caps scores and logits low
+    enough to matter. GPT-2 has neither grouped heads nor a free `d_head`.
+    """
+    if family == "gpt2":
+        settings: dict[str, Any] = {
+            "n_embd": d_model,
+            "n_layer": n_layers,
+            "n_head": n_heads,
+            "n_inner": d_mlp,
+            "n_positions": context,
+            "vocab_size": d_vocab,
+            "bos_token_id": 2,
+            "eos_token_id": 1,
+        }
+        return GPT2Config(**(settings | overrides))
+    settings = {
+        "hidden_size": d_model,
+        "num_hidden_layers": n_layers,
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": n_key_value_heads,
+        "head_dim": d_head,
+        "intermediate_size": d_mlp,
+        "vocab_size": d_vocab,
+        "max_position_embeddings": context,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "bos_token_id": 2,
+    }
+    alternating: list[str] = ["full_attention" if i % 2 else "sliding_attention" for i in range(n_layers)]
+    sliding: dict[str, Any] = {
+        "sliding_window": window,
+        "layer_types": alternating,
+        "query_pre_attn_scalar": 2 * d_head,
+    }
+    if family == "gemma":
+        return GemmaConfig(**(settings | overrides))
+    if family == "llama":
+        settings["tie_word_embeddings"] = False
+        return LlamaConfig(**(settings | overrides))
+    if family == "gemma2":
+        caps: dict[str, Any] = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}
+        return Gemma2Config(**(settings | sliding | caps | overrides))
+    text = Gemma3TextConfig(**(settings | sliding | overrides))
+    if family == "gemma3":
+        return text
+    vision: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    return Gemma3Config(
+        text_config=text.to_dict(), vision_config=vision, mm_tokens_per_image=4, boi_token_index=10,
+        eoi_token_index=11, image_token_index=12,
+    )  # fmt: skip
+
+
+def _fill(model: PreTrainedModel, seed: int, scale: float) -> None:
+    """Random weights, the same values whatever the dtype: drawn in float32, then cast."""
+    generator = torch.Generator().manual_seed(seed)
+    gemma = "gemma" in model.config.model_type
+    d_model = model.get_input_embeddings().weight.shape[1]  # pyright: ignore[reportCallIssue, reportIndexIssue, reportAttributeAccessIssue, reportOptionalSubscript]
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("bias"):
+            value = 0.3 * noise
+        elif parameter.ndim == 1:  # a norm's gain: 1 + w in Gemma
+            value = scale * (0.4 * noise).exp() - (1.0 if gemma else 0.0)
+        elif "embed" in name or "wte" in name or "wpe" in name:
+            value = noise / d_model**0.5 if gemma else noise
+        else:  # a projection; GPT-2's are stored [in, out], the others [out, in]
+            fan_in = parameter.shape[0 if model.config.model_type == "gpt2" else -1]
+            value = scale * noise / fan_in**0.5
+        parameter.data.copy_(value)
+    model.eval().requires_grad_(False)
+
+
+def make_model(
+    family: Family,
+    *,
+    seed: int = 0,
+    scale: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    **config: Any,
+) -> PreTrainedModel:
+    """A tiny random Hugging Face model (eager attention), before any bridge."""
+    settings = make_config(family, **config)
+    if family == "gemma3-multimodal":
+        model = Gemma3ForConditionalGeneration._from_config(
+            settings, dtype=dtype, attn_implementation="eager"
+        )
+    else:
+        model = AutoModelForCausalLM.from_config(settings, dtype=dtype, attn_implementation="eager")
+    _fill(model, seed, scale)
+    return model
+
+
+@lru_cache(maxsize=2)
+def _tokenizer_text(bos: bool) -> tuple[tuple[str, str], ...]:
+    """The files of a saved tokenizer: written once, because every model of a test session needs them."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = sorted(write_tokenizer(Path(folder), bos=bos).iterdir())
+        return tuple((file.name, file.read_text(encoding="utf-8")) for file in files)
+
+
+def make_tokenizer(*, bos: bool = True) -> PreTrainedTokenizerFast:
+    """The byte-level tokenizer, loaded from a directory as a user's would be."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in _tokenizer_text(bos):
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+ARCHITECTURE: dict[str, str] = {
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+}
+
+
+def tiny_model(
+    family: Family,
+    *,
+    seed: int = 0,
+    scale: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    **config: Any,
+) -> TransformerBridge:
+    """A tiny random bridge in memory: raw, eval, no gradients for parameters, with a byte-level tokenizer."""
+    model = make_model(family, seed=seed, scale=scale, dtype=dtype, **config)
+    bridge = build_bridge_from_module(
+        model, ARCHITECTURE[family], hf_config=model.config, model_name=f"tiny-{family}-{seed}"
+    )
+    bridge.tokenizer = make_tokenizer(bos=family != "gpt2")
+    bridge.eval()
+    for parameter in bridge.parameters():
+        parameter.requires_grad_(False)
+    return bridge
+
+
+def write_checkpoint(
+    path: Path | str,
+    family: Family,
+    *,
+    seed: int = 0,
+    scale: float = 1.0,
+    chat_template: str | None = CHAT_TEMPLATE,
+    **config: Any,
+) -> Path:
+    """Write a tiny random model and its tokenizer as a Hugging Face directory and return that directory."""
+    path = Path(path)
+    make_model(family, seed=seed, scale=scale, **config).save_pretrained(path)
+    write_tokenizer(path, bos=family != "gpt2", chat_template=chat_template)
+    return path
+
+
+def edit_config(path: Path, **changes: Any) -> None:
+    """Change keys of a written directory's config.json; a key set to None is removed."""
+    file = path / "config.json"
+    settings = json.loads(file.read_text(encoding="utf-8")) | changes
+    file.write_text(json.dumps({key: value for key, value in settings.items() if value is not None}))
