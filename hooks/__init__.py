@@ -1,0 +1,45 @@
+"""See and change a forward pass of a raw `TransformerBridge`.
+
+`capture` looks, `frozen` holds patterns and norm scales constant, the rest edit. All are context managers, leave
+nothing behind, and raise where they would silently have done nothing.
+"""
+
+from hooks.capture import Record as Record
+from hooks.capture import capture as capture
+from hooks.capture import head_outputs as head_outputs
+from hooks.edit import ablate_edges as ablate_edges
+from hooks.edit import ablate_heads as ablate_heads
+from hooks.edit import mask_scores as mask_scores
+from hooks.edit import replace_pattern as replace_pattern
+from hooks.edit import scale_scores as scale_scores
+from hooks.errors import HookError as HookError
+from hooks.freeze import frozen as frozen
+from hooks.norms import Norm as Norm
+from hooks.norms import norms as norms
+from hooks.precision import exact_arithmetic as exact_arithmetic
+from hooks.register import Edit as Edit
+from hooks.register import active_edits as active_edits
+from hooks.sites import SITES as SITES
+from hooks.sites import Site as Site
+from hooks.sites import available_sites as available_sites
+
+__all__ = [
+    "SITES",
+    "Edit",
+    "HookError",
+    "Norm",
+    "Record",
+    "Site",
+    "ablate_edges",
+    "ablate_heads",
+    "active_edits",
+    "available_sites",
+    "capture",
+    "exact_arithmetic",
+    "frozen",
+    "head_outputs",
+    "mask_scores",
+    "norms",
+    "replace_pattern",
+    "scale_scores",
+]

@@ -1,0 +1,112 @@
+"""See a forward pass: residual streams, patterns, norm scales, head outputs.
+
+Cost: memory for what is kept. All patterns of a long prompt are layers x heads x n^2 numbers; give `reduce` to keep
+only what you need of each, one layer at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from hooks.errors import HookError, nearest
+from hooks.register import attached
+from hooks.sites import SITES, points, site
+
+Reducer = Callable[[Tensor, int | None], Any]
+
+
+class Record(Mapping[str, Any]):
+    """What the latest forward pass inside a `capture` block left behind.
+
+    `record["pattern"][layer]` for a site that every block has, `record["final_norm"]` for one that the model has once.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._kept: dict[str, dict[int | None, Any]] = {name: {} for name in names}
+
+    def keep(self, name: str, layer: int | None, value: Any) -> None:
+        self._kept[name][layer] = value
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._kept:
+            raise HookError(f"site {name!r} was not captured: {nearest(name, self._kept)}")
+        layers = self._kept[name]
+        if not layers:
+            raise HookError(f"site {name!r} is empty: no forward pass has run inside the capture block yet")
+        return layers if site(name).per_layer else layers[None]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+@contextmanager
+def capture(
+    model: TransformerBridge,
+    *names: str,
+    layers: Iterable[int] | None = None,
+    reduce: Reducer | Mapping[str, Reducer] | None = None,
+    detach: bool = True,
+) -> Iterator[Record]:
+    """Record the named sites of every forward pass in the block; the latest pass stands.
+
+    Args:
+        names: sites of `hooks.SITES`; shapes and meaning stand there.
+        layers: which blocks, all of them by default; sites that exist once ignore it.
+        reduce: called as `reduce(tensor, layer)` on each tensor as it appears; what it returns is kept in its place.
+            A mapping gives a reducer to some of the sites only.
+        detach: False keeps the autograd graph, so that gradients flow through what is captured (the bridge's own
+            activation cache cannot).
+
+    Raises `HookError` for a site or a layer that the model does not have.
+    """
+    if not names:
+        raise HookError(f"capture needs the name of at least one site: {', '.join(SITES)}")
+    record = Record(names)
+    placements = []
+    for name in names:
+        for layer, point in points(model, name, layers if site(name).per_layer else None).items():
+            placements.append((point, _keeper(model, record, name, layer, _reducer(reduce, name), detach)))
+    with attached(placements):
+        yield record
+
+
+def _reducer(reduce: Reducer | Mapping[str, Reducer] | None, name: str) -> Reducer | None:
+    return reduce.get(name) if isinstance(reduce, Mapping) else reduce
+
+
+def _keeper(
+    model: TransformerBridge,
+    record: Record,
+    name: str,
+    layer: int | None,
+    reduce: Reducer | None,
+    detach: bool,
+) -> Callable[[Tensor], None]:
+    def keep(tensor: Tensor) -> None:
+        if detach:
+            tensor = tensor.detach()
+        if name == "head_output" and layer is not None:
+            tensor = head_outputs(model, layer, tensor)
+        record.keep(name, layer, tensor if reduce is None else reduce(tensor, layer))
+
+    return keep
+
+
+def head_outputs(
+    model: TransformerBridge, layer: int, z: Float[Tensor, "batch pos head d_head"]
+) -> Float[Tensor, "batch pos head d_model"]:
+    """Each head's own term of the attention output, z^h W_O^h; they sum to it, up to a bias (and a post-norm).
+
+    TransformerLens' `hook_result` is the same numbers, but only after a switch that changes how the forward pass sums.
+    """
+    return torch.einsum("bphe,hed->bphd", z, model.blocks[layer].attn.W_O)

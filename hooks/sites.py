@@ -1,0 +1,114 @@
+"""Where in a forward pass one can look: the one table of hook names.
+
+A `Site` is a place with a name of the field ("pattern", "residual_post") and the anchored name of its hook in a raw
+`TransformerBridge`. Anchored, because a bare suffix also matches the vision tower of a multimodal model. The table is
+valid for Gemma 1, 2, 3, Llama and GPT-2; a place that a model does not have (a post-norm in Llama) is an error.
+
+Source of the names: TransformerLens 4.3, run on all five families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge import TransformerBridge
+
+from hooks.errors import HookError, nearest
+
+
+@dataclass(frozen=True)
+class Site:
+    """A named place: `template` is the hook's full name, with `{layer}` where every block has one; `axes` its shape."""
+
+    name: str
+    template: str
+    axes: str
+    meaning: str
+
+    @property
+    def per_layer(self) -> bool:
+        return "{layer}" in self.template
+
+
+def _table(*rows: tuple[str, str, str, str]) -> dict[str, Site]:
+    return {row[0]: Site(*row) for row in rows}
+
+
+_RESIDUAL = "batch pos d_model"
+_SCALE = "batch pos 1"
+
+# fmt: off
+SITES: Mapping[str, Site] = _table(
+    ("embedding", "blocks.0.hook_resid_pre", _RESIDUAL, "v^(0), after Gemma's scaling"),
+    ("residual_pre", "blocks.{layer}.hook_resid_pre", _RESIDUAL, "v^(l): the residual stream entering block l"),
+    ("residual_mid", "blocks.{layer}.hook_resid_mid", _RESIDUAL, "z^(l), between attention and MLP"),
+    ("residual_post", "blocks.{layer}.hook_resid_post", _RESIDUAL, "v^(l+1): the residual stream leaving block l"),
+    ("final_norm", "ln_final.hook_out", _RESIDUAL, "y: after the final norm, what the unembedding reads"),
+    ("scores", "blocks.{layer}.attn.hook_attn_scores", "batch head query key", "before softmax, masked"),
+    ("pattern", "blocks.{layer}.attn.hook_pattern", "batch head query key", "alpha: attention weights, rows sum to 1"),
+    ("value", "blocks.{layer}.attn.hook_v", "batch pos kv_head d_head", "value vectors, key/value heads not expanded"),
+    ("z", "blocks.{layer}.attn.hook_z", "batch pos head d_head", "pattern-weighted values, before W_O"),
+    ("head_output", "blocks.{layer}.attn.hook_z", "batch pos head d_model", "each head's own output, z W_O, no bias"),
+    ("rotary_q", "blocks.{layer}.attn.hook_rot_q", "batch pos head d_head", "queries after RoPE"),
+    ("rotary_k", "blocks.{layer}.attn.hook_rot_k", "batch pos kv_head d_head", "keys after RoPE"),
+    ("attention_output", "blocks.{layer}.hook_attn_out", _RESIDUAL, "what attention adds to the residual stream"),
+    ("attention_raw", "blocks.{layer}.attn.hook_out", _RESIDUAL, "before a post-norm, where there is one"),
+    ("mlp_output", "blocks.{layer}.hook_mlp_out", _RESIDUAL, "what the MLP adds to the residual stream"),
+    ("mlp_raw", "blocks.{layer}.mlp.hook_out", _RESIDUAL, "before a post-norm, where there is one"),
+    ("mlp_gate", "blocks.{layer}.mlp.hook_pre", "batch pos d_mlp", "W_gate x, before the activation"),
+    ("mlp_up", "blocks.{layer}.mlp.hook_pre_linear", "batch pos d_mlp", "W_up x, the gated MLP's linear half"),
+    ("mlp_hidden", "blocks.{layer}.mlp.hook_post", "batch pos d_mlp", "what W_down reads"),
+    ("norm1_scale", "blocks.{layer}.ln1.hook_scale", _SCALE, "r1: RMS at the norm before attention"),
+    ("norm2_scale", "blocks.{layer}.ln2.hook_scale", _SCALE, "r2: RMS at the norm before the MLP"),
+    ("post_norm1_scale", "blocks.{layer}.ln1_post.hook_scale", _SCALE, "rp1: RMS at the norm after attention"),
+    ("post_norm2_scale", "blocks.{layer}.ln2_post.hook_scale", _SCALE, "rp2: RMS at the norm after the MLP"),
+    ("q_norm_scale", "blocks.{layer}.attn.q_norm.hook_scale", "batch head pos 1", "RMS of each query (qk-norm)"),
+    ("k_norm_scale", "blocks.{layer}.attn.k_norm.hook_scale", "batch kv_head pos 1", "RMS of each key (qk-norm)"),
+    ("final_norm_scale", "ln_final.hook_scale", _SCALE, "r3: RMS at the final norm"),
+)
+# fmt: on
+
+
+def site(name: str) -> Site:
+    """The site of that name; an unknown one raises `HookError` with the nearest."""
+    if name not in SITES:
+        raise HookError(f"unknown site {name!r}: {nearest(name, SITES)}")
+    return SITES[name]
+
+
+def available_sites(model: TransformerBridge) -> tuple[str, ...]:
+    """The names of the sites that this model has, in the table's order."""
+    return tuple(name for name, place in SITES.items() if place.template.format(layer=0) in model.hook_dict)
+
+
+def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tuple[int, ...]:
+    """`layers` sorted and without doubles, all of them for None; a layer that the model does not have raises."""
+    n_layers = int(model.cfg.n_layers)
+    chosen = range(n_layers) if layers is None else sorted(set(layers))
+    wrong = [layer for layer in chosen if not 0 <= layer < n_layers]
+    if wrong or not chosen:
+        raise HookError(f"expected layers out of 0..{n_layers - 1}, found {wrong or 'none'}")
+    return tuple(chosen)
+
+
+def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = None) -> dict[int | None, HookPoint]:
+    """The hook points of a site by layer, or under the key None where there is only one in the model.
+
+    Raises `HookError`, before anything is registered, for a site or layer that this model does not have.
+    """
+    place = site(name)
+    keys: tuple[int | None, ...] = checked_layers(model, layers) if place.per_layer else (None,)
+    if not place.per_layer and layers is not None:
+        raise HookError(f"site {name!r} is one place in the model, found layers={tuple(layers)}: leave layers out")
+    found = {}
+    for key in keys:
+        full_name = place.template.format(layer=key)
+        if full_name not in model.hook_dict:
+            raise HookError(
+                f"this model ({model.cfg.architecture}) has no site {name!r} ({full_name}): "
+                f"{nearest(name, available_sites(model))}"
+            )
+        found[key] = model.hook_dict[full_name]
+    return found

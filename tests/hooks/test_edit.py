@@ -1,0 +1,222 @@
+"""Edits do what they say, leave nothing behind, nest, and refuse to do nothing."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from tests.checkpoints import make_model, tiny_model
+
+Tokens = Int[Tensor, "batch pos"]
+REFERENCE = torch.randint(10, 200, (3, 9), generator=torch.Generator().manual_seed(7))
+
+
+def window(query: Tensor, key: Tensor) -> Tensor:
+    return query - key < 3
+
+
+EDITS: dict[str, Any] = {
+    "mask_scores": lambda m: hooks.mask_scores(m, window),
+    "scale_scores": lambda m: hooks.scale_scores(m, 1.7),
+    "replace_pattern": lambda m: hooks.replace_pattern(m, lambda p, _: torch.eye(p.shape[-1]).expand_as(p)),
+    "ablate_zero": lambda m: hooks.ablate_heads(m, [(0, 1), (1, 0)]),
+    "ablate_mean": lambda m: hooks.ablate_heads(m, [(1, 2)], method="mean", reference=REFERENCE),
+    "ablate_resample": lambda m: hooks.ablate_heads(m, [(1, 2)], method="resample", reference=REFERENCE),
+    "edge_zero": lambda m: hooks.ablate_edges(m, [(0, 0, 8, 6)]),
+    "edge_renormalise": lambda m: hooks.ablate_edges(m, [(1, 3, 8, 8)], method="renormalise"),
+}
+
+
+@pytest.fixture(params=EDITS)
+def edit(request: pytest.FixtureRequest) -> Any:
+    return EDITS[request.param]
+
+
+def test_an_edit_acts_inside_and_leaves_no_trace(model: TransformerBridge, tokens: Tokens, edit: Any) -> None:
+    before = model(tokens)
+    with edit(model):
+        assert hooks.active_edits(model)
+        inside = model(tokens)
+    assert not torch.equal(before, inside)
+    assert torch.isfinite(inside).all()
+    assert hooks.active_edits(model) == ()
+    assert torch.equal(model(tokens), before)
+
+
+def test_an_exception_inside_leaves_no_hook(model: TransformerBridge, tokens: Tokens, edit: Any) -> None:
+    before = model(tokens)
+    with pytest.raises(RuntimeError, match="user's own"), edit(model):
+        raise RuntimeError("user's own")
+    assert all(not point.fwd_hooks and not point._forward_hooks for point in model.hook_dict.values())
+    assert torch.equal(model(tokens), before)
+
+
+def test_edits_nest_and_the_inner_one_ends_first(model: TransformerBridge, tokens: Tokens, edit: Any) -> None:
+    with hooks.mask_scores(model, lambda query, key: query - key < 6):
+        outer = model(tokens)
+        with edit(model):
+            both = model(tokens)
+        assert torch.equal(model(tokens), outer)
+    assert not torch.equal(both, outer)
+
+
+def test_transformer_lens_own_reset_inside_does_not_end_an_edit(model: TransformerBridge, tokens: Tokens) -> None:
+    with hooks.mask_scores(model, window):
+        inside = model(tokens)
+        model.reset_hooks()
+        assert torch.equal(model(tokens), inside)
+
+
+def test_an_edit_that_no_forward_pass_reached_is_refused(model: TransformerBridge, edit: Any) -> None:
+    with pytest.raises(hooks.HookError, match="matched nothing"), edit(model):
+        pass
+
+
+def test_foreign_hooks_are_reported(model: TransformerBridge) -> None:
+    handle = model.hook_dict["blocks.0.hook_resid_pre"].add_hook(lambda t, hook: t * 2)
+    assert [active.kind for active in hooks.active_edits(model)] == ["foreign"]
+    handle.hook.remove()
+    model.hook_dict["blocks.0.hook_resid_pre"].fwd_hooks.clear()
+    torch_handle = model.blocks[0].attn.register_forward_pre_hook(lambda module, args: None)
+    assert [active.kind for active in hooks.active_edits(model)] == ["foreign"]
+    torch_handle.remove()
+    assert hooks.active_edits(model) == ()
+
+
+def test_captures_are_not_edits_and_see_edited_values(model: TransformerBridge, tokens: Tokens) -> None:
+    with hooks.mask_scores(model, window), hooks.capture(model, "pattern") as record:
+        assert {active.kind for active in hooks.active_edits(model)} == {"mask_scores"}
+        model(tokens)
+    far = torch.ones(9, 9).tril(-3).bool()
+    for pattern in record["pattern"].values():
+        assert (pattern[..., far] == 0).all()
+        torch.testing.assert_close(pattern.sum(-1), torch.ones(pattern.shape[:-1]))
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3"])
+def test_mask_equals_hugging_faces_own_sliding_window(family, tokens: Tokens) -> None:
+    """The same weights configured with a narrower window on their sliding layers: bit-identical logits."""
+    narrow = make_model(family, seed=1, window=3)(tokens).logits
+    model = tiny_model(family, seed=1, window=5)
+    with hooks.mask_scores(model, window, layers=[0]):
+        assert torch.equal(model(tokens), narrow)
+
+
+def test_mask_uses_absolute_positions_when_the_query_block_is_one_token(tokens: Tokens) -> None:
+    model = tiny_model("llama", seed=1)
+    with hooks.mask_scores(model, window), hooks.capture(model, "pattern") as record:
+        model(tokens)
+        whole = record["pattern"][1][:, :, -1:]
+        hf = model.original_model
+        cache = hf(tokens[:, :-1], use_cache=True).past_key_values
+        hf(tokens[:, -1:], past_key_values=cache, use_cache=True)
+        last = record["pattern"][1]
+    assert last.shape == whole.shape
+    torch.testing.assert_close(last, whole)
+
+
+def test_scaling_by_one_changes_nothing_and_by_much_sharpens(model: TransformerBridge, tokens: Tokens) -> None:
+    before = model(tokens)
+    with hooks.scale_scores(model, 1.0):
+        assert torch.equal(model(tokens), before)
+    with (
+        hooks.scale_scores(model, lambda query: torch.full(query.shape, 1e6)),
+        hooks.capture(model, "pattern") as record,
+    ):
+        model(tokens)
+    for pattern in record["pattern"].values():
+        torch.testing.assert_close(pattern.amax(-1), torch.ones(pattern.shape[:-1]))
+
+
+def test_scaling_equals_a_rescaled_softmax(model: TransformerBridge, tokens: Tokens) -> None:
+    with hooks.capture(model, "scores") as record:
+        model(tokens)
+    expected = torch.softmax(record["scores"][0] * 0.5, -1)
+    with hooks.scale_scores(model, 0.5, layers=[0], heads=[1]), hooks.capture(model, "pattern", "scores") as edited:
+        model(tokens)
+    torch.testing.assert_close(edited["pattern"][0][:, 1], expected[:, 1])
+    assert torch.equal(edited["scores"][0][:, 0], record["scores"][0][:, 0])
+
+
+def test_zero_ablation_removes_exactly_the_heads_term(model: TransformerBridge, tokens: Tokens) -> None:
+    with hooks.capture(model, "head_output", "attention_raw", layers=[0]) as record:
+        model(tokens)
+    expected = record["attention_raw"][0] - record["head_output"][0][:, :, 1]
+    with hooks.ablate_heads(model, [(0, 1)]), hooks.capture(model, "attention_raw", layers=[0]) as ablated:
+        model(tokens)
+    torch.testing.assert_close(ablated["attention_raw"][0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_mean_and_resample_take_their_values_from_the_reference(model: TransformerBridge, tokens: Tokens) -> None:
+    with hooks.capture(model, "z", layers=[1]) as record:
+        model(REFERENCE)
+    stored = record["z"][1]
+    with (
+        hooks.ablate_heads(model, [(1, 2)], method="mean", reference=REFERENCE),
+        hooks.capture(model, "z", layers=[1]) as mean,
+    ):
+        model(tokens)
+    torch.testing.assert_close(mean["z"][1][:, :, 2], stored[:, :, 2].mean((0, 1)).expand(2, 9, -1))
+    with (
+        hooks.ablate_heads(model, [(1, 2)], method="resample", reference=REFERENCE, seed=4),
+        hooks.capture(model, "z", layers=[1]) as resampled,
+    ):
+        model(tokens)
+    for row in resampled["z"][1][:, :, 2]:
+        assert any(torch.equal(row, stored[i, :, 2]) for i in range(3))
+
+
+def test_resampling_from_the_prompt_itself_changes_nothing(model: TransformerBridge, tokens: Tokens) -> None:
+    before = model(tokens[:1])
+    with hooks.ablate_heads(model, [(0, 0), (1, 3)], method="resample", reference=tokens[:1]):
+        assert torch.equal(model(tokens[:1]), before)
+
+
+def test_cut_edges_have_no_weight(model: TransformerBridge, tokens: Tokens) -> None:
+    for method, total in (("zero", None), ("renormalise", 1.0)):
+        with hooks.ablate_edges(model, [(0, 0, 8, 7)], method=method), hooks.capture(model, "pattern") as record:
+            model(tokens)
+        row = record["pattern"][0][:, 0, 8]
+        assert (row[:, 7] == 0).all()
+        if total is not None:
+            torch.testing.assert_close(row.sum(-1), torch.ones(2))
+
+
+def refused(context: AbstractContextManager[None], model: TransformerBridge, tokens: Tokens) -> None:
+    with context:
+        model(tokens)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda m: hooks.mask_scores(m, torch.ones(4, 4, dtype=torch.bool)), r"expected a boolean mask \(9, 9\)"),
+        (lambda m: hooks.mask_scores(m, lambda q, k: k > 3 + 0 * q), "left without any key"),
+        (lambda m: hooks.mask_scores(m, window, heads=[9]), r"expected heads out of 0..3"),
+        (lambda m: hooks.mask_scores(m, window, layers=[5]), r"expected layers out of 0..1"),
+        (lambda m: hooks.scale_scores(m, float("nan")), "expected finite factors"),
+        (lambda m: hooks.replace_pattern(m, lambda p, _: p[:, :1]), "replace_pattern: expected"),
+        (lambda m: hooks.ablate_heads(m, [(9, 0)]), r"expected layers out of 0..1"),
+        (lambda m: hooks.ablate_heads(m, []), "expected at least one"),
+        (lambda m: hooks.ablate_heads(m, [(0, 0)], method="mean"), "needs a reference"),
+        (lambda m: hooks.ablate_heads(m, [(0, 0)], reference=REFERENCE), "takes no reference"),
+        (
+            lambda m: hooks.ablate_heads(m, [(0, 0)], method="resample", reference=REFERENCE[:, :4]),
+            "reference has 4 positions, the prompt 9",
+        ),
+        (lambda m: hooks.ablate_edges(m, [(0, 0, 20, 2)]), r"query 20 is not among positions 0..8"),
+        (lambda m: hooks.ablate_edges(m, [(0, 0, 2, 3)]), "0 <= key <= query"),
+        (lambda m: hooks.ablate_edges(m, []), "expected at least one"),
+    ],
+)
+def test_refusals(model: TransformerBridge, tokens: Tokens, make: Any, message: str) -> None:
+    with pytest.raises(hooks.HookError, match=message):
+        refused(make(model), model, tokens)
+    assert hooks.active_edits(model) == ()

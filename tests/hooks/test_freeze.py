@@ -1,0 +1,129 @@
+"""Freezing changes no value, and exactly the derivatives that it names."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from tests.checkpoints import TEXT_FAMILIES, tiny_model
+
+Tokens = Int[Tensor, "batch pos"]
+KINDS = [(True, True), (True, False), (False, True)]
+
+
+def last_token(model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_model"]:
+    with hooks.capture(model, "final_norm", detach=False) as record:
+        model(embedded[None], start_at_layer=0)
+    return record["final_norm"][0, -1]
+
+
+@pytest.mark.parametrize(("attention", "norms"), KINDS)
+def test_logits_are_bit_identical(model: TransformerBridge, tokens: Tokens, attention: bool, norms: bool) -> None:
+    before = model(tokens)
+    with hooks.frozen(model, attention=attention, norms=norms):
+        inside = model(tokens)
+    assert torch.equal(before, inside)
+    assert torch.equal(before, model(tokens))
+    assert hooks.active_edits(model) == ()
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama"])
+def test_fully_frozen_network_without_mlp_is_linear(family, scale: float, tokens: Tokens) -> None:
+    """With patterns and scales held and the MLP cut off, y is linear in the embeddings: y = sum_i J_i v_i."""
+    model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64)
+    for block in model.blocks:
+        block.mlp.out.weight.zero_()
+    embedded = model.input_to_embed(tokens[:1])[0][0].detach()
+
+    def run(x: Tensor) -> Tensor:
+        with hooks.exact_arithmetic(model), hooks.frozen(model):
+            return last_token(model, x)
+
+    jacobian = torch.autograd.functional.jacobian(run, embedded)
+    assert isinstance(jacobian, Tensor)
+    torch.testing.assert_close(torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9)
+
+
+def test_frozen_attention_is_the_derivative_with_the_pattern_pinned() -> None:
+    """Independent route: finite differences of a forward pass whose patterns are replaced by stored ones."""
+    model = tiny_model("gemma3", seed=5, dtype=torch.float64)
+    ids = torch.tensor([[11, 40, 12, 99, 7]])
+    embedded = model.input_to_embed(ids)[0][0].detach()
+    direction = torch.randn(embedded.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    with hooks.capture(model, "pattern") as record, hooks.exact_arithmetic(model):
+        last_token(model, embedded)
+    patterns = dict(record["pattern"])
+
+    def pinned(x: Tensor) -> Tensor:
+        with hooks.exact_arithmetic(model), hooks.replace_pattern(model, lambda _, layer: patterns[layer]):
+            return last_token(model, x)
+
+    def frozen(x: Tensor) -> Tensor:
+        with hooks.exact_arithmetic(model), hooks.frozen(model, norms=False):
+            return last_token(model, x)
+
+    step = 1e-6
+    finite = (pinned(embedded + step * direction) - pinned(embedded - step * direction)) / (2 * step)
+    _, product = torch.autograd.functional.jvp(frozen, embedded, direction)
+    assert isinstance(product, Tensor)
+    torch.testing.assert_close(product, finite, rtol=1e-6, atol=1e-8)
+
+
+def test_a_norm_that_is_not_the_known_one_is_refused(tokens: Tokens) -> None:
+    model = tiny_model("llama")
+    norm = model.blocks[0].ln1.original_component
+    norm.variance_epsilon, honest = 1.0, norm.variance_epsilon
+    with hooks.frozen(model):
+        model(tokens)  # eps is read from the component, so that it may be any
+    norm.variance_epsilon = honest
+    original = type(norm).forward
+    norm.forward = lambda x: original(norm, x) * 1.01
+    with pytest.raises(hooks.HookError, match=r"freezing blocks\.0\.ln1"), hooks.frozen(model):
+        model(tokens)
+
+
+def test_holding_nothing_is_refused(model: TransformerBridge) -> None:
+    with (
+        pytest.raises(hooks.HookError, match="holds nothing constant"),
+        hooks.frozen(model, attention=False, norms=False),
+    ):
+        pass
+
+
+def test_frozen_block_without_a_forward_pass_is_refused(model: TransformerBridge) -> None:
+    with pytest.raises(hooks.HookError, match="matched nothing"), hooks.frozen(model):
+        pass
+
+
+def test_exact_arithmetic_needs_float64_and_agrees_with_the_model(tokens: Tokens) -> None:
+    with pytest.raises(hooks.HookError, match="expected a float64 model"), hooks.exact_arithmetic(tiny_model("gemma")):
+        pass
+    for family in TEXT_FAMILIES:
+        model = tiny_model(family, dtype=torch.float64)
+        plain = model(tokens)
+        with hooks.exact_arithmetic(model):
+            exact = model(tokens)
+        torch.testing.assert_close(exact, plain, rtol=1e-4, atol=1e-4)
+        assert torch.equal(model(tokens), plain)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_exact_arithmetic_makes_finite_differences_meet_the_derivative(family) -> None:
+    model = tiny_model(family, seed=2, dtype=torch.float64)
+    embedded = model.input_to_embed(torch.tensor([[11, 40, 12, 99, 7]]))[0][0].detach()
+    direction = torch.randn(embedded.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def run(x: Tensor) -> Tensor:
+        with hooks.exact_arithmetic(model):
+            return last_token(model, x)
+
+    step = 1e-5
+    finite = (run(embedded + step * direction) - run(embedded - step * direction)) / (2 * step)
+    _, product = torch.autograd.functional.jvp(run, embedded, direction)
+    assert isinstance(product, Tensor)
+    torch.testing.assert_close(product, finite, rtol=1e-6, atol=1e-7)
