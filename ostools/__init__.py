@@ -1,0 +1,67 @@
+"""Measure representational collapse and over-squashing in decoder-only language models.
+
+    import ostools as ost
+
+    model = ost.load_model()                       # embedded; or "google/gemma-7b", or a directory
+    profile = ost.sensitivity(model, "...")        # measured: d y_n / d v_i, for every token i
+    paths = ost.path_sum(model, "...")             # Theorem 5.1: certified bounds, the paper's forms, predictions
+    ost.compare(profile, paths).plot()
+    ost.collapse(model, ost.tasks.figure_5a(), lengths=range(1, 257)).plot()
+    ost.report(model, out="report.html")
+
+Attributes are loaded on first use, so that `import ostools` and `ostools --help` stay fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ostools.errors import InputError as InputError
+
+if TYPE_CHECKING:
+    from ostools import tasks as tasks
+    from ostools import theory as theory
+    from ostools.measure import collapse as collapse
+    from ostools.measure import compare as compare
+    from ostools.measure import path_sum as path_sum
+    from ostools.measure import sensitivity as sensitivity
+    from ostools.models import encode as encode
+    from ostools.models import load_model as load_model
+    from ostools.reporting import report as report
+
+_HOME = {
+    "collapse": "ostools.measure",
+    "compare": "ostools.measure",
+    "path_sum": "ostools.measure",
+    "sensitivity": "ostools.measure",
+    "encode": "ostools.models",
+    "load_model": "ostools.models",
+    "report": "ostools.reporting",
+}
+_ROOMS = ("tasks", "theory", "models", "measure", "reporting")
+
+__all__ = [
+    "InputError",
+    "collapse",
+    "compare",
+    "encode",
+    "load_model",
+    "path_sum",
+    "report",
+    "sensitivity",
+    "tasks",
+    "theory",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    if name in _ROOMS:
+        return importlib.import_module(f"ostools.{name}")
+    raise AttributeError(f"module 'ostools' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_ROOMS})

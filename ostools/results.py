@@ -1,0 +1,142 @@
+"""What every measurement returns: a tidy table, and where it came from.
+
+A `Result` is a frozen dataclass around a pandas DataFrame (one row is one measurement) and the `Provenance` of the run.
+Saving is atomic: a file appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ostools.errors import InputError
+
+if TYPE_CHECKING:
+    import altair as alt
+    import pandas as pd
+    from transformer_lens.model_bridge import TransformerBridge
+
+TABLES = (".parquet", ".csv", ".json")
+CHARTS = (".html", ".png", ".svg", ".pdf")
+_VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Everything needed to get the same numbers again.
+
+    `model` is the `ModelDescription` as a mapping (name, revision, weight hash, architecture, dtype, device, attention
+    implementation, ...), `parameters` the arguments of the measurement, `token_ids` the prompt as the model saw it.
+    """
+
+    model: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+    token_ids: tuple[int, ...] | None
+    versions: Mapping[str, str]
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @classmethod
+    def collect(
+        cls, model: TransformerBridge, token_ids: tuple[int, ...] | None = None, **parameters: Any
+    ) -> Provenance:
+        """The provenance of a run on `model` now, with the arguments that define its numbers."""
+        from ostools.models import describe
+
+        versions = {name: importlib.metadata.version(name) for name in _VERSIONED}
+        return cls(asdict(describe(model)), parameters, token_ids, versions)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain, JSON-able values."""
+        return json.loads(json.dumps(asdict(self), default=str))
+
+
+@dataclass(frozen=True, eq=False)
+class Result(ABC):
+    """A tidy table `frame` with the `provenance` of its numbers."""
+
+    frame: pd.DataFrame
+    provenance: Provenance
+
+    @abstractmethod
+    def plot(self) -> alt.TopLevelMixin:
+        """The chart of this result (Altair); shows itself in a notebook."""
+
+    def to_parquet(self, path: str | Path) -> Path:
+        """Write the table as Parquet, the provenance in the file's metadata (`frame.attrs`)."""
+        return self._save_as(Path(path), ".parquet")
+
+    def save(self, path: str | Path) -> Path:
+        """Write the table (.parquet .csv .json) or the chart (.html .png .svg .pdf), by the ending of `path`.
+
+        HTML needs no network, and static pictures no browser. Raises `InputError` for another ending and for a path that
+        cannot be written; what was at `path` before then still stands.
+        """
+        target = checked_output(path)
+        return self._save_as(target, target.suffix.lower())
+
+    def _save_as(self, target: Path, ending: str) -> Path:
+        if ending in CHARTS:
+            chart = self.plot()
+            options: dict[str, Any] = {"inline": True} if ending == ".html" else {}
+            if ending == ".png":
+                options = {"ppi": 200}
+            return write_atomically(target, lambda part: chart.save(str(part), format=ending[1:], **options))
+        table = self.frame.copy()
+        table.attrs["ostools"] = self.provenance.as_dict()
+        return write_atomically(target, lambda part: self._write_table(table, part, ending))
+
+    def _write_table(self, table: pd.DataFrame, part: Path, ending: str) -> None:
+        if ending == ".parquet":
+            table.to_parquet(part, index=False)
+        elif ending == ".csv":
+            table.to_csv(part, index=False)
+        else:
+            rows = json.loads(table.to_json(orient="records", double_precision=15))
+            part.write_text(json.dumps({"provenance": self.provenance.as_dict(), "rows": rows}, indent=1))
+
+
+def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + CHARTS) -> Path:
+    """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise."""
+    target = Path(path)
+    if target.suffix.lower() not in endings:
+        raise InputError(f"--out {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
+    if target.is_dir():
+        raise InputError(f"--out {target}: expected a file, found a directory")
+    if not target.parent.is_dir():
+        raise InputError(f"--out {target}: the directory {target.parent} does not exist; make it first")
+    if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
+        raise InputError(f"--out {target}: no permission to write there")
+    return target
+
+
+def write_atomically(target: Path, write: Callable[[Path], object]) -> Path:
+    """Let `write` fill a temporary file beside `target`, flush it to disk, and rename it into place."""
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=target.suffix)
+        os.close(handle)
+        part = Path(name)
+        try:
+            write(part)
+            with part.open("rb") as written:
+                os.fsync(written.fileno())
+            part.chmod(0o666 & ~_umask())
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    return target
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
