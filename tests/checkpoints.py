@@ -197,9 +197,7 @@ def make_model(
     """A tiny random Hugging Face model (eager attention), before any bridge."""
     settings = make_config(family, **config)
     if family == "gemma3-multimodal":
-        model = Gemma3ForConditionalGeneration._from_config(
-            settings, dtype=dtype, attn_implementation="eager"
-        )
+        model = Gemma3ForConditionalGeneration._from_config(settings, dtype=dtype, attn_implementation="eager")
     else:
         model = AutoModelForCausalLM.from_config(settings, dtype=dtype, attn_implementation="eager")
     _fill(model, seed, scale)

@@ -1,0 +1,21 @@
+"""Models: load one that can be trusted, turn text into its tokens, say what it is, copy it into another dtype."""
+
+from ostools.models.casting import cast_copy as cast_copy
+from ostools.models.describe import ModelDescription as ModelDescription
+from ostools.models.describe import describe as describe
+from ostools.models.load import load_model as load_model
+from ostools.models.tokens import Prompt as Prompt
+from ostools.models.tokens import context_length as context_length
+from ostools.models.tokens import encode as encode
+from ostools.models.tokens import prompt_from_ids as prompt_from_ids
+
+__all__ = [
+    "ModelDescription",
+    "Prompt",
+    "cast_copy",
+    "context_length",
+    "describe",
+    "encode",
+    "load_model",
+    "prompt_from_ids",
+]

@@ -1,0 +1,215 @@
+"""What a model's directory and its weights must satisfy before a number is computed from them.
+
+Each check refuses with one line: what was expected, what was found, what to do. None repairs anything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from ostools.errors import InputError
+from ostools.models.families import FAMILIES, Family
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
+
+
+def one_line(error: object) -> str:
+    """Another library's error in one line that fits behind ours."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or the refusal that says which file is broken and how."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"expected JSON in {path}, found something else: {one_line(error)}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"expected a JSON object in {path}, found {type(content).__name__}")
+    return content
+
+
+def check_config(directory: Path) -> Family:
+    """The family of the model in `directory`, or why ostools does not load it."""
+    config = read_json(directory / "config.json")
+    known = ", ".join(sorted({family.architecture for family in FAMILIES.values()}))
+    for file in ("config.json", "tokenizer_config.json"):
+        if (directory / file).exists() and "auto_map" in read_json(directory / file):
+            raise InputError(
+                f"expected a model that transformers itself implements, found remote code (auto_map in "
+                f"{directory / file}): ostools runs no code from a checkpoint; convert it to one of {known}"
+            )
+    if (directory / "adapter_config.json").exists():
+        raise InputError(f"expected a whole model, found an adapter in {directory}: merge it into its base model first")
+    if config.get("quantization_config") is not None:
+        raise InputError(
+            f"expected full-precision weights, found a quantised checkpoint in {directory}: use the original"
+        )
+    kind = config.get("model_type")
+    text = config.get("text_config")
+    for settings in (config, text if isinstance(text, dict) else {}):
+        for flag in ("is_encoder_decoder", "use_bidirectional_attention", "add_cross_attention"):
+            if settings.get(flag):
+                raise InputError(
+                    f"expected a decoder-only model with causal attention, found {flag} = {settings[flag]!r} in "
+                    f"{directory / 'config.json'}: the theory does not cover it; use one of {known}"
+                )
+    if kind not in FAMILIES:
+        raise InputError(
+            f"expected a decoder-only model with causal attention ({known}), found model_type {kind!r} in "
+            f"{directory / 'config.json'}: ostools does not know its hooks"
+        )
+    family = FAMILIES[kind]
+    named = config.get("architectures")
+    if named is not None and named != [family.architecture]:
+        raise InputError(
+            f"expected architecture {family.architecture} for model_type {kind!r}, found {named} in "
+            f"{directory / 'config.json'}: load the language model, not another head on it"
+        )
+    return family
+
+
+def check_weight_files(directory: Path) -> None:
+    """Every safetensors file that the model needs is there and whole. Reads headers, not weights."""
+    single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
+    if single.exists():
+        shards = [single]
+    elif index.exists():
+        names = read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not names:
+            raise InputError(f"expected a weight_map in {index}, found none: fetch the file again")
+        shards = [directory / name for name in sorted({str(name) for name in names.values()})]
+    else:
+        pickles = sorted(file.name for pattern in _PICKLES for file in directory.glob(pattern))
+        found = f"only pickles ({', '.join(pickles[:3])})" if pickles else "none"
+        remedy = "convert them to safetensors: loading a pickle runs code" if pickles else "fetch the weights"
+        raise InputError(f"expected model.safetensors in {directory}, found {found}: {remedy}")
+    for shard in shards:
+        _check_safetensors(shard)
+
+
+def _check_safetensors(file: Path) -> None:
+    if not file.is_file():
+        raise InputError(f"expected the weights {file.name} in {file.parent}, found no such file: fetch it again")
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        start = stream.read(64)
+    if start.startswith(b"version https://git-lfs"):
+        raise InputError(f"expected weights in {file}, found a Git LFS pointer: run `git lfs pull`")
+    try:
+        with safe_open(file, "pt") as tensors:
+            tensors.keys()
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"expected a whole safetensors file, found {file} truncated or corrupt ({size} bytes; "
+            f"{one_line(error)}): fetch it again"
+        ) from None
+
+
+def check_loaded(info: dict[str, Any], family: Family, directory: Path) -> None:
+    """Every parameter came from the checkpoint and the checkpoint had nothing else to say."""
+    missing = sorted(info["missing_keys"])
+    unexpected = sorted(key for key in info["unexpected_keys"] if not re.search(family.ignored or r"\A\Z", key))
+    mismatched = sorted((key, tuple(found), tuple(want)) for key, found, want in info["mismatched_keys"])
+    if mismatched:
+        key, found, want = mismatched[0]
+        raise InputError(
+            f"expected {key} of shape {want} as config.json says, found {found} in {directory}"
+            f"{_and_more(len(mismatched))}: weights and config.json belong to different models"
+        )
+    if missing:
+        raise InputError(
+            f"expected every weight of {family.module} in {directory}, found {len(missing)} missing "
+            f"({_first(missing)}): they would be random; fetch the checkpoint again"
+        )
+    if unexpected:
+        raise InputError(
+            f"expected only weights of {family.module} in {directory}, found {len(unexpected)} more "
+            f"({_first(unexpected)}): the model would ignore them; is config.json this checkpoint's own?"
+        )
+
+
+def _first(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _and_more(count: int) -> str:
+    return "" if count == 1 else f" (and {count - 1} more)"
+
+
+def check_finite(module: nn.Module, directory: Path) -> None:
+    """No weight is NaN or infinite in the dtype that was asked for."""
+    for name, weight in module.named_parameters():
+        bad = sum(int((~part.isfinite()).sum()) for part in weight.detach().flatten().split(_CHUNK))
+        if bad:
+            dtype = str(weight.dtype).removeprefix("torch.")
+            raise InputError(
+                f"expected finite weights, found {bad} NaN or infinite in {name} ({dtype}) of {directory}: "
+                f"{'the checkpoint is broken' if dtype in ('float32', 'float64') else 'try dtype float32'}"
+            )
+
+
+def check_tokenizer_files(directory: Path) -> None:
+    """The directory brings its own tokenizer: without one transformers makes up a five-token one."""
+    if not any((directory / file).exists() for file in _TOKENIZER_FILES):
+        raise InputError(
+            f"expected a tokenizer ({', '.join(_TOKENIZER_FILES)}) in {directory}, found none: "
+            "copy the model's own there"
+        )
+
+
+def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:
+    """The tokenizer's ids are rows of the embedding, and it adds at most one BOS.
+
+    An embedding may have more rows than there are tokens (it is padded to a round number), and a token that
+    text cannot produce (a multimodal placeholder) may lie outside; `encode` refuses such an id if it ever appears.
+    """
+    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    ordinary = {token: index for token, index in tokenizer.get_vocab().items() if index not in special}
+    outside = [token for token, index in ordinary.items() if index >= d_vocab]
+    size = len(tokenizer)
+    if outside or d_vocab - size > max(d_vocab // 10, 128):
+        raise InputError(
+            f"expected a tokenizer that fits an embedding of {d_vocab} rows, found one of {size} tokens in "
+            f"{directory}: it belongs to another model; copy the model's own there"
+        )
+    start = tokenizer("a").input_ids[:2]
+    if tokenizer.bos_token_id is not None and start == [tokenizer.bos_token_id] * 2:
+        raise InputError(
+            f"expected one leading {tokenizer.bos_token!r}, found two: the tokenizer in {directory} adds it twice; "
+            "mend its post-processor"
+        )
+
+
+def check_same(reference: torch.Tensor, bridged: torch.Tensor, what: str) -> None:
+    """The bridge computes what the checkpoint computes: bit for bit, or (GPT-2) up to the order of additions.
+
+    TransformerLens reimplements attention and norms; a setting of config.json that it does not know would
+    otherwise give wrong numbers without a word.
+    """
+    if not reference.isfinite().all():
+        dtype = str(reference.dtype).removeprefix("torch.")
+        raise InputError(
+            f"expected finite logits from {what}, found NaN or infinity in {dtype}: load it in float32 or bfloat16"
+        )
+    tolerance = min(1024 * torch.finfo(reference.dtype).eps, 0.25) * float(reference.abs().max())
+    error = float((reference - bridged).abs().max())
+    if not error <= tolerance:
+        raise InputError(
+            f"expected the hooked model's logits to equal {what}'s own, found them {error:.3g} apart: "
+            "config.json has a setting that TransformerLens does not implement, so its hooks would show another model"
+        )

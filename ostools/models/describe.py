@@ -1,0 +1,163 @@
+"""What a model is, for the provenance of every number computed with it.
+
+Cost of `describe`: reading every weight once (a few seconds for 7 B parameters), the hash on the first call only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.errors import InputError
+from ostools.models.checks import read_json
+
+_CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on."""
+
+    name: str
+    revision: str | None = None
+    trained_lengths: dict[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """The identity of a model. `trained_lengths`: task -> longest length it was trained on, where its card says."""
+
+    name: str
+    revision: str | None
+    weight_hash: str
+    architecture: str
+    n_layers: int
+    d_model: int
+    n_heads: int
+    n_key_value_heads: int
+    d_vocab: int
+    n_parameters: int
+    dtype: str
+    device: str
+    attention_implementation: str
+    trained_lengths: dict[str, int] | None
+
+
+_metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
+_hashes: WeakKeyDictionary[TransformerBridge, tuple[object, str]] = WeakKeyDictionary()
+
+
+def remember(model: TransformerBridge, metadata: Metadata) -> None:
+    """Keep what the loader knows for as long as the model lives."""
+    _metadata[model] = metadata
+
+
+def metadata_of(model: TransformerBridge) -> Metadata:
+    """What the loader knows; of a bridge that the user built, only the name that it carries."""
+    return _metadata.get(model) or Metadata(str(model.cfg.model_name))
+
+
+def read_trained_lengths(directory: Path) -> dict[str, int] | None:
+    """`trained_lengths` of a directory's card.json: task -> longest trained length. None without one."""
+    card = directory / "card.json"
+    lengths = read_json(card).get("trained_lengths") if card.exists() else None
+    if lengths is None:
+        return None
+    if not isinstance(lengths, dict) or not all(type(value) is int for value in lengths.values()):
+        raise InputError(f"expected trained_lengths in {card} to map tasks to whole numbers, found {lengths!r}")
+    return lengths
+
+
+def describe(model: TransformerBridge) -> ModelDescription:
+    """The model's identity: name, sizes, dtype, device and a hash of its weights as they are now."""
+    refuse_processed(model)
+    known = metadata_of(model)
+    weights = dict(named_weights(model))
+    dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
+    devices = sorted({str(weight.device) for weight in weights.values()})
+    return ModelDescription(
+        name=known.name,
+        revision=known.revision,
+        weight_hash=weight_hash(model),
+        architecture=str(model.cfg.architecture),
+        n_layers=model.cfg.n_layers,
+        d_model=model.cfg.d_model,
+        n_heads=model.cfg.n_heads,
+        n_key_value_heads=model.cfg.n_key_value_heads or model.cfg.n_heads,
+        d_vocab=model.cfg.d_vocab,
+        n_parameters=sum(weight.numel() for weight in weights.values()),
+        dtype="+".join(dtypes),
+        device="+".join(devices),
+        attention_implementation=str(getattr(model.original_model.config, "_attn_implementation", "eager")),
+        trained_lengths=known.trained_lengths,
+    )
+
+
+def refuse_processed(model: TransformerBridge) -> None:
+    """Refuse compatibility mode: it folds the final norm's gain away, and y_n would mean something else."""
+    if model.compatibility_mode:
+        raise InputError(
+            "expected a raw TransformerBridge, found one in compatibility mode, which folds the norms' gains into "
+            "the weights: load the model again and do not call enable_compatibility_mode"
+        )
+
+
+def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter once, by its Hugging Face path.
+
+    TransformerLens splits GPT-2's joint projection into views of it, which are not counted again; a view that a
+    user replaced by a tensor of its own is.
+    """
+    spans: dict[int, list[tuple[int, int]]] = {}
+    parameters = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
+    kept = set()
+    for index, (_, weight) in sorted(enumerate(parameters), key=lambda item: -item[1][1].numel()):
+        start = weight.data_ptr()
+        end = start + weight.numel() * weight.element_size()
+        covered = spans.setdefault(weight.untyped_storage().data_ptr(), [])
+        if not any(low <= start and end <= high for low, high in covered):
+            covered.append((start, end))
+            kept.add(index)
+    for index, (name, weight) in enumerate(parameters):
+        if index in kept:
+            yield name.replace("_original_component.", ""), weight
+
+
+def weight_hash(model: TransformerBridge) -> str:
+    """sha256 over every weight's name, shape, dtype and bytes, as they are now.
+
+    Cached, and computed again when a weight was replaced or written to. `_version` does not count writes through
+    `.data`, so the rows' checksums are part of the key: reading the weights is several times cheaper than sha256.
+    """
+    weights = list(named_weights(model))
+    key = tuple((name, weight.data_ptr(), weight._version, _checksum(weight)) for name, weight in weights)
+    cached = _hashes.get(model)
+    if cached is None or cached[0] != key:
+        cached = (key, _sha256(weights))
+        _hashes[model] = cached
+    return cached[1]
+
+
+def _checksum(weight: Tensor) -> bytes:
+    """A checksum of a matrix's rows in order; a vector is its own."""
+    return _as_bytes(torch.hash_tensor(weight, dim=-1) if weight.ndim > 1 else weight)
+
+
+def _sha256(weights: list[tuple[str, Tensor]]) -> str:
+    digest = hashlib.sha256()
+    for name, weight in weights:
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
+        for part in weight.contiguous().flatten().split(_CHUNK // weight.element_size()):
+            digest.update(_as_bytes(part))
+    return digest.hexdigest()
+
+
+def _as_bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().flatten().view(torch.uint8).cpu().numpy().tobytes()

@@ -1,0 +1,184 @@
+"""Load a model that everything else can trust: whole weights, its own tokenizer, raw hooks, no gradients.
+
+Cost: reading the weights once, plus three tiny forward passes that compare the hooked model with the
+checkpoint's own code. Nothing is downloaded for the embedded model or for a directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import build_bridge_from_module, detect_tokenizer_bos_eos
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from ostools.errors import InputError, unknown_name
+from ostools.models.checks import (
+    check_config,
+    check_finite,
+    check_loaded,
+    check_same,
+    check_tokenizer,
+    check_tokenizer_files,
+    check_weight_files,
+    one_line,
+)
+from ostools.models.describe import Metadata, read_trained_lengths, remember
+from ostools.models.families import Family
+from ostools.models.sources import locate
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def load_model(
+    name: str | os.PathLike[str] | None = None,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    revision: str | None = None,
+) -> TransformerBridge:
+    """Load a model as a raw `TransformerBridge`: eval mode, no parameter requires grad, attention computed eagerly.
+
+    `name` is nothing or "embedded" (the model that the package carries), a directory with a Hugging Face model,
+    or a hub id (Gemma 1, 2, 3, Llama, GPT-2; of a multimodal Gemma 3 the text part). `dtype` is float32, float64,
+    bfloat16 or float16; `device` is auto (cuda, else mps, else cpu) or a torch device; `revision` is a hub
+    branch, tag or commit. Its tokenizer is `model.tokenizer`; turn text into ids with `encode`.
+
+    Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite,
+    truncated or pickled weights, remote code, a tokenizer that does not fit, attention that is not causal.
+    """
+    torch_dtype = resolve_dtype(dtype)
+    torch_device = resolve_device(device, torch_dtype)
+    source = locate(name, revision)
+    family = check_config(source.directory)
+    check_tokenizer_files(source.directory)
+    check_weight_files(source.directory)
+    trained_lengths = read_trained_lengths(source.directory)
+    with _quiet():
+        config = _read_config(source.directory, family)
+        tokenizer = _read_tokenizer(source.directory)
+        check_tokenizer(tokenizer, config.vocab_size, source.directory)
+        module = _read_weights(source.directory, family, config, torch_dtype)
+        module.to(torch_device)  # pyright: ignore[reportArgumentType]
+        bridge = _bridge(module, family, source.name)
+    bridge.tokenizer = tokenizer
+    bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
+    remember(bridge, Metadata(source.name, source.revision, trained_lengths))
+    return bridge
+
+
+def resolve_dtype(dtype: str) -> torch.dtype:
+    """The torch dtype of a name."""
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES)
+    return DTYPES[dtype]
+
+
+def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.device:
+    """The torch device of a name; "auto" is cuda, else mps, else cpu. mps has no float64."""
+    mps = torch.backends.mps.is_available()
+    if device == "auto":
+        usable_mps = mps and dtype is not torch.float64
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if usable_mps else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise unknown_name("device", device, ("auto", "cpu", "cuda", "mps")) from None
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(mps)}
+    if found.type not in count:
+        raise unknown_name("device", device, ("auto", "cpu", "cuda", "mps"))
+    if (found.index or 0) >= count[found.type]:
+        raise InputError(
+            f"expected an available device, found {device!r} on a machine with {torch.cuda.device_count()} cuda and "
+            f"{int(mps)} mps devices: use device 'auto' or 'cpu'"
+        )
+    if found.type == "mps" and dtype is torch.float64:
+        raise InputError("expected a dtype that mps has, found float64: use dtype 'float32' or device 'cpu'")
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers for one load: whatever it would report is checked here, and refused."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def _read_config(directory: Path, family: Family) -> PreTrainedConfig:
+    """The configuration of the text model, ready for its causal language model class."""
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # whatever a hand-edited config.json makes the library raise
+        raise InputError(
+            f"expected a config.json that transformers can read in {directory}: {one_line(error)}"
+        ) from None
+    if family.renames:  # multimodal: the output layer is tied or not by the outer configuration
+        text = config.get_text_config()
+        text.tie_word_embeddings = config.tie_word_embeddings
+        config = text
+    config.architectures = [family.module]
+    return config
+
+
+def _read_tokenizer(directory: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # the tokenizers library raises bare Exceptions for a broken file
+        raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None
+
+
+def _read_weights(directory: Path, family: Family, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """The Hugging Face model in `dtype`, every weight from the checkpoint and finite."""
+    try:
+        module, info = getattr(transformers, family.module).from_pretrained(
+            directory,
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            # Reported in `info` and refused there, with both shapes; otherwise the shapes are lost in the log.
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            key_mapping=dict(family.renames) or None,
+        )
+    except Exception as error:  # config values that no model can be built from
+        raise InputError(f"expected weights that fit config.json in {directory}: {one_line(error)}") from None
+    check_loaded(info, family, directory)
+    check_finite(module, directory)
+    return module.eval().requires_grad_(False)
+
+
+def _bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
+    """Wrap the module, which is changed in place, and see that it still computes the same."""
+    d_vocab, device = module.config.vocab_size, module.device
+    probe = torch.linspace(0, d_vocab - 1, 8, device=device).long()[None]
+    with torch.no_grad():
+        reference = module(probe, use_cache=False).logits
+        bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)
+        bridge.eval()
+        for parameter in bridge.parameters():
+            parameter.requires_grad_(False)
+        check_same(reference, bridge(probe), name)
+    return bridge

@@ -1,0 +1,115 @@
+"""From what the user wrote (nothing, a directory, a hub id) to a directory with a model in it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub import errors as hub_errors
+
+from ostools.errors import InputError, unknown_name
+from ostools.models.families import BARE_HUB_IDS, EMBEDDED, KNOWN_HUB_IDS
+
+EMBEDDED_DIRECTORY = Path(__file__).parent / "embedded"
+
+# What loading reads, and nothing else: no pickles, no code, no second copy of the weights in another format.
+_WANTED_FILES = (
+    "config.json",
+    "model.safetensors",
+    "model-*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template*",
+    "card.json",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model lies: the name the user knows it by, the directory, and the hub's commit (None if local)."""
+
+    name: str
+    directory: Path
+    revision: str | None = None
+
+
+def locate(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
+    """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache."""
+    if name is None or name == EMBEDDED:
+        source = Source(EMBEDDED, EMBEDDED_DIRECTORY)
+        if not (EMBEDDED_DIRECTORY / "config.json").is_file():
+            raise InputError(
+                "expected the embedded model inside the installed package, found none: reinstall "
+                "oversquashing-tools, or name a directory or a hub id"
+            )
+    else:
+        text = os.fspath(name)
+        path = Path(text).expanduser()
+        if not text.strip():
+            raise InputError("expected a model's name, a directory or nothing, found an empty name")
+        if path.is_dir():
+            source = Source(text, path)
+        elif isinstance(name, os.PathLike) or path.exists() or _looks_like_a_path(text):
+            found = "a file" if path.exists() else "nothing"
+            raise InputError(
+                f"expected a directory with a Hugging Face model at {text!r}, found {found} there: give the "
+                "directory that holds config.json and *.safetensors, or a hub id such as 'google/gemma-7b'"
+            )
+        else:
+            return _download(text, revision)
+    if revision is not None:
+        raise InputError(
+            f"expected no revision for {source.name!r}, found {revision!r}: only models from the hub have revisions"
+        )
+    return source
+
+
+def _looks_like_a_path(text: str) -> bool:
+    return text.startswith((".", "~", os.sep)) or text.endswith(os.sep) or "\\" in text or text.count("/") > 1
+
+
+def _download(name: str, revision: str | None) -> Source:
+    """The hub's snapshot of `name` at `revision`, from the cache where possible."""
+    try:
+        huggingface_hub.utils.validate_repo_id(name)
+    except hub_errors.HFValidationError:
+        raise unknown_name("model", name, (EMBEDDED, *KNOWN_HUB_IDS)) from None
+    if "/" not in name and name not in BARE_HUB_IDS:
+        raise unknown_name("model", name, (EMBEDDED, *KNOWN_HUB_IDS))
+    try:
+        folder = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_WANTED_FILES))
+    except hub_errors.GatedRepoError:
+        signed_in = huggingface_hub.get_token() is not None
+        raise InputError(
+            f"{name!r} is gated: expected an account that was granted access, found "
+            f"{'a token without it' if signed_in else 'no token'}: accept the licence on the model's page and "
+            "set HF_TOKEN (or run `hf auth login`)"
+        ) from None
+    except hub_errors.RevisionNotFoundError:
+        raise InputError(
+            f"expected a branch, tag or commit of {name!r}, found {revision!r}: leave revision out for the newest"
+        ) from None
+    except hub_errors.RepositoryNotFoundError:
+        raise InputError(
+            f"unknown model {name!r}: {_nearest(name)}expected {EMBEDDED!r}, a directory or a hub id that exists; "
+            "a private one needs HF_TOKEN"
+        ) from None
+    except (hub_errors.LocalEntryNotFoundError, hub_errors.HfHubHTTPError, OSError) as error:
+        raise InputError(
+            f"expected {name!r} in the local cache or a connection to the model hub, found neither "
+            f"({type(error.__cause__ or error).__name__}): {_nearest(name)}connect and try again, or give a directory"
+        ) from None
+    return Source(name, Path(folder), Path(folder).name)
+
+
+def _nearest(name: str) -> str:
+    """ "did you mean ..." for a name that is not itself well known."""
+    near = difflib.get_close_matches(name, (EMBEDDED, *KNOWN_HUB_IDS), n=3, cutoff=0.6)
+    return "" if not near or name in KNOWN_HUB_IDS else f"did you mean {' or '.join(map(repr, near))}? "

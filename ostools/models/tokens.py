@@ -1,0 +1,200 @@
+"""Text to token ids, with nothing silent on the way.
+
+The tokenizer adds its special tokens once, as it would by itself; a user's text never becomes one; what cannot be
+encoded so is refused. The bridge's own `to_tokens` does neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.errors import InputError
+from ostools.models.checks import one_line
+
+_HARMLESS = "a"  # any text that is certainly no special token
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, and what to show for them.
+
+    `ids` is what the model gets, special tokens included, int64 on the CPU. `tokens` has one non-empty string an
+    id: the text it stands for, bytes that are no text by themselves as `<0xE2>`. `text` is what was encoded (after
+    the chat template, where there is one), None for ids. `bos`: the first id is the tokenizer's BOS.
+    """
+
+    text: str | None
+    ids: Int[Tensor, " pos"]
+    tokens: tuple[str, ...]
+    bos: bool
+
+
+def encode(model: TransformerBridge, text: str, *, chat: bool = False) -> Prompt:
+    """The prompt of a text: special tokens once, as the model's tokenizer adds them; the text itself never one.
+
+    `chat` puts the text into the tokenizer's chat template as a user's turn, with the answer's opening, and adds
+    nothing on top. Raises `InputError` for empty text, text longer than the context, text that the tokenizer cannot
+    keep from becoming a special token, two leading BOS, unknown tokens and ids outside the embedding.
+    """
+    if not text:
+        raise InputError("expected a prompt, found empty text: give it at least one character")
+    tokenizer = _tokenizer(model)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
+    text, ids = _encode_chat(tokenizer, text) if chat else (text, _encode_plain(tokenizer, text))
+    return _prompt(model, text, ids)
+
+
+def prompt_from_ids(model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
+    """The prompt of given token ids: nothing is added, only the context, the range and the BOS are checked."""
+    tensor = torch.as_tensor(ids)
+    if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise InputError(f"expected one row of whole numbers, found shape {tuple(tensor.shape)} of {tensor.dtype}")
+    return _prompt(model, None, [int(index) for index in tensor.tolist()])
+
+
+def context_length(model: TransformerBridge) -> int:
+    """The longest prompt the model has positions for, in tokens."""
+    return int(model.cfg.n_ctx)
+
+
+def _tokenizer(model: TransformerBridge) -> Any:
+    if model.tokenizer is None:
+        raise InputError(
+            "expected a model with a tokenizer, found none: set `model.tokenizer`, or use `prompt_from_ids`"
+        )
+    return model.tokenizer
+
+
+def _prompt(model: TransformerBridge, text: str | None, ids: list[int]) -> Prompt:
+    """Check ids against the model, and find what to show for each."""
+    context, d_vocab = context_length(model), model.cfg.d_vocab
+    if not ids:
+        raise InputError("expected at least one token, found none: give a longer prompt")
+    if len(ids) > context:
+        raise InputError(
+            f"expected at most {context} tokens (the model's context), found {len(ids)}: shorten the prompt or "
+            "use a model with a longer context"
+        )
+    outside = [index for index in ids if not 0 <= index < d_vocab]
+    if outside:
+        raise InputError(f"expected token ids from 0 to {d_vocab - 1}, found {outside[0]}: it has no embedding")
+    tokenizer: Any = model.tokenizer
+    bos = None if tokenizer is None else tokenizer.bos_token_id
+    if bos is not None and ids[:2] == [bos, bos]:
+        raise InputError(
+            f"expected one leading {tokenizer.bos_token!r}, found two: leave it out, encoding adds it once"
+        )
+    shown = {index: token_text(tokenizer, index) for index in set(ids)}
+    return Prompt(text, torch.tensor(ids), tuple(shown[index] for index in ids), bos is not None and ids[0] == bos)
+
+
+def _encode_plain(tokenizer: Any, text: str) -> list[int]:
+    """The tokenizer's ids, where only its own frame around the text may hold special tokens."""
+    ids = _ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
+    before, after = _frame(tokenizer)
+    end = len(ids) - len(after)
+    body = ids[len(before) : end]
+    if ids[: len(before)] != before or ids[end:] != after:
+        raise InputError(
+            f"expected the tokenizer to add the same special tokens to every text, found {ids[:3]} ... at the start of "
+            f"{text[:40]!r}: use `prompt_from_ids` and write them yourself"
+        )
+    if not body:
+        raise InputError(f"expected text, found {text[:40]!r}, of which the tokenizer keeps nothing: give other text")
+    control = control_ids(tokenizer)
+    for index in body:
+        if index in control:
+            unknown = index == tokenizer.unk_token_id
+            shown = tokenizer.convert_ids_to_tokens(index)
+            raise InputError(
+                f"expected text that the tokenizer knows, found a part that it turns into {shown!r}: change the text"
+                if unknown and shown not in text
+                else f"expected plain text, found {shown!r}, which this tokenizer can only read as a control token: "
+                "change the text, or use `prompt_from_ids` where the token is meant"
+            )
+    return ids
+
+
+def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special ids that the tokenizer itself puts before and after any text."""
+    framed = _ids(tokenizer, _HARMLESS, add_special_tokens=True, split_special_tokens=True)
+    bare = _ids(tokenizer, _HARMLESS, add_special_tokens=False, split_special_tokens=True)
+    for start in range(len(framed) - len(bare) + 1):
+        if framed[start : start + len(bare)] == bare:
+            return framed[:start], framed[start + len(bare) :]
+    raise InputError("expected a tokenizer that puts special tokens around a text, found one that changes the text's")
+
+
+def _encode_chat(tokenizer: Any, text: str) -> tuple[str, list[int]]:
+    """The chat template around the text: the same control tokens as around any other text, nothing on top."""
+    if not tokenizer.chat_template:
+        raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
+    rendered, ids = _rendered(tokenizer, text)
+    control = control_ids(tokenizer)
+    own = [index for index in _rendered(tokenizer, _HARMLESS)[1] if index in control]
+    found = [index for index in ids if index in control]
+    if found != own:
+        raise InputError(
+            f"expected a message that leaves the chat template's {len(own)} control tokens as they are, found "
+            f"{len(found)}: the message holds text that the tokenizer reads as a control token; change it"
+        )
+    return rendered, ids
+
+
+def _rendered(tokenizer: Any, text: str) -> tuple[str, list[int]]:
+    message = [{"role": "user", "content": text}]
+    try:
+        rendered = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # templates are programs; they raise what they like
+        raise InputError(f"expected a chat template that takes one user turn, found: {one_line(error)}") from None
+    return rendered, _ids(tokenizer, rendered, add_special_tokens=False, split_special_tokens=False)
+
+
+def _ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
+    return list(tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids)
+
+
+def control_ids(tokenizer: Any) -> frozenset[int]:
+    """Every id that is no text: special tokens, and added tokens that the chat template writes (turn markers).
+
+    Other added tokens (runs of spaces, tags) are ordinary text that the tokenizer treats as one piece.
+    """
+    template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+    added = tokenizer.added_tokens_decoder.items()
+    marks = {index for index, token in added if token.special or (token.content.strip() and token.content in template)}
+    return frozenset(marks | set(tokenizer.all_special_ids))
+
+
+def token_text(tokenizer: Any, index: int) -> str:
+    """What to show for one id, never empty: its text inside a longer text, or its bytes as `<0xE2>`."""
+    if tokenizer is None or (token := tokenizer.convert_ids_to_tokens(index)) is None:
+        return f"<{index}>"
+    # Behind another token, because decoders strip the space at the start of a text.
+    anchor = _ids(tokenizer, _HARMLESS, add_special_tokens=False)
+    before = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
+    both = tokenizer.decode([*anchor, index], clean_up_tokenization_spaces=False)
+    text = both[len(before) :]
+    if both.startswith(before) and text and "\ufffd" not in text:
+        return text
+    if re.fullmatch(r"<0x[0-9A-F]{2}>", token) or any(mark not in _BYTE_OF for mark in token):
+        return token or f"<{index}>"
+    raw = bytes(_BYTE_OF[mark] for mark in token)
+    return raw.decode("utf-8", errors="surrogateescape").translate(_SHOW_BYTE) or f"<{index}>"
+
+
+# Byte-level BPE writes each byte as one printable character (the table that GPT-2 introduced).
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+_OTHERS = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
+_SHOW_BYTE = {0xDC00 + byte: f"<0x{byte:02X}>" for byte in range(128, 256)}
