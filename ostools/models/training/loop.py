@@ -1,0 +1,164 @@
+"""The training loop: one thread, float32, checkpoints that resume to the same bits.
+
+Cost: about 9,000 tokens a second on one core for the default architecture; memory below 1 GB.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional
+from transformers import GemmaForCausalLM
+
+from ostools.errors import InputError
+from ostools.models.training.examples import Batch, batches
+from ostools.models.training.recipe import Recipe
+
+CHECKPOINT = "checkpoint.pt"
+
+
+@dataclass
+class Run:
+    """A run in progress: the model, its optimisers, the next step, and what was measured on the way."""
+
+    recipe: Recipe
+    fingerprint: str
+    model: GemmaForCausalLM
+    optimisers: tuple[torch.optim.Optimizer, ...]
+    step: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    losses: list[tuple[int, float, float]] = field(default_factory=list)
+
+
+def start(recipe: Recipe, fingerprint: str) -> Run:
+    """A fresh run, its weights drawn from the recipe's seed. `fingerprint` names the data (corpus and
+    tokenizer)."""
+    torch.manual_seed(recipe.seed)
+    model = GemmaForCausalLM._from_config(recipe.model_config(), attn_implementation="sdpa")
+    model.train()
+    return Run(recipe, fingerprint, model, _optimisers(recipe, model))
+
+
+def _optimisers(recipe: Recipe, model: GemmaForCausalLM) -> tuple[torch.optim.Optimizer, ...]:
+    """Muon for the blocks' matrices (it learns these tasks in about half the steps of AdamW), AdamW for the
+    rest."""
+    matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
+    others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    muon = torch.optim.Muon(matrices, lr=recipe.matrix_rate, momentum=0.95, weight_decay=recipe.weight_decay)
+    adamw = torch.optim.AdamW(others, lr=recipe.other_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    return muon, adamw
+
+
+def weighted_loss(
+    model: GemmaForCausalLM, ids: Int[Tensor, "batch pos"], weights: Float[Tensor, "batch pos"]
+) -> Float[Tensor, ""]:
+    """Weighted mean cross-entropy of each token given those before it; logits only where a weight is not
+    zero."""
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+    chosen = weights[:, 1:] != 0
+    logits = model.lm_head(hidden[:, :-1][chosen])
+    losses = functional.cross_entropy(logits, ids[:, 1:][chosen], reduction="none")
+    counted = weights[:, 1:][chosen]
+    return (losses * counted).sum() / counted.sum()
+
+
+def train_step(run: Run, batch: Batch) -> tuple[float, float]:
+    """One update of the weights; the loss on the prompts and on the text, in nats a token."""
+    schedule = run.recipe.schedule_at(run.step)
+    for optimiser, rate in zip(run.optimisers, (run.recipe.matrix_rate, run.recipe.other_rate), strict=True):
+        optimiser.param_groups[0]["lr"] = rate * schedule
+        optimiser.zero_grad(set_to_none=True)
+    task_loss = weighted_loss(run.model, batch.task_ids, batch.task_weights)
+    task_loss.backward()
+    text_loss = weighted_loss(run.model, batch.text_ids, torch.ones(batch.text_ids.shape))
+    (run.recipe.text_loss_weight * text_loss).backward()
+    torch.nn.utils.clip_grad_norm_(run.model.parameters(), run.recipe.gradient_clip, error_if_nonfinite=True)
+    for optimiser in run.optimisers:
+        optimiser.step()
+    run.step += 1
+    run.tokens += batch.task_ids.numel() + batch.text_ids.numel()
+    return task_loss.item(), text_loss.item()
+
+
+def train(
+    run: Run,
+    tokenizer: Tokenizer,
+    text: Int[Tensor, " pos"],
+    directory: Path,
+    *,
+    checkpoint_seconds: float = 180.0,
+    on_step: Callable[[Run], None] = lambda run: None,
+) -> None:
+    """Train to the recipe's last step, with a checkpoint in `directory` every so many seconds and at the
+    end."""
+    began = saved = time.monotonic()
+    before = run.seconds
+    sums, counted = [0.0, 0.0], 0
+    for batch in batches(run.recipe, run.step, tokenizer, text):
+        for i, loss in enumerate(train_step(run, batch)):
+            sums[i] += loss
+        counted += 1
+        run.seconds = before + time.monotonic() - began
+        if run.step % 50 == 0 or run.step == run.recipe.steps:
+            run.losses.append((run.step, sums[0] / counted, sums[1] / counted))
+            sums, counted = [0.0, 0.0], 0
+        on_step(run)
+        if time.monotonic() - saved > checkpoint_seconds or run.step == run.recipe.steps:
+            save_checkpoint(run, directory)
+            saved = time.monotonic()
+
+
+def save_checkpoint(run: Run, directory: Path) -> None:
+    """Write the whole state under a temporary name, then rename: a checkpoint is whole or absent."""
+    directory.mkdir(parents=True, exist_ok=True)
+    state = {
+        "recipe": dataclasses.asdict(run.recipe),
+        "fingerprint": run.fingerprint,
+        "model": run.model.state_dict(),
+        "optimisers": [optimiser.state_dict() for optimiser in run.optimisers],
+        "step": run.step,
+        "seconds": run.seconds,
+        "tokens": run.tokens,
+        "losses": run.losses,
+    }
+    temporary = directory / (CHECKPOINT + ".tmp")
+    torch.save(state, temporary)
+    os.replace(temporary, directory / CHECKPOINT)
+
+
+def resume(recipe: Recipe, fingerprint: str, directory: Path) -> Run:
+    """Go on from the checkpoint in `directory`; the steps that follow are those of the uninterrupted run,
+    bit for bit.
+
+    Raises InputError when there is no checkpoint, or it was made by another recipe or from other data.
+    """
+    path = directory / CHECKPOINT
+    if not path.is_file():
+        raise InputError(f"no checkpoint to resume in {str(directory)!r}: start without --resume")
+    state = torch.load(path, weights_only=True)
+    differing = [
+        f"{name} is {state['recipe'].get(name)!r} there and {value!r} here"
+        for name, value in dataclasses.asdict(recipe).items()
+        if state["recipe"].get(name) != value
+    ]
+    if state["fingerprint"] != fingerprint:
+        differing.append("its text or tokenizer are others")
+    if differing:
+        raise InputError(f"the checkpoint in {str(directory)!r} is of another recipe: {'; '.join(differing)}")
+    run = start(recipe, fingerprint)
+    run.model.load_state_dict(state["model"])
+    for optimiser, saved in zip(run.optimisers, state["optimisers"], strict=True):
+        optimiser.load_state_dict(saved)
+    run.step, run.seconds, run.tokens = state["step"], state["seconds"], state["tokens"]
+    run.losses = [tuple(row) for row in state["losses"]]
+    return run

@@ -1,0 +1,176 @@
+"""The prompts of the paper's Appendix C.1 and Figure 5, word for word, with their answer keys.
+
+A task generates `items` (digits, or words of a sentence), writes them into the paper's prompt, and knows
+the answer from the items it generated, never from parsing what it wrote. A digit stream depends on the seed
+alone, so that the sequence of n items is the beginning of the sequence of n + 1 wherever the paper's form
+allows it. No torch is needed here.
+
+Source: "Transformers need glasses!", arXiv 2406.04267, Appendix C.1 and Figure 5. Where the paper leaves
+open how a sequence is made (the sentence in which 'car' is counted, the interleaving), the docstring of
+`AppendixTask` says what was chosen.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ostools.errors import InputError, unknown_name
+
+HINT = " *Hint* It's not necessarily a 1, check carefully"
+WORDS = (
+    "apple",
+    "bird",
+    "blue",
+    "boat",
+    "book",
+    "door",
+    "fish",
+    "green",
+    "house",
+    "lamp",
+    "road",
+    "stone",
+    "table",
+    "tree",
+    "water",
+    "window",
+)
+"""The other words of the sentence in which 'car' is counted."""
+
+_COPY_ANSWER = "The answer to your question is: {answer}"
+_MATHS_ANSWER = "The final answer to your maths question is: {answer}"
+_MATHS_REQUEST = (
+    " Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', "
+    "where 'xxxx' is your answer."
+)
+_DIGIT_REQUEST = (
+    "Consider the following sequence: {{seq}}. What is the {place} digit in this sequence? "
+    "Please answer exactly as 'The answer to your question is: <ANSWER>'"
+)
+_COUNT_PROMPT = "Please count the number of ones in the following sequence:{seq}." + _MATHS_REQUEST
+_WORD_PROMPT = "Please count the number of times 'car' appears in the following sentence: '{seq}'." + _MATHS_REQUEST
+
+_FORMS: dict[str, tuple[str, str]] = {
+    "copy-last": (_DIGIT_REQUEST.format(place="last"), _COPY_ANSWER),
+    "copy-first": (_DIGIT_REQUEST.format(place="first"), _COPY_ANSWER),
+    "copy": ("Can you copy the following number?{seq}", "{answer}"),
+    "sum-ones": ("Please perform the following sum: {seq}." + _MATHS_REQUEST, _MATHS_ANSWER),
+    "count-ones": (_COUNT_PROMPT, _MATHS_ANSWER),
+    "count-ones-bernoulli": (_COUNT_PROMPT, _MATHS_ANSWER),
+    "count-ones-figure-5": ("How many ones are in the following sequences?{seq}", "{answer}"),
+    "count-word": (_WORD_PROMPT, _MATHS_ANSWER),
+}
+NAMES = tuple(_FORMS)
+
+_COPY_NAMES = ("copy-last", "copy-first", "copy")
+_UNIFORM_NAMES = (*_COPY_NAMES, "count-ones-figure-5")
+_DIGIT_NAMES = (*_UNIFORM_NAMES, "count-ones", "count-ones-bernoulli")
+
+
+@dataclass(frozen=True)
+class AppendixTask:
+    """One task of the paper: what is asked, and how its sequence is made.
+
+    name: `copy-last` (1...10), `copy-first` (01...1), `copy` (the whole number; Figure 5 (c)), `sum-ones` (1+...+1),
+        `count-ones`, `count-ones-bernoulli` (each digit a one with probability 0.7, else a zero), `count-ones-figure-5`
+        (the question of Figure 5 (a)), `count-word` (each word is 'car' with probability 1/2, else one of `WORDS`).
+    hint: append the paper's hint (copying a digit).
+    separator_every: a comma after every so many digits, none at the end (tasks on digits).
+    interleave: zeros and ones in turn, so that the digit asked for is a zero (copying).
+    uniform: digits drawn uniformly instead of the paper's ones (copying; `count-ones-figure-5`, where the sequence then
+        ends in one or two ones, as in Figure 5 (b)).
+
+    Raises InputError for an unknown name or an option that the task does not have.
+    """
+
+    name: str
+    hint: bool = False
+    separator_every: int | None = None
+    interleave: bool = False
+    uniform: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in _FORMS:
+            raise unknown_name("task", self.name, _FORMS)
+        self._require("hint", self.hint, ("copy-last", "copy-first"))
+        self._require("separator_every", self.separator_every is not None, _DIGIT_NAMES)
+        self._require("interleave", self.interleave, _COPY_NAMES)
+        self._require("uniform", self.uniform, _UNIFORM_NAMES)
+        if self.separator_every is not None and self.separator_every < 1:
+            raise InputError(f"separator_every must be at least 1, not {self.separator_every}")
+        if self.interleave and self.uniform:
+            raise InputError("interleave and uniform exclude each other: choose one way of making the sequence")
+
+    def _require(self, option: str, wanted: bool, names: Sequence[str]) -> None:
+        if wanted and self.name not in names:
+            raise InputError(f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}")
+
+    def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
+        """The `length` digits (or words) of the sequence, before any separator."""
+        if length < 1:
+            raise InputError(f"length must be at least 1, not {length}")
+        stream = random.Random(f"{self.name} {seed}")
+        if self.name == "count-word":
+            return tuple("car" if stream.random() < 0.5 else stream.choice(WORDS) for _ in range(length))
+        if self.name == "count-ones-bernoulli":
+            return tuple("1" if stream.random() < 0.7 else "0" for _ in range(length))
+        if self.uniform:
+            return self._uniform_items(length, stream)
+        if self.interleave:
+            zero_at = (length - 1) % 2 if self.name == "copy-last" else 0
+            return tuple("0" if i % 2 == zero_at else "1" for i in range(length))
+        if self.name == "copy-last":
+            return ("1",) * (length - 1) + ("0",)
+        if self.name == "copy-first":
+            return ("0",) + ("1",) * (length - 1)
+        return ("1",) * length
+
+    def _uniform_items(self, length: int, stream: random.Random) -> tuple[str, ...]:
+        endings = 1 + (stream.random() < 0.5)
+        digits = tuple(stream.choice("0123456789") for _ in range(length))
+        if self.name != "count-ones-figure-5":
+            return digits
+        ones = min(endings, length)
+        return digits[: length - ones] + ("1",) * ones
+
+    def sequence(self, items: Sequence[str]) -> str:
+        """The items as they stand in the prompt: joined, with `+`, spaces or commas where the task has
+        them."""
+        if self.name == "sum-ones":
+            return "+".join(items)
+        if self.name == "count-word":
+            return " ".join(items)
+        every = self.separator_every or max(len(items), 1)
+        return ",".join("".join(items[start : start + every]) for start in range(0, len(items), every))
+
+    def parts(self, items: Sequence[str]) -> tuple[str, str, str]:
+        """The prompt in three: the paper's words before the sequence, the sequence, the words after it."""
+        before, after = _FORMS[self.name][0].split("{seq}")
+        return before, self.sequence(items), after + (HINT if self.hint else "")
+
+    def key(self, items: Sequence[str]) -> str:
+        """The right answer for these items, as the digits or the number alone."""
+        if self.name == "copy-last":
+            return items[-1]
+        if self.name == "copy-first":
+            return items[0]
+        if self.name == "copy":
+            return self.sequence(items)
+        if self.name == "sum-ones":
+            return str(sum(map(int, items)))
+        return str(list(items).count("car" if self.name == "count-word" else "1"))
+
+    def prompt(self, length: int, seed: int = 0) -> str:
+        """The whole prompt for a sequence of `length` items."""
+        return "".join(self.parts(self.items(length, seed)))
+
+    def answer(self, length: int, seed: int = 0) -> str:
+        """The right answer to `prompt(length, seed)`."""
+        return self.key(self.items(length, seed))
+
+    def answer_line(self, answer: str) -> str:
+        """The sentence in which the prompt asks for the answer (the bare answer where it asks for no
+        sentence)."""
+        return _FORMS[self.name][1].format(answer=answer)

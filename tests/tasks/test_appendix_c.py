@@ -1,0 +1,164 @@
+"""The paper's prompts stand word for word, and the answer keys agree with counting by hand and by regular expression."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ostools.errors import InputError
+from ostools.tasks.appendix_c import HINT, NAMES, AppendixTask
+
+MATHS = (
+    " Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', "
+    "where 'xxxx' is your answer."
+)
+LAST = (
+    "Consider the following sequence: {}. What is the last digit in this sequence? "
+    "Please answer exactly as 'The answer to your question is: <ANSWER>'"
+)
+
+
+@pytest.mark.parametrize(
+    ("task", "length", "prompt", "answer"),
+    [
+        (AppendixTask("copy-last"), 5, LAST.format("11110"), "0"),
+        (AppendixTask("copy-last"), 1, LAST.format("0"), "0"),
+        (AppendixTask("copy-first"), 4, LAST.format("0111").replace("the last", "the first"), "0"),
+        (AppendixTask("copy-last", separator_every=3), 7, LAST.format("111,111,0"), "0"),
+        (AppendixTask("copy-last", separator_every=3), 6, LAST.format("111,110"), "0"),
+        (AppendixTask("copy-last", interleave=True), 5, LAST.format("01010"), "0"),
+        (AppendixTask("copy-last", interleave=True), 4, LAST.format("1010"), "0"),
+        (AppendixTask("copy-first", interleave=True), 4, LAST.format("0101").replace("last", "first"), "0"),
+        (
+            AppendixTask("copy-last", hint=True),
+            3,
+            LAST.format("110") + " *Hint* It's not necessarily a 1, check carefully",
+            "0",
+        ),
+        (AppendixTask("copy"), 4, "Can you copy the following number?1111", "1111"),
+        (AppendixTask("copy", separator_every=3), 4, "Can you copy the following number?111,1", "111,1"),
+        (AppendixTask("sum-ones"), 3, "Please perform the following sum: 1+1+1." + MATHS, "3"),
+        (AppendixTask("sum-ones"), 1, "Please perform the following sum: 1." + MATHS, "1"),
+        (
+            AppendixTask("count-ones"),
+            12,
+            "Please count the number of ones in the following sequence:111111111111." + MATHS,
+            "12",
+        ),
+        (AppendixTask("count-ones-figure-5"), 3, "How many ones are in the following sequences?111", "3"),
+    ],
+)
+def test_prompts_are_the_papers(task: AppendixTask, length: int, prompt: str, answer: str) -> None:
+    assert task.prompt(length) == prompt
+    assert task.answer(length) == answer
+
+
+def test_counting_prompts_frame_their_random_sequences() -> None:
+    count = re.fullmatch(
+        r"Please count the number of ones in the following sequence:([01]{30})\." + re.escape(MATHS),
+        AppendixTask("count-ones-bernoulli").prompt(30, seed=4),
+    )
+    assert count is not None
+    word = re.fullmatch(
+        r"Please count the number of times 'car' appears in the following sentence: '([a-z ]+)'\." + re.escape(MATHS),
+        AppendixTask("count-word").prompt(30, seed=4),
+    )
+    assert word is not None
+    assert len(word[1].split(" ")) == 30
+
+
+def test_answer_lines_are_what_the_prompts_ask_for() -> None:
+    assert AppendixTask("copy-first").answer_line("0") == "The answer to your question is: 0"
+    assert AppendixTask("count-word").answer_line("12") == "The final answer to your maths question is: 12"
+    assert AppendixTask("copy").answer_line("111") == "111"
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    length=st.integers(1, 200),
+    seed=st.integers(0, 2**62),
+    uniform=st.booleans(),
+    separated=st.booleans(),
+)
+def test_the_key_agrees_with_reading_the_prompt(
+    name: str, length: int, seed: int, uniform: bool, separated: bool
+) -> None:
+    uniform = uniform and name in ("copy", "copy-last", "copy-first", "count-ones-figure-5")
+    separator = 3 if separated and name not in ("sum-ones", "count-word") else None
+    task = AppendixTask(name, uniform=uniform, separator_every=separator)
+    before, sequence, after = task.parts(task.items(length, seed))
+    assert before + sequence + after == task.prompt(length, seed)
+    digits = sequence.replace(",", "")
+    expected = {
+        "copy-last": digits[-1],
+        "copy-first": digits[0],
+        "copy": sequence,
+        "sum-ones": str((len(sequence) + 1) // 2),
+        "count-word": str(len(re.findall(r"\bcar\b", sequence))),
+    }.get(name, str(digits.count("1")))
+    assert task.answer(length, seed) == expected
+    n_items = len(sequence.split()) if name == "count-word" else len(digits.replace("+", ""))
+    assert n_items == length
+
+
+@pytest.mark.parametrize("separator", [1, 3, 5])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 6, 30, 31])
+def test_a_separator_never_ends_the_sequence_and_changes_no_digit(length: int, separator: int) -> None:
+    plain = AppendixTask("copy-last", uniform=True)
+    separated = AppendixTask("copy-last", uniform=True, separator_every=separator)
+    groups = separated.sequence(separated.items(length, 5)).split(",")
+    assert all(len(group) == separator for group in groups[:-1])
+    assert 1 <= len(groups[-1]) <= separator
+    assert "".join(groups) == plain.sequence(plain.items(length, 5))
+
+
+def test_longer_sequences_of_a_seed_continue_the_shorter() -> None:
+    task = AppendixTask("count-ones-bernoulli")
+    assert task.items(40, 3)[:39] == task.items(39, 3)
+    assert task.items(40, 3) != task.items(40, 4)
+
+
+def test_figure_5b_ends_in_one_or_two_ones() -> None:
+    task = AppendixTask("count-ones-figure-5", uniform=True)
+    items = [task.items(20, seed) for seed in range(200)]
+    assert all(sequence[-1] == "1" for sequence in items)
+    assert {sequence[-2] == "1" for sequence in items} == {True, False}
+    assert all(task.items(1, seed) == ("1",) for seed in range(20))
+
+
+def test_bernoulli_sequences_have_the_papers_share_of_ones() -> None:
+    ones = sum(AppendixTask("count-ones-bernoulli").items(1000, seed).count("1") for seed in range(20))
+    assert abs(ones / 20_000 - 0.7) < 5 * (0.7 * 0.3 / 20_000) ** 0.5
+
+
+def test_uniform_answers_are_spread_over_the_digits() -> None:
+    answers = {AppendixTask("copy-last", uniform=True).answer(8, seed) for seed in range(300)}
+    assert answers == set("0123456789")
+
+
+def test_the_hint_comes_last() -> None:
+    with_hint = AppendixTask("copy-first", hint=True).prompt(9)
+    assert with_hint == AppendixTask("copy-first").prompt(9) + HINT
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
+        ({"name": "sum-ones", "hint": True}, "task 'sum-ones' has no option 'hint'.*copy-last, copy-first"),
+        ({"name": "count-word", "separator_every": 3}, "has no option 'separator_every'"),
+        ({"name": "count-ones", "interleave": True}, "has no option 'interleave'"),
+        ({"name": "count-ones", "uniform": True}, "has no option 'uniform'"),
+        ({"name": "copy", "separator_every": 0}, "separator_every must be at least 1, not 0"),
+        ({"name": "copy", "interleave": True, "uniform": True}, "exclude each other"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        AppendixTask(**options)
+
+
+def test_an_empty_sequence_is_refused() -> None:
+    with pytest.raises(InputError, match="length must be at least 1, not 0"):
+        AppendixTask("copy").prompt(0)
