@@ -1,0 +1,154 @@
+"""One look for every chart: which colour, which dash, which words.
+
+A colour belongs to a name (a linearisation, a variant, a dtype) wherever it appears; a dash belongs to a kind of statement
+(measured, certified, paper, predicted). Every colour has a contrast of at least 3:1 on white and on the report's dark ground.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Any
+
+KINDS: dict[str, str] = {
+    "measured": "measured",
+    "certified": "certified bound",
+    "paper": "paper's form (not certified)",
+    "predicted": "predicted",
+}
+"""How a kind of row is called in every legend and sentence; in the order in which legends list them."""
+
+DASHES: dict[str, list[float]] = {
+    "measured": [1, 0],
+    "certified": [7, 4],
+    "paper": [1.5, 3],
+    "predicted": [9, 3, 2, 3],
+}
+
+COLOURS: dict[str, str] = {
+    # linearisations
+    "full": "#0072b2",
+    "frozen": "#c9431e",
+    "frozen-attention": "#2e8b9a",
+    "frozen-norm": "#a0662f",
+    # certified
+    "uniform": "#8a7a4f",
+    "local": "#178a5b",
+    "heads": "#5e8c1f",
+    "edge": "#3f8f8f",
+    "local-full": "#5878d8",
+    "edge-full": "#7a6fd0",
+    # the paper's forms
+    "proof": "#a352c2",
+    "theorem-5.1": "#c2478f",
+    "theorem-b5": "#d14a6a",
+    "multi-head": "#94669f",
+    # predictions
+    "second-moment": "#b07400",
+    "second-moment-diagonal": "#8f7d00",
+    "second-moment-full": "#4a7fa8",
+    "rollout": "#7d7d7d",
+    # dtypes
+    "float64": "#7d7d7d",
+    "float32": "#0072b2",
+    "bfloat16": "#d1491f",
+    "float16": "#178a5b",
+}
+_SPARE = ("#7a6a9a", "#6d8a3f", "#a85a5a", "#4f86a0")
+
+LIGHT_GROUND = "#ffffff"
+DARK_GROUND = "#14171c"
+
+TOKEN_LENGTH = 14
+"""Longest token that a chart or a table shows; the rest is cut and marked."""
+
+
+def colour(name: str) -> str:
+    """The colour of a name, the same in every chart; `windowed(k)` and names yet unknown get a stable spare one."""
+    return COLOURS.get(name) or _SPARE[sum(map(ord, name)) % len(_SPARE)]
+
+
+def series(kind: str, name: str) -> str:
+    """What a legend says of a line: its kind in words, then its name."""
+    return f"{KINDS[kind]}: {name}"
+
+
+def display_token(token: str, length: int = TOKEN_LENGTH) -> str:
+    """A token as one short visible word: spaces, line ends, control and direction characters spelled out, long ones cut."""
+    shown = "".join(_visible(character) for character in token[: length + 1])
+    if len(shown) > length:
+        return shown[: length - 1] + "…"
+    return shown or "(empty)"
+
+
+# Characters that every font has: a chart that falls back to another font in the middle of a word is hard to read.
+_SPELLED = {" ": "·", "\n": "\\n", "\t": "\\t", "\r": "\\r", "▁": "·"}
+
+
+def _visible(character: str) -> str:
+    if character in _SPELLED:
+        return _SPELLED[character]
+    # Cc controls, Cf format (direction marks, joiners), Cs lone surrogates, Co private, Cn unassigned, Zl/Zp/Zs other blanks
+    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"):
+        return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
+    return character
+
+
+def safe_json(value: Any) -> str:
+    """JSON that may stand inside a script element: ASCII only, no `<`, `>` or `&`; refuses NaN and infinity (ValueError)."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def config() -> dict[str, Any]:
+    """The Vega-Lite configuration of every chart.
+
+    Dark ink on white, as for a paper; the report puts the page's own colours in their place.
+    """
+    ink, faint = "#33383f", "#8d939c"
+    axis = {
+        "labelColor": ink,
+        "titleColor": ink,
+        "domainColor": faint,
+        "tickColor": faint,
+        "gridColor": faint,
+        "gridOpacity": 0.25,
+        "labelFontSize": 11,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+    }
+    return {
+        "font": "Helvetica, Arial, 'Liberation Sans', sans-serif",
+        "background": LIGHT_GROUND,
+        "view": {"stroke": None, "continuousWidth": 560, "continuousHeight": 260},
+        "axis": axis,
+        "legend": {
+            "labelColor": ink,
+            "titleColor": ink,
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+            "titleFontWeight": "normal",
+            "symbolType": "stroke",
+            "symbolSize": 420,
+            "symbolStrokeWidth": 2,
+            "symbolOpacity": 1,
+            "labelLimit": 0,
+            "orient": "bottom",
+            "direction": "vertical",
+            "columns": 2,
+            "columnPadding": 18,
+            "offset": 12,
+        },
+        "title": {
+            "color": ink,
+            "subtitleColor": ink,
+            "fontSize": 13,
+            "subtitleFontSize": 11,
+            "anchor": "start",
+            "fontWeight": "bold",
+            "offset": 10,
+        },
+        "header": {"labelColor": ink, "titleColor": ink, "labelFontSize": 12, "labelFontWeight": "bold"},
+        "line": {"strokeWidth": 1.8, "strokeCap": "butt"},
+    }
