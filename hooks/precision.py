@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import HookError
 from hooks.norms import Norm, norms
-from hooks.register import HookBody, attached
+from hooks.register import HookBody, active_edits, attached
 from hooks.sites import points
 
 
@@ -25,13 +25,19 @@ def exact_arithmetic(model: TransformerBridge) -> Iterator[None]:
     """Run the block with every norm and every softmax of a float64 model computed in float64.
 
     Gradients flow through the recomputed values. Edits entered before this block (masks, rescaled scores) are kept,
-    since the pattern is recomputed from the edited scores; an edit of the pattern itself has to be entered after.
+    since the pattern is recomputed from the edited scores; an edit of what is recomputed has to be entered after.
 
-    Raises `HookError` for a model that is not float64.
+    Raises `HookError` for a model that is not float64, and under an edit that the recomputation would undo.
     """
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes != {torch.float64}:
         raise HookError(f"exact_arithmetic: expected a float64 model, found {sorted(map(str, dtypes))}: cast a copy")
+    recomputed = (*norms(model), *(f"blocks.{layer}.attn.hook_pattern" for layer in range(int(model.cfg.n_layers))))
+    for edit in active_edits(model):
+        if edit.kind != "exact-arithmetic" and edit.where.startswith(recomputed):
+            raise HookError(
+                f"exact_arithmetic would undo {edit.kind!r} at {edit.where}: enter that edit inside this block"
+            )
     placements: list[tuple[HookPoint, HookBody]] = []
     for norm in norms(model).values():
         placements.extend(_exact_norm(norm))

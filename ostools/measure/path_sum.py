@@ -1,0 +1,105 @@
+"""Theorem 5.1 on a real model: what is certified, what the paper prints, and what is predicted.
+
+Purpose: one number a token that bounds, or predicts, how much of it is left in the last token, out of one forward pass and
+no gradient. Cost: the pass, O(L H n^2) numbers of patterns, one d x d singular value decomposition a token and block for
+`uniform`, `local` and `proof` (`mlp_norm="product"` spares them and is looser), O(H n^3 + ff^2 n) a block for `second-moment`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.errors import InputError, unknown_name
+from ostools.measure.forward import forward
+from ostools.measure.precision import full_precision, true_arithmetic
+from ostools.measure.prompts import Progress, as_prompt, token_columns
+from ostools.measure.variants import VARIANTS, BlockView, MlpNorm, Variant
+from ostools.models import Prompt
+from ostools.results import Provenance, Result
+
+
+@dataclass(frozen=True, eq=False)
+class PathSum(Result):
+    """Path sums: one row is one token under one variant.
+
+    Columns: position, token_id, token, variant, kind (certified | paper | predicted), linearisation ("frozen": patterns and
+    norm scales held, the theorem's assumptions), norm (operator | frobenius), value.
+    """
+
+    def plot(self):
+        from ostools.reporting import charts
+
+        return charts.path_sum_chart(self)
+
+
+def path_sum(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    variants: str | Sequence[str] = "proof",
+    mlp_norm: MlpNorm = "svd",
+    progress: Progress | None = None,
+) -> PathSum:
+    """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
+
+    Args:
+        variants: `uniform`, `local`: certified bounds of the frozen operator norm, no free constant. `theorem-5.1`,
+            `theorem-b5`, `proof` (default), `multi-head`: as printed in the papers, which bound nothing on a real model.
+            `second-moment`: a prediction of the frozen Frobenius norm; `rollout`: a ranking.
+        mlp_norm: ||D_i|| by exact singular values ("svd") or by a cheaper, larger product of weight norms ("product").
+        progress: called as progress(done, total), blocks of the model.
+
+    Raises `InputError` for an unknown variant, for an active edit of the forward pass that the formulas do not know, and
+    where the weights as read here do not reproduce the model's own attention and MLP outputs.
+    Source: THEORY section 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
+    """
+    names = tuple(dict.fromkeys([variants] if isinstance(variants, str) else variants))
+    if not names:
+        raise InputError(f"expected at least one variant of {', '.join(VARIANTS)}, found none")
+    for name in names:
+        if name not in VARIANTS:
+            raise unknown_name("variant", name, VARIANTS)
+    if mlp_norm not in ("svd", "product"):
+        raise unknown_name("mlp_norm", mlp_norm, ("svd", "product"))
+    tokens = as_prompt(model, prompt)
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), variants=names, mlp_norm=mlp_norm)
+    values = _fold(full_precision(model, "path_sum"), tokens, names, mlp_norm, progress)
+    tables = [_table(tokens, VARIANTS[name], values[name]) for name in names]
+    return PathSum(pd.concat(tables, ignore_index=True), provenance)
+
+
+def _fold(
+    model: TransformerBridge, tokens: Prompt, names: Sequence[str], mlp_norm: MlpNorm, progress: Progress | None
+) -> dict[str, Float[Tensor, " pos"]]:
+    """One forward pass, then the blocks from the last to the first through every variant at once."""
+    with true_arithmetic(model):
+        run = forward(model, tokens.ids)
+    folds = {name: VARIANTS[name].fold(run) for name in names}
+    for done, block in enumerate(run.blocks(), start=1):
+        view = BlockView(block, mlp_norm)
+        for fold in folds.values():
+            fold.step(view)
+        if progress is not None:
+            progress(done, int(model.cfg.n_layers))
+    return {name: fold.values() for name, fold in folds.items()}
+
+
+def _table(tokens: Prompt, variant: Variant, value: Float[Tensor, " pos"]) -> pd.DataFrame:
+    if not bool(torch.isfinite(value).all()):
+        raise InputError(
+            f"variant {variant.name!r} is not finite on this prompt: the product over layers overflows float64"
+        )
+    return token_columns(tokens).assign(
+        variant=variant.name,
+        kind=variant.kind,
+        linearisation="frozen",
+        norm=variant.norm,
+        value=value.cpu().numpy(),
+    )

@@ -1,0 +1,95 @@
+"""The weights of a model as the theorem's operators, with every gain folded in.
+
+    attention of head h:  B_h = diag(gp1) W_O^h W_V^h diag(g1) = left_h right_h        (rank d_head)
+    MLP:                  D_j = (1 / (rp2_j r2_j)) down (diag(p_j) gate + diag(q_j) up)
+    final norm:           diag(g3) / r3_n
+
+gp1, gp2 are the gains of the norms after attention and MLP (Gemma 2, 3), 1 where there are none. A LayerNorm (GPT-2) also
+takes the mean off, which is folded in as a projection. Grouped heads are expanded: query head h reads h // (H / n_kv).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from hooks import Norm
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """One block's operators, float64. `up` is None where the MLP has no gate; `bare_*` lack the norms' gains."""
+
+    left: Float[Tensor, "head d_model d_head"]
+    right: Float[Tensor, "head d_head d_model"]
+    down: Float[Tensor, "d_model d_mlp"]
+    gate: Float[Tensor, "d_mlp d_model"]
+    up: Float[Tensor, "d_mlp d_model"] | None
+    bare_down: Float[Tensor, "d_model d_mlp"]
+    bare_gate: Float[Tensor, "d_mlp d_model"]
+    bare_up: Float[Tensor, "d_mlp d_model"] | None
+    gain_1: float
+    gain_2: float
+
+
+def block_weights(model: TransformerBridge, layer: int) -> BlockWeights:
+    """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf."""
+    norms = hooks.norms(model)
+    prefix = f"blocks.{layer}"
+    ln1, ln2 = norms[f"{prefix}.ln1"], norms[f"{prefix}.ln2"]
+    block = model.blocks[layer]
+    values = _expanded(block.attn.W_V, int(model.cfg.n_heads)).double()
+    down, gate, up = _mlp_weights(model, layer)
+    return BlockWeights(
+        left=_after(norms.get(f"{prefix}.ln1_post"), block.attn.W_O.double().mT),
+        right=_before(ln1, values.mT),
+        down=_after(norms.get(f"{prefix}.ln2_post"), down),
+        gate=_before(ln2, gate),
+        up=None if up is None else _before(ln2, up),
+        bare_down=down,
+        bare_gate=gate,
+        bare_up=up,
+        gain_1=float(ln1.gain.abs().max()),
+        gain_2=float(ln2.gain.abs().max()),
+    )
+
+
+def final_gain(model: TransformerBridge) -> Float[Tensor, " d_model"]:
+    """g3, the gain of the final norm."""
+    return hooks.norms(model)["ln_final"].gain.double()
+
+
+def final_norm_squared(model: TransformerBridge) -> Float[Tensor, ""]:
+    """||diag(g3)||_F^2, of diag(g3) (I - 11^T / d) for a LayerNorm; divide by r3_n^2."""
+    norm = hooks.norms(model)["ln_final"]
+    return _before(norm, torch.eye(len(norm.gain), dtype=torch.float64, device=norm.gain.device)).square().sum()
+
+
+def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:
+    """One value matrix a query head, [head, d_model, d_head], from one a key/value head."""
+    return per_key_value_head.repeat_interleave(heads // per_key_value_head.shape[0], dim=0)
+
+
+def _mlp_weights(model: TransformerBridge, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """W_down, W_gate, W_up as [out, in]; an MLP without a gate has W_in in the place of W_gate."""
+    mlp = model.blocks[layer].mlp
+    down, inner = mlp.W_out.double().mT, mlp.W_in.double().mT
+    if "mlp_up" in hooks.available_sites(model):
+        return down, mlp.W_gate.double().mT, inner
+    return down, inner, None
+
+
+def _before(norm: Norm, weight: Float[Tensor, "*head out d_model"]) -> Float[Tensor, "*head out d_model"]:
+    """weight diag(g) C: the norm that the operator reads through, its scale left out."""
+    scaled = weight * norm.gain.double()
+    return scaled - scaled.mean(-1, keepdim=True) if norm.centred else scaled
+
+
+def _after(norm: Norm | None, weight: Float[Tensor, "*head d_model inner"]) -> Float[Tensor, "*head d_model inner"]:
+    """diag(gp) weight: the post-norm that the operator's output goes through, where there is one."""
+    return weight if norm is None else norm.gain.double()[:, None] * weight

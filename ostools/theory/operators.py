@@ -1,0 +1,82 @@
+"""Norms and inner products of the operators on a path, from small cores.
+
+A head's B = W_OV^h = L R has rank d_head: its norm, trace and inner products need d_head x d_head matrices, never d x d.
+The gated MLP's Jacobian is W_down (diag(p) W_gate + diag(q) W_up) with p = act'(a) u, q = act(a): n of them, one a position.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Left = Float[Tensor, "head d_model d_head"]
+Right = Float[Tensor, "head d_head d_model"]
+Down = Float[Tensor, "d_model d_mlp"]
+Up = Float[Tensor, "d_mlp d_model"]
+Factor = Float[Tensor, "pos d_mlp"]
+
+
+def head_norms(left: Left, right: Right) -> Float[Tensor, " head"]:
+    """omega_h = ||L_h R_h||_2, exactly: the singular values of R_L R_R^T from two thin QR decompositions."""
+    r_left = torch.linalg.qr(left).R
+    r_right = torch.linalg.qr(right.mT).R
+    return torch.linalg.matrix_norm(r_left @ r_right.mT, ord=2)
+
+
+def head_traces(left: Left, right: Right) -> Float[Tensor, " head"]:
+    """tr(L_h R_h)."""
+    return torch.einsum("hde,hed->h", left, right)
+
+
+def head_gram(left: Left, right: Right) -> Float[Tensor, "head head"]:
+    """<L_h R_h, L_k R_k> = tr( (L_k^T L_h) (R_h R_k^T) )."""
+    lefts = torch.einsum("kde,hdf->hkef", left, left)
+    rights = torch.einsum("hfd,ked->hkfe", right, right)
+    return torch.einsum("hkef,hkfe->hk", lefts, rights)
+
+
+def mlp_jacobian(
+    down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None
+) -> Float[Tensor, "pos d_model d_model"]:
+    """W_down (diag(p_j) W_gate + diag(q_j) W_up) for every position j; `up` is None for an MLP without a gate."""
+    inner = p[:, :, None] * gate
+    if up is not None and q is not None:
+        inner = inner + q[:, :, None] * up
+    return down @ inner
+
+
+def mlp_norms(
+    down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None, chunk: int = 64
+) -> Float[Tensor, " pos"]:
+    """||J_psi||_2 at every position by exact singular values; O(n d^2 (ff + d)), `chunk` d x d matrices at a time."""
+    norms = []
+    for start in range(0, p.shape[0], chunk):
+        part = slice(start, start + chunk)
+        jacobian = mlp_jacobian(down, gate, up, p[part], None if q is None else q[part])
+        norms.append(torch.linalg.matrix_norm(jacobian, ord=2))
+    return torch.cat(norms)
+
+
+def mlp_norm_products(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:
+    """||W_down|| ( ||p_j||_inf ||W_gate|| + ||q_j||_inf ||W_up|| ) >= ||J_psi||_2: one norm a weight, not one a position."""
+    inner = p.abs().amax(-1) * torch.linalg.matrix_norm(gate, ord=2)
+    if up is not None and q is not None:
+        inner = inner + q.abs().amax(-1) * torch.linalg.matrix_norm(up, ord=2)
+    return torch.linalg.matrix_norm(down, ord=2) * inner
+
+
+def mlp_traces(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:
+    """tr J_psi at every position."""
+    trace = p @ torch.einsum("fd,df->f", gate, down)
+    return trace if up is None or q is None else trace + q @ torch.einsum("fd,df->f", up, down)
+
+
+def mlp_inner_products(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, "pos pos"]:
+    """<J_psi,j , J_psi,j'> for every pair of positions, through three ff x ff Gram matrices; O(ff^2 (d + n))."""
+    outer = down.T @ down
+    inner = p @ (outer * (gate @ gate.T)) @ p.T
+    if up is None or q is None:
+        return inner
+    mixed = p @ (outer * (gate @ up.T)) @ q.T
+    return inner + mixed + mixed.T + q @ (outer * (up @ up.T)) @ q.T

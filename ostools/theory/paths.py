@@ -1,0 +1,95 @@
+"""Theorem 5.1 / B.5: the sum over paths is one entry of a product of triangular matrices.
+
+    sum over i <= k_1 <= ... <= k_{L-1} <= n of prod_l abar^(l)  =  ( Abar^(L-1) ... Abar^(1) Abar^(0) )_{n,i}
+
+Paths are never enumerated: one row vector times L matrices, O(L n^2). The functions below build the Abar of each form of
+the theorem from attention patterns and norm scales; none of them knows a model.
+
+Source: Barbero et al. 2024 (arXiv 2406.04267), theorem 5.1 and appendix B.5; `multi_head_edges` from arXiv 2504.02732,
+theorem 3.2, as restated second-hand. The certified forms follow from the block Jacobian with patterns and scales held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Edges = Float[Tensor, "query key"]
+Pattern = Float[Tensor, "head query key"]
+
+
+def path_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"]:
+    """( Abar^(L-1) ... Abar^(0) )_{n,i} for every i, with n = `last`; `layers` from the first block to the last."""
+    row = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype, device=layers[0].device)[last]
+    for edges in reversed(layers):
+        row = row @ edges
+    return row
+
+
+def with_skip(update: Edges) -> Edges:
+    """alpha-weighted update + delta_ij: every block adds to the residual stream."""
+    return update + torch.eye(update.shape[-1], dtype=update.dtype, device=update.device)
+
+
+def theorem_51_edges(mean_pattern: Edges, beta_2: float) -> Edges:
+    """abar_ij = alpha_ij / beta_2 + delta_ij: equation 1 of the main text; its constant C is left open."""
+    return with_skip(mean_pattern / beta_2)
+
+
+def theorem_b5_edges(mean_pattern: Edges, beta: float) -> Edges:
+    """abar_ij = (alpha_ij + delta_ij) / beta: equation 4 of the appendix; C = sigma_psi^L."""
+    return with_skip(mean_pattern) / beta
+
+
+def proof_edges(mean_pattern: Edges, beta_1: float) -> Edges:
+    """abar_ij = alpha_ij / beta_1 + delta_ij: what the proof of B.5 derives; its constant is `proof_constant`."""
+    return with_skip(mean_pattern / beta_1)
+
+
+def proof_constant(sigma_psi: float, beta_2: Iterable[float], beta_3: float) -> float:
+    """C = (1 / beta_3) prod_l (sigma_psi / beta_2^(l) + 1)."""
+    constant = 1.0 / beta_3
+    for beta in beta_2:
+        constant *= sigma_psi / beta + 1.0
+    return constant
+
+
+def multi_head_edges(pattern: Pattern) -> Edges:
+    """abar_ij = sum_h alpha_ij^h + delta_ij / H (arXiv 2504.02732, theorem 3.2); its constant is left open."""
+    head = pattern.shape[0]
+    return pattern.sum(0) + torch.eye(pattern.shape[-1], dtype=pattern.dtype, device=pattern.device) / head
+
+
+def weighted_pattern(pattern: Pattern, omega: Float[Tensor, " head"]) -> Edges:
+    """sum_h omega_h alpha_ij^h, with omega_h = ||W_OV^h||_2, gains folded in: how much a layer can move at most."""
+    return torch.einsum("h,hqk->qk", omega.to(pattern), pattern)
+
+
+def local_edges(
+    weighted: Edges,
+    norm1_scale: Float[Tensor, " key"],
+    post_norm1_scale: Float[Tensor, " query"],
+    mlp_norm: Float[Tensor, " query"],
+) -> Edges:
+    """(1 + ||D_i||) ( sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij ): certified, each position with its own scales."""
+    update = weighted / (post_norm1_scale[:, None] * norm1_scale[None, :])
+    return (1.0 + mlp_norm)[:, None] * with_skip(update)
+
+
+def uniform_edges(
+    weighted: Edges,
+    norm1_scale: Float[Tensor, " key"],
+    post_norm1_scale: Float[Tensor, " query"],
+    mlp_norm: Float[Tensor, " query"],
+) -> Edges:
+    """The same with the worst scale and the worst ||D_j|| everywhere: certified, and closest to the paper's own form."""
+    worst = weighted / (post_norm1_scale.min() * norm1_scale.min())
+    return (1.0 + mlp_norm.max()) * with_skip(worst)
+
+
+def rollout_edges(mean_pattern: Edges) -> Edges:
+    """( mean_h A_h + I ) / 2, row-stochastic: attention rollout, the matrix of proposition 5.2. Predicts ranks only."""
+    return with_skip(mean_pattern) / 2.0
