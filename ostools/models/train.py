@@ -36,10 +36,11 @@ from ostools.models.training.loop import CHECKPOINT, Run, resume, start, train
 from ostools.models.training.recipe import TRAINED_LENGTHS, Recipe
 from ostools.models.training.tokenizer import save_tokenizer, train_tokenizer
 
+RECIPE = Recipe()
 LOG_EVERY = 100
 
 
-def run_training(recipe: Recipe, corpus: Corpus, directory: Path, *, resumed: bool, show_progress: bool = True) -> Run:
+def run_training(recipe: Recipe, corpus: Corpus, directory: Path, *, resumed: bool) -> Run:
     """Train by the recipe (or go on from the checkpoint in `directory`), then write the finished model there.
 
     Raises InputError when `resumed` and the checkpoint is missing or of another recipe, or when not
@@ -60,12 +61,12 @@ def run_training(recipe: Recipe, corpus: Corpus, directory: Path, *, resumed: bo
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, disable=not show_progress) as bar:
+    with Progress(*columns) as bar:
         shown = bar.add_task("training", total=recipe.steps, completed=run.step)
 
         def report(run: Run) -> None:
             bar.update(shown, completed=run.step, description=_losses(run))
-            if show_progress and not bar.console.is_terminal and run.step % LOG_EVERY == 0:  # a log file shows no bar
+            if not bar.console.is_terminal and run.step % LOG_EVERY == 0:  # a log file shows no bar
                 bar.console.print(f"step {run.step} of {recipe.steps}, {run.seconds / 60:.1f} minutes, {_losses(run)}")
 
         train(run, tokenizer, text, directory, on_step=report)
@@ -97,9 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, required=True, help="directory for the model and, meanwhile, the checkpoint"
     )
-    parser.add_argument("--steps", type=int, default=Recipe.steps, help=f"steps to make (default {Recipe.steps})")
+    parser.add_argument("--steps", type=int, default=RECIPE.steps, help=f"steps to make (default {RECIPE.steps})")
     parser.add_argument(
-        "--seed", type=int, default=Recipe.seed, help=f"seed of weights and data (default {Recipe.seed})"
+        "--seed", type=int, default=RECIPE.seed, help=f"seed of weights and data (default {RECIPE.seed})"
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     given = parser.parse_args(arguments)
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.steps < 1:
             raise InputError(f"--steps must be at least 1, not {given.steps}")
-        recipe = replace(Recipe(), steps=given.steps, seed=given.seed)
+        recipe = replace(RECIPE, steps=given.steps, seed=given.seed)
         run_training(recipe, load_corpus(), given.out, resumed=given.resume)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -139,7 +139,7 @@ def bits_per_byte(model: GemmaForCausalLM, paragraphs: Sequence[str], tokenizer:
 
     The text is cut into blocks of `length` tokens, each read after a `<bos>` and nothing else.
     """
-    text: Int[Tensor, " pos"] = pack_text(paragraphs, tokenizer)
+    text: Int[Tensor, " corpus"] = pack_text(paragraphs, tokenizer)
     nats = 0.0
     for start in range(0, len(text), length):
         block = text[start : start + length]

@@ -138,13 +138,13 @@ def pad(examples: Sequence[Example]) -> tuple[Int[Tensor, "batch pos"], Float[Te
     return ids, weights
 
 
-def pack_text(paragraphs: Sequence[str], tokenizer: Tokenizer) -> Int[Tensor, " pos"]:
+def pack_text(paragraphs: Sequence[str], tokenizer: Tokenizer) -> Int[Tensor, " corpus"]:
     """All paragraphs in one row of ids, each ended by `<eos>`."""
     encoded = tokenizer.encode_batch(list(paragraphs), add_special_tokens=False)
     return torch.tensor([token for one in encoded for token in (*one.ids, EOS_ID)], dtype=torch.int64)
 
 
-def draw_text(recipe: Recipe, step: int, text: Int[Tensor, " pos"]) -> Int[Tensor, "batch pos"]:
+def draw_text(recipe: Recipe, step: int, text: Int[Tensor, " corpus"]) -> Int[Tensor, "batch pos"]:
     """Blocks of plain text from random places, each after a `<bos>`."""
     rows = max(1, recipe.text_tokens // recipe.text_length)
     generator = np.random.default_rng([recipe.seed, 1, step])
@@ -153,7 +153,7 @@ def draw_text(recipe: Recipe, step: int, text: Int[Tensor, " pos"]) -> Int[Tenso
     return torch.cat([torch.full((rows, 1), BOS_ID), blocks], dim=1)
 
 
-def batches(recipe: Recipe, first_step: int, tokenizer: Tokenizer, text: Int[Tensor, " pos"]) -> Iterator[Batch]:
+def batches(recipe: Recipe, first_step: int, tokenizer: Tokenizer, text: Int[Tensor, " corpus"]) -> Iterator[Batch]:
     """The batches of the steps from `first_step` to the recipe's last."""
     group, prompts = -1, []
     for step in range(first_step, recipe.steps):

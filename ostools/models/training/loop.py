@@ -24,11 +24,15 @@ from ostools.models.training.examples import Batch, batches
 from ostools.models.training.recipe import Recipe
 
 CHECKPOINT = "checkpoint.pt"
+LOSS_EVERY = 50
 
 
 @dataclass
 class Run:
-    """A run in progress: the model, its optimisers, the next step, and what was measured on the way."""
+    """A run in progress: the model, its optimisers, the next step, and what was measured on the way.
+
+    `losses` holds the step and the mean losses on prompts and on text since the row before, in nats a token.
+    """
 
     recipe: Recipe
     fingerprint: str
@@ -38,6 +42,15 @@ class Run:
     seconds: float = 0.0
     tokens: int = 0
     losses: list[tuple[int, float, float]] = field(default_factory=list)
+    recent: list[tuple[float, float]] = field(default_factory=list)
+
+    def note(self, losses: tuple[float, float]) -> None:
+        """Keep a step's two losses; every `LOSS_EVERY` steps, and at the end, their means go into `losses`."""
+        self.recent.append(losses)
+        if self.step % LOSS_EVERY == 0 or self.step == self.recipe.steps:
+            task, text = (sum(column) / len(self.recent) for column in zip(*self.recent, strict=True))
+            self.losses.append((self.step, task, text))
+            self.recent = []
 
 
 def start(recipe: Recipe, fingerprint: str) -> Run:
@@ -93,7 +106,7 @@ def train_step(run: Run, batch: Batch) -> tuple[float, float]:
 def train(
     run: Run,
     tokenizer: Tokenizer,
-    text: Int[Tensor, " pos"],
+    text: Int[Tensor, " corpus"],
     directory: Path,
     *,
     checkpoint_seconds: float = 180.0,
@@ -103,15 +116,9 @@ def train(
     end."""
     began = saved = time.monotonic()
     before = run.seconds
-    sums, counted = [0.0, 0.0], 0
     for batch in batches(run.recipe, run.step, tokenizer, text):
-        for i, loss in enumerate(train_step(run, batch)):
-            sums[i] += loss
-        counted += 1
+        run.note(train_step(run, batch))
         run.seconds = before + time.monotonic() - began
-        if run.step % 50 == 0 or run.step == run.recipe.steps:
-            run.losses.append((run.step, sums[0] / counted, sums[1] / counted))
-            sums, counted = [0.0, 0.0], 0
         on_step(run)
         if time.monotonic() - saved > checkpoint_seconds or run.step == run.recipe.steps:
             save_checkpoint(run, directory)
@@ -130,6 +137,7 @@ def save_checkpoint(run: Run, directory: Path) -> None:
         "seconds": run.seconds,
         "tokens": run.tokens,
         "losses": run.losses,
+        "recent": run.recent,
     }
     temporary = directory / (CHECKPOINT + ".tmp")
     torch.save(state, temporary)
@@ -160,5 +168,5 @@ def resume(recipe: Recipe, fingerprint: str, directory: Path) -> Run:
     for optimiser, saved in zip(run.optimisers, state["optimisers"], strict=True):
         optimiser.load_state_dict(saved)
     run.step, run.seconds, run.tokens = state["step"], state["seconds"], state["tokens"]
-    run.losses = [tuple(row) for row in state["losses"]]
+    run.losses, run.recent = state["losses"], state["recent"]
     return run

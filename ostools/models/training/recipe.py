@@ -60,8 +60,8 @@ class Recipe:
     decay_share: float = 0.25
     curriculum_share: float = 0.5
     first_length: int = 8
-    text_loss_weight: float = 0.3
-    template_weight: float = 0.1
+    text_loss_weight: float = 0.15
+    template_weight: float = 0.02
     n_layers: int = 4
     d_model: int = 128
     n_heads: int = 4
