@@ -44,7 +44,7 @@ def path_sum(
     prompt: str | Prompt,
     *,
     variants: str | Sequence[str] = "proof",
-    mlp_norm: MlpNorm = "svd",
+    mlp_norm: MlpNorm | str = "svd",
     progress: Progress | None = None,
 ) -> PathSum:
     """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
@@ -76,7 +76,7 @@ def path_sum(
 
 
 def _fold(
-    model: TransformerBridge, tokens: Prompt, names: Sequence[str], mlp_norm: MlpNorm, progress: Progress | None
+    model: TransformerBridge, tokens: Prompt, names: Sequence[str], mlp_norm: str, progress: Progress | None
 ) -> dict[str, Float[Tensor, " pos"]]:
     """One forward pass, then the blocks from the last to the first through every variant at once."""
     with true_arithmetic(model):

@@ -26,7 +26,7 @@ Norm = Literal["operator", "frobenius"]
 class BlockView:
     """What the variants read off one block, each computed once and only if a variant asks for it."""
 
-    def __init__(self, block: Block, mlp_norm: MlpNorm) -> None:
+    def __init__(self, block: Block, mlp_norm: str) -> None:
         self.block = block
         self._norms = operators.mlp_norms if mlp_norm == "svd" else operators.mlp_norm_products
 

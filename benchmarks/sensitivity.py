@@ -1,0 +1,108 @@
+"""The exact Jacobian d y_n / d v_i for every i: this package against the three ways that one would write by hand.
+
+Share of the machine's rate: numerator, the dense floating-point operations of one full backward pass times d_model, the same
+for every route; denominator, the best float32 2048^3 product in the same run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from benchmarks.timing import in_turn
+from ostools.measure import jacobian
+from tests.checkpoints import tiny_model
+
+ROUNDS = 3
+
+
+def _last_token(model: TransformerBridge, embedded: Tensor) -> Tensor:
+    with hooks.capture(model, "final_norm", detach=False) as record:
+        model(embedded, start_at_layer=0)
+    return record["final_norm"][:, -1]
+
+
+def _row_loop(model: TransformerBridge, embedded: Tensor) -> Tensor:
+    x = embedded[None].clone().requires_grad_(True)
+    y = _last_token(model, x)[0]
+    return torch.stack([torch.autograd.grad(component, x, retain_graph=True)[0][0] for component in y], dim=1)
+
+
+def _functional(model: TransformerBridge, embedded: Tensor) -> Tensor:
+    found = torch.autograd.functional.jacobian(lambda x: _last_token(model, x[None])[0], embedded)
+    return torch.as_tensor(found).transpose(0, 1)
+
+
+def _grads_batched(model: TransformerBridge, embedded: Tensor, rows: int = 8) -> Tensor:
+    x = embedded[None].clone().requires_grad_(True)
+    y = _last_token(model, x)[0]
+    eye = torch.eye(len(y))
+    blocks = [
+        torch.autograd.grad(y, x, eye[k : k + rows], retain_graph=True, is_grads_batched=True)[0][:, 0]
+        for k in range(0, len(y), rows)
+    ]
+    return torch.cat(blocks).transpose(0, 1)
+
+
+ROUTES: dict[str, Callable[[TransformerBridge, Tensor], Tensor]] = {
+    "ostools": jacobian,
+    "loop over rows": _row_loop,
+    "autograd.functional.jacobian": _functional,
+    "is_grads_batched, 8 rows": _grads_batched,
+}
+
+
+def _flops(model: TransformerBridge, embedded: Tensor) -> int:
+    """One full backward pass, counted by torch; times d_model."""
+    x = embedded[None].clone().requires_grad_(True)
+    y = _last_token(model, x)[0]
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.grad(y[0], x)
+    return counter.get_total_flops() * len(y)
+
+
+def _matmul_rate() -> float:
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    best = float("inf")
+    for _ in range(8):
+        start = time.perf_counter()
+        a @ b
+        best = min(best, time.perf_counter() - start)
+    return 2 * 2048**3 / best
+
+
+def _compare(title: str, model: TransformerBridge, embedded: Tensor) -> None:
+    results = {name: route(model, embedded) for name, route in ROUTES.items()}
+    reference = results["loop over rows"]
+    for name, found in results.items():
+        torch.testing.assert_close(found, reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()), msg=name)
+    seconds = in_turn({name: lambda route=route: route(model, embedded) for name, route in ROUTES.items()}, ROUNDS)
+    flops, rate = _flops(model, embedded), _matmul_rate()
+    print(f"\nexact sensitivity, {title}: {flops / 1e9:.0f} GFLOP, matmul rate {rate / 1e9:.0f} GFLOP/s")
+    for name, taken in seconds.items():
+        speedup = taken / seconds["ostools"]
+        print(
+            f"  {name:30s} {taken:8.2f} s   {flops / taken / rate:5.2f} of the matmul rate   {speedup:5.2f}x ostools' time"
+        )
+
+
+def main() -> None:
+    embedded_model = ost.load_model(device="cpu")
+    ids = torch.randint(10, 200, (128,), generator=torch.Generator().manual_seed(0))
+    _compare("embedded model, 128 tokens", embedded_model, embedded_model.input_to_embed(ids[None])[0][0])
+    wide = tiny_model(
+        "gemma", d_model=256, n_layers=6, n_heads=8, n_key_value_heads=1, d_head=32, d_mlp=1024, context=512
+    )
+    ids = torch.randint(10, 200, (256,), generator=torch.Generator().manual_seed(0))
+    _compare("random Gemma, 6 layers, d_model 256, 256 tokens", wide, wide.input_to_embed(ids[None])[0][0])
+
+
+if __name__ == "__main__":
+    main()

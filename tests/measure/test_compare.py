@@ -1,0 +1,122 @@
+"""The three questions, on frames whose answers are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ostools as ost
+from ostools.measure import Comparison, PathSum, Sensitivity
+from ostools.results import Provenance
+
+MEASURED = [4.0, 1.0, 2.0, 8.0]
+
+
+def provenance(weight_hash: str = "a", ids: tuple[int, ...] = (1, 2, 3, 4)) -> Provenance:
+    return Provenance({"weight_hash": weight_hash, "dtype": "float32"}, {}, ids, {})
+
+
+def profile(linearisation: str = "frozen", measured: list[float] = MEASURED, **origin) -> Sensitivity:
+    n = len(measured)
+    frame = pd.DataFrame(
+        {
+            "position": range(n),
+            "token_id": range(n),
+            "token": list("abcdefgh"[:n]),
+            "linearisation": linearisation,
+            "method": "exact",
+            "operator_norm": measured,
+            "frobenius_norm": [2 * value for value in measured],
+        }
+    )
+    return Sensitivity(frame, provenance(**origin))
+
+
+def path(variant: str, kind: str, norm: str, value: list[float], **origin) -> PathSum:
+    n = len(value)
+    frame = pd.DataFrame(
+        {
+            "position": range(n),
+            "token_id": range(n),
+            "token": list("abcdefgh"[:n]),
+            "variant": variant,
+            "kind": kind,
+            "linearisation": "frozen",
+            "norm": norm,
+            "value": value,
+        }
+    )
+    return PathSum(frame, provenance(**origin))
+
+
+def only(comparison: Comparison) -> pd.Series:
+    assert len(comparison.summary) == 1
+    return comparison.summary.iloc[0]
+
+
+def test_looseness_in_decades_and_rank_correlation() -> None:
+    row = only(ost.compare(profile(), path("local", "certified", "operator", [400.0, 10.0, 200.0, 8000.0])))
+    assert bool(row["holds"])
+    assert row["median_log10_looseness"] == pytest.approx(2.0)
+    assert row["max_log10_looseness"] == pytest.approx(3.0)
+    assert row["spearman"] == pytest.approx(1.0)
+    reverse = only(ost.compare(profile(), path("local", "certified", "operator", [20.0, 40.0, 30.0, 10.0])))
+    assert reverse["spearman"] == pytest.approx(-1.0)
+
+
+def test_one_position_below_breaks_a_certified_bound() -> None:
+    row = only(ost.compare(profile(), path("local", "certified", "operator", [400.0, 10.0, 1.99, 800.0])))
+    assert not bool(row["holds"])
+
+
+def test_what_promises_nothing_has_no_verdict() -> None:
+    row = only(ost.compare(profile(), path("proof", "paper", "operator", [0.1] * 3 + [0.2])))
+    assert row["holds"] is pd.NA
+
+
+def test_predictions_stand_beside_the_frobenius_norm() -> None:
+    row = only(ost.compare(profile(), path("second-moment", "predicted", "frobenius", [2 * v for v in MEASURED])))
+    assert row["median_log10_looseness"] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("variant", ["theorem-5.1", "multi-head", "rollout"])
+def test_shape_only_variants_have_ranks_and_no_looseness(variant: str) -> None:
+    norm = "frobenius" if variant == "rollout" else "operator"
+    row = only(ost.compare(profile(), path(variant, "paper", norm, MEASURED)))
+    assert np.isnan(row["median_log10_looseness"])
+    assert np.isnan(row["max_log10_looseness"])
+    assert row["spearman"] == pytest.approx(1.0)
+
+
+def test_zero_against_zero_is_tight_and_against_more_infinitely_loose() -> None:
+    measured = [0.0, 0.0, 1.0, 2.0]
+    tight = only(ost.compare(profile(measured=measured), path("local", "certified", "operator", [0.0, 0.0, 1.0, 2.0])))
+    assert (tight["holds"], tight["max_log10_looseness"]) == (True, 0.0)
+    loose = only(ost.compare(profile(measured=measured), path("local", "certified", "operator", [0.0, 1e-3, 1.0, 2.0])))
+    assert loose["max_log10_looseness"] == np.inf
+
+
+def test_flat_profiles_have_no_rank_correlation() -> None:
+    assert np.isnan(only(ost.compare(profile(), path("local", "certified", "operator", [9.0] * 4)))["spearman"])
+
+
+def test_one_axis_keeps_the_kinds_apart() -> None:
+    frame = ost.compare(profile(), path("local", "certified", "operator", [9.0] * 4)).frame
+    columns = ["position", "token_id", "token", "source", "kind", "linearisation", "norm", "value"]
+    assert list(frame.columns) == columns
+    assert frame.groupby("kind")["source"].unique().map(list).to_dict() == {
+        "measured": ["frozen"],
+        "certified": ["local"],
+    }
+    assert len(frame) == 4 * 2 + 4
+
+
+def test_refusals() -> None:
+    bound = path("local", "certified", "operator", [9.0] * 4)
+    with pytest.raises(ost.InputError, match=r"'frozen' derivative, the profile has full.*linearisations=\['frozen'\]"):
+        ost.compare(profile("full"), bound)
+    with pytest.raises(ost.InputError, match="different prompts"):
+        ost.compare(profile(ids=(5, 6, 7, 8)), bound)
+    with pytest.raises(ost.InputError, match="different models"):
+        ost.compare(profile(weight_hash="b"), bound)

@@ -1,0 +1,208 @@
+"""Certified variants bound the measured norm on random and adversarial models; exact cases are equalities; refusals."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement, pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.measure import weights
+from ostools.measure.variants import VARIANTS
+from ostools.models import Prompt, prompt_from_ids
+from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+
+IDS = [2, 40, 50, 60, 60, 61, 70]
+
+
+def values(model: TransformerBridge, prompt: Prompt, variant: str, **options) -> np.ndarray:
+    return ost.path_sum(model, prompt, variants=variant, **options).frame["value"].to_numpy()
+
+
+def measured(model: TransformerBridge, prompt: Prompt, norm: str = "operator_norm") -> np.ndarray:
+    return ost.sensitivity(model, prompt, linearisations=["frozen"]).frame[norm].to_numpy()
+
+
+@settings(max_examples=60)
+@given(
+    family=st.sampled_from(TEXT_FAMILIES),
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.3, 1.0, 3.0, 8.0]),
+    sharp=st.sampled_from([1.0, 50.0]),
+    ids=st.lists(st.integers(10, 200), min_size=1, max_size=6).flatmap(
+        lambda ids: st.sampled_from([ids, ids + [ids[-1]] * 5])
+    ),
+)
+def test_uniform_and_local_bound_the_measured_frozen_norm(
+    family: Family, seed: int, scale: float, sharp: float, ids: list[int]
+) -> None:
+    """Random and adversarial: large gains, near-one-hot attention, repeated tokens, every family, both ||D||; float64."""
+    model = tiny_model(family, seed=seed, scale=scale, dtype=torch.float64, d_model=16, d_mlp=24, n_layers=3)
+    for block in model.blocks:
+        block.attn.q.weight.mul_(sharp)
+    prompt = prompt_from_ids(model, [2, *ids])
+    found = measured(model, prompt)
+    for mlp_norm in ("svd", "product"):
+        local, uniform = (values(model, prompt, name, mlp_norm=mlp_norm) for name in ("local", "uniform"))
+        assert (found <= local * (1 + 1e-9)).all()
+        assert (local <= uniform * (1 + 1e-12)).all()
+    assert (values(model, prompt, "local") <= values(model, prompt, "local", mlp_norm="product") * (1 + 1e-12)).all()
+
+
+def scalar_llama(gain: float, layers: int) -> TransformerBridge:
+    """One head as wide as the model, W_OV = c I, no MLP, constant gains: every block moves by a multiple of the identity."""
+    model = tiny_model(
+        "llama", seed=1, dtype=torch.float64, d_model=8, n_heads=1, n_key_value_heads=1, d_head=8, n_layers=layers
+    )
+    for layer, block in enumerate(model.blocks):
+        block.attn.v.weight.copy_(torch.eye(8))
+        block.attn.o.weight.copy_((0.5 + layer) * torch.eye(8))
+        block.mlp.out.weight.zero_()
+        block.ln1.weight.fill_(gain)
+    model.ln_final.weight.fill_(gain)
+    return model
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_local_and_second_moment_are_exact_where_the_theorem_is_tight(layers: int) -> None:
+    model = scalar_llama(0.7, layers)
+    prompt = prompt_from_ids(model, IDS)
+    assert values(model, prompt, "local") == pytest.approx(measured(model, prompt), rel=1e-9)
+    frobenius = measured(model, prompt, "frobenius_norm")
+    assert values(model, prompt, "second-moment") == pytest.approx(frobenius, rel=1e-6)
+    assert (values(model, prompt, "uniform") >= measured(model, prompt)).all()
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_proof_equals_the_sum_over_enumerated_paths(family: Family) -> None:
+    """The printed formula of B.5 with explicit paths and constants read off Hugging Face's own modules."""
+    model = tiny_model(family, seed=5, dtype=torch.float64)
+    prompt = prompt_from_ids(model, IDS)
+    with (
+        hooks.exact_arithmetic(model),
+        hooks.capture(model, "pattern", "norm1_scale", "norm2_scale", "final_norm_scale", "residual_mid") as record,
+    ):
+        model(prompt.ids[None])
+    norms = hooks.norms(model)
+    sigma = max(_mlp_lipschitz(model, layer, record["residual_mid"][layer][0]) for layer in range(2))
+    beta_1, beta_2 = (
+        [
+            float(record[f"norm{k}_scale"][layer].min() / norms[f"blocks.{layer}.ln{k}"].gain.abs().max())
+            for layer in range(2)
+        ]
+        for k in (1, 2)
+    )
+    constant = float(norms["ln_final"].gain.abs().max() / record["final_norm_scale"][0, -1, 0])
+    for beta in beta_2:
+        constant *= sigma / beta + 1
+    alpha = [record["pattern"][layer][0].mean(0) for layer in range(2)]
+    last = len(IDS) - 1
+    found = values(model, prompt, "proof")
+    for i in range(len(IDS)):
+        total = 0.0
+        for inner in combinations_with_replacement(range(i, last + 1), 1):
+            weight = 1.0
+            for layer, (key, query) in enumerate(pairwise((i, *inner, last))):
+                weight *= float(alpha[layer][query, key]) / beta_1[layer] + (query == key)
+            total += weight
+        assert found[i] == pytest.approx(constant * total, rel=1e-7)
+
+
+def _mlp_lipschitz(model: TransformerBridge, layer: int, residual: torch.Tensor) -> float:
+    """max_j ||J_psi|| at the inputs of this block's MLP, by autograd through Hugging Face's module."""
+    inputs = hooks.norms(model)[f"blocks.{layer}.ln2"](residual)
+    module = model.blocks[layer].mlp.original_component
+    jacobians = [torch.autograd.functional.jacobian(lambda x: module(x[None, None])[0, 0], x) for x in inputs]
+    return max(float(torch.linalg.matrix_norm(torch.as_tensor(jacobian), ord=2)) for jacobian in jacobians)
+
+
+def test_windows_reach_no_further_than_they_can() -> None:
+    """Two blocks that see themselves and the token before: tokens more than two back have bound and derivative 0."""
+    model = tiny_model("llama", dtype=torch.float64)
+    prompt = prompt_from_ids(model, IDS)
+    with hooks.mask_scores(model, lambda query, key: query - key < 2):
+        bound, found = values(model, prompt, "local"), measured(model, prompt)
+        prediction = values(model, prompt, "second-moment")
+    reach = len(IDS) - 3
+    assert (bound[:reach] == 0).all()
+    assert (found[:reach] == 0).all()
+    assert (prediction[:reach] == 0).all()
+    assert (found[reach:] > 0).all()
+    assert (found <= bound * (1 + 1e-9)).all()
+
+
+def test_columns_and_kinds() -> None:
+    model = tiny_model("gemma2")
+    result = ost.path_sum(model, "ab 12", variants=list(VARIANTS))
+    columns = ["position", "token_id", "token", "variant", "kind", "linearisation", "norm", "value"]
+    assert list(result.frame.columns) == columns
+    kinds = result.frame.groupby("variant")[["kind", "norm"]].first()
+    assert set(kinds[kinds["kind"] == "certified"].index) == {"uniform", "local"}
+    assert set(kinds[kinds["kind"] == "predicted"].index) == {"second-moment", "rollout"}
+    assert (kinds.loc[kinds["kind"] == "predicted", "norm"] == "frobenius").all()
+    assert ost.path_sum(model, "ab 12").frame["variant"].unique().tolist() == ["proof"]
+
+
+def test_edits_that_the_formulas_do_not_know_are_refused() -> None:
+    model = tiny_model("gemma")
+    with hooks.ablate_heads(model, [(0, 0)]):
+        model(torch.tensor([IDS]))
+        with pytest.raises(ost.InputError, match="ablate_heads"):
+            ost.path_sum(model, "ab")
+    handle = model.hook_dict["blocks.0.hook_resid_pre"].add_hook(lambda tensor, hook: tensor * 2)
+    with pytest.raises(ost.InputError, match="foreign"):
+        ost.path_sum(model, "ab")
+    handle.hook.remove()
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3", "llama"])
+def test_grouped_heads_read_wrongly_are_caught(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: key/value heads in the wrong order."""
+    model = tiny_model(family)
+    honest = weights._expanded
+    monkeypatch.setattr(weights, "_expanded", lambda value, heads: honest(value, heads).flip(0))
+    with pytest.raises(ost.InputError, match="attention by the folded weights differs"):
+        ost.path_sum(model, "ab 12", variants="local")
+
+
+def test_gain_read_without_its_offset_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: w in place of 1 + w."""
+    model = tiny_model("gemma")
+    honest = weights._before
+    monkeypatch.setattr(weights, "_before", lambda norm, weight: honest(norm, weight) * (norm.gain - 1.0) / norm.gain)
+    with pytest.raises(ost.InputError, match="attention by the folded weights differs"):
+        ost.path_sum(model, "ab 12", variants="local")
+
+
+def test_refusals() -> None:
+    model = tiny_model("gemma")
+    with pytest.raises(ost.InputError, match="unknown variant 'lokal': did you mean 'local'"):
+        ost.path_sum(model, "ab", variants="lokal")
+    with pytest.raises(ost.InputError, match="at least one variant"):
+        ost.path_sum(model, "ab", variants=[])
+    with pytest.raises(ost.InputError, match="unknown mlp_norm"):
+        ost.path_sum(model, "ab", mlp_norm="power")
+    model.blocks[0].mlp.out.weight[0, 0] = float("inf")
+    with pytest.raises(ost.InputError, match="not finite"):
+        ost.path_sum(model, "ab")
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason="the pretrained stories260K is not beside this checkout")
+@pytest.mark.parametrize(
+    "text", ["Once upon a time, there was a little girl named Lily.", "a a a a a a a a a a a a a a a"]
+)
+def test_bounds_hold_on_a_pretrained_model(text: str) -> None:
+    model = ost.load_model(str(STORIES))
+    profile = ost.sensitivity(model, text, linearisations=["frozen"])
+    comparison = ost.compare(profile, ost.path_sum(model, text, variants=["uniform", "local", "second-moment"]))
+    summary = comparison.summary.set_index("variant")
+    assert summary.loc[["uniform", "local"], "holds"].tolist() == [True, True]
+    assert summary.loc["uniform", "median_log10_looseness"] >= summary.loc["local", "median_log10_looseness"] >= 0
+    # The prediction is within a factor of two in the median, on weights that nobody here trained.
+    assert abs(summary.loc["second-moment", "median_log10_looseness"]) < 0.3

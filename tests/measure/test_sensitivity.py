@@ -1,0 +1,202 @@
+"""Jacobians three ways: known in closed form, finite differences, and pure Hugging Face autograd; then the refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.measure import jacobian
+from ostools.measure.sensitivity import LINEARISATIONS, freezing
+from ostools.models import Prompt, prompt_from_ids
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+
+IDS = [2, 40, 50, 60, 60, 61, 70]
+
+
+def prompt_of(model: TransformerBridge, ids: list[int] = IDS) -> Prompt:
+    return prompt_from_ids(model, ids)
+
+
+def embedding(model: TransformerBridge) -> Tensor:
+    return model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
+
+
+def last_token(model: TransformerBridge, embedded: Tensor, linearisation: str = "full") -> Tensor:
+    with (
+        hooks.exact_arithmetic(model),
+        freezing(model, linearisation),
+        hooks.capture(model, "final_norm", detach=False) as record,
+    ):
+        model(embedded[None], start_at_layer=0)
+    return record["final_norm"][0, -1]
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_full_norms_are_those_of_pure_hugging_face_autograd(family: Family) -> None:
+    reference = make_model(family, seed=4).requires_grad_(True)
+    out = reference(torch.tensor([IDS]), output_hidden_states=True)
+    rows = [
+        torch.autograd.grad(component, out.hidden_states[0], retain_graph=True)[0][0]
+        for component in out.hidden_states[-1][0, -1]
+    ]
+    expected = torch.stack(rows, dim=1)
+    model = tiny_model(family, seed=4)
+    frame = ost.sensitivity(model, prompt_of(model), linearisations=["full"]).frame
+    for column, order in (("operator_norm", 2), ("frobenius_norm", "fro")):
+        norms = torch.linalg.matrix_norm(expected, ord=order)
+        torch.testing.assert_close(
+            torch.tensor(frame[column].to_numpy(), dtype=torch.float32), norms, rtol=2e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("linearisation", LINEARISATIONS)
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_every_linearisation_meets_functional_jacobian_and_the_adjoint_identity(
+    family: Family, linearisation: str
+) -> None:
+    model = tiny_model(family, seed=6, dtype=torch.float64)
+    embedded = embedding(model)
+    with hooks.exact_arithmetic(model):
+        found = jacobian(model, embedded, freeze=freezing(model, linearisation))
+    expected = torch.autograd.functional.jacobian(lambda x: last_token(model, x, linearisation), embedded)
+    assert isinstance(expected, Tensor)
+    torch.testing.assert_close(found, expected.transpose(0, 1), rtol=1e-9, atol=1e-11)
+
+    generator = torch.Generator().manual_seed(0)
+    tangent = torch.randn(embedded.shape, generator=generator, dtype=torch.float64)
+    cotangent = torch.randn(embedded.shape[-1], generator=generator, dtype=torch.float64)
+    _, forward = torch.autograd.functional.jvp(lambda x: last_token(model, x, linearisation), embedded, tangent)
+    assert isinstance(forward, Tensor)
+    backward = torch.einsum("pod,o->pd", found, cotangent)
+    assert float(cotangent @ forward) == pytest.approx(float((backward * tangent).sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_prediction_equals_perturbation(family: Family) -> None:
+    """y(v + eps u) - y(v) = J u eps + O(eps^2): halving eps quarters what the first order misses."""
+    model = tiny_model(family, seed=8, dtype=torch.float64)
+    embedded = embedding(model)
+    with hooks.exact_arithmetic(model):
+        jacobians = jacobian(model, embedded)
+    direction = torch.zeros_like(embedded)
+    direction[2] = torch.randn(embedded.shape[-1], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    predicted = jacobians[2] @ direction[2]
+    before = last_token(model, embedded)
+
+    def missed(step: float) -> float:
+        return float((last_token(model, embedded + step * direction) - before - step * predicted).norm())
+
+    # The step is small on the scale of the embedding, which is not that of the weights in every family.
+    step = 1e-3 * float(embedded.norm(dim=-1).mean()) / float(direction[2].norm())
+    assert missed(step) / missed(step / 2) == pytest.approx(4.0, rel=0.05)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Family) -> None:
+    """y = norm(v_n): J_n = diag(g) / r (I - x x^T / (d r^2)) (a LayerNorm on centred x), every other J_i is 0."""
+    model = tiny_model(family, seed=2, dtype=torch.float64)
+    for block in model.blocks:
+        for weight in (block.attn.o.weight, block.mlp.out.weight):
+            weight.zero_()
+        for part in (block.attn.o, block.mlp.out):
+            if getattr(part, "bias", None) is not None:
+                part.bias.zero_()
+    result = ost.sensitivity(model, prompt_of(model), linearisations=["full", "frozen"]).frame
+    norm = hooks.norms(model)["ln_final"]
+    x = norm.centre(embedding(model)[-1])
+    d, scale = len(x), float(norm.inverse_scale(x))
+    centring = torch.eye(d, dtype=torch.float64) - (1.0 / d if norm.centred else 0.0)
+    frozen = scale * norm.gain[:, None] * centring
+    full = (
+        scale * norm.gain[:, None] * ((torch.eye(d, dtype=torch.float64) - torch.outer(x, x) * scale**2 / d) @ centring)
+    )
+    for linearisation, expected in (("full", full), ("frozen", frozen)):
+        rows = result[result["linearisation"] == linearisation]
+        assert (rows["operator_norm"].iloc[:-1] == 0).all()
+        assert rows["operator_norm"].iloc[-1] == pytest.approx(
+            float(torch.linalg.matrix_norm(expected, ord=2)), rel=1e-9
+        )
+        assert rows["frobenius_norm"].iloc[-1] == pytest.approx(float(expected.norm()), rel=1e-9)
+
+
+def test_columns_and_rows_are_as_promised() -> None:
+    model = tiny_model("gemma")
+    result = ost.sensitivity(model, "ab 12", linearisations=("frozen", "full", "frozen"))
+    columns = ["position", "token_id", "token", "linearisation", "method", "operator_norm", "frobenius_norm"]
+    assert list(result.frame.columns) == columns
+    ids = ost.encode(model, "ab 12").ids.tolist()
+    assert result.frame["token_id"].tolist() == ids * 2
+    assert result.frame["linearisation"].unique().tolist() == ["frozen", "full"]
+    assert set(result.frame["method"]) == {"exact"}
+    assert (result.frame["operator_norm"] <= result.frame["frobenius_norm"] * (1 + 1e-6)).all()
+    assert result.provenance.token_ids == tuple(ids)
+    assert result.provenance.model["architecture"] == "GemmaForCausalLM"
+
+
+def test_sixteen_bit_models_are_measured_in_float32_and_left_alone() -> None:
+    model = tiny_model("llama", seed=3, dtype=torch.bfloat16)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = ost.sensitivity(model, prompt_of(model)).frame
+    wide = tiny_model("llama", seed=3)
+    wide.load_state_dict({name: tensor.float() for name, tensor in before.items()})
+    expected = ost.sensitivity(wide, prompt_of(wide)).frame
+    assert found["operator_norm"].to_numpy() == pytest.approx(expected["operator_norm"].to_numpy(), rel=1e-4)
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = tiny_model("gemma3")
+    before = model(torch.tensor([IDS]))
+    ost.sensitivity(model, prompt_of(model), linearisations=LINEARISATIONS)
+    assert torch.equal(model(torch.tensor([IDS])), before)
+    assert hooks.active_edits(model) == ()
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_measured_under_an_edit_is_the_edited_network() -> None:
+    """Each token sees only itself: nothing of the others arrives."""
+    model = tiny_model("llama")
+    with hooks.mask_scores(model, lambda query, key: query == key):
+        frame = ost.sensitivity(model, prompt_of(model)).frame
+    others = frame[frame["position"] < len(IDS) - 1]
+    assert (others["operator_norm"] == 0).all()
+    assert (frame[frame["position"] == len(IDS) - 1]["operator_norm"] > 0).all()
+
+
+def test_progress_reaches_the_whole() -> None:
+    model = tiny_model("gemma")
+    seen: list[tuple[int, int]] = []
+    ost.sensitivity(model, prompt_of(model), progress=lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1]
+
+
+def test_refusals() -> None:
+    model = tiny_model("gemma")
+    with pytest.raises(ost.InputError, match="unknown linearisation 'froze': did you mean 'frozen'"):
+        ost.sensitivity(model, "ab", linearisations=["froze"])
+    with pytest.raises(ost.InputError, match="at least one linearisation"):
+        ost.sensitivity(model, "ab", linearisations=[])
+    with pytest.raises(ost.InputError, match="empty"):
+        ost.sensitivity(model, "")
+    model.blocks[0].mlp.out.weight[0, 0] = float("nan")
+    with pytest.raises(ost.InputError, match="not finite"):
+        ost.sensitivity(model, "ab")
+    half = tiny_model("llama", dtype=torch.bfloat16)
+    with (
+        pytest.raises(ost.InputError, match="needs a float32 copy"),
+        hooks.mask_scores(half, lambda query, key: query >= key),
+    ):
+        ost.sensitivity(half, prompt_of(half))
+
+
+def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a freeze that also moves the values."""
+    model = tiny_model("gemma")
+    monkeypatch.setattr("ostools.measure.sensitivity.freezing", lambda model, _: hooks.scale_scores(model, 1.5))
+    with pytest.raises(ost.InputError, match="frozen forward pass changed the logits"):
+        ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])
