@@ -108,3 +108,18 @@ def test_uniform_is_never_below_local(n: int, seed: int) -> None:
     assert bool((paths.uniform_edges(weighted, r1, rp1, mlp) >= local - 1e-12).all())
     by_hand = (1 + mlp[-1]) * (sum(omega[h] * heads[h, -1, 0] for h in range(3)) / (rp1[-1] * r1[0]))
     assert float(local[-1, 0]) == pytest.approx(float(by_hand))
+
+
+@given(st.integers(2, 7), st.integers(0, 10_000), st.booleans())
+def test_lemma_b6_eigenvalue_one_is_simple_exactly_when_later_diagonals_are_below_one(
+    n: int, seed: int, stuck: bool
+) -> None:
+    """A triangular matrix has its diagonal for eigenvalues; a row that attends only to itself adds another 1."""
+    attention = patterns(1, n, seed)[0]
+    if stuck:
+        attention[-1] = torch.eye(n, dtype=torch.float64)[-1]
+    eigenvalues = torch.linalg.eigvals(attention)
+    assert float(eigenvalues.abs().max()) == pytest.approx(1.0)
+    multiplicity = int((eigenvalues.real > 1 - 1e-9).sum())
+    later = bool((attention.diagonal()[1:] < 1 - 1e-9).all())
+    assert (multiplicity == 1) == later
