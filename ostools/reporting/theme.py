@@ -94,18 +94,27 @@ def _visible(character: str) -> str:
     return character
 
 
+def inert(text: str) -> str:
+    """The text with look-alikes for the two beginnings that could end a script element.
+
+    Only for what others put into HTML unescaped: Altair's notebook display writes a chart's data into a script as they are.
+    """
+    return text.replace("</", "<∕").replace("<!", "<ǃ")
+
+
 def safe_json(value: Any) -> str:
     """JSON that may stand inside a script element: ASCII only, no `<`, `>` or `&`; refuses NaN and infinity (ValueError)."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def config() -> dict[str, Any]:
-    """The Vega-Lite configuration of every chart.
+def config(on_page: bool = False) -> dict[str, Any]:
+    """The Vega-Lite configuration of every chart: dark ink on white, as for a paper.
 
-    Dark ink on white, as for a paper; the report puts the page's own colours in their place.
+    `on_page`: for an HTML page, where text and axes take the page's own colour, on screen, in the dark and in print, and
+    the figure is described as a whole and not mark by mark.
     """
-    ink, faint = "#33383f", "#8d939c"
+    ink, faint = ("currentColor", "currentColor") if on_page else ("#33383f", "#8d939c")
     axis = {
         "labelColor": ink,
         "titleColor": ink,
@@ -113,6 +122,8 @@ def config() -> dict[str, Any]:
         "tickColor": faint,
         "gridColor": faint,
         "gridOpacity": 0.25,
+        "domainOpacity": 0.6,
+        "tickOpacity": 0.6,
         "labelFontSize": 11,
         "titleFontSize": 12,
         "titleFontWeight": "normal",
@@ -120,7 +131,8 @@ def config() -> dict[str, Any]:
     }
     return {
         "font": "Helvetica, Arial, 'Liberation Sans', sans-serif",
-        "background": LIGHT_GROUND,
+        "background": None if on_page else LIGHT_GROUND,
+        "aria": not on_page,
         "view": {"stroke": None, "continuousWidth": 560, "continuousHeight": 260},
         "axis": axis,
         "legend": {
@@ -139,6 +151,8 @@ def config() -> dict[str, Any]:
             "columns": 2,
             "columnPadding": 18,
             "offset": 12,
+            # Vega knows this, Altair's schema does not; on paper legends may stand side by side.
+            **({"layout": {"bottom": {"direction": "vertical", "margin": 10}}} if on_page else {}),
         },
         "title": {
             "color": ink,

@@ -1,0 +1,227 @@
+"""The command line: `ostools report | sensitivity | path-sum | collapse | models`.
+
+Only typer is imported here, so that `--help` answers at once; the work is in `ostools.commands`. Results go to stdout, progress
+and refusals to stderr. Exit codes: 0 done; 2 refused, with one line that says why; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from ostools.errors import InputError
+
+# typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
+_UsageError = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="ostools",
+    help="Measure representational collapse and over-squashing in decoder-only language models, against the theory.",
+    epilog="Example: ostools report --model google/gemma-7b --device cuda --out gemma.html",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[
+    str, typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id such as google/gemma-7b.")
+]
+Device = Annotated[str, typer.Option(metavar="NAME", help="'auto' (cuda, else mps, else cpu) or a torch device.")]
+Dtype = Annotated[str, typer.Option(metavar="NAME", help="The dtype to load the model in, such as bfloat16.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Chart (.html .png .svg .pdf) or table (.parquet .csv .json); else a table here."
+    ),
+]
+Prompt = Annotated[str, typer.Option(metavar="TEXT", help="The text to measure on.")]
+
+
+@app.callback(invoke_without_command=False)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"ostools {installed('oversquashing-tools')}")
+        raise typer.Exit
+
+
+@app.command()
+def report(
+    model: Model = "embedded",
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The text to measure sensitivity on; else the paper's copy prompt."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The HTML file to write.")] = Path("report.html"),
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Measure everything, write one HTML file.
+
+    The whole chain, in a report that needs no network.
+
+    \b
+    Example:
+      ostools report
+      ostools report --model ./my-model --prompt "The capital of France is" --out france.html
+    """
+    from ostools.commands import run
+
+    run.report(model, prompt, out, device, dtype)
+
+
+@app.command()
+def sensitivity(
+    prompt: Prompt,
+    linearisation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="full, frozen, frozen-attention, frozen-norm; repeatable. Else full and frozen."
+        ),
+    ] = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Measure what each token means to the last.
+
+    Exact norms of dy/dv, y the last token's representation and v each token's embedding: one row per token.
+
+    \b
+    Example:
+      ostools sensitivity --prompt "11111110" --linearisation full --linearisation frozen --out profile.pdf
+    """
+    from ostools.commands import run
+
+    run.sensitivity(model, prompt, linearisation, out, device, dtype)
+
+
+@app.command()
+def path_sum(
+    prompt: Prompt,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Certified: uniform, local. The paper's: proof, theorem-5.1, theorem-b5, multi-head. "
+            "Predicted: second-moment, rollout. Repeatable; else proof, uniform, local, second-moment.",
+        ),
+    ] = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Bound and predict it, by Theorem 5.1.
+
+    The sum over paths from each token to the last: certified bounds, the paper's forms, predictions.
+
+    \b
+    Example:
+      ostools path-sum --prompt "11111110" --variant local --variant second-moment --out paths.svg
+    """
+    from ostools.commands import run
+
+    run.path_sum(model, prompt, variant, out, device, dtype)
+
+
+@app.command()
+def collapse(
+    task: Annotated[
+        str, typer.Option(metavar="NAME", help="figure-5a, figure-5b, figure-5c or figure-5d.")
+    ] = "figure-5a",
+    lengths: Annotated[
+        str, typer.Option(metavar="RANGE", help="Both ends included (1:512), or a list (8,16,32), or both (1:64,128).")
+    ] = "1:256",
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A precision to compare; repeatable. Else float32, bfloat16, float16."),
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Seed of the digit stream; repeatable. Else 0.")
+    ] = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+) -> None:
+    """Measure representational collapse (Theorem 4.2).
+
+    Distance between the last-token representations of a sequence and of the same with its last token repeated.
+
+    \b
+    Example:
+      ostools collapse --task figure-5a --lengths 1:512 --dtype float32 --dtype bfloat16 --out collapse.html
+    """
+    from ostools.commands import run
+
+    run.collapse(model, task, lengths, dtype, seed, out, device)
+
+
+@app.command()
+def models() -> None:
+    """List what can be loaded.
+
+    The embedded model, the families of architectures, and how to name a hub model.
+
+    \b
+    Example:
+      ostools models
+    """
+    from ostools.commands import run
+
+    run.models()
+
+
+def main() -> NoReturn:
+    """Run the command line and exit: a refusal is one line on stderr and code 2, never a traceback."""
+    _quieten_libraries()
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("ostools: interrupted\n")
+        code = 130
+    except _UsageError as error:
+        context = getattr(error, "ctx", None)
+        name = context.command_path if context is not None else "ostools"
+        code = _refuse(f"{error.format_message()} (see {name} --help)")  # pyright: ignore[reportAttributeAccessIssue]
+    except ValueError as error:
+        if not _is_refusal(error):
+            raise
+        code = _refuse(str(error))
+    except BrokenPipeError:
+        # The reader (head, less) left: not our error, and nothing more may be written on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _is_refusal(error: ValueError) -> bool:
+    """InputError, or the hooks' own error, without importing hooks (and torch) to ask."""
+    hooks = sys.modules.get("hooks")
+    return isinstance(error, InputError) or (hooks is not None and isinstance(error, hooks.HookError))
+
+
+def _refuse(message: str) -> int:
+    """One line, in which whatever the user or a file put into it can neither break the line nor drive the terminal."""
+    line = "".join(character if character.isprintable() else " " for character in message)
+    sys.stderr.write(f"ostools: {' '.join(line.split())}\n")
+    return 2
+
+
+def _quieten_libraries() -> None:
+    """What the libraries would tell on stderr (load reports, deprecations) is either checked by ostools or no news."""
+    import warnings
+
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    warnings.simplefilter("ignore")

@@ -1,0 +1,1 @@
+"""What the command line's commands do; imported only when one runs."""

@@ -1,0 +1,65 @@
+"""What the commands show: tables on stdout, progress with the time left on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+Report = Callable[[int, int], None]
+
+
+@contextmanager
+def progress(description: str) -> Iterator[Report]:
+    """A bar with the time left, on stderr and only on a terminal; gone when the block ends."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(description, total=None)
+
+        def report(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield report
+
+
+def stdout() -> Console:
+    """The console for results. In a pipe lines are as wide as they are, so that nothing is cut."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 200)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> Table:
+    """A table whose first `left` columns are words and the rest numbers; no cell is read as markup."""
+    shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        shown.add_column(Text(name), justify="left" if index < left else "right", no_wrap=index >= left)
+    for row in rows:
+        shown.add_row(*(Text(cell(value)) for value in row))
+    return shown
+
+
+def cell(value: object) -> str:
+    """A value as a table shows it: numbers to four significant digits, a missing one as a dash."""
+    if isinstance(value, float):
+        return f"{value:.4g}" if value == value else "-"
+    return "-" if value is None or str(value) == "<NA>" else str(value)
+
+
+def print_text(lines: Iterable[str]) -> None:
+    """Sentences, wrapped at the terminal's width."""
+    console = stdout()
+    for line in lines:
+        console.print(Text(line))

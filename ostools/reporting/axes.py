@@ -1,0 +1,86 @@
+"""What the charts share: log axes that say what they cannot show, data that travel inside the chart, one look.
+
+An exact zero has no place on a log axis: it is drawn at the bottom edge as a hollow triangle, and the chart says so.
+Non-finite and negative values are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import altair as alt
+
+from ostools.errors import InputError
+from ostools.reporting import theme
+from ostools.reporting.frames import Column, Frame
+
+ZERO_NOTE = "Triangles at the bottom edge are exact zeros: a log axis has no place for them."
+
+
+def lookup(values: Sequence[float], words: Sequence[str]) -> str:
+    """A Vega expression that puts the words at the values. ASCII JSON, so that nothing in a token can end its literal."""
+    return f"{theme.safe_json(list(words))}[indexof({theme.safe_json(list(values))}, datum.value)]"
+
+
+def chart(data: Frame) -> alt.Chart:
+    """A chart with its rows inside, whatever the reader's Altair settings are; numbers to six significant digits."""
+    rows = [
+        {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in row.items()}
+        for row in cast("list[dict[str, Any]]", data.to_dict(orient="records"))
+    ]
+    return alt.Chart(alt.InlineData(values=cast(Any, rows)))
+
+
+def require_finite(values: Column, what: str) -> None:
+    bad = int((~values.astype(float).map(math.isfinite)).sum())
+    if bad:
+        raise InputError(f"{what} holds {bad} values that are not finite: nothing can be drawn from it")
+
+
+def floored(data: Frame) -> tuple[Frame, float | None]:
+    """The rows with `shown`, what stands on the log axis, and where the zeros stand (None without zeros)."""
+    values = data["value"].astype(float)
+    if (values < 0).any():
+        raise InputError("a log axis was asked to show negative values; norms and distances cannot be negative")
+    zero = values == 0
+    if not zero.any():
+        return data.assign(shown=values, zero=False), None
+    least = values[~zero].min() if (~zero).any() else 1.0
+    floor = 10.0 ** (math.floor(math.log10(least)) - 0.5)
+    return data.assign(shown=values.where(~zero, floor), zero=zero), floor
+
+
+def log_axis(shown: Column, floor: float | None) -> tuple[alt.Scale, alt.Axis]:
+    """A log scale around the values, and an axis with as many round numbers as can be read.
+
+    Powers of ten (every second, third, ... where there are many), with 2 and 5 between them where there are few.
+    """
+    low, high = float(shown.min()), float(shown.max())
+    low, high = (low / 1.25 if floor is None else floor), max(high * 1.25, low * 4)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    step = max(1, math.ceil(len(powers) / 8))
+    digits = (1,) if len(powers) > 5 else (1, 2, 5) if len(powers) <= 3 else (1, 3)
+    values = [float(f"{digit}e{power}") for power in powers if power % step == 0 for digit in digits]
+    values = [value for value in values if low <= value <= high and (floor is None or value > floor)]
+    axis = alt.Axis(values=values, labelExpr=lookup(values, [_round_number(value) for value in values]), titleLimit=0)
+    return alt.Scale(type="log", domain=[low, high], nice=False), axis
+
+
+def _round_number(value: float) -> str:
+    if 1e-3 <= value < 1e4:
+        return f"{value:.3g}" if value < 1 else f"{value:,.0f}"
+    digits, power = f"{value:.0e}".split("e")
+    return f"{digits}e{int(power)}"
+
+
+def zero_marks(base: alt.Chart) -> alt.Chart:
+    marks = base.transform_filter("datum.zero")
+    return marks.mark_point(shape="triangle-down", size=45, filled=False, opacity=1, strokeWidth=1.2)
+
+
+def themed(chart: Any) -> Any:
+    chart = chart.copy(deep=False)
+    chart.config = alt.Config.from_dict(theme.config(), validate=False)
+    return chart

@@ -1,0 +1,102 @@
+"""HTML pages that need no network: templates, the drawing library inlined once, and a Content-Security-Policy.
+
+The policy allows only the scripts that were written here, by their hashes, and no request to anywhere; so even a text that
+escaped its escaping could run nothing. Chart data lie in `application/json` blocks, which no browser executes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from ostools.reporting import theme
+
+if TYPE_CHECKING:
+    import altair as alt
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Script:
+    """JavaScript that a page runs: `kind` is its type attribute, empty for a classic script."""
+
+    source: str
+    kind: str = ""
+
+    @property
+    def policy(self) -> str:
+        """The hash by which a Content-Security-Policy knows it."""
+        return f"'sha256-{base64.b64encode(hashlib.sha256(self.source.encode()).digest()).decode()}'"
+
+    @property
+    def html(self) -> Markup:
+        """The element; the source must not end it early."""
+        if "</script" in self.source.lower() or "<!--" in self.source or "\r" in self.source:
+            raise RuntimeError("a script holds text that would end its own element, or that a browser would change")
+        kind = f' type="{self.kind}"' if self.kind else ""
+        return Markup(f"<script{kind}>{self.source}</script>")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart on a page: an id, a caption, and what it shows in words for those who do not see it."""
+
+    name: str
+    chart: alt.TopLevelMixin
+    caption: str
+    alt_text: str
+    findings: Sequence[str] = field(default=())
+
+    @property
+    def data(self) -> Markup:
+        """The Vega-Lite specification, with the page's colours, as inert JSON."""
+        spec = self.chart.to_dict()
+        spec["config"] = theme.config(on_page=True)
+        spec.pop("title", None)
+        return Markup(theme.safe_json(spec))
+
+
+@lru_cache(maxsize=1)
+def library() -> Script:
+    """Vega, Vega-Lite and Vega-Embed out of vl-convert, one classic script."""
+    import vl_convert
+
+    return Script(vl_convert.javascript_bundle().replace("\r", ""))
+
+
+@lru_cache(maxsize=1)
+def drawing() -> Script:
+    """The few lines that draw every figure of a page at the width it has."""
+    return Script((_TEMPLATES / "draw.js").read_text(encoding="utf-8"))
+
+
+def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] = ()) -> str:
+    """A page out of a template, every value escaped; `scripts` run after the charts are drawn."""
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    running = (library(), drawing(), *scripts)
+    hashes = " ".join(dict.fromkeys(script.policy for script in running))
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; font-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return environment.get_template(template).render(**values, policy=policy, scripts=running)
+
+
+def chart_page(chart: alt.TopLevelMixin, title: str) -> str:
+    """One chart as a page of its own."""
+    return render("chart.html.j2", {"title": title, "figure": Figure("chart", chart, title, title)})
