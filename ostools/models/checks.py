@@ -206,7 +206,9 @@ def check_same(reference: torch.Tensor, bridged: torch.Tensor, what: str) -> Non
         raise InputError(
             f"expected finite logits from {what}, found NaN or infinity in {dtype}: load it in float32 or bfloat16"
         )
-    tolerance = min(1024 * torch.finfo(reference.dtype).eps, 0.25) * float(reference.abs().max())
+    # Rounding grows through the layers; a formula that differs is off by far more than these shares of the logits.
+    share = min(max(8192 * torch.finfo(reference.dtype).eps, 1e-6), 0.05)
+    tolerance = share * float(reference.abs().max())
     error = float((reference - bridged).abs().max())
     if not error <= tolerance:
         raise InputError(

@@ -54,10 +54,11 @@ def locate(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
         path = Path(text).expanduser()
         if not text.strip():
             raise InputError("expected a model's name, a directory or nothing, found an empty name")
-        if path.is_dir():
+        # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
+        if os.path.isdir(path):
             source = Source(text, path)
-        elif isinstance(name, os.PathLike) or path.exists() or _looks_like_a_path(text):
-            found = "a file" if path.exists() else "nothing"
+        elif isinstance(name, os.PathLike) or os.path.exists(path) or _looks_like_a_path(text):
+            found = "a file" if os.path.exists(path) else "nothing"
             raise InputError(
                 f"expected a directory with a Hugging Face model at {text!r}, found {found} there: give the "
                 "directory that holds config.json and *.safetensors, or a hub id such as 'google/gemma-7b'"

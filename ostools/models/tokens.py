@@ -19,10 +19,11 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.errors import InputError
 from ostools.models.checks import one_line
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _HARMLESS = "a"  # any text that is certainly no special token
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prompt:
     """Token ids, and what to show for them.
 
@@ -57,10 +58,19 @@ def encode(model: TransformerBridge, text: str, *, chat: bool = False) -> Prompt
 
 def prompt_from_ids(model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
     """The prompt of given token ids: nothing is added, only the context, the range and the BOS are checked."""
-    tensor = torch.as_tensor(ids)
-    if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+    return _prompt(model, None, _whole_numbers(ids))
+
+
+def _whole_numbers(ids: Any) -> list[int]:
+    """One row of integers, whatever the user gave."""
+    try:
+        tensor = torch.as_tensor(ids)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"expected one row of token ids, found {type(ids).__name__}: {one_line(error)}") from None
+    # An empty list has no integers in it, but it is refused for being empty.
+    if tensor.ndim != 1 or (tensor.numel() and tensor.dtype not in _INTEGERS):
         raise InputError(f"expected one row of whole numbers, found shape {tuple(tensor.shape)} of {tensor.dtype}")
-    return _prompt(model, None, [int(index) for index in tensor.tolist()])
+    return [int(index) for index in tensor.tolist()]
 
 
 def context_length(model: TransformerBridge) -> int:
@@ -78,7 +88,7 @@ def _tokenizer(model: TransformerBridge) -> Any:
 
 def _prompt(model: TransformerBridge, text: str | None, ids: list[int]) -> Prompt:
     """Check ids against the model, and find what to show for each."""
-    context, d_vocab = context_length(model), model.cfg.d_vocab
+    context, d_vocab = context_length(model), int(model.W_E.shape[0])
     if not ids:
         raise InputError("expected at least one token, found none: give a longer prompt")
     if len(ids) > context:
@@ -112,18 +122,25 @@ def _encode_plain(tokenizer: Any, text: str) -> list[int]:
         )
     if not body:
         raise InputError(f"expected text, found {text[:40]!r}, of which the tokenizer keeps nothing: give other text")
+    _refuse_unknown(tokenizer, body, text)
     control = control_ids(tokenizer)
     for index in body:
         if index in control:
-            unknown = index == tokenizer.unk_token_id
-            shown = tokenizer.convert_ids_to_tokens(index)
             raise InputError(
-                f"expected text that the tokenizer knows, found a part that it turns into {shown!r}: change the text"
-                if unknown and shown not in text
-                else f"expected plain text, found {shown!r}, which this tokenizer can only read as a control token: "
-                "change the text, or use `prompt_from_ids` where the token is meant"
+                f"expected plain text, found {tokenizer.convert_ids_to_tokens(index)!r}, which this tokenizer can only "
+                "read as a control token: change the text, or use `prompt_from_ids` where the token is meant"
             )
     return ids
+
+
+def _refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
+    """No part of the text became the unknown token (GPT-2's is its end of text, which is no such thing)."""
+    unknown = tokenizer.unk_token_id
+    if unknown in ids and unknown not in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        raise InputError(
+            f"expected text that the tokenizer knows, found {ids.count(unknown)} unknown tokens in {text[:40]!r}: "
+            "write it otherwise, or use a model whose tokenizer falls back to bytes"
+        )
 
 
 def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -141,7 +158,8 @@ def _encode_chat(tokenizer: Any, text: str) -> tuple[str, list[int]]:
     if not tokenizer.chat_template:
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
     rendered, ids = _rendered(tokenizer, text)
-    control = control_ids(tokenizer)
+    _refuse_unknown(tokenizer, ids, text)
+    control = control_ids(tokenizer) - {tokenizer.unk_token_id}
     own = [index for index in _rendered(tokenizer, _HARMLESS)[1] if index in control]
     found = [index for index in ids if index in control]
     if found != own:
@@ -170,7 +188,7 @@ def control_ids(tokenizer: Any) -> frozenset[int]:
 
     Other added tokens (runs of spaces, tags) are ordinary text that the tokenizer treats as one piece.
     """
-    template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+    template = str(tokenizer.chat_template or "")  # or a dictionary of several
     added = tokenizer.added_tokens_decoder.items()
     marks = {index for index, token in added if token.special or (token.content.strip() and token.content in template)}
     return frozenset(marks | set(tokenizer.all_special_ids))

@@ -1,0 +1,123 @@
+"""The identity of a model: complete, stable between loads, and new as soon as a weight is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.errors import InputError
+from ostools.models import describe, load_model
+from tests.checkpoints import FAMILIES, TEXT_FAMILIES, Family, make_model, tiny_model, write_checkpoint
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_loaded_model_is_described(family: Family, tmp_path: Path) -> None:
+    model = load_model(write_checkpoint(tmp_path, family))
+    described = describe(model)
+    own = make_model("gemma3" if family == "gemma3-multimodal" else family)
+    assert described.name == str(tmp_path)
+    assert described.revision is None
+    assert described.architecture == type(own).__name__
+    assert (described.n_layers, described.d_model, described.n_heads, described.d_vocab) == (2, 32, 4, 268)
+    assert described.n_key_value_heads == (4 if family == "gpt2" else 2)
+    assert described.n_parameters == sum(parameter.numel() for parameter in own.parameters())
+    assert (described.dtype, described.device) == ("float32", str(next(model.parameters()).device))
+    assert described.attention_implementation == "eager"
+    assert described.trained_lengths is None
+
+
+def test_plain_multi_head_attention_has_as_many_key_value_heads_as_heads() -> None:
+    assert describe(tiny_model("gemma", n_key_value_heads=4)).n_key_value_heads == 4
+    assert describe(tiny_model("gemma", n_key_value_heads=1)).n_key_value_heads == 1
+
+
+def test_a_bridge_that_the_user_made_is_described_by_its_own_name() -> None:
+    described = describe(tiny_model("gemma2", seed=3))
+    assert (described.name, described.revision, described.trained_lengths) == ("tiny-gemma2-3", None, None)
+
+
+def test_the_card_says_what_was_trained(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma")
+    (tmp_path / "card.json").write_text('{"trained_lengths": {"copy-last": 256}, "recipe": "any"}')
+    assert describe(load_model(tmp_path)).trained_lengths == {"copy-last": 256}
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_the_hash_belongs_to_the_weights(family: Family) -> None:
+    model, same, other = tiny_model(family), tiny_model(family), tiny_model(family, seed=1)
+    assert describe(model).weight_hash == describe(same).weight_hash
+    assert describe(model).weight_hash != describe(other).weight_hash
+    assert describe(model).weight_hash != describe(tiny_model(family, dtype=torch.float64)).weight_hash
+
+
+def test_the_hash_does_not_depend_on_where_the_weights_came_from(tmp_path: Path) -> None:
+    loaded = load_model(write_checkpoint(tmp_path, "llama"))
+    assert describe(loaded).weight_hash == describe(tiny_model("llama")).weight_hash
+
+
+def _value(model: TransformerBridge, name: str) -> torch.nn.Parameter:
+    return dict(model.original_model.named_parameters())[name]
+
+
+def _in_place(model: TransformerBridge, name: str) -> None:
+    with torch.no_grad():
+        _value(model, name)[0] += 1
+
+
+def _through_data(model: TransformerBridge, name: str) -> None:
+    # The common idiom, which torch's version counter does not see.
+    _value(model, name).data[0] += 1
+
+
+def _last_bit(model: TransformerBridge, name: str) -> None:
+    value = _value(model, name).data
+    last = (-1,) * value.ndim
+    value[last] = torch.nextafter(value[last], torch.tensor(float("inf")))
+
+
+def _swapped(model: TransformerBridge, name: str) -> None:
+    # As when two heads change places: the same numbers, elsewhere.
+    value = _value(model, name).data
+    value.copy_(value.flip(-1))
+
+
+def _replaced(model: TransformerBridge, name: str) -> None:
+    path, _, last = name.rpartition(".")
+    module = model.original_model.get_submodule(path)
+    setattr(module, last, torch.nn.Parameter(_value(model, name).detach() + 1, requires_grad=False))
+
+
+@pytest.mark.parametrize("edit", [_in_place, _through_data, _last_bit, _swapped, _replaced])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_an_edited_model_has_a_new_hash(family: Family, edit: Any) -> None:
+    model = tiny_model(family)
+    seen = {describe(model).weight_hash}
+    for name in dict(model.original_model.named_parameters()):
+        if edit is _replaced and ".qkv." in name:
+            continue  # GPT-2 computes with views of it; what replaces the joint projection alone is not the model's
+        edit(model, name)
+        found = describe(model).weight_hash
+        assert found not in seen, name
+        seen.add(found)
+
+
+def test_undoing_an_edit_brings_the_hash_back() -> None:
+    model = tiny_model("gemma3")
+    before = describe(model).weight_hash
+    weight = _value(model, next(iter(dict(model.original_model.named_parameters()))))
+    kept = weight.detach().clone()
+    weight.data.zero_()
+    assert describe(model).weight_hash != before
+    weight.data.copy_(kept)
+    assert describe(model).weight_hash == before
+
+
+def test_compatibility_mode_is_refused() -> None:
+    model = tiny_model("llama")
+    model.enable_compatibility_mode()
+    with pytest.raises(InputError, match="expected a raw TransformerBridge, found one in compatibility mode"):
+        describe(model)

@@ -1,0 +1,258 @@
+"""Loading: the hooked model is the checkpoint, bit for bit, and it gets there quietly."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import errors as hub_errors
+from safetensors.torch import load_file, save_file
+
+from ostools.errors import InputError
+from ostools.models import context_length, describe, encode, load_model
+from ostools.models.sources import EMBEDDED_DIRECTORY
+from tests.checkpoints import FAMILIES, STORIES, Family, edit_config, make_model, write_checkpoint
+
+IDS = torch.randint(6, 262, (1, 40), generator=torch.Generator().manual_seed(7))
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_residuals_and_patterns_are_those_of_hugging_face(family: Family, scale: float, tmp_path: Path) -> None:
+    # GPT-2: TransformerLens splits the joint projection and spells LayerNorm out, so sums are taken in another order.
+    # There the formulas are compared in float64, everywhere else the bits in float32.
+    dtype = "float64" if family == "gpt2" else "float32"
+    model = load_model(write_checkpoint(tmp_path, family, scale=scale, n_layers=3), dtype=dtype)
+    own = make_model(family, scale=scale, n_layers=3, dtype=getattr(torch, dtype))
+    logits, cache = model.run_with_cache(IDS)
+    expected = own(IDS, output_attentions=True, output_hidden_states=True)
+    pairs = [(logits, expected.logits), (cache["ln_final.hook_out"], expected.hidden_states[-1])]
+    for layer in range(3):
+        pairs.append((cache[f"blocks.{layer}.hook_resid_pre"], expected.hidden_states[layer]))
+        pairs.append((cache[f"blocks.{layer}.attn.hook_pattern"], expected.attentions[layer]))
+    for found, wanted in pairs:
+        if family == "gpt2":
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10 * float(wanted.abs().max()))
+        else:
+            assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_every_dtype_is_hugging_faces_own(family: Family, dtype: str, tmp_path: Path) -> None:
+    model = load_model(write_checkpoint(tmp_path, family), dtype=dtype)
+    torch_dtype = getattr(torch, dtype)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch_dtype}
+    assert model.cfg.dtype == torch_dtype
+    logits, expected = model(IDS), make_model(family, dtype=torch_dtype)(IDS).logits
+    assert logits.dtype == torch_dtype
+    if family == "gpt2":
+        tolerance = min(256 * torch.finfo(torch_dtype).eps, 0.02) * float(expected.abs().max())
+        torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
+    else:
+        assert torch.equal(logits, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_loaded_model_is_raw_frozen_and_silent(
+    family: Family, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(tmp_path, family)
+    capfd.readouterr()
+    model = load_model(tmp_path)
+    assert capfd.readouterr() == ("", "")
+    assert not model.training
+    assert not model.original_model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert not model.compatibility_mode
+    assert describe(model).attention_implementation == "eager"
+    assert context_length(model) == 256
+    assert model.tokenizer is not None
+
+
+def test_a_load_leaves_the_users_logging_as_it_was(tmp_path: Path) -> None:
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    load_model(write_checkpoint(tmp_path, "llama"))
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (level, bars)
+
+
+def test_the_bridges_own_encoding_knows_whether_the_tokenizer_adds_a_bos(tmp_path: Path) -> None:
+    with_bos = load_model(write_checkpoint(tmp_path / "gemma", "gemma"))
+    without = load_model(write_checkpoint(tmp_path / "gpt2", "gpt2"))
+    assert with_bos.cfg.tokenizer_prepends_bos
+    assert not without.cfg.tokenizer_prepends_bos
+
+
+def test_a_sharded_checkpoint_is_the_same_model(tmp_path: Path) -> None:
+    whole = load_model(write_checkpoint(tmp_path / "whole", "gemma"))
+    write_checkpoint(tmp_path / "shards", "gemma")
+    (tmp_path / "shards" / "model.safetensors").unlink()
+    make_model("gemma").save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 1
+    assert torch.equal(load_model(tmp_path / "shards")(IDS), whole(IDS))
+
+
+def test_a_text_config_without_architectures_loads(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma3")
+    edit_config(tmp_path, architectures=None)
+    assert torch.equal(load_model(tmp_path)(IDS), make_model("gemma3")(IDS).logits)
+
+
+def test_the_text_part_of_a_multimodal_model_is_exact_and_installs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TransformerLens' own loader runs pip when the image processor does not load; here is none to load."""
+
+    def forbidden(*arguments: object, **options: object) -> None:
+        raise AssertionError(f"started a process: {arguments}")
+
+    write_checkpoint(tmp_path, "gemma3-multimodal")
+    monkeypatch.setattr(subprocess, "Popen", forbidden)
+    monkeypatch.setattr(subprocess, "check_call", forbidden)
+    model = load_model(tmp_path)
+    assert describe(model).architecture == "Gemma3ForCausalLM"
+    assert torch.equal(model(IDS), make_model("gemma3-multimodal")(IDS).logits)
+
+
+def test_both_spellings_of_multimodal_keys_load(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma3-multimodal")
+    before = load_model(tmp_path)(IDS)
+    weights = load_file(tmp_path / "model.safetensors")
+    renamed = {
+        key.replace("language_model.model.", "model.language_model.")
+        if key.startswith("language_model.")
+        else f"model.{key}": value
+        for key, value in weights.items()
+    }
+    save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert torch.equal(load_model(tmp_path)(IDS), before)
+
+
+def test_auto_takes_a_device_that_exists(tmp_path: Path) -> None:
+    model = load_model(write_checkpoint(tmp_path, "llama"), device="auto")
+    wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    assert next(model.parameters()).device.type == wanted
+    assert str(model.cfg.device).startswith(wanted)
+
+
+def test_a_path_may_be_a_string_or_a_path(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    assert torch.equal(load_model(tmp_path)(IDS), load_model(str(tmp_path))(IDS))
+
+
+# The hub, offline: the real calls with the network replaced.
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    return monkeypatch
+
+
+def _answer(status: int) -> object:
+    import httpx2
+
+    request = httpx2.Request("GET", "https://hub.invalid/api/models/some/model")
+    return httpx2.Response(status, request=request)
+
+
+def _raising(error: Exception) -> object:
+    def download(*arguments: object, **options: object) -> str:
+        raise error
+
+    return download
+
+
+def test_a_hub_model_is_described_by_its_commit(hub: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    folder = write_checkpoint(tmp_path / commit, "gemma")
+    asked: dict[str, object] = {}
+
+    def download(name: str, **options: object) -> str:
+        asked.update(options, name=name)
+        return str(folder)
+
+    hub.setattr("huggingface_hub.snapshot_download", download)
+    described = describe(load_model("google/gemma-2b", revision="main"))
+    assert (described.name, described.revision) == ("google/gemma-2b", commit)
+    assert (asked["name"], asked["revision"]) == ("google/gemma-2b", "main")
+    patterns = asked["allow_patterns"]
+    assert isinstance(patterns, list)
+    assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in patterns if "." in pattern)
+
+
+def test_a_gated_model_says_how_to_get_access(hub: pytest.MonkeyPatch) -> None:
+    error = hub_errors.GatedRepoError("401", response=_answer(401))  # pyright: ignore[reportArgumentType]
+    hub.setattr("huggingface_hub.snapshot_download", _raising(error))
+    with pytest.raises(InputError, match=r"'google/gemma-7b' is gated: .* found no token: accept .* set HF_TOKEN"):
+        load_model("google/gemma-7b")
+    hub.setattr("huggingface_hub.get_token", lambda: "hf_x")
+    with pytest.raises(InputError, match="found a token without it"):
+        load_model("google/gemma-7b")
+
+
+def test_a_model_that_does_not_exist_gets_the_nearest_names(hub: pytest.MonkeyPatch) -> None:
+    error = hub_errors.RepositoryNotFoundError("404", response=_answer(404))  # pyright: ignore[reportArgumentType]
+    hub.setattr("huggingface_hub.snapshot_download", _raising(error))
+    with pytest.raises(InputError, match=r"unknown model 'google/gema-7b': did you mean 'google/gemma-7b'"):
+        load_model("google/gema-7b")
+
+
+def test_an_unknown_revision_is_named(hub: pytest.MonkeyPatch) -> None:
+    error = hub_errors.RevisionNotFoundError("404", response=_answer(404))  # pyright: ignore[reportArgumentType]
+    hub.setattr("huggingface_hub.snapshot_download", _raising(error))
+    with pytest.raises(InputError, match=r"commit of 'google/gemma-7b', found 'mian'"):
+        load_model("google/gemma-7b", revision="mian")
+
+
+@pytest.mark.parametrize(
+    "error", [hub_errors.LocalEntryNotFoundError("no"), OSError("disk full"), hub_errors.OfflineModeIsEnabled("off")]
+)
+def test_no_network_is_said_in_one_line(hub: pytest.MonkeyPatch, error: Exception) -> None:
+    hub.setattr("huggingface_hub.snapshot_download", _raising(error))
+    with pytest.raises(InputError, match=r"^expected 'google/gemma-7b' in the local cache or a connection[^\n]*$"):
+        load_model("google/gemma-7b")
+    with pytest.raises(InputError, match=r"did you mean 'google/gemma-7b'"):
+        load_model("google/gema-7b")
+
+
+@pytest.mark.parametrize("name", ["gemma-7b", "embeded", "google/gemma 7b"])
+def test_a_name_that_no_hub_has_gets_the_nearest_without_asking(hub: pytest.MonkeyPatch, name: str) -> None:
+    hub.setattr("huggingface_hub.snapshot_download", _raising(AssertionError("asked the hub")))
+    with pytest.raises(InputError, match=rf"unknown model '{name}': did you mean '(google/gemma-7b|embedded)'"):
+        load_model(name)
+
+
+# Models that nobody here made.
+
+
+@pytest.mark.skipif(not EMBEDDED_DIRECTORY.joinpath("config.json").exists(), reason="the embedded model is not built")
+def test_the_embedded_model_is_what_nothing_and_its_name_load() -> None:
+    model, same = load_model(), load_model("embedded")
+    described = describe(model)
+    assert described == describe(same)
+    assert described.name == "embedded"
+    assert described.architecture == "GemmaForCausalLM"
+    assert described.trained_lengths
+    assert context_length(model) == 8192
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason=f"{STORIES.name} is not on this machine")
+def test_a_pretrained_model_tells_the_story_it_is_known_for() -> None:
+    model = load_model(STORIES)
+    prompt = encode(model, "Once upon a time")
+    ids = prompt.ids[None]
+    story = (
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
+        "One day, she saw a big, red ball."
+    )
+    wanted = encode(model, story).ids
+    while ids.shape[1] < len(wanted):
+        ids = torch.cat([ids, model(ids)[:, -1:].argmax(-1)], dim=1)
+    assert torch.equal(ids[0], wanted)
+    assert model.tokenizer is not None
+    assert model.tokenizer.decode(ids[0], skip_special_tokens=True) == story

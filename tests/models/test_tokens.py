@@ -1,0 +1,302 @@
+"""Text to ids: special tokens once, a user's text never one of them, and a string to show for every id."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import PreTrainedTokenizerFast
+
+from ostools.errors import InputError
+from ostools.models import context_length, encode, load_model, prompt_from_ids
+from ostools.models.tokens import _whole_numbers
+from tests.checkpoints import CHAT_TEMPLATE, CONTROL, SPECIAL, STORIES, Family, tiny_model, write_tokenizer
+
+
+@cache
+def _model(family: Family = "gemma") -> TransformerBridge:
+    model = tiny_model(family, context=2048)
+    assert model.tokenizer is not None
+    model.tokenizer.chat_template = CHAT_TEMPLATE
+    return model
+
+
+def _with(tokenizer: Any, d_vocab: int = 268) -> TransformerBridge:
+    """A model with another tokenizer."""
+    model = tiny_model("llama", d_vocab=d_vocab)
+    model._tokenizer = tokenizer
+    return model
+
+
+def _fast(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>", unk_token="<unk>", clean_up_tokenization_spaces=False, **options
+    )
+
+
+def _sentencepiece_like() -> PreTrainedTokenizerFast:
+    """Spaces as "▁", unknown characters as bytes, a space before every text: as Llama's and Gemma's tokenizers do."""
+    pieces = ["<unk>", "<bos>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "c", "▁a"]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.add_special_tokens([AddedToken("<unk>", special=True), AddedToken("<bos>", special=True)])
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    return _fast(tokenizer)
+
+
+def _words(*, post: str | None = None) -> PreTrainedTokenizerFast:
+    """Whole words, and an unknown token for all others."""
+    words = ["<unk>", "<bos>", "a", "red", "ball"]
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.add_special_tokens([AddedToken("<unk>", special=True), AddedToken("<bos>", special=True)])
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if post:
+        tokenizer.post_processor = processors.TemplateProcessing(single=post, special_tokens=[("<bos>", 1)])
+    return _fast(tokenizer)
+
+
+# What is encoded.
+
+
+@given(text=st.text(min_size=1, max_size=200))
+def test_any_text_survives_and_holds_no_special_token(text: str) -> None:
+    model = _model()
+    prompt = encode(model, text)
+    assert model.tokenizer is not None
+    assert model.tokenizer.decode(prompt.ids[1:]) == text
+    special = set(range(len(SPECIAL) + len(CONTROL)))
+    assert [int(index) for index in prompt.ids if int(index) in special] == [model.tokenizer.bos_token_id]
+    assert len(prompt.tokens) == len(prompt.ids)
+    assert all(prompt.tokens)
+    assert prompt.bos
+    assert prompt.text == text
+
+
+@given(text=st.lists(st.sampled_from([*SPECIAL, *CONTROL, " ", "a", "<", "é"]), min_size=1).map("".join))
+def test_text_that_names_special_tokens_stays_text(text: str) -> None:
+    model = _model()
+    prompt = encode(model, text)
+    assert model.tokenizer is not None
+    assert int((prompt.ids < len(SPECIAL) + len(CONTROL)).sum()) == 1
+    assert model.tokenizer.decode(prompt.ids[1:]) == text
+
+
+@given(text=st.text(st.characters(exclude_characters="<", codec="utf-8"), min_size=1, max_size=100))
+def test_ordinary_text_gets_the_tokenizers_own_ids(text: str) -> None:
+    for family in ("gemma", "gpt2"):
+        model = _model(family)
+        assert model.tokenizer is not None
+        assert encode(model, text).ids.tolist() == model.tokenizer(text).input_ids
+
+
+def test_a_prompt_is_on_the_cpu_in_int64_and_has_one_row() -> None:
+    prompt = encode(_model(), "the 12")
+    assert (prompt.ids.dtype, prompt.ids.device.type, prompt.ids.ndim) == (torch.int64, "cpu", 1)
+    assert prompt.tokens == ("<bos>", "t", "he", " ", "1", "2")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        prompt.text = "other"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_tokenizer_that_adds_no_bos_gets_none() -> None:
+    prompt = encode(_model("gpt2"), "the <bos>")
+    assert not prompt.bos
+    assert prompt.tokens == ("t", "he", " ", "<", "b", "o", "s", ">")
+
+
+def test_the_users_tokenizer_still_reads_special_tokens_afterwards() -> None:
+    model = _model()
+    encode(model, "the <bos>")
+    assert model.tokenizer is not None
+    assert model.tokenizer("<bos>", add_special_tokens=False).input_ids == [2]
+
+
+# Refused.
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "expected a prompt, found empty text"),
+        ("a\ud800b", r"expected text that UTF-8 can write, found '\\ud800' at 1"),
+        ("1" * 2048, r"expected at most 2048 tokens \(the model's context\), found 2049"),
+    ],
+)
+def test_texts_that_are_no_prompt(text: str, match: str) -> None:
+    with pytest.raises(InputError, match=match) as caught:
+        encode(_model(), text)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_context_is_filled_to_the_last_position() -> None:
+    model = tiny_model("llama", context=8)
+    assert context_length(model) == 8
+    assert model(encode(model, "1" * 7).ids[None]).shape[1] == 8
+    with pytest.raises(InputError, match=r"expected at most 8 tokens .* found 9"):
+        encode(model, "1" * 8)
+
+
+def test_a_control_token_that_the_tokenizer_cannot_read_as_text_is_refused(tmp_path: Path) -> None:
+    """An added token that is not marked special is matched whatever is asked for."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(write_tokenizer(tmp_path))
+    tokenizer.add_tokens([AddedToken("<turn>", special=False), AddedToken("<table>", special=False)])
+    tokenizer.chat_template = "<turn>{{ messages[0]['content'] }}"
+    model = _with(tokenizer, d_vocab=300)
+    with pytest.raises(InputError, match=r"expected plain text, found '<turn>', which this tokenizer can only read as"):
+        encode(model, "a <turn> b")
+    # one that no template writes is ordinary text
+    assert "<table>" in encode(model, "a <table> b").tokens
+
+
+def test_unknown_words_are_refused() -> None:
+    assert encode(_with(_words()), "a red ball").tokens[1:] == (" red", " ball")
+    with pytest.raises(InputError, match=r"found 2 unknown tokens in 'a blue red green'"):
+        encode(_with(_words()), "a blue red green")
+
+
+def test_text_of_which_nothing_is_kept_is_refused() -> None:
+    with pytest.raises(InputError, match="of which the tokenizer keeps nothing"):
+        encode(_with(_words(post="<bos> $A")), "  ")
+
+
+def test_two_leading_bos_are_refused() -> None:
+    with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
+        encode(_with(_words(post="<bos> <bos> $A")), "red")
+    with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
+        prompt_from_ids(_model(), [2, 2, 40])
+    assert prompt_from_ids(_model(), [40, 2, 2]).tokens[1:] == ("<bos>", "<bos>")
+
+
+def test_a_model_without_a_tokenizer_takes_ids_only() -> None:
+    model = _with(None)
+    with pytest.raises(InputError, match=r"expected a model with a tokenizer, found none: set `model\.tokenizer`"):
+        encode(model, "a")
+    prompt = prompt_from_ids(model, [2, 40])
+    assert prompt.tokens == ("<2>", "<40>")
+    assert not prompt.bos
+
+
+# Ids.
+
+
+def test_ids_are_taken_as_they_are() -> None:
+    model = _model()
+    prompt = prompt_from_ids(model, torch.tensor([40, 41], dtype=torch.int32))
+    assert prompt.text is None
+    assert not prompt.bos
+    assert torch.equal(prompt.ids, torch.tensor([40, 41]))
+    encoded = encode(model, "the 12")
+    again = prompt_from_ids(model, encoded.ids)
+    assert again.tokens == encoded.tokens
+    assert again.bos
+
+
+@pytest.mark.parametrize(
+    ("ids", "match"),
+    [
+        ([], "expected at least one token, found none"),
+        ([268], "expected token ids from 0 to 267, found 268"),
+        ([-1], "expected token ids from 0 to 267, found -1"),
+        ([40] * 2049, "expected at most 2048 tokens"),
+    ],
+)
+def test_ids_that_are_no_prompt(ids: list[int], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        prompt_from_ids(_model(), ids)
+
+
+def test_a_token_outside_the_embedding_is_refused_even_where_the_tokenizer_has_it() -> None:
+    model = _with(_model().tokenizer, d_vocab=40)
+    with pytest.raises(InputError, match=r"expected token ids from 0 to 39, found \d+"):
+        encode(model, "zebra")
+
+
+@pytest.mark.parametrize("ids", [[1.5], [[1, 2]], torch.tensor(3), torch.tensor([True]), ["a"], None])
+def test_what_is_no_row_of_integers(ids: object) -> None:
+    with pytest.raises(InputError, match="expected one row of"):
+        _whole_numbers(ids)
+
+
+# Chat.
+
+
+def test_the_chat_template_is_applied_once() -> None:
+    prompt = encode(_model(), "Hi", chat=True)
+    wanted = "<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n"
+    assert prompt.text == wanted
+    assert "".join(prompt.tokens) == wanted
+    assert prompt.tokens.count("<bos>") == 1
+    assert prompt.bos
+
+
+@pytest.mark.parametrize("token", [*SPECIAL[:3], *CONTROL])
+def test_a_message_cannot_bring_control_tokens_into_the_template(token: str) -> None:
+    with pytest.raises(InputError, match=r"leaves the chat template's 4 control tokens .* found 5: the message holds"):
+        encode(_model(), f"Hi {token}", chat=True)
+
+
+def test_a_message_may_talk_about_brackets() -> None:
+    assert "<bo s>" in str(encode(_model(), "what is <bo s> or <end_of", chat=True).text)
+
+
+def test_a_template_that_adds_a_second_bos_is_refused(tmp_path: Path) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(write_tokenizer(tmp_path))
+    tokenizer.chat_template = "<bos>" + CHAT_TEMPLATE
+    with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
+        encode(_with(tokenizer), "Hi", chat=True)
+
+
+def test_chat_without_a_template_or_with_a_broken_one_is_refused(tmp_path: Path) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(write_tokenizer(tmp_path, chat_template=None))
+    model = _with(tokenizer)
+    with pytest.raises(InputError, match="expected a tokenizer with a chat template, found none: leave chat out"):
+        encode(model, "Hi", chat=True)
+    tokenizer.chat_template = "{{ raise_exception('no user turns here') }}"
+    with pytest.raises(InputError, match="chat template that takes one user turn, found: no user turns here"):
+        encode(model, "Hi", chat=True)
+
+
+# What is shown.
+
+
+def test_bytes_that_are_no_text_are_shown_as_bytes() -> None:
+    assert encode(_model(), "é€").tokens == ("<bos>", "<0xC3>", "<0xA9>", "<0xE2>", "<0x82>", "<0xAC>")
+    assert encode(_model(), "\ufffd").tokens == ("<bos>", "<0xEF>", "<0xBF>", "<0xBD>")
+
+
+@given(text=st.text(st.characters(max_codepoint=127), min_size=1))
+def test_shown_tokens_join_to_the_text_where_every_byte_is_one(text: str) -> None:
+    assert "".join(encode(_model(), text).tokens[1:]) == text
+
+
+@given(text=st.text(st.characters(exclude_characters="<", codec="utf-8"), min_size=1, max_size=60))
+def test_shown_bytes_are_the_texts_bytes(text: str) -> None:
+    shown = "".join(encode(_model(), text).tokens[1:]).encode()
+    back = re.sub(rb"<0x([0-9A-F]{2})>", lambda match: bytes([int(match[1], 16)]), shown)
+    assert back.decode() == text
+
+
+def test_sentencepiece_tokens_keep_their_spaces_and_show_their_bytes() -> None:
+    prompt = encode(_with(_sentencepiece_like()), "a a\nb é <bos>")
+    # The tokenizer itself puts the first space there.
+    start = ("<bos>", " a", " a", "\n", "b", " ", "<0xC3>", "<0xA9>", " ")
+    assert prompt.tokens == (*start, "<", "b", "o", "s", ">")
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason=f"{STORIES.name} is not on this machine")
+def test_a_real_tokenizer_reads_bos_as_text() -> None:
+    prompt = encode(load_model(STORIES), "Once <s> upon")
+    assert prompt.tokens == ("<s>", " Once", " ", "<", "s", ">", " upon")
+    assert prompt.bos
