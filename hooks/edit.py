@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
 from hooks.errors import HookError
-from hooks.register import HookBody, attached, lowest
+from hooks.register import HookBody, attached, hidden, lowest
 from hooks.sites import points
 
 Mask = Bool[Tensor, "query key"]
@@ -45,7 +45,8 @@ def mask_scores(
     def body(scores: Tensor) -> Tensor:
         permitted = _permitted(allowed, scores)
         masked = scores.masked_fill(~permitted, lowest(scores))
-        if bool((masked.amax(-1) <= lowest(scores)).any()):
+        # A row that the model itself hides whole (left padding) has nothing to lose.
+        if bool((hidden(masked.amax(-1)) & ~hidden(scores.amax(-1))).any()):
             raise HookError("mask_scores: a query is left without any key to attend to; let it see at least itself")
         return _on_heads(scores, masked, chosen)
 
@@ -74,8 +75,7 @@ def scale_scores(
         )
         if not bool(torch.isfinite(values).all()):
             raise HookError(f"scale_scores: expected finite factors, found {values.tolist()[:3]}")
-        hidden = scores <= lowest(scores)
-        scaled = torch.where(hidden, scores, scores * values.to(scores)[:, None])
+        scaled = torch.where(hidden(scores), scores, scores * values.to(scores)[:, None])
         return _on_heads(scores, scaled, chosen)
 
     with attached([(point, body) for point in points(model, "scores", layers).values()], kind="scale_scores"):

@@ -109,3 +109,8 @@ def _bridges_own(function: Callable[..., object]) -> bool:
 def lowest(tensor: Tensor) -> float:
     """The score of a key that must not be seen: the dtype's lowest number, as Hugging Face masks it."""
     return torch.finfo(tensor.dtype).min
+
+
+def hidden(scores: Tensor) -> Tensor:
+    """Which keys are masked out. Half the lowest number, because an additive mask leaves lowest + score, rounded."""
+    return scores <= lowest(scores) / 2
