@@ -74,7 +74,7 @@ def check_config(directory: Path) -> Family:
         )
     family = FAMILIES[kind]
     named = config.get("architectures")
-    if named is not None and named != [family.architecture]:
+    if named and named != [family.architecture]:
         raise InputError(
             f"expected architecture {family.architecture} for model_type {kind!r}, found {named} in "
             f"{directory / 'config.json'}: load the language model, not another head on it"

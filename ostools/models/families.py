@@ -10,8 +10,8 @@ class Family:
     """How a checkpoint of one `model_type` becomes a bridge.
 
     `architecture` is what config.json says, `module` the transformers class whose weights are loaded (for a
-    multimodal checkpoint only its text part), `renames` maps checkpoint keys to that class's, and keys that
-    match `ignored` are the rest of a multimodal model, which the text part never reads.
+    multimodal checkpoint only its text part), `renames` maps checkpoint keys to that class's, and keys that match
+    `ignored` hold nothing that the text model would compute with (the vision part; a stored mask).
     """
 
     architecture: str
@@ -36,7 +36,8 @@ FAMILIES: dict[str, Family] = {
         ignored=r"^(model\.)?(vision_tower|multi_modal_projector)\.",
     ),
     "llama": Family("LlamaForCausalLM", "LlamaForCausalLM"),
-    "gpt2": Family("GPT2LMHeadModel", "GPT2LMHeadModel"),
+    # Older checkpoints carry the causal mask and its constant as if they were weights.
+    "gpt2": Family("GPT2LMHeadModel", "GPT2LMHeadModel", ignored=r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),
 }
 
 EMBEDDED = "embedded"

@@ -167,6 +167,9 @@ def _read_weights(directory: Path, family: Family, config: PreTrainedConfig, dty
         raise InputError(f"expected weights that fit config.json in {directory}: {one_line(error)}") from None
     check_loaded(info, family, directory)
     check_finite(module, directory)
+    for parameter in module.parameters():
+        # Until now the file itself, mapped into memory: writing to it would change the model, cutting it would crash.
+        parameter.data = parameter.detach().clone()
     return module.eval().requires_grad_(False)
 
 
