@@ -1,5 +1,7 @@
 """Measurements on a model: sensitivity, the path sum beside it, their comparison, and collapse."""
 
+from ostools.measure.collapse import Collapse as Collapse
+from ostools.measure.collapse import collapse as collapse
 from ostools.measure.compare import Comparison as Comparison
 from ostools.measure.compare import compare as compare
 from ostools.measure.path_sum import PathSum as PathSum

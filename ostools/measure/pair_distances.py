@@ -1,0 +1,144 @@
+"""Every distance between the last-token representations of pairs of prompts, with its floors, as columns of a table.
+
+Cost: all in float64, in chunks of pairs, so that the logits of a large vocabulary are never held for all prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ostools.errors import InputError
+from ostools.measure.prefixes import LastRows, Unembedding
+from ostools.theory import distances
+
+_CHUNK = 1 << 22  # numbers in one float64 chunk: 32 MB
+_NA = float("nan")
+
+# (site, per): where a distance is taken, and of what: the whole vector, or pieces with their mean, minimum, maximum.
+VECTOR, HEAD_CHUNK, HEAD_OUTPUT = "vector", "head-chunk", "head-output"
+Columns = dict[str, np.ndarray]
+Heads = Float[Tensor, "head d_head d_model"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The last tokens of all prompts in one dtype, with what turns them into logits and head outputs."""
+
+    dtype: torch.dtype
+    rows: LastRows
+    unembedding: Unembedding
+    w_o: Heads
+
+    def at(self, site: str, index: Int[Tensor, " row"]) -> Float[Tensor, "row ..."]:
+        """A site's vectors in the model's dtype; "attention" [row, head, d_model], each head's own z W_O."""
+        index = index.to(self.rows.y.device)
+        if site == "residual":
+            return self.rows.residual[index]
+        if site == "y":
+            return self.rows.y[index]
+        if site == "logits":
+            return self.unembedding(self.rows.y[index])
+        return torch.einsum("rhe,hed->rhd", self.rows.z[index], self.w_o)
+
+    def width(self, site: str) -> int:
+        """How many numbers a site has per row."""
+        if site == "attention":
+            return int(self.w_o.shape[0] * self.w_o.shape[2])
+        return int(self.unembedding.d_vocab if site == "logits" else self.rows.y.shape[-1])
+
+
+def pair_columns(
+    here: Measured, reference: Measured | None, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+) -> Iterator[tuple[str, str, str, Columns]]:
+    """For each (site, per, norm) the columns over pairs of rows: v = `first`, v* = `second`.
+
+    `reference` is the float64 run that rounding noise is taken against; None where `here` is that run itself, whose own
+    noise is not known (NA).
+    """
+    n_heads = int(here.w_o.shape[0])
+    for site in ("residual", "y", "logits", "attention"):
+        step = max(1, _CHUNK // here.width(site))
+        parts: dict[tuple[str, str], list[Columns]] = {}
+        for start in range(0, len(first), step):
+            v, v_star = (here.at(site, index[start : start + step]) for index in (first, second))
+            exact = None if reference is None else reference.at(site, first[start : start + step])
+            said = _said(v, v_star) if site == "logits" else {}
+            for per, pieces in _readings(site, (v.double(), v_star.double(), exact), n_heads):
+                for norm, columns in _floors_and_distances(pieces, here.dtype):
+                    parts.setdefault((per, norm), []).append(columns | said)
+        for (per, norm), chunks in parts.items():
+            yield site, per, norm, {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+
+# v, v* and float64's v (None: not known), in float64; [pair, piece, d], or [pair, d] for a vector not cut yet.
+Pieces = tuple[Float[Tensor, "pair ..."], Float[Tensor, "pair ..."], Float[Tensor, "pair ..."] | None]
+
+
+def _readings(site: str, pieces: Pieces, n_heads: int) -> Iterator[tuple[str, Pieces]]:
+    """The vectors cut into the pieces of each reading."""
+    v, v_star, exact = pieces
+    if site == "attention":
+        yield HEAD_OUTPUT, pieces
+        return
+    yield VECTOR, (v[:, None], v_star[:, None], None if exact is None else exact[:, None])
+    if site != "logits" and v.shape[-1] % n_heads == 0:
+        chunks = partial(distances.head_chunks, n_heads=n_heads)
+        yield HEAD_CHUNK, (chunks(v), chunks(v_star), None if exact is None else chunks(exact))
+
+
+def _floors_and_distances(pieces: Pieces, dtype: torch.dtype) -> Iterator[tuple[str, Columns]]:
+    v, v_star, exact = pieces
+    steps = distances.steps_between(v, v_star, dtype)
+    for norm in distances.NORMS:
+        found = distances.distance(v, v_star, norm)
+        unknown = torch.full_like(found, _NA)
+        relative, ulps, line = unknown, unknown, unknown
+        if norm != "cosine":  # it has no length, so neither a share of one nor a step
+            size = distances.vector_norm(v, norm)
+            line = distances.vector_norm(steps, norm)
+            relative, ulps = torch.where(size > 0, found / size, unknown), found / line
+        noise = unknown if exact is None else distances.distance(v, exact, norm)
+        columns = {
+            "mean": found.mean(-1),
+            "minimum": found.amin(-1),
+            "maximum": found.amax(-1),
+            "relative": relative.mean(-1),
+            "ulps": ulps.mean(-1),
+            "noise": noise.mean(-1),
+            "machine_line": line.mean(-1),
+        }
+        yield norm, {name: values.cpu().numpy() for name, values in columns.items()}
+
+
+def _said(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Tensor, "pair d_vocab"]) -> Columns:
+    """What the model would say: delta of the two distributions, the same top token, the same logits bit for bit."""
+    p, q = (torch.softmax(x.double(), dim=-1) for x in (logits, logits_star))
+    same: Bool[Tensor, " pair"] = logits.argmax(-1) == logits_star.argmax(-1)
+    return {
+        "total_variation": distances.total_variation(p, q).cpu().numpy(),
+        "same_top_token": same.cpu().numpy(),
+        "identical_logits": (logits == logits_star).all(-1).cpu().numpy(),
+    }
+
+
+def require_finite(measured: Measured, what: str, lengths: list[int]) -> None:
+    """Refuse rows that are not finite: say in which dtype, where, and from which length. `lengths`: items of each row."""
+    name = str(measured.dtype).removeprefix("torch.")
+    step = max(1, _CHUNK // measured.width("logits"))
+    for site in ("residual", "y", "attention", "logits"):
+        for start in range(0, len(lengths), step):
+            index = torch.arange(start, min(start + step, len(lengths)))
+            wrong = ~torch.isfinite(measured.at(site, index)).flatten(1).all(-1)
+            if bool(wrong.any()):
+                length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
+                raise InputError(
+                    f"{what} in {name}: {site} at length {length} is not finite; {name} holds numbers up to "
+                    f"{torch.finfo(measured.dtype).max:.3g}: leave this dtype out, or check the model's weights"
+                )

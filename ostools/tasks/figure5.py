@@ -1,0 +1,148 @@
+"""The prompts of Figure 5, (a) to (d), as pairs for `collapse`.
+
+Nothing stands between the question and the sequence, as in the paper's counting prompts ("... following sequence:{seq}"): after
+a space, some tokenizers would give the first digit another token than the others. Source: arXiv 2406.04267, Figure 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mitigations import Mitigation, Separator, insert
+from ostools.errors import InputError, unknown_name
+from ostools.tasks.appendix_c import AppendixTask
+from ostools.tasks.pairs import Encoder, Pair, PairKind, require_no_merge, theorem_pair
+
+ItemsAs = Literal["text", "ids"]
+
+
+@dataclass(frozen=True)
+class CollapseTask:
+    """A question followed by a sequence that ends the prompt, so that its last token can be repeated.
+
+    name: "figure-5a" to "figure-5d".
+    form: the paper's prompt and its digits.
+    mitigation: what is inserted between the digits ((d): a comma after every third).
+    kinds: the pairs it makes. "one-more-digit" is reported apart: with a comma in between, its two prompts differ by two
+        tokens and in their last tokens, so that no theorem applies.
+    items: "text" tokenizes each prompt whole and refuses a tokenizer that merges repeated digits; "ids" puts every digit
+        in by its own token id, whatever the tokenizer would merge.
+    """
+
+    name: str
+    form: AppendixTask
+    mitigation: Mitigation
+    kinds: tuple[PairKind, ...]
+    items: ItemsAs
+
+    def __post_init__(self) -> None:
+        if self.items not in ("text", "ids"):
+            raise unknown_name("items", self.items, ("text", "ids"))
+
+    @property
+    def random(self) -> bool:
+        """Whether the sequence depends on the seed."""
+        return self.form.uniform
+
+    def pieces(self, length: int, seed: int = 0) -> tuple[str, ...]:
+        """The `length` digits with what is inserted between them."""
+        return insert(self.mitigation, self.form.items(length, seed))
+
+    def text(self, length: int, seed: int = 0) -> str:
+        """The prompt with a sequence of `length` digits."""
+        return self.question + "".join(self.pieces(length, seed))
+
+    @property
+    def question(self) -> str:
+        """What stands before the sequence."""
+        return self.form.parts(("1",))[0]
+
+    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
+        """The pairs of every kind at every length, each proved on its token ids.
+
+        Raises `InputError` where the tokenizer merges what is repeated (`items="text"`), or has no token for a digit alone.
+        """
+        wanted = set(lengths)
+        if "one-more-digit" in self.kinds:
+            wanted |= {length + 1 for length in lengths}
+        ids = self._ids(encoder, sorted(wanted), seed)
+        if self.items == "text":
+            self._check_repeats(encoder, lengths, seed, ids)
+        for length in lengths:
+            for kind in self.kinds:
+                if kind == "theorem":
+                    yield theorem_pair(length, ids[length])
+                else:
+                    yield Pair(kind, length, ids[length], ids[length + 1])
+
+    def _ids(self, encoder: Encoder, lengths: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
+        if self.items == "text":
+            encoded = encoder.ids([self.text(length, seed) for length in lengths])
+            return dict(zip(lengths, encoded, strict=True))
+        sequences = {length: self.pieces(length, seed) for length in lengths}
+        items = {item for length in lengths for item in self.form.items(length, seed)}
+        known = _item_ids(encoder, self.question, items, {piece for s in sequences.values() for piece in s} - items)
+        (question,) = encoder.ids([self.question])
+        return {length: (*question, *(known[piece] for piece in pieces)) for length, pieces in sequences.items()}
+
+    def _check_repeats(
+        self, encoder: Encoder, lengths: Sequence[int], seed: int, ids: dict[int, tuple[int, ...]]
+    ) -> None:
+        """The text with its last digit once more has to be tokenized into v*."""
+        last = {length: self.form.items(length, seed)[-1] for length in lengths}
+        texts = {length: self.text(length, seed) for length in lengths}
+        extended = encoder.ids([texts[length] + last[length] for length in lengths])
+        for length, found in zip(lengths, extended, strict=True):
+            require_no_merge(
+                encoder, f"{self.name} at length {length}", texts[length], last[length], ids[length], found
+            )
+
+
+def _item_ids(encoder: Encoder, question: str, items: set[str], inserted: set[str]) -> dict[str, int]:
+    """The one token of each digit, found behind the question, and of each separator, found behind a digit."""
+    known: dict[str, int] = {}
+    for pieces, before in ((sorted(items), question), (sorted(inserted), question + min(items))):
+        prefix, *encoded = encoder.ids([before, *(before + piece for piece in pieces)])
+        for piece, ids in zip(pieces, encoded, strict=True):
+            if ids[:-1] != prefix:
+                shown = ", ".join(repr(encoder.token(index)) for index in ids[-2:])
+                raise InputError(
+                    f"expected {piece!r} to be one token of its own behind {before[-12:]!r}, found the tokens ... {shown}: "
+                    "this tokenizer has no token for it alone"
+                )
+            known[piece] = ids[-1]
+    return known
+
+
+def figure_5a(items: ItemsAs = "text") -> CollapseTask:
+    """Figure 5 (a): "How many ones are in the following sequences?" and ones."""
+    return CollapseTask("figure-5a", AppendixTask("count-ones-figure-5"), Mitigation(), ("theorem",), items)
+
+
+def figure_5b(items: ItemsAs = "text") -> CollapseTask:
+    """Figure 5 (b): the same question and uniformly sampled digits that end in one or two ones, by the seed."""
+    form = AppendixTask("count-ones-figure-5", uniform=True)
+    return CollapseTask("figure-5b", form, Mitigation(), ("theorem",), items)
+
+
+def figure_5c(items: ItemsAs = "text") -> CollapseTask:
+    """Figure 5 (c): "Can you copy the following number?" and ones."""
+    return CollapseTask("figure-5c", AppendixTask("copy"), Mitigation(), ("theorem",), items)
+
+
+def figure_5d(items: ItemsAs = "text") -> CollapseTask:
+    """Figure 5 (d): (c) with a comma after every third digit; pairs "theorem" and, apart, "one-more-digit"."""
+    kinds: tuple[PairKind, ...] = ("theorem", "one-more-digit")
+    return CollapseTask("figure-5d", AppendixTask("copy"), Separator(every=3), kinds, items)
+
+
+FIGURE_5 = {"figure-5a": figure_5a, "figure-5b": figure_5b, "figure-5c": figure_5c, "figure-5d": figure_5d}
+
+
+def get(name: str) -> CollapseTask:
+    """The task of that name; an unknown one raises `InputError` with the nearest."""
+    if name not in FIGURE_5:
+        raise unknown_name("task", name, FIGURE_5)
+    return FIGURE_5[name]()

@@ -1,0 +1,88 @@
+"""The pair of Theorem 4.2 / B.3, built on token ids and proved: v of n tokens, v* = v with its last token once more.
+
+Text alone makes no pair: a tokenizer may merge the repeated item ('1' + '1' -> '11'), and then v* is another sequence.
+No torch is needed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from ostools.errors import InputError
+
+PairKind = Literal["theorem", "one-more-digit"]
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """How a tokenizer is asked: texts to ids, its special tokens around each as around any prompt, and an id shown."""
+
+    def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """The token ids of each text."""
+        ...
+
+    def token(self, index: int) -> str:
+        """What to show for one id."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two prompts whose last-token representations are compared, `ids` (v) and `extended` (v*).
+
+    kind: "theorem": v* is v with its last token repeated once, which is proved when the pair is made; "one-more-digit":
+        v* has one more item, and whatever separator belongs before it.
+    length: how many items v has (not tokens).
+
+    Raises `InputError` for a "theorem" pair that is none.
+    """
+
+    kind: PairKind
+    length: int
+    ids: tuple[int, ...]
+    extended: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.ids or not self.extended:
+            raise InputError("a pair needs two prompts of at least one token each, found an empty one")
+        if self.kind == "theorem" and not repeats_last(self.ids, self.extended):
+            raise InputError(
+                f"no theorem pair at length {self.length}: expected v* = v with its last token {self.ids[-1]} once more, "
+                f"found v of {len(self.ids)} tokens and v* of {len(self.extended)} ending in {self.extended[-2:]}"
+            )
+
+
+def repeats_last(ids: Sequence[int], extended: Sequence[int]) -> bool:
+    """The proof: v*[:n] == v, v*[n] == v[n-1], and nothing behind."""
+    n = len(ids)
+    return len(extended) == n + 1 and tuple(extended[:n]) == tuple(ids) and extended[n] == ids[n - 1]
+
+
+def theorem_pair(length: int, ids: tuple[int, ...]) -> Pair:
+    """The pair on ids: v, and v with its last token once more."""
+    return Pair("theorem", length, ids, (*ids, ids[-1]))
+
+
+def require_no_merge(
+    encoder: Encoder, what: str, text: str, item: str, ids: Sequence[int], extended: Sequence[int]
+) -> None:
+    """Refuse a tokenizer that merges the repeated `item`: say what became of it, and offer the pair on ids.
+
+    `ids` and `extended` are its tokens of `text` and of `text + item`.
+    """
+    if repeats_last(ids, extended):
+        return
+    common = next(
+        (i for i, (a, b) in enumerate(zip(ids, extended, strict=False)) if a != b), min(len(ids), len(extended))
+    )
+    # One token more to the left, so that a merge across the end of v shows whole.
+    start = max(0, min(common, len(ids) - 1))
+    before = [encoder.token(index) for index in ids[start:]]
+    after = [encoder.token(index) for index in extended[start:]]
+    raise InputError(
+        f"{what}: expected {item!r} repeated at the end of the prompt to be one more token of the same id, found "
+        f"{''.join(before)!r} + {item!r} -> {'tokens' if len(after) > 1 else 'token'} {', '.join(map(repr, after))}: "
+        "this tokenizer merges the repeat; build the pair on token ids with items='ids'"
+    )

@@ -1,0 +1,118 @@
+"""Distances between two representations, and the units in which a dtype can tell them apart (Theorem 4.2 / B.3).
+
+Pure tensor functions along the last axis. A distance is compared with the machine line, the same norm of one
+representable step in every coordinate; a fixed threshold would mean something else at every magnitude.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from ostools.errors import InputError, unknown_name
+
+Vectors = Float[Tensor, "*batch d"]
+Scalars = Float[Tensor, "*batch"]
+
+_ORDERS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}
+NORMS = (*_ORDERS, "cosine")
+"""L1 is the theorem's distance, Linf Figure 5's; "cosine" is a distance but no norm."""
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+DTYPES: dict[str, torch.dtype] = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
+"""The dtypes by name."""
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The dtype of that name; an unknown one raises `InputError` with the nearest."""
+    if name not in DTYPES:
+        raise unknown_name("dtype", name, DTYPES)
+    return DTYPES[name]
+
+
+def vector_norm(x: Vectors, norm: str) -> Scalars:
+    """||x||_p along the last axis: p = 1, 2 or infinity for "l1", "l2", "linf"."""
+    if norm not in _ORDERS:
+        raise unknown_name("norm", norm, _ORDERS)
+    return torch.linalg.vector_norm(x, ord=_ORDERS[norm], dim=-1)
+
+
+def distance(x: Vectors, y: Vectors, norm: str) -> Scalars:
+    """||x - y||_p, or for "cosine" 1 - cos(x, y), along the last axis.
+
+    The cosine distance is computed as ||x/|x| - y/|y|||^2 / 2, the same number without its cancellation; it is NaN where
+    one of the two is 0 and has no direction.
+    """
+    if norm != "cosine":
+        return vector_norm(x - y, norm)
+    directions = [v / torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (x, y)]
+    return (directions[0] - directions[1]).square().sum(-1) / 2
+
+
+def spacing(magnitude: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "*shape"]:
+    """The step from each |magnitude| to the next representable number of `dtype`, in float64 (one ULP).
+
+    2^e eps for 2^e <= |magnitude| < 2^(e+1), and the subnormal step below the smallest normal number. Raises `InputError`
+    for a magnitude that `dtype` cannot hold, and for one that is not finite.
+    """
+    info = torch.finfo(dtype)
+    size = magnitude.double().abs()
+    if not bool((size <= info.max).all()):
+        raise InputError(
+            f"spacing of {dtype}: expected finite magnitudes up to {info.max:.4g}, found {float(size.max())}"
+        )
+    # frexp writes a number as m 2^e with 1/2 <= m < 1. Below the smallest normal number the steps stay the same.
+    exponent = torch.frexp(size.clamp_min(info.smallest_normal)).exponent - 1
+    return torch.ldexp(torch.full_like(size, info.eps), exponent)
+
+
+def steps_between(y: Vectors, y_star: Vectors, dtype: torch.dtype) -> Vectors:
+    """u_k: the spacing of `dtype` at max(|y_k|, |y*_k|), in float64."""
+    return spacing(torch.maximum(y.double().abs(), y_star.double().abs()), dtype)
+
+
+def machine_line(y: Vectors, y_star: Vectors, dtype: torch.dtype, norm: str) -> Scalars:
+    """||u||_p with u_k one step of `dtype` at max(|y_k|, |y*_k|): the distance of vectors one step apart everywhere.
+
+    A distance divided by it is that distance in ULPs.
+    """
+    return vector_norm(steps_between(y, y_star, dtype), norm)
+
+
+def total_variation(p: Vectors, q: Vectors) -> Scalars:
+    """The paper's delta = sum_k |p_k - q_k| of two distributions: the L1 norm, without the factor 1/2; at most 2."""
+    return (p - q).abs().sum(-1)
+
+
+def head_chunks(x: Float[Tensor, "*batch d_model"], n_heads: int) -> Float[Tensor, "*batch head chunk"]:
+    """A vector in `n_heads` pieces of d_model / n_heads: one reading of Figure 5's "over each head".
+
+    Raises `InputError` where n_heads does not divide d_model.
+    """
+    if n_heads < 1 or x.shape[-1] % n_heads:
+        raise InputError(
+            f"head chunks: expected a number of heads that divides d_model = {x.shape[-1]}, found {n_heads}"
+        )
+    return rearrange(x, "... (head chunk) -> ... head chunk", head=n_heads)
+
+
+def collapse_start(below: Sequence[bool], lengths: Sequence[int], margin: int = 32) -> int | None:
+    """The smallest n0 such that `below` holds at every length n >= n0; None where that is not shown.
+
+    `below[i]`: at `lengths[i]` the distance is below the rounding noise. The lengths from n0 on have to be consecutive
+    and reach n_max >= max(2 n0, n0 + margin): without that, chance at the end of the range would report a collapse.
+    `lengths` ascending.
+    """
+    start = None
+    for index in reversed(range(len(lengths))):
+        consecutive = index == len(lengths) - 1 or lengths[index + 1] == lengths[index] + 1
+        if not below[index] or not consecutive:
+            break
+        start = lengths[index]
+    if start is None or lengths[-1] < max(2 * start, start + margin):
+        return None
+    return start

@@ -1,0 +1,463 @@
+"""Collapse against the loop a reader would write, its exact cases, its floors, and what it refuses."""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools import tasks
+from ostools.errors import InputError
+from ostools.measure.collapse import COLUMNS, Collapse, collapse
+from ostools.measure.pair_distances import pair_columns
+from ostools.measure.prefixes import last_rows, prefix_tree, route, sliding_window
+from ostools.models import cast_copy, encode, load_model
+from ostools.results import Provenance
+from ostools.tasks import CollapseTask
+from ostools.theory.distances import distance, head_chunks, machine_line
+from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, make_model, tiny_model
+
+every = cast("Callable[[object], bool]", np.all)  # of a table's column, whatever its type
+LENGTHS = (1, 2, 3, 4, 6, 7, 15, 40)
+stories = pytest.mark.skipif(not STORIES.exists(), reason=f"the pretrained model {STORIES.name} is not on this machine")
+
+
+@pytest.fixture(scope="module", params=[*TEXT_FAMILIES, pytest.param("stories", marks=stories)])
+def model(request: pytest.FixtureRequest) -> TransformerBridge:
+    return load_model(str(STORIES)) if request.param == "stories" else tiny_model(request.param, seed=1)
+
+
+def select(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    for column, value in wanted.items():
+        frame = frame.loc[frame[column] == value]
+    assert len(frame), wanted
+    return frame
+
+
+def last_token(model: TransformerBridge, ids: tuple[int, ...]) -> dict[str, Float[Tensor, "piece d"]]:
+    """One prompt in one pass of the whole model, read at its last token: what a reader's own loop would do."""
+    last = int(model.cfg.n_layers) - 1
+    with torch.no_grad(), hooks.capture(model, "residual_post", "final_norm", "head_output", layers=[last]) as record:
+        logits = model(torch.tensor([ids]))
+    return {
+        "residual": record["residual_post"][last][:, -1],
+        "y": record["final_norm"][:, -1],
+        "logits": logits[:, -1],
+        "attention": record["head_output"][last][0, -1],
+    }
+
+
+@pytest.mark.parametrize("name", tasks.FIGURE_5)
+def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -> None:
+    task = tasks.get(name)
+    found = collapse(model, task, lengths=LENGTHS, dtypes=["float32"])
+    assert found.provenance.parameters["route"] == ("packed pass" if name in ("figure-5b", "figure-5d") else "one pass")
+    for length in LENGTHS:
+        ids = tuple(encode(model, task.text(length)).ids.tolist())
+        partners = {"theorem": (*ids, ids[-1])}
+        if name == "figure-5d":
+            partners["one-more-digit"] = tuple(encode(model, task.text(length + 1)).ids.tolist())
+        for pair, extended in partners.items():
+            v, v_star = last_token(model, ids), last_token(model, extended)
+            rows = select(found.frame, pair=pair, length=length, norm="l2")
+            assert set(rows["tokens"]) == {len(ids)}
+            for site, per in (
+                ("residual", "vector"),
+                ("y", "vector"),
+                ("logits", "vector"),
+                ("attention", "head-output"),
+            ):
+                (row,) = select(rows, site=site, per=per).to_dict("records")
+                distances = distance(v[site], v_star[site], "l2")
+                # Rounding is relative to the vectors, which the distance may be far smaller than.
+                size = float(v[site].norm(dim=-1).max())
+                for column, expected in (("mean", distances.mean()), ("maximum", distances.max())):
+                    assert abs(row[column] - float(expected)) <= 1e-5 * size, (site, column)
+            top_tokens = [int(x["logits"].argmax()) for x in (v, v_star)]
+            assert set(select(rows, site="logits")["same_top_token"]) == {top_tokens[0] == top_tokens[1]}
+
+
+@pytest.mark.parametrize("name", ["figure-5b", "figure-5d"])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
+    """In float64, to rounding; the packed prompts are longer than GPT-2's table of positions and Gemma's window."""
+    model = tiny_model(family, seed=3, scale=2.0, context=100, dtype=torch.float64)
+    task = tasks.get(name)
+    prompts = list({ids for pair in task.pairs(_encoder(model), range(1, 45), 0) for ids in (pair.ids, pair.extended)})
+    tree = prefix_tree(prompts)
+    assert len(tree.ids) > (100 if name == "figure-5b" else max(map(len, prompts)))
+    way = route(model, [tree])
+    assert way.name == "packed pass"
+    packed = last_rows(model, prompts, tree, way)
+    looped = last_rows(model, prompts, tree, type(way)("loop", "test"))
+    for site in ("residual", "y", "z"):
+        torch.testing.assert_close(getattr(packed, site), getattr(looped, site), rtol=1e-9, atol=1e-9)
+
+
+def _encoder(model: TransformerBridge) -> tasks.Encoder:
+    from ostools.measure.prompt_sets import ModelEncoder
+
+    return ModelEncoder(model)
+
+
+def test_a_tree_of_prompts() -> None:
+    prompts = [(7, 1), (7, 1, 1), (7, 1, 2, 2), (7, 1, 2), (7, 1, 1, 1)]
+    tree = prefix_tree(prompts)
+    assert len(tree.ids) == 6
+    assert not tree.is_chain
+    seen = tree.ancestors()
+    for prompt, end in zip(prompts, tree.ends, strict=True):
+        path = [node for node in range(len(tree.ids)) if seen[end, node]]
+        assert tuple(tree.ids[node] for node in path) == prompt
+        assert [tree.positions[node] for node in path] == list(range(len(prompt)))
+    assert prefix_tree([(7, 1, 1), (7,), (7, 1)]).is_chain
+
+
+def test_frame_has_the_columns_and_no_made_up_numbers() -> None:
+    found = collapse(tiny_model("gemma2", seed=1), tasks.figure_5a(), lengths=[3, 5], dtypes=["bfloat16", "float64"])
+    frame = found.frame
+    assert list(frame.columns) == COLUMNS
+    assert set(zip(frame["site"], frame["per"], strict=True)) == {
+        ("residual", "vector"), ("residual", "head-chunk"), ("y", "vector"), ("y", "head-chunk"),
+        ("logits", "vector"), ("attention", "head-output"),
+    }  # fmt: skip
+    assert set(frame["norm"]) == {"l1", "l2", "linf", "cosine"}
+    assert len(frame) == 2 * 2 * 6 * 4
+    cosine, others = frame.query("norm == 'cosine'"), frame.query("norm != 'cosine'")
+    assert every(cosine[["relative", "ulps", "machine_line"]].isna())
+    assert every(others[["relative", "ulps", "machine_line"]].notna())
+    assert every(frame.loc[frame["dtype"] == "float64", "noise"].isna())
+    assert every(frame.loc[frame["dtype"] == "bfloat16", "noise"].notna())
+    said = ["total_variation", "same_top_token", "identical_logits"]
+    assert every(frame.loc[frame["site"] == "logits", said].notna())
+    assert every(frame.loc[frame["site"] != "logits", said].isna())
+    vectors, pieces = frame[frame["per"] == "vector"], frame[frame["per"] != "vector"]
+    assert every(vectors["minimum"] == vectors["maximum"])
+    assert every(pieces["minimum"] <= pieces["mean"])
+    assert every(pieces["mean"] <= pieces["maximum"])
+
+
+def test_floors_by_their_definitions() -> None:
+    """Noise, machine line, ULPs and relative distance of one length, from passes of the prompts' own."""
+    model = tiny_model("llama", seed=2)
+    low, exact = cast_copy(model, torch.bfloat16), cast_copy(model, torch.float64)
+    frame = collapse(model, tasks.figure_5a(), lengths=[9], dtypes=["bfloat16"]).frame
+    ids = tuple(encode(model, tasks.figure_5a().text(9)).ids.tolist())
+    v, v_star = last_token(low, ids), last_token(low, (*ids, ids[-1]))
+    with hooks.exact_arithmetic(exact):
+        reference = last_token(exact, ids)
+    for site in ("residual", "y", "logits"):
+        for norm in ("l1", "l2", "linf"):
+            (row,) = select(frame, site=site, per="vector", norm=norm).to_dict("records")
+            y, y_star = v[site].double(), v_star[site].double()
+            line = float(machine_line(y, y_star, torch.bfloat16, norm))
+            apart, size = float(distance(y, y_star, norm)), float(distance(y, 0 * y, norm))
+            noise = float(distance(y, reference[site], norm))
+            expected = {
+                "mean": apart,
+                "relative": apart / size,
+                "ulps": apart / line,
+                "noise": noise,
+                "machine_line": line,
+            }
+            for column, value in expected.items():
+                # A pass of another length may round one number the other way: a step or two in one coordinate.
+                assert row[column] == pytest.approx(value, rel=0.15), (site, norm, column)
+            assert row["ulps"] == pytest.approx(row["mean"] / row["machine_line"])
+    (row,) = select(frame, site="y", per="head-chunk", norm="linf").to_dict("records")
+    chunks = distance(head_chunks(v["y"].double(), 4), head_chunks(v_star["y"].double(), 4), "linf")
+    assert row["minimum"] <= row["mean"] <= row["maximum"]
+    assert row["maximum"] == pytest.approx(float(chunks.max()), rel=0.15)
+    assert row["maximum"] == select(frame, site="y", per="vector", norm="linf")["mean"].item()
+
+
+def test_total_variation_and_identity_of_the_logits() -> None:
+    model = tiny_model("llama", seed=2)
+    frame = collapse(model, "figure-5c", lengths=[4], dtypes=["float32"]).frame
+    ids = tuple(encode(model, tasks.figure_5c().text(4)).ids.tolist())
+    p, q = (torch.softmax(last_token(model, x)["logits"].double(), -1) for x in (ids, (*ids, ids[-1])))
+    logits = select(frame, site="logits")
+    np.testing.assert_allclose(logits["total_variation"].astype(float), float((p - q).abs().sum()), rtol=1e-4)
+    assert every(~logits["identical_logits"])
+
+
+def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
+    from ostools.measure.pair_distances import Measured
+    from ostools.measure.prefixes import Unembedding
+
+    model = tiny_model("gemma", seed=1, dtype=torch.float64)
+    prompts = [(5, 6, 7), (5, 6, 8)]
+    tree = prefix_tree(prompts)
+    rows = last_rows(model, prompts, tree, route(model, [tree]))
+    here = Measured(torch.float64, rows, Unembedding.of(model), model.blocks[1].attn.W_O)
+    zero = torch.zeros(1, dtype=torch.int64)
+    for site, _, norm, columns in pair_columns(here, here, zero, zero):
+        assert columns["mean"] == 0.0, (site, norm)
+        assert columns["noise"] == 0.0
+        if site == "logits":
+            assert every(columns["identical_logits"])
+            assert columns["total_variation"] == 0.0
+    apart = {(site, norm): columns["mean"] for site, _, norm, columns in pair_columns(here, here, zero, zero + 1)}
+    assert min(float(value[0]) for value in apart.values()) > 0
+
+
+@pytest.mark.parametrize(("n_layers", "window"), [(2, 3), (3, 4), (1, 6)])
+def test_under_windows_everywhere_collapse_is_exact(n_layers: int, window: int) -> None:
+    """From L (w - 1) + 1 copies on, the last token sees copies only; one copy fewer, and it sees the question."""
+    kinds = ["sliding_attention"] * n_layers
+    model = tiny_model("gemma2", seed=1, n_layers=n_layers, window=window, layer_types=kinds)
+    assert sliding_window(model) == (window, list(range(n_layers)))
+    exact = n_layers * (window - 1) + 1
+    found = collapse(model, tasks.figure_5a(), lengths=range(1, exact + 41), dtypes=["float32", "float64"])
+    for site in ("residual", "y", "logits"):
+        rows = select(found.frame, dtype="float64", site=site, per="vector", norm="l2")
+        before, after = rows[rows["length"] < exact], rows[rows["length"] >= exact]
+        # The rotary angles are float32, and differ with the position.
+        assert every(after["relative"] < 1e-6), site
+        assert every(before["relative"] > 1e-4), site
+    # The distance is then that of rounding; float32 noise is of the same size, so only bfloat16 can be sure to collapse.
+    lengths = collapse(model, "figure-5a", lengths=range(1, exact + 41), dtypes=["bfloat16"]).collapse_lengths()
+    assert every(select(lengths, dtype="bfloat16", site="y")["collapse_length"] <= exact)
+
+
+def test_windows_everywhere_are_exact_in_the_packed_pass_too() -> None:
+    model = tiny_model("gemma3", seed=1, window=3, layer_types=["sliding_attention"] * 2)
+    found = collapse(model, tasks.figure_5b(), lengths=range(1, 60), dtypes=["float64"])
+    assert found.provenance.parameters["route"] == "packed pass"
+    # (b) ends in at most two ones: never only copies within reach.
+    assert every(select(found.frame, site="y", per="vector", norm="l2")["relative"] > 1e-6)
+
+
+def test_rotations_that_depend_on_the_length_take_the_loop() -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    model = tiny_model("llama", seed=1, context=64, rope_parameters=rope)
+    assert (
+        route(model, [prefix_tree([(1, 2)])]).reason
+        == "the 'dynamic' rotary embedding depends on the length of the prompt"
+    )
+    found = collapse(model, "figure-5c", lengths=[1, 5, 9], dtypes=["float32"])
+    assert found.provenance.parameters["route"] == "loop"
+    ids = tuple(encode(model, tasks.figure_5c().text(5)).ids.tolist())
+    v, v_star = last_token(model, ids), last_token(model, (*ids, ids[-1]))
+    row = select(found.frame, length=5, site="y", per="vector", norm="l2")
+    assert row["mean"].item() == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-4)
+
+
+def test_an_unknown_architecture_takes_the_loop() -> None:
+    model = tiny_model("llama", seed=1)
+    model.cfg.architecture = "SomethingForCausalLM"
+    assert "SomethingForCausalLM is not a family" in route(model, [prefix_tree([(1, 2)])]).reason
+
+
+def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were positions packed wrongly, float64 would show it."""
+    from ostools.measure import prefixes
+
+    model = tiny_model("llama", seed=1)
+    right = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
+    true_tree = prefixes.PrefixTree.ancestors
+    monkeypatch.setattr(prefixes.PrefixTree, "ancestors", lambda tree: torch.ones_like(true_tree(tree)).tril())
+    found = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
+    assert found.provenance.parameters["route"] == "loop"
+    assert "differs from a prompt's own pass" in found.provenance.parameters["route_reason"]
+    np.testing.assert_allclose(found.frame["mean"], right.frame["mean"], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_the_users_model_is_bit_identical_afterwards(family: Family) -> None:
+    model = tiny_model(family, seed=1)
+    tokens = torch.arange(10, 30)[None]
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = model(tokens)
+    collapse(model, "figure-5d", lengths=[1, 2, 3], dtypes=["float32", "bfloat16", "float16"])
+    assert torch.equal(model(tokens), before)
+    after = model.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in state.items())
+    assert hooks.active_edits(model) == ()
+
+
+def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    module = importlib.import_module("ostools.measure.collapse")
+    copies: list[weakref.ref[Any]] = []
+
+    def remembering(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
+        gc.collect()
+        assert not any(copy() is not None for copy in copies)  # the one before is gone when the next is made
+        copy = cast_copy(model, dtype)
+        copies.append(weakref.ref(copy.blocks[0].mlp))
+        return copy
+
+    monkeypatch.setattr(module, "cast_copy", remembering)
+    collapse(tiny_model("gemma"), "figure-5a", lengths=[1, 2], dtypes=["bfloat16", "float16"])
+    assert len(copies) == 3
+
+
+def test_seeds_are_digit_streams() -> None:
+    model = tiny_model("llama", seed=1)
+    found = collapse(model, tasks.figure_5b(), lengths=[5, 9], dtypes=["float32"], seeds=[0, 1, 2])
+    y = select(found.frame, site="y", per="vector", norm="l2", length=9)
+    assert y["seed"].tolist() == [0, 1, 2]
+    assert len(set(y["mean"].tolist())) == 3
+    alone = collapse(model, tasks.figure_5b(), lengths=[5, 9], dtypes=["float32"], seeds=[1])
+    expected = select(alone.frame, site="y", per="vector", norm="l2", length=9)["mean"].item()
+    assert select(y, seed=1)["mean"].item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_progress_is_told_to_the_end() -> None:
+    told: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        told.append((done, total))
+
+    collapse(tiny_model("llama"), "figure-5b", lengths=[1], dtypes=["float32"], seeds=[0, 1], progress=progress)
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Collapse:
+    """A result with one curve, made by hand."""
+    n = len(distances)
+    lengths = list(range(1, n + 1))
+    blank = dict.fromkeys(COLUMNS, [None] * n) | {
+        "task": ["t"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
+        "site": ["logits"] * n, "per": ["vector"] * n, "norm": ["l2"] * n, "noise": [noise] * n,
+        "mean": [123.0] * n, "same_top_token": same_top_token,
+    }  # fmt: skip
+    reference = pd.DataFrame({name: blank[name] for name in ("task", "pair", "seed", "length", "site")})
+    return Collapse(pd.DataFrame(blank), Provenance({}, {}, None, {}), reference.assign(distance=distances))
+
+
+def test_collapse_lengths_of_made_curves() -> None:
+    falling = [1.0 / n for n in range(1, 101)]
+    same = [n >= 70 for n in range(1, 101)]
+    found = made(falling, noise=1 / 30 + 1e-9, same_top_token=same).collapse_lengths()
+    rows = found.set_index("site")
+    assert rows.loc["logits", "collapse_length"] == 30
+    assert rows.loc["logits", "status"] == "reached at 30"
+    # Unchanged only from 70 on: the 31 lengths up to 100 are no proof.
+    assert rows.loc["top-token", "collapse_length"] is pd.NA
+    assert rows.loc["top-token", "status"] == "not reached by 100"
+    chance = [1.0] * 98 + [0.0, 0.0]
+    late = made(chance, noise=0.5, same_top_token=[True] * 100).collapse_lengths().set_index("site")
+    assert late.loc["logits", "collapse_length"] is pd.NA
+    assert late.loc["top-token", "status"] == "reached at 1, the shortest measured"
+
+
+def test_collapse_lengths_leave_the_reference_out() -> None:
+    found = collapse(
+        tiny_model("llama"), "figure-5d", lengths=range(1, 5), dtypes=["float64", "bfloat16"]
+    ).collapse_lengths()
+    assert set(found["dtype"]) == {"bfloat16"}
+    assert set(found["site"]) == {"residual", "y", "logits", "top-token"}
+    assert set(found["pair"]) == {"theorem", "one-more-digit"}
+    assert every(found["collapse_length"].isna())  # four lengths prove nothing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lengths": []}, "whole numbers of at least 1, found none"),
+        ({"lengths": [0, 1]}, "whole numbers of at least 1, found 0"),
+        ({"lengths": [-3]}, "whole numbers of at least 1, found -3"),
+        ({"lengths": [True]}, "whole numbers of at least 1, found True"),
+        ({"lengths": range(1, 300)}, "does not fit the model's context of 256 tokens .* the longest that fits is 215"),
+        ({"lengths": [10**9]}, "does not fit the model's context of 256 tokens .* the longest that fits is 215"),
+        ({"dtypes": ["bfloat61"]}, "unknown dtype 'bfloat61': did you mean 'bfloat16'"),
+        ({"dtypes": []}, "expected at least one, found none"),
+        ({"task": "figure-5e"}, "unknown task 'figure-5e': did you mean 'figure-5"),
+        ({"seeds": []}, "seeds: expected at least one"),
+        ({"seeds": [0, 1]}, "figure-5a draws nothing at random"),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], message: str) -> None:
+    model = tiny_model("llama")
+    arguments = {"task": "figure-5a", "lengths": [1, 2]} | arguments
+    with pytest.raises(InputError, match=message) as caught:
+        collapse(model, arguments.pop("task"), **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_longest_length_that_is_said_to_fit_fits() -> None:
+    found = collapse(tiny_model("llama"), "figure-5a", lengths=[215], dtypes=["float32"])
+    assert set(found.frame["tokens"]) == {255}  # and its pair has the 256 of the context
+
+
+def test_an_active_edit_is_refused() -> None:
+    model = tiny_model("llama")
+    message = "the active edit 'mask_scores' at blocks.0.attn.hook_attn_scores would not reach"
+    with pytest.raises(InputError, match=re.escape(message)), hooks.mask_scores(model, lambda query, key: query >= key):
+        collapse(model, "figure-5a", lengths=[1])
+
+
+def test_numbers_that_are_not_finite_are_refused() -> None:
+    model = tiny_model("llama", seed=1)
+    for block in model.blocks:
+        block.mlp.W_out.mul_(1e5)
+    with pytest.raises(InputError, match=r"figure-5a in float16: residual at length \d+ is not finite; float16 holds"):
+        collapse(model, "figure-5a", lengths=[1, 2, 3], dtypes=["float32", "float16"])
+
+
+def test_logits_that_are_not_the_unembedding_of_y_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ostools.measure.prefixes import Unembedding
+
+    monkeypatch.setattr(Unembedding, "of", lambda model: Unembedding(model.unembed, 1.0))
+    with pytest.raises(InputError, match="expected the model's logits to be its unembedding of y"):
+        collapse(tiny_model("llama"), "figure-5a", lengths=[1])
+
+
+@stories
+def test_a_real_model_falls_with_length() -> None:
+    """Theorem 4.2 as far as a pretrained model follows it: the distance at 200 is far below that at 2."""
+    model = load_model(str(STORIES))
+    for task in (tasks.figure_5a(), tasks.figure_5c()):
+        frame = collapse(model, task, lengths=range(1, 201), dtypes=["float32"]).frame
+        y = select(frame, site="y", per="vector", norm="l2")
+        by_length = dict(zip(y["length"], y["mean"], strict=True))
+        assert by_length[200] < by_length[2] / 3
+
+
+def test_the_encoder_is_encode() -> None:
+    model = tiny_model("gemma")
+    task: CollapseTask = tasks.figure_5d()
+    texts = [task.text(length) for length in (1, 3, 4, 30)]
+    assert _encoder(model).ids(texts) == [tuple(encode(model, text).ids.tolist()) for text in texts]
+
+
+def test_packed_lengths_do_not_read_a_later_digit() -> None:
+    """Causality, from outside: the rows of shorter lengths are the same whatever the longest length is."""
+    model = tiny_model("gemma3", seed=4)
+    short = collapse(model, "figure-5b", lengths=range(1, 8), dtypes=["float32"]).frame
+    long = collapse(model, "figure-5b", lengths=range(1, 60), dtypes=["float32"]).frame
+    long = long[long["length"] < 8]
+    keys = ["length", "site", "per", "norm"]
+    joined = short.merge(long, on=keys, validate="one_to_one")
+    assert len(joined) == len(short)
+    np.testing.assert_allclose(joined["mean_x"], joined["mean_y"], rtol=1e-3, atol=2e-6)
+
+
+def test_make_model_is_what_the_bridge_runs() -> None:
+    """An independent route: Hugging Face alone, eager attention, no bridge."""
+    bare = make_model("gemma2", seed=7)
+    model = tiny_model("gemma2", seed=7)
+    ids = encode(model, tasks.figure_5b().text(12)).ids
+    with torch.no_grad():
+        p = bare(ids[None], output_hidden_states=True)
+        q = bare(torch.cat([ids, ids[-1:]])[None], output_hidden_states=True)
+    frame = collapse(model, "figure-5b", lengths=range(1, 30), dtypes=["float32"]).frame
+    row = select(frame, length=12, per="vector", norm="l2")
+    y = float((p.hidden_states[-1][0, -1] - q.hidden_states[-1][0, -1]).norm())
+    logits = float((p.logits[0, -1] - q.logits[0, -1]).norm())
+    assert select(row, site="y")["mean"].item() == pytest.approx(y, rel=1e-4)
+    assert select(row, site="logits")["mean"].item() == pytest.approx(logits, rel=1e-4)

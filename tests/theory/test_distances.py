@@ -1,0 +1,191 @@
+"""Laws of the distances, the spacing of numbers against torch's own, and the collapse-length rule on made curves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ostools.errors import InputError
+from ostools.theory.distances import (
+    DTYPES,
+    NORMS,
+    collapse_start,
+    distance,
+    dtype_named,
+    head_chunks,
+    machine_line,
+    spacing,
+    steps_between,
+    total_variation,
+    vector_norm,
+)
+
+P_NORMS = ("l1", "l2", "linf")
+NUMBERS = st.floats(-1e6, 1e6, allow_nan=False, width=32)
+
+
+def vectors(count: int, size: int = 5) -> st.SearchStrategy[list[Tensor]]:
+    one = st.lists(NUMBERS, min_size=size, max_size=size).map(lambda xs: torch.tensor(xs, dtype=torch.float64))
+    return st.lists(one, min_size=count, max_size=count)
+
+
+@given(x=vectors(1), norm=st.sampled_from(P_NORMS))
+def test_a_vector_is_at_distance_zero_from_itself(x: list[Tensor], norm: str) -> None:
+    assert float(distance(x[0], x[0], norm)) == 0.0
+
+
+@given(xyz=vectors(3), norm=st.sampled_from(P_NORMS))
+def test_symmetry_and_the_triangle_inequality(xyz: list[Tensor], norm: str) -> None:
+    x, y, z = xyz
+    assert distance(x, y, norm) == distance(y, x, norm)
+    through = float(distance(x, y, norm) + distance(y, z, norm))
+    assert float(distance(x, z, norm)) <= through * (1 + 1e-12)
+
+
+@given(xy=vectors(2), factor=st.floats(-1e3, 1e3), norm=st.sampled_from(P_NORMS))
+def test_distances_scale_with_the_vectors(xy: list[Tensor], factor: float, norm: str) -> None:
+    scaled = distance(factor * xy[0], factor * xy[1], norm)
+    torch.testing.assert_close(scaled, abs(factor) * distance(xy[0], xy[1], norm), rtol=1e-9, atol=1e-9)
+
+
+@given(xy=vectors(2))
+def test_the_norms_are_ordered(xy: list[Tensor]) -> None:
+    l1, l2, linf = (float(distance(xy[0], xy[1], norm)) for norm in P_NORMS)
+    assert linf <= l2 * (1 + 1e-12)
+    assert l2 <= l1 * (1 + 1e-12)
+    assert l1 <= 5 * linf * (1 + 1e-12)
+
+
+def test_distances_by_hand() -> None:
+    x, y = torch.tensor([1.0, 2.0, -2.0]), torch.tensor([1.0, -1.0, 2.0])
+    assert [float(distance(x, y, norm)) for norm in P_NORMS] == [7.0, 5.0, 4.0]
+    right_angle = torch.tensor([[1.0, 0.0], [0.0, 3.0], [-2.0, 0.0], [5.0, 0.0]], dtype=torch.float64)
+    cosines = distance(right_angle[:1].expand(4, 2), right_angle, "cosine")
+    torch.testing.assert_close(cosines, torch.tensor([0.0, 1.0, 2.0, 0.0], dtype=torch.float64))
+
+
+def test_the_cosine_distance_keeps_its_digits_where_one_minus_cos_loses_them() -> None:
+    angle = 1e-9
+    x = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    y = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
+    torch.testing.assert_close(float(distance(x, y, "cosine")), angle**2 / 2, rtol=1e-6, atol=0.0)
+
+
+def test_the_cosine_distance_of_a_zero_vector_is_no_number() -> None:
+    assert math.isnan(float(distance(torch.zeros(3), torch.ones(3), "cosine")))
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@given(value=st.floats(1e-300, 1e30))
+def test_the_spacing_is_the_step_to_the_next_number(name: str, value: float) -> None:
+    dtype = DTYPES[name]
+    here = torch.tensor(value, dtype=torch.float64).to(dtype)
+    following = torch.nextafter(here, torch.tensor(math.inf, dtype=dtype))
+    assert float(spacing(here, dtype)) == float(following.double() - here.double())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_spacing_of_every_16_bit_number(dtype: torch.dtype) -> None:
+    """All of them: neighbours are neighbouring bit patterns."""
+    last = torch.tensor(torch.finfo(dtype).max, dtype=dtype).view(torch.int16).item()
+    patterns = torch.arange(0, int(last) + 1, dtype=torch.int16)
+    numbers = patterns.view(dtype).double()
+    torch.testing.assert_close(spacing(numbers[:-1], dtype), numbers[1:] - numbers[:-1], rtol=0.0, atol=0.0)
+
+
+def test_known_spacings_of_bfloat16() -> None:
+    found = spacing(torch.tensor([1.0, 1.5, 2.0, 200.0, -1.0, 0.0]), torch.bfloat16)
+    assert found.tolist() == [2.0**-7, 2.0**-7, 2.0**-6, 1.0, 2.0**-7, 2.0**-133]
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1e5])
+def test_what_a_dtype_cannot_hold_has_no_spacing(value: float) -> None:
+    with pytest.raises(InputError, match=r"expected finite magnitudes up to 6\.55e\+04"):
+        spacing(torch.tensor([value]), torch.float16)
+
+
+@pytest.mark.parametrize("norm", P_NORMS)
+def test_vectors_one_step_apart_are_at_the_machine_line(norm: str) -> None:
+    y = torch.tensor([1.0, -3.0, 100.0, 0.25], dtype=torch.bfloat16)
+    y_star = torch.tensor([1.0078125, -2.984375, 100.5, 0.251953125], dtype=torch.bfloat16)
+    assert steps_between(y, y_star, torch.bfloat16).tolist() == [2.0**-7, 2.0**-6, 0.5, 2.0**-9]
+    ulps = distance(y.double(), y_star.double(), norm) / machine_line(y, y_star, torch.bfloat16, norm)
+    assert float(ulps) == 1.0
+
+
+def test_the_step_is_that_of_the_larger_number() -> None:
+    y, y_star = torch.tensor([1.99, 0.1]), torch.tensor([2.01, -8.0])
+    assert steps_between(y, y_star, torch.bfloat16).tolist() == [2.0**-6, 2.0**-4]
+
+
+def test_total_variation_is_the_l1_norm_without_the_half() -> None:
+    p, q = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    assert float(total_variation(p, q)) == 2.0
+    x, y = torch.softmax(torch.randn(2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), -1)
+    torch.testing.assert_close(total_variation(x, y), distance(x, y, "l1"))
+
+
+def test_head_chunks_are_the_vector_in_order() -> None:
+    x = torch.arange(12.0).reshape(2, 6)
+    assert head_chunks(x, 3).tolist() == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]]]
+    assert torch.equal(vector_norm(head_chunks(x, 3), "linf").amax(-1), vector_norm(x, "linf"))
+    with pytest.raises(InputError, match="divides d_model = 6, found 4"):
+        head_chunks(x, 4)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(InputError, match="unknown norm 'l3': did you mean"):
+        vector_norm(torch.ones(2), "l3")
+    with pytest.raises(InputError, match="unknown dtype 'bfloat61': did you mean 'bfloat16'"):
+        dtype_named("bfloat61")
+    assert "cosine" in NORMS
+
+
+def curve(start: int, n_max: int, first: int = 1) -> tuple[list[bool], list[int]]:
+    lengths = list(range(first, n_max + 1))
+    return [n >= start for n in lengths], lengths
+
+
+@pytest.mark.parametrize(
+    ("start", "n_max", "expected"),
+    [
+        (50, 100, 50),  # exactly 2 n0
+        (51, 100, None),  # one short of it
+        (10, 42, 10),  # exactly n0 + 32
+        (10, 41, None),
+        (1, 33, 1),
+        (438, 440, None),  # chance at the end of the range
+        (101, 100, None),  # never below
+    ],
+)
+def test_the_margin_of_the_collapse_length(start: int, n_max: int, expected: int | None) -> None:
+    assert collapse_start(*curve(start, n_max)) == expected
+
+
+def test_one_length_above_the_noise_starts_the_count_again() -> None:
+    below, lengths = curve(20, 400)
+    below[150 - 1] = False
+    assert collapse_start(below, lengths) == 151
+
+
+def test_lengths_with_a_gap_show_nothing_before_it() -> None:
+    lengths = [*range(10, 50), *range(60, 200)]
+    assert collapse_start([True] * len(lengths), lengths) == 60
+    assert collapse_start([True] * 5, [1, 2, 4, 8, 400]) is None
+
+
+@given(below=st.lists(st.booleans(), min_size=1, max_size=120), first=st.integers(1, 40))
+def test_the_collapse_length_keeps_its_promise(below: list[bool], first: int) -> None:
+    lengths = list(range(first, first + len(below)))
+    start = collapse_start(below, lengths)
+    candidates = [
+        n
+        for n in lengths
+        if all(b for b, m in zip(below, lengths, strict=True) if m >= n) and lengths[-1] >= max(2 * n, n + 32)
+    ]
+    assert start == (min(candidates) if candidates else None)
