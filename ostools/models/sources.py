@@ -107,6 +107,11 @@ def _download(name: str, revision: str | None) -> Source:
             f"expected {name!r} in the local cache or a connection to the model hub, found neither "
             f"({type(error.__cause__ or error).__name__}): {_nearest(name)}connect and try again, or give a directory"
         ) from None
+    if not any(Path(folder).glob("*.safetensors")):
+        raise InputError(
+            f"expected safetensors weights of {name!r} on the hub, found none: pickles run code and are not fetched; "
+            "choose a revision or a model that has model.safetensors"
+        )
     return Source(name, Path(folder), Path(folder).name)
 
 

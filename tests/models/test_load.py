@@ -211,6 +211,14 @@ def test_a_hub_model_is_described_by_its_commit(hub: pytest.MonkeyPatch, tmp_pat
     assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in patterns if "." in pattern)
 
 
+def test_a_hub_model_of_pickles_is_refused(hub: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, "gemma")
+    (folder / "model.safetensors").unlink()
+    hub.setattr("huggingface_hub.snapshot_download", lambda *arguments, **options: str(folder))
+    with pytest.raises(InputError, match=r"safetensors weights of 'google/gemma-2b' on the hub, found none: pickles"):
+        load_model("google/gemma-2b")
+
+
 def test_a_gated_model_says_how_to_get_access(hub: pytest.MonkeyPatch) -> None:
     error = hub_errors.GatedRepoError("401", response=_answer(401))  # pyright: ignore[reportArgumentType]
     hub.setattr("huggingface_hub.snapshot_download", _raising(error))
