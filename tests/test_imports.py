@@ -1,0 +1,31 @@
+"""`import ostools` is light, its names are where they are said to be, and every package is typed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import hooks
+import mitigations
+import ostools
+
+HEAVY = ("torch", "transformer_lens", "transformers", "pandas", "altair")
+
+
+def test_importing_ostools_imports_nothing_heavy() -> None:
+    code = f"import sys, ostools; print([name for name in {HEAVY} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_every_public_name_resolves() -> None:
+    for package in (hooks, mitigations, ostools):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+        assert (Path(str(package.__file__)).parent / "py.typed").is_file()
+
+
+def test_unknown_attributes_are_attribute_errors() -> None:
+    assert not hasattr(ostools, "sensitivty")
+    assert set(ostools.__all__) <= set(dir(ostools))
