@@ -33,7 +33,7 @@ from ostools.models.training.corpus import Corpus, load_corpus
 from ostools.models.training.evaluate import accuracy_table, bits_per_byte
 from ostools.models.training.examples import pack_text
 from ostools.models.training.loop import CHECKPOINT, Run, resume, start, train
-from ostools.models.training.recipe import TRAINED_LENGTHS, Recipe
+from ostools.models.training.recipe import Recipe
 from ostools.models.training.tokenizer import save_tokenizer, train_tokenizer
 
 RECIPE = Recipe()
@@ -85,7 +85,7 @@ def write_model(run: Run, corpus: Corpus, tokenizer: Tokenizer, tokenizer_sha256
     save_tokenizer(tokenizer, directory, run.recipe.context_length)
     AutoTokenizer.from_pretrained(directory)  # what users will load must load
     model.save_pretrained(directory)
-    rows = accuracy_table(model, tokenizer, TRAINED_LENGTHS)
+    rows = accuracy_table(model, tokenizer, run.recipe.trained_lengths())
     bits = bits_per_byte(model, corpus.held_out, tokenizer)
     card = make_card(run, corpus, tokenizer_sha256, bits, rows)
     (directory / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")

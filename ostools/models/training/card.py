@@ -14,7 +14,7 @@ from typing import Any
 from ostools.models.training.corpus import PACKAGES, Corpus
 from ostools.models.training.evaluate import Accuracy
 from ostools.models.training.loop import Run
-from ostools.models.training.recipe import TASK_SHARES, TRAINED_LENGTHS
+from ostools.models.training.recipe import TASK_SHARES
 
 
 def make_card(run: Run, corpus: Corpus, tokenizer_sha256: str, bits: float, rows: Iterable[Accuracy]) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def make_card(run: Run, corpus: Corpus, tokenizer_sha256: str, bits: float, rows
         "architecture": "GemmaForCausalLM",
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "recipe": asdict(run.recipe),
-        "trained_lengths": dict(TRAINED_LENGTHS),
+        "trained_lengths": run.recipe.trained_lengths(),
         "task_shares": dict(TASK_SHARES),
         "text": {
             "source": "docstrings of pinned packages",
@@ -76,7 +76,7 @@ def _head(card: Mapping[str, Any]) -> list[str]:
         f"| tokens seen | {card['tokens_seen']:,} |",
         f"| time | {card['training_minutes']} minutes, {machine['threads_used']} thread of a {machine['cores']}-core "
         f"{machine['processor']} machine, {machine['accelerator'] or 'no accelerator'} |",
-        f"| optimiser | Muon {recipe['matrix_rate']} for the matrices, AdamW {recipe['other_rate']} for the rest |",
+        f"| optimiser | AdamW, rate {recipe['learning_rate']}, weight decay {recipe['weight_decay']} |",
         f"| loss at the end | {card['final_loss']['prompts_nats']} nats on prompts (weighted), "
         f"{card['final_loss']['text_nats_per_token']} nats a token on text |",
         f"| held-out text | {card['held_out_bits_per_byte']} bits per byte |",

@@ -19,6 +19,7 @@ from torch.nn import functional
 from transformers import GemmaForCausalLM
 
 from ostools.models.training.examples import Example, encode_example, pack_text, pad
+from ostools.models.training.recipe import Recipe
 from ostools.models.training.tokenizer import BOS_ID
 from ostools.tasks.appendix_c import AppendixTask
 
@@ -114,7 +115,7 @@ def _prompts(task: AppendixTask, low: int, high: int, examples: int, tokenizer: 
         lengths = sorted(set(lengths))
     seeds = range(len(lengths))
     return [
-        encode_example(task, task.items(length, seed), tokenizer, 0.0)
+        encode_example(task, task.items(length, seed), tokenizer, Recipe())
         for length, seed in zip(lengths, seeds, strict=True)
     ]
 

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ostools.models.training.recipe import TASK_SHARES, TRAINED_LENGTHS, Recipe
+from ostools.models.training.recipe import LONGEST, TASK_SHARES, Recipe
 from ostools.models.training.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from ostools.tasks.appendix_c import HINT, AppendixTask
 
@@ -76,9 +76,9 @@ def draw_length(longest: int, stream: random.Random) -> int:
     return min(longest, int((longest + 1) ** stream.random()))
 
 
-def encode_example(task: AppendixTask, items: Sequence[str], tokenizer: Tokenizer, template_weight: float) -> Example:
-    """Tokens and weights: the answer counts fully (as a whole, by the root of its length), the paper's own
-    words lightly.
+def encode_example(task: AppendixTask, items: Sequence[str], tokenizer: Tokenizer, recipe: Recipe) -> Example:
+    """Tokens and weights: the answer counts fully (as a whole, by the root of its length), the line around it and
+    the paper's own words lightly.
 
     What cannot be predicted does not count: the sequence, and whether a hint follows (a model that learned
     to expect one would write the hint itself instead of answering).
@@ -89,7 +89,7 @@ def encode_example(task: AppendixTask, items: Sequence[str], tokenizer: Tokenize
     weights = [
         0.0
         if token == BOS_ID or start == hint_at or (start < len(before + sequence) and end > len(before))
-        else template_weight
+        else recipe.template_weight
         for token, (start, end) in zip(prompt.ids, prompt.offsets, strict=True)
     ]
     answer = task.key(items)
@@ -97,7 +97,7 @@ def encode_example(task: AppendixTask, items: Sequence[str], tokenizer: Tokenize
     completion = tokenizer.encode(line, add_special_tokens=False)
     fixed = sum(end <= len(line) - len(answer) for _, end in completion.offsets)
     counted = len(completion.ids) - fixed + 1
-    weights += [template_weight] * fixed + [counted**-0.5] * counted
+    weights += [recipe.line_weight] * fixed + [counted**-0.5] * counted
     return Example((*prompt.ids, *completion.ids, EOS_ID), tuple(weights), len(prompt.ids))
 
 
@@ -111,8 +111,8 @@ def draw_group(recipe: Recipe, group: int, tokenizer: Tokenizer) -> list[list[Ex
     drawn = 0
     while drawn < wanted:
         task = draw_task(stream)
-        length = draw_length(recipe.longest_at(step, TRAINED_LENGTHS[task.name]), stream)
-        pool.append(encode_example(task, draw_items(task, length, stream), tokenizer, recipe.template_weight))
+        length = draw_length(recipe.longest_at(step, LONGEST[task.name]), stream)
+        pool.append(encode_example(task, draw_items(task, length, stream), tokenizer, recipe))
         drawn += len(pool[-1].ids)
     pool.sort(key=lambda example: len(example.ids))
     batches: list[list[Example]] = [[] for _ in range(recipe.steps_per_group)]

@@ -9,7 +9,7 @@ from transformers import GemmaConfig
 
 from ostools.models.training.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE
 
-TRAINED_LENGTHS: dict[str, int] = {
+LONGEST: dict[str, int] = {
     "copy-last": 256,
     "copy-first": 256,
     "copy": 256,
@@ -19,7 +19,7 @@ TRAINED_LENGTHS: dict[str, int] = {
     "count-ones-figure-5": 128,
     "count-word": 64,
 }
-"""The longest sequence, in items, on which each task is trained."""
+"""The longest sequence, in items, on which each task is trained once the curriculum is through."""
 
 TASK_SHARES: dict[str, float] = {
     "copy-last": 1.0,
@@ -38,30 +38,27 @@ TASK_SHARES: dict[str, float] = {
 class Recipe:
     """One training run. Lengths are in tokens unless they say items.
 
-    `matrix_rate` is Muon's learning rate for the matrices of the blocks, `other_rate` AdamW's for embedding
-    and norms.
-
-    The length curriculum raises the longest sequence geometrically from `first_length` items to each task's
-    own limit (`TRAINED_LENGTHS`) over the first `curriculum_share` of the steps. Both rates rise over
-    `warmup_steps`, stay, and fall linearly to zero over the last `decay_share` of the steps.
+    The length curriculum raises the longest sequence geometrically from `first_length` items to each task's own
+    limit (`LONGEST`) over the first `curriculum_steps`. The rate rises over `warmup_steps`, stays, and falls linearly
+    to zero over the last `decay_steps`: until then, a longer run is the same run.
     """
 
     seed: int = 0
-    steps: int = 3000
-    task_tokens: int = 2600
-    text_tokens: int = 1024
-    text_length: int = 256
+    steps: int = 100000
+    task_tokens: int = 1600
+    text_tokens: int = 768
+    text_length: int = 192
     steps_per_group: int = 8
-    matrix_rate: float = 0.02
-    other_rate: float = 2e-3
-    weight_decay: float = 0.01
+    learning_rate: float = 1.5e-3
+    weight_decay: float = 0.05
     gradient_clip: float = 1.0
-    warmup_steps: int = 100
-    decay_share: float = 0.25
-    curriculum_share: float = 0.5
+    warmup_steps: int = 50
+    decay_steps: int = 400
+    curriculum_steps: int = 2500
     first_length: int = 8
     text_loss_weight: float = 0.15
     template_weight: float = 0.02
+    line_weight: float = 0.1
     n_layers: int = 4
     d_model: int = 128
     n_heads: int = 4
@@ -90,13 +87,17 @@ class Recipe:
         )
 
     def schedule_at(self, step: int) -> float:
-        """The share of the learning rates that a step uses (0 is the first step)."""
+        """The share of the learning rate that a step uses (0 is the first step)."""
         warm = (step + 1) / self.warmup_steps
-        left = (self.steps - step) / max(1.0, self.decay_share * self.steps)
+        left = (self.steps - step) / self.decay_steps
         return min(warm, left, 1.0)
 
     def longest_at(self, step: int, limit: int) -> int:
         """The longest sequence, in items, that the curriculum allows at a step for a task with this limit."""
-        progress = min(1.0, step / max(1.0, self.curriculum_share * self.steps))
+        progress = min(1.0, step / self.curriculum_steps)
         first = min(self.first_length, limit)
         return round(first * (limit / first) ** progress)
+
+    def trained_lengths(self) -> dict[str, int]:
+        """The longest sequence, in items, on which each task was trained when the run ended."""
+        return {task: self.longest_at(self.steps - 1, limit) for task, limit in LONGEST.items()}
