@@ -16,7 +16,7 @@ import typer
 from ostools.errors import InputError
 
 # typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
-_UsageError = typer.BadParameter.__mro__[1]
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="ostools",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ostools.errors import InputError
 
@@ -83,12 +83,15 @@ class Result(ABC):
         return self._save_as(target, target.suffix.lower())
 
     def _save_as(self, target: Path, ending: str) -> Path:
+        if ending == ".html":
+            from ostools.reporting.page import chart_page
+
+            page = chart_page(self.plot(), f"ostools: {type(self).__name__.lower()}")
+            return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
         if ending in CHARTS:
             chart = self.plot()
-            options: dict[str, Any] = {"inline": True} if ending == ".html" else {}
-            if ending == ".png":
-                options = {"ppi": 200}
-            return write_atomically(target, lambda part: chart.save(str(part), format=ending[1:], **options))
+            options: dict[str, Any] = {"ppi": 200} if ending == ".png" else {}
+            return write_atomically(target, lambda part: chart.save(str(part), format=cast(Any, ending[1:]), **options))
         table = self.frame.copy()
         table.attrs["ostools"] = self.provenance.as_dict()
         return write_atomically(target, lambda part: self._write_table(table, part, ending))
@@ -99,7 +102,7 @@ class Result(ABC):
         elif ending == ".csv":
             table.to_csv(part, index=False)
         else:
-            rows = json.loads(table.to_json(orient="records", double_precision=15))
+            rows = json.loads(str(table.to_json(orient="records", double_precision=15)))
             part.write_text(json.dumps({"provenance": self.provenance.as_dict(), "rows": rows}, indent=1))
 
 

@@ -96,8 +96,8 @@ def attention_findings(attention: Attention) -> list[str]:
     layer, head = divmod(int(entropy.argmin()), last.shape[1])
     target = int(last[layer, head].argmax())
     said = [
-        f"Measured over all layers and heads, the last token puts {first:.0%} of its attention on the first token and "
-        f"{itself:.0%} on itself (even attention over the {n} tokens would put {1 / n:.1%} on each); a head spreads over "
+        f"Measured over all layers and heads, the last token puts {first:.1%} of its attention on the first token and "
+        f"{itself:.1%} on itself (even attention over the {n} tokens would put {1 / n:.1%} on each); a head spreads over "
         f"{float(spread.median()):.1f} tokens in the median (exponential of the entropy).",
         f"The most concentrated head is layer {layer}, head {head}: {float(last[layer, head, target]):.0%} on token {target} "
         f"“{display_token(attention.tokens[target])}”.",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from ostools.errors import InputError
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
 
 NORM_WORDS = {"l1": "L1", "l2": "L2", "linf": "L∞", "cosine": "cosine"}
 WIDTH, HEIGHT = 240, 190
+PAIRS = {"theorem": "", "one-more-digit": ": one more digit (no theorem)"}
+"""What a panel's title adds for a pair that is not the theorem's."""
 QUANTITIES: dict[str, tuple[str, list[float]]] = {
-    "theorem": ("measured: v against v with its last token repeated", [1, 0]),
-    "one-more-digit": ("measured: one more digit, another pair (no theorem)", [9, 3, 2, 3]),
-    "reference": ("measured in float64: what collapse is read from", [1, 0]),
+    "distance": ("measured distance of the pair (dots where it jumps)", [1, 0]),
+    "reference": ("the same in float64: what collapse is read from", [1, 0]),
     "noise": ("rounding noise of the run in this dtype", [1.5, 2.5]),
     "machine_line": ("machine line: one representable step", [7, 4]),
 }
 """What a collapse chart draws: the legend's words and the dash."""
+JUMPS = 0.08
+"""A curve whose neighbours differ by more than 10^JUMPS (20%) in the median is drawn as dots: a line would only fill a band."""
 
 
 def collapse_chart(
@@ -34,35 +38,39 @@ def collapse_chart(
     per: str = "vector",
     norm: str = "l2",
 ) -> alt.FacetChart:
-    """Distance between the two last-token representations against length, a panel per site and dtype.
+    """Distance between the two last-token representations against length, a panel per site, dtype and kind of pair.
 
-    Each panel holds the measured distance of every pair, the rounding noise of that dtype and its machine line. Whole vectors
-    in L2, of which the theorem speaks, have the float64 distance beside them, thin and grey, and a vertical line at the
-    collapse length where one was reached. Heads (`per`) and seeds are shown by their mean, with a band from least to greatest.
+    Each panel holds the measured distance, the rounding noise of that dtype and its machine line. Whole vectors in L2, of which
+    the theorem speaks, have the float64 distance beside them, thin and grey, and a vertical line at the collapse length where
+    one was reached. Heads (`per`) and seeds are shown by their mean, with a band from the least to the greatest.
     """
     frame = frame_of(result)
     frame = frame[frame["site"].isin(list(sites)) & (frame["per"] == per) & (frame["norm"] == norm)]
     if frame.empty:
         known = frame_of(result)[["site", "per", "norm"]].drop_duplicates().astype(str).agg("/".join, axis=1)
         raise InputError(f"no rows of {'+'.join(sites)}/{per}/{norm} in this result: there are {', '.join(known)}")
-    dtypes = list(dict.fromkeys(frame["dtype"]))
-    order = [f"{site}, {dtype}" for site in sites if (frame["site"] == site).any() for dtype in dtypes]
     whole = per == "vector" and norm == "l2"
-    data = _collapse_rows(frame, result.reference if whole else None)
-    axes.require_finite(data["value"], "a collapse curve")
-    reached = _reached(result, sites, dtypes) if whole else pd.DataFrame()
-    chart = _collapse_layers(data, NORM_WORDS.get(norm, norm), reached).facet(
-        facet=alt.Facet("panel:N", sort=order, title=None), columns=len(dtypes), spacing=22
-    )
+    rows, floor = axes.floored(_collapse_rows(frame, result.reference if whole else None))
+    axes.require_finite(rows["value"], "a collapse curve")
+    dtypes = list(dict.fromkeys(frame["dtype"]))
+    panels = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
+    reached = _reached(result, sites, dtypes) if whole else {}
+    layers = _collapse_layers(rows, floor, NORM_WORDS.get(norm, norm), reached)
+    facet = alt.Facet("panel:N", sort=[panel for panel in panels if (rows["panel"] == panel).any()], title=None)
+    chart = axes.unfolded(layers.facet(facet=facet, columns=len(dtypes), spacing=22), rows)
+    subtitle = [axes.ZERO_NOTE] if (rows["value"] == 0).any() else []
     tasks = ", ".join(sorted(set(map(str, frame["task"]))))
-    subtitle = [axes.ZERO_NOTE] if (data["value"] == 0).any() else []
     title = alt.TitleParams(f"Distance of the last-token representations, {tasks}", subtitle=subtitle)
     return axes.themed(chart.properties(title=title))
 
 
+def _panel(site: str, dtype: str, pair: str) -> str:
+    return f"{site}, {dtype}{PAIRS.get(pair, f': {pair}')}"
+
+
 def _collapse_rows(frame: Frame, reference: Frame | None) -> Frame:
-    """One row per point drawn: panel, length, quantity, value, low, high, the dtype that gives the colour."""
-    keys = ["pair", "length", "tokens", "dtype", "site"]
+    """One row per point drawn: panel, length, quantity, hue (the dtype that gives the colour), value, and the band if any."""
+    keys = ["pair", "length", "dtype", "site"]
     measured = frame.groupby(keys, as_index=False, sort=False, observed=True).agg(
         value=("mean", "mean"),
         low=("minimum", "min"),
@@ -70,104 +78,119 @@ def _collapse_rows(frame: Frame, reference: Frame | None) -> Frame:
         noise=("noise", "mean"),
         machine_line=("machine_line", "mean"),
     )
-    measured = measured.assign(quantity=measured["pair"], hue=measured["dtype"])
-    parts = [measured]
-    # The floors belong to the representation, not to the pair: drawn once, from the pair that the theorem is about.
-    first = "theorem" if (measured["pair"] == "theorem").any() else measured["pair"].iloc[0]
+    measured["hue"] = measured["dtype"]
+    parts = [measured.assign(quantity="distance")]
     for quantity in ("noise", "machine_line"):
-        floor = measured[(measured["pair"] == first) & measured[quantity].notna()]
+        floor = measured[measured[quantity].notna()]
         value = floor[quantity]
         parts.append(floor.assign(value=value, low=value, high=value, quantity=quantity))
     if reference is not None:
-        exact = reference[(reference["pair"] == first) & reference["site"].isin(frame["site"])]
-        exact = exact.groupby(["length", "site"], as_index=False, sort=False).agg(value=("distance", "mean"))
+        exact = reference[reference["site"].isin(frame["site"])]
+        exact = exact.groupby(["pair", "length", "site"], as_index=False, sort=False).agg(value=("distance", "mean"))
         exact = exact.assign(low=exact["value"], high=exact["value"], quantity="reference", hue="float64")
         parts += [exact.assign(dtype=dtype) for dtype in dict.fromkeys(frame["dtype"]) if dtype != "float64"]
     rows = pd.concat(parts, ignore_index=True)
-    return rows.assign(panel=rows["site"] + ", " + rows["dtype"]).drop(
-        columns=["noise", "machine_line", "pair", "tokens"]
-    )
+    names = zip(rows["site"], rows["dtype"], rows["pair"], strict=True)
+    rows["panel"] = [_panel(*map(str, name)) for name in names]
+    rows["dots"] = rows["quantity"].isin(["distance", "reference"]) & rows["panel"].isin(_jumping(rows))
+    # A band is drawn where there is one, if its lower end can stand on the log axis.
+    rows["band"] = (rows["high"] > rows["low"]) & (rows["low"] > 0)
+    needed = ["panel", "length", "quantity", "hue", "value", "dots"]
+    return rows[[*needed, "low", "high", "band"] if bool(np.any(rows["band"])) else needed]
 
 
-def _reached(result: Collapse, sites: Sequence[str], dtypes: Sequence[str]) -> Frame:
-    """Where collapse was reached, in the panels drawn: the greatest length over seeds, if every seed reached it."""
-    table = result.collapse_lengths()
+def _jumping(rows: Frame) -> list[str]:
+    """The panels whose measured curve jumps up and down from one length to the next."""
+    found = []
+    for panel, curve in rows[(rows["quantity"] == "distance") & (rows["value"] > 0)].groupby("panel"):
+        steps = np.abs(np.diff(np.log10(curve.sort_values("length")["value"].to_numpy())))
+        if len(steps) > 30 and float(np.median(steps)) > JUMPS:
+            found.append(str(panel))
+    return found
+
+
+def _reached(result: Collapse, sites: Sequence[str], dtypes: Sequence[str]) -> dict[str, int]:
+    """Where collapse was reached, by panel: the greatest length over seeds, if every seed reached it."""
+    table: Frame = result.collapse_lengths()
     table = table[(table["pair"] == "theorem") & table["site"].isin(list(sites)) & table["dtype"].isin(list(dtypes))]
-    ends = table.groupby(["site", "dtype"])["collapse_length"].agg(lambda found: found.max(skipna=False)).dropna()
-    rows = ends.reset_index()
-    return pd.DataFrame({"panel": rows["site"] + ", " + rows["dtype"], "length": rows["collapse_length"].astype(int)})
+    return {
+        _panel(site, dtype, "theorem"): int(lengths.max())
+        for (site, dtype), lengths in table.groupby(["site", "dtype"])["collapse_length"]
+        if lengths.notna().all()
+    }
 
 
-def _collapse_layers(data: Frame, norm: str, reached: Frame) -> alt.LayerChart:
-    floored, floor = axes.floored(data)
-    lows = floored["low"].where(floored["low"] > 0, floored["shown"])
-    floored = floored.assign(low=lows, band=floored["high"] > floored["low"])
-    hues = [dtype for dtype in theme.COLOURS if dtype in set(floored["hue"])]
-    quantities = [name for name in QUANTITIES if name in set(floored["quantity"])]
-    words = {name: QUANTITIES[name][0] for name in quantities}
-    floored["drawn"] = floored["quantity"].map(words)
-    span = (int(floored["length"].min()), int(floored["length"].max()))
-    kind = "log" if span[0] > 0 and span[1] >= 10 * span[0] else "linear"
-    rounds = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
-    ticks = [value for value in rounds if span[0] <= value <= span[1]] if kind == "log" else alt.Undefined
-    scale, axis = axes.log_axis(pd.concat([floored["shown"], lows]), floor)
-    base = axes.chart(floored).encode(
-        x=alt.X(
-            "length:Q",
-            title="length n (items of the sequence)",
-            scale=alt.Scale(type=kind, domain=list(span), nice=False),
-            axis=alt.Axis(grid=False, format="d", tickMinStep=1, values=ticks),
-        ),
-        y=alt.Y(
-            "shown:Q",
-            title=f"{norm} distance",
-            scale=scale,
-            axis=axis,
-        ),
-        color=alt.Color(
-            "hue:N",
-            scale=alt.Scale(domain=hues, range=[theme.colour(hue) for hue in hues]),
-            legend=alt.Legend(title="dtype", columns=len(hues), symbolStrokeWidth=4),
-        ),
-        detail=["drawn:N"],
+def _collapse_layers(rows: Frame, floor: float | None, norm: str, reached: dict[str, int]) -> alt.LayerChart:
+    has_band = "band" in rows
+    shown = (
+        pd.concat([rows["shown"], rows[rows["band"]]["low"], rows[rows["band"]]["high"]]) if has_band else rows["shown"]
     )
-    dashes = alt.StrokeDash(
-        "drawn:N",
-        scale=alt.Scale(domain=list(words.values()), range=[QUANTITIES[name][1] for name in quantities]),
-        legend=alt.Legend(title=None, columns=1),
+    scale, axis = axes.log_axis(shown, floor)
+    base = axes.chart(rows).encode(
+        x=_length_axis(int(rows["length"].min()), int(rows["length"].max())),
+        y=alt.Y("shown:Q", title=f"{norm} distance", scale=scale, axis=axis),
+        color=_hues(set(rows["hue"])),
+        detail=["quantity:N"],
     )
+    dashes = _dashes(set(rows["quantity"]))
     tooltip = [
         alt.Tooltip("length:Q"),
-        alt.Tooltip("drawn:N", title="what"),
+        alt.Tooltip("quantity:N"),
         alt.Tooltip("hue:N", title="dtype"),
         alt.Tooltip("value:Q", format=".4g"),
     ]
     layers: list[Any] = []
-    if floored["band"].any():
+    if has_band:
         band = base.transform_filter("datum.band").mark_area(opacity=0.18)
         layers.append(band.encode(y=alt.Y("low:Q"), y2="high:Q"))
-    # The reference lies under the dtype's own lines, and thinner.
-    exact = "datum.quantity === 'reference'"
-    layers.append(base.transform_filter(exact).mark_line(strokeWidth=1).encode(strokeDash=dashes))
-    layers.append(base.transform_filter(f"!({exact})").mark_line(strokeWidth=1.5).encode(strokeDash=dashes))
+    # The reference lies under the dtype's own marks, and is thinner.
+    for exact, width, size in (("===", 1.0, 4), ("!==", 1.5, 9)):
+        here = base.transform_filter(f"datum.quantity {exact} 'reference'")
+        layers.append(here.transform_filter("!datum.dots").mark_line(strokeWidth=width).encode(strokeDash=dashes))
+        layers.append(here.transform_filter("datum.dots").mark_circle(size=size, opacity=0.9))
     layers.append(base.mark_circle(size=24, opacity=0).encode(tooltip=tooltip))
     if floor is not None:
         layers.append(axes.zero_marks(base.encode(tooltip=tooltip)))
-    if not reached.empty:
+    if reached:
         layers += _collapse_marks(base, reached)
-    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    layered: Any = alt.layer(*layers)
+    return layered.properties(width=WIDTH, height=HEIGHT)
 
 
-def _collapse_marks(base: alt.Chart, reached: Frame) -> list[alt.Chart]:
+def _length_axis(first: int, last: int) -> alt.X:
+    """Logarithmic where the lengths span a factor of ten, with ticks at 1, 2, 5, 10, ..."""
+    kind = "log" if last >= 10 * first else "linear"
+    rounds = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
+    ticks = [value for value in rounds if first <= value <= last] if kind == "log" else alt.Undefined
+    return alt.X(
+        "length:Q",
+        title="length n (items of the sequence)",
+        scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False),
+        axis=alt.Axis(grid=False, format="d", tickMinStep=1, values=ticks),
+    )
+
+
+def _hues(dtypes: set[str]) -> alt.Color:
+    known = [dtype for dtype in theme.COLOURS if dtype in dtypes]
+    scale = alt.Scale(domain=known, range=[theme.colour(dtype) for dtype in known])
+    return alt.Color("hue:N", scale=scale, legend=alt.Legend(title="dtype", columns=len(known), symbolStrokeWidth=4))
+
+
+def _dashes(quantities: set[str]) -> alt.StrokeDash:
+    known = [name for name in QUANTITIES if name in quantities]
+    legend = alt.Legend(title=None, columns=1, labelExpr=axes.lookup(known, [QUANTITIES[name][0] for name in known]))
+    scale = alt.Scale(domain=known, range=[QUANTITIES[name][1] for name in known])
+    return alt.StrokeDash("quantity:N", scale=scale, legend=legend)
+
+
+def _collapse_marks(base: alt.Chart, reached: dict[str, int]) -> list[alt.Chart]:
     """A vertical line at the collapse length of each panel, with the length beside it."""
-    marks = {panel: length for panel, length in zip(reached["panel"], reached["length"], strict=True)}
-    at = f"indexof({theme.safe_json(list(marks))}, datum.panel)"
+    at = f"indexof({theme.safe_json(list(reached))}, datum.panel)"
     # One row a panel, out of the rows that the panel already has: a facet's layers share their data.
-    here = base.transform_filter(f"{at} >= 0 && datum.length === {theme.safe_json(list(marks.values()))}[{at}]")
-    here = here.transform_filter("datum.quantity === 'theorem'")
+    here = base.transform_filter(f"{at} >= 0 && datum.length === {theme.safe_json(list(reached.values()))}[{at}]")
+    here = here.transform_filter("datum.quantity === 'distance'")
     x = alt.X("length:Q")
     rule = here.mark_rule(strokeWidth=1, opacity=0.8).encode(x=x, y=alt.Undefined, detail=alt.Undefined)
-    text = here.transform_calculate(words="'collapse from n = ' + datum.length").mark_text(
-        align="right", baseline="bottom", dx=-4, fontSize=10
-    )
+    words = here.transform_calculate(words="'collapse from n = ' + datum.length")
+    text = words.mark_text(align="right", baseline="bottom", dx=-4, fontSize=10)
     return [rule, text.encode(x=x, y=alt.value(HEIGHT - 5), text="words:N", detail=alt.Undefined)]

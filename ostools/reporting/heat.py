@@ -42,4 +42,5 @@ def attention_chart(attention: Attention) -> alt.Chart:
         )
     )
     height = max(120, min(12 * len(heads), 480))
+    chart = axes.unfolded(chart, data)
     return axes.themed(chart.properties(title="Attention of the last token", width=620, height=height))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ostools.reporting import theme
 
@@ -70,7 +71,8 @@ def library() -> Script:
     """Vega, Vega-Lite and Vega-Embed out of vl-convert, one classic script."""
     import vl_convert
 
-    return Script(vl_convert.javascript_bundle().replace("\r", ""))
+    bundle: Callable[..., str] = vl_convert.javascript_bundle
+    return Script(bundle().replace("\r", ""))
 
 
 @lru_cache(maxsize=1)
@@ -88,6 +90,7 @@ def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] =
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["sentence"] = sentence
     running = (library(), drawing(), *scripts)
     hashes = " ".join(dict.fromkeys(script.policy for script in running))
     policy = (
@@ -95,6 +98,13 @@ def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] =
         "base-uri 'none'; form-action 'none'"
     )
     return environment.get_template(template).render(**values, policy=policy, scripts=running)
+
+
+def sentence(text: str) -> Markup:
+    """A finding as HTML: escaped, then `names` in code and powers raised."""
+    escaped = str(escape(text))
+    raised = re.sub(r"\^(-?\d+(?:\.\d+)?)", r"<sup>\1</sup>", escaped)
+    return Markup(re.sub(r"`([^`<>]*)`", r"<code>\1</code>", raised))  # escaped before the tags were put in
 
 
 def chart_page(chart: alt.TopLevelMixin, title: str) -> str:

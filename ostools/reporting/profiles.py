@@ -66,7 +66,19 @@ def path_rows(frame: Frame) -> Frame:
 def _profiles(rows: Frame, title: str) -> alt.VConcatChart:
     """One panel per norm, one line per name, over the positions."""
     axes.require_finite(rows["value"], "a profile")
-    data = pd.DataFrame(
+    data: Frame = _drawn(rows)
+    legend = _legend(data)
+    tokens = data.drop_duplicates("position").sort_values("position")["token"].tolist()
+    norms = [norm for norm in NORMS if norm in set(data["norm"])]
+    panels = [_profile_panel(data[data["norm"] == norm], norm, legend, tokens, norm == norms[-1]) for norm in norms]
+    subtitle = [axes.ZERO_NOTE] if 0.0 in set(data["value"]) else []
+    chart = alt.vconcat(*panels, title=alt.TitleParams(title, subtitle=subtitle), spacing=18)
+    return axes.themed(chart.resolve_scale(color="shared", strokeDash="shared"))
+
+
+def _drawn(rows: Frame) -> Frame:
+    """What the chart needs of the rows, the tokens fit to be shown."""
+    return pd.DataFrame(
         {
             "position": rows["position"].astype(int),
             "token": [theme.inert(theme.display_token(str(token))) for token in rows["token"]],
@@ -80,13 +92,6 @@ def _profiles(rows: Frame, title: str) -> alt.VConcatChart:
             "value": rows["value"].astype(float),
         }
     )
-    legend = _legend(data)
-    tokens = data.drop_duplicates("position").sort_values("position")["token"].tolist()
-    norms = [norm for norm in (*NORMS, *sorted(set(data["norm"]) - set(NORMS))) if (data["norm"] == norm).any()]
-    panels = [_profile_panel(data[data["norm"] == norm], norm, legend, tokens, norm == norms[-1]) for norm in norms]
-    subtitle = [axes.ZERO_NOTE] if (data["value"] == 0).any() else []
-    chart = alt.vconcat(*panels, title=alt.TitleParams(title, subtitle=subtitle), spacing=18)
-    return axes.themed(chart.resolve_scale(color="shared", strokeDash="shared"))
 
 
 def _legend(data: Frame) -> dict[str, Any]:
@@ -111,7 +116,7 @@ def _legend(data: Frame) -> dict[str, Any]:
 
 
 def _profile_panel(data: Frame, norm: str, legend: dict[str, Any], tokens: list[str], last: bool) -> alt.LayerChart:
-    floored, floor = axes.floored(data)
+    floored, floor = axes.floored(data.drop(columns=["kind", "name", "norm"]))
     scale, axis = axes.log_axis(floored["shown"], floor)
     y = alt.Y("shown:Q", title=NORMS.get(norm, norm), scale=scale, axis=axis)
     tooltip = [
@@ -127,7 +132,7 @@ def _profile_panel(data: Frame, norm: str, legend: dict[str, Any], tokens: list[
     layers.append(base.mark_circle(size=16, opacity=0.9 if len(tokens) <= _TOKENS_ON_AXIS else 0))
     if floor is not None:
         layers.append(axes.zero_marks(base))
-    return alt.layer(*layers).properties(width=620, height=260)
+    return axes.unfolded(alt.layer(*layers), floored).properties(width=620, height=260)
 
 
 def _position_axis(tokens: list[str], labelled: bool) -> alt.X:

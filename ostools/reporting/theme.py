@@ -39,10 +39,10 @@ COLOURS: dict[str, str] = {
     "local-full": "#5878d8",
     "edge-full": "#7a6fd0",
     # the paper's forms
-    "proof": "#a352c2",
-    "theorem-5.1": "#c2478f",
-    "theorem-b5": "#d14a6a",
-    "multi-head": "#94669f",
+    "proof": "#9a48d0",
+    "theorem-5.1": "#2a86a8",
+    "theorem-b5": "#d0386b",
+    "multi-head": "#7d8a1f",
     # predictions
     "second-moment": "#b07400",
     "second-moment-diagonal": "#8f7d00",

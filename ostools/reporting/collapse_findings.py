@@ -1,0 +1,183 @@
+"""What collapse curves say: does the distance fall, where does a dtype stop, what would the model say?
+
+The thresholds behind the words stand here. A curve that does not fall is said not to, and a collapse length that was
+not reached is said not to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ostools import tasks
+from ostools.reporting.frames import Column, Frame, frame_of
+from ostools.reporting.words import number, ratio
+
+if TYPE_CHECKING:
+    from ostools.measure import Collapse
+
+HALVED, STEADY = 0.5, 0.8
+"""The median of a curve's last quarter, as a share of its first quarter's: to HALVED it falls, from STEADY on it does not."""
+FEW = 8
+"""With fewer lengths than this no trend is claimed."""
+POWER_LAW = 0.8
+"""A power of n is named where the log-log fit explains at least this share of the variance."""
+
+
+def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None) -> list[str]:
+    """The paragraphs under a collapse curve, at y in L2; `trained`: the longest trained length by task, from a card."""
+    rows = _whole(frame_of(result), "y")
+    theorem = rows[rows["pair"] == "theorem"]
+    said = []
+    if not theorem.empty:
+        said.append(_fall(reference_curve(result)))
+        said += [_stop(theorem, dtype, collapse_length(result, dtype)) for dtype in dict.fromkeys(theorem["dtype"])]
+        said.append(_answers(_whole(frame_of(result), "logits")))
+    return [*said, *_one_more_digit(result), *_beyond(rows, trained)]
+
+
+def collapse_summary(results: Sequence[Collapse]) -> list[str]:
+    """Two sentences over all tasks: on which of them the distance falls, and where each dtype gives up."""
+    falls: dict[str, list[str]] = {}
+    ends: dict[str, dict[str, list[str]]] = {}
+    for result in results:
+        curve = reference_curve(result)
+        if len(curve) < FEW:
+            continue
+        name, change = str(frame_of(result)["task"].iloc[0]), fall_ratio(curve)
+        verdict = "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
+        falls.setdefault(verdict, []).append(f"{name} ({number(change)})")
+        for dtype in set(frame_of(result)["dtype"]) - {"float64"}:
+            reached = collapse_length(result, dtype)
+            where = f"not reached by n = {curve.index[-1]}" if reached is None else f"from n = {reached}"
+            ends.setdefault(dtype, {}).setdefault(where, []).append(name)
+    if not falls:
+        return []
+    verdicts = "; ".join(f"it {verdict} on {', '.join(names)}" for verdict, names in falls.items())
+    stops = ". ".join(
+        f"In {dtype}: {'; '.join(f'{where} on {_names(names, len(results))}' for where, names in found.items())}"
+        for dtype, found in sorted(ends.items(), key=lambda item: item[0] != "float32")
+    )
+    return [
+        "Collapse, measured in float64 as the median distance over the last quarter of the lengths against the first quarter "
+        f"(1 would be no change): {verdicts}.",
+        f"Precision, the length from which that distance is below a dtype's rounding noise. {stops}.",
+    ]
+
+
+def _names(names: Sequence[str], total: int) -> str:
+    return f"all {total} tasks" if len(names) == total > 1 else ", ".join(names)
+
+
+def reference_curve(result: Collapse, pair: str = "theorem", site: str = "y") -> Column:
+    """The float64 L2 distance by length, the mean over seeds."""
+    table: Frame = result.reference
+    chosen = table[(table["pair"] == pair) & (table["site"] == site)]
+    return chosen.groupby("length")["distance"].mean().sort_index()
+
+
+def fall_ratio(curve: Column) -> float:
+    """Median of the last quarter of the lengths over the median of the first quarter."""
+    quarter = max(2, len(curve) // 4)
+    return ratio(float(curve.iloc[-quarter:].median()), float(curve.iloc[:quarter].median()))
+
+
+def collapse_length(result: Collapse, dtype: str) -> int | None:
+    """The collapse length of the theorem pair at y in a dtype: the greatest over seeds, None where a seed did not reach it."""
+    table: Frame = result.collapse_lengths()
+    table = table[(table["dtype"] == dtype) & (table["site"] == "y") & (table["pair"] == "theorem")]
+    reached = table["collapse_length"]
+    return None if table.empty or bool(reached.isna().any()) else int(reached.max())
+
+
+def _whole(rows: Frame, site: str) -> Frame:
+    return rows[(rows["site"] == site) & (rows["per"] == "vector") & (rows["norm"] == "l2")]
+
+
+def _fall(curve: Column) -> str:
+    first, last = float(curve.iloc[0]), float(curve.iloc[-1])
+    span = (
+        "Measured in float64, the L2 distance between y of the sequence and y of the sequence with its last token repeated "
+        f"goes from {number(first)} at n = {curve.index[0]} to {number(last)} at n = {curve.index[-1]}"
+    )
+    if len(curve) < FEW:
+        return f"{span}; with {len(curve)} lengths no trend is claimed."
+    change = fall_ratio(curve)
+    share = f"the median of the last quarter of the lengths is {number(change)} times that of the first quarter"
+    if change <= HALVED:
+        return f"{span}: it falls, {share}{_rate(curve)}."
+    if change < STEADY:
+        return f"{span}: it falls little, {share}; that is no collapse over these lengths."
+    return (
+        f"{span}: it does not fall, {share}; what Theorem 4.2 describes is not seen on this prompt over these lengths."
+    )
+
+
+def _rate(curve: Column) -> str:
+    """The power law that fits the curve best, where one fits."""
+    curve = curve[curve > 0]
+    x, y = np.log(curve.index.to_numpy(dtype=float)), np.log(curve.to_numpy(dtype=float))
+    if len(x) < FEW or np.ptp(y) == 0:
+        return ""
+    slope = float(np.polyfit(x, y, 1)[0])
+    fit = float(np.corrcoef(x, y)[0, 1] ** 2)
+    return f", about as n^{slope:.2f} (R² {fit:.2f})" if fit >= POWER_LAW else ", by no clear power of n"
+
+
+def _stop(rows: Frame, dtype: str, length: int | None) -> str:
+    """Where the distance as measured in a dtype ends, in steps of the dtype and against the noise of the run."""
+    here = rows[rows["dtype"] == dtype]
+    tail = here[here["length"] >= here["length"].quantile(0.75)]
+    end = (
+        f"In {dtype}, over the last quarter of the lengths, the measured distance is in the median "
+        f"{number(float(tail['ulps'].median()))} representable steps"
+    )
+    if dtype == "float64":
+        return f"{end}."
+    noise = number(ratio(float(tail["mean"].median()), float(tail["noise"].median())))
+    end = f"{end} and {noise} times the rounding noise of the run"
+    if length is None:
+        return f"{end}; collapse in {dtype} was not reached by n = {int(here['length'].max())}."
+    return f"{end}; the float64 distance lies below that noise from n = {length} on, the collapse length in {dtype}."
+
+
+def _answers(rows: Frame) -> str:
+    """What the model itself would say of the two sequences."""
+    rows = rows[rows["pair"] == "theorem"]
+    parts = []
+    for dtype, here in rows.groupby("dtype", sort=False):
+        same, identical = int(here["same_top_token"].sum()), int(here["identical_logits"].sum())
+        bits = f" (bit-identical logits at {identical})" if identical else ""
+        parts.append(f"in {dtype} at {same} of {len(here)} lengths{bits}")
+    return (
+        f"The most likely next token is the same for both sequences {', '.join(parts)}; their next-token distributions "
+        f"differ by at most {number(float(rows['total_variation'].max()))} in L1 (2 would be disjoint)."
+    )
+
+
+def _one_more_digit(result: Collapse) -> list[str]:
+    other, theorem = reference_curve(result, "one-more-digit"), reference_curve(result)
+    if other.empty:
+        return []
+    said = (
+        "The pair with one more digit is another question: its prompts may differ by two tokens and end in different "
+        f"ones, so no theorem applies. Its measured distance has a median of {number(float(other.median()))}"
+    )
+    if theorem.empty:
+        return [f"{said}."]
+    beside = float(theorem.median())
+    return [f"{said}, {number(ratio(float(other.median()), beside))} times the theorem pair's {number(beside)}."]
+
+
+def _beyond(rows: Frame, trained: Mapping[str, int] | None) -> list[str]:
+    name = "" if rows.empty else str(rows["task"].iloc[0])
+    longest = (trained or {}).get(tasks.get(name).form.name) if name in tasks.FIGURE_5 else None
+    if longest is None:
+        return []
+    if int(rows["length"].max()) <= longest:
+        return [f"All of these lengths lie inside what the model was trained on (up to {longest})."]
+    return [
+        f"The model was trained on this prompt up to n = {longest}: what lies beyond says little about over-squashing."
+    ]
