@@ -136,7 +136,6 @@ def _read_config(directory: Path, family: Family) -> PreTrainedConfig:
         text = config.get_text_config()
         text.tie_word_embeddings = config.tie_word_embeddings
         config = text
-    config.architectures = [family.module]
     return config
 
 
@@ -170,7 +169,7 @@ def _read_weights(directory: Path, family: Family, config: PreTrainedConfig, dty
     for parameter in module.parameters():
         # Until now the file itself, mapped into memory: writing to it would change the model, cutting it would crash.
         parameter.data = parameter.detach().clone()
-    return module.eval().requires_grad_(False)
+    return module.eval()
 
 
 def _bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -9,11 +10,22 @@ import pytest
 import torch
 from huggingface_hub import errors as hub_errors
 from safetensors.torch import load_file, save_file
+from transformers import Gemma3ForConditionalGeneration
+from transformers.utils import logging
 
 from ostools.errors import InputError
 from ostools.models import context_length, describe, encode, load_model
 from ostools.models.sources import EMBEDDED_DIRECTORY
-from tests.checkpoints import FAMILIES, STORIES, Family, edit_config, make_model, write_checkpoint
+from tests.checkpoints import (
+    FAMILIES,
+    STORIES,
+    Family,
+    edit_config,
+    make_config,
+    make_model,
+    write_checkpoint,
+    write_tokenizer,
+)
 
 IDS = torch.randint(6, 262, (1, 40), generator=torch.Generator().manual_seed(7))
 
@@ -72,12 +84,25 @@ def test_a_loaded_model_is_raw_frozen_and_silent(
     assert model.tokenizer is not None
 
 
-def test_a_load_leaves_the_users_logging_as_it_was(tmp_path: Path) -> None:
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    load_model(write_checkpoint(tmp_path, "llama"))
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (level, bars)
+@pytest.mark.parametrize("bars", [True, False])
+def test_a_load_leaves_the_users_logging_as_it_was(bars: bool, tmp_path: Path) -> None:
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    switch = {True: logging.enable_progress_bar, False: logging.disable_progress_bar}
+    try:
+        logging.set_verbosity_info()
+        switch[bars]()
+        write_checkpoint(tmp_path, "llama")
+        load_model(tmp_path)
+        (tmp_path / "model.safetensors").write_bytes(b"")
+        with pytest.raises(InputError):
+            load_model(tmp_path)
+        assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (
+            logging.get_log_levels_dict()["info"],
+            bars,
+        )
+    finally:
+        logging.set_verbosity(before[0])
+        switch[before[1]]()
 
 
 def test_the_bridges_own_encoding_knows_whether_the_tokenizer_adds_a_bos(tmp_path: Path) -> None:
@@ -116,6 +141,25 @@ def test_the_text_part_of_a_multimodal_model_is_exact_and_installs_nothing(
     model = load_model(tmp_path)
     assert describe(model).architecture == "Gemma3ForCausalLM"
     assert torch.equal(model(IDS), make_model("gemma3-multimodal")(IDS).logits)
+
+
+def test_an_untied_multimodal_model_keeps_its_output_layer(tmp_path: Path) -> None:
+    config = make_config("gemma3-multimodal")
+    config.tie_word_embeddings = False
+    own = Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        own.lm_head.weight.copy_(torch.randn(own.lm_head.weight.shape, generator=torch.Generator().manual_seed(0)))
+    own.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(load_model(tmp_path)(IDS), own(IDS).logits)
+
+
+def test_a_tied_multimodal_model_is_tied_whatever_its_text_part_says(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma3-multimodal")
+    text = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    edit_config(tmp_path, text_config=text | {"tie_word_embeddings": False})
+    assert torch.equal(load_model(tmp_path)(IDS), make_model("gemma3-multimodal")(IDS).logits)
 
 
 def test_both_spellings_of_multimodal_keys_load(tmp_path: Path) -> None:
