@@ -78,7 +78,7 @@ def _head(card: Mapping[str, Any]) -> list[str]:
         f"{machine['processor']} machine, {machine['accelerator'] or 'no accelerator'} |",
         f"| optimiser | AdamW, rate {recipe['learning_rate']}, weight decay {recipe['weight_decay']} |",
         f"| loss at the end | {card['final_loss']['prompts_nats']} nats on prompts (weighted), "
-        f"{card['final_loss']['text_nats_per_token']} nats a token on text |",
+        f"{card['final_loss']['text_nats_per_token']} nats a token on text (with its repeats) |",
         f"| held-out text | {card['held_out_bits_per_byte']} bits per byte |",
         f"| versions | {', '.join(f'{name} {version}' for name, version in card['versions'].items())} |",
         f"| text | {text['bytes']:,} bytes, sha256 `{text['sha256']}` |",
@@ -102,8 +102,9 @@ def _data(card: Mapping[str, Any]) -> list[str]:
         "## Data",
         "",
         f"Plain text: {text['paragraphs']:,} paragraphs of prose from the docstrings of {packages} (all under BSD "
-        f"licences), {text['held_out_paragraphs']:,} of them held out. Prompts are generated; half of the prompts for one "
-        "digit carry the paper's hint, a third of the prompts on digits a comma after every third digit, a tenth of "
+        f"licences), {text['held_out_paragraphs']:,} of them held out; {card['recipe']['repeat_share']:.0%} of "
+        f"the blocks of {card['recipe']['text_length']} tokens say their first half twice. Prompts are generated; "
+        "half of the prompts for one digit carry the paper's hint, a third of the prompts on digits a comma after every third digit, a tenth of "
         "the copying prompts interleaved zeros and ones.",
         "",
         "| task | longest trained sequence (items) | share of prompts |",

@@ -145,11 +145,18 @@ def pack_text(paragraphs: Sequence[str], tokenizer: Tokenizer) -> Int[Tensor, " 
 
 
 def draw_text(recipe: Recipe, step: int, text: Int[Tensor, " corpus"]) -> Int[Tensor, "batch pos"]:
-    """Blocks of plain text from random places, each after a `<bos>`."""
-    rows = max(1, recipe.text_tokens // recipe.text_length)
+    """Blocks of plain text from random places, each after a `<bos>`; some say their first half twice.
+
+    Repeated text teaches to look up what followed the last time, in few steps and at every token. The copying prompts
+    need that, and alone, with one answer each, they hardly teach it.
+    """
+    rows, width = max(1, recipe.text_tokens // recipe.text_length), recipe.text_length - 1
     generator = np.random.default_rng([recipe.seed, 1, step])
-    starts = generator.integers(0, len(text) - recipe.text_length, rows)
-    blocks = torch.stack([text[start : start + recipe.text_length - 1] for start in starts.tolist()])
+    starts = generator.integers(0, len(text) - width, rows)
+    blocks = torch.stack([text[start : start + width] for start in starts.tolist()])
+    repeated = torch.from_numpy(generator.random(rows) < recipe.repeat_share)
+    half = width // 2
+    blocks[repeated, width - half :] = blocks[repeated, :half]
     return torch.cat([torch.full((rows, 1), BOS_ID), blocks], dim=1)
 
 

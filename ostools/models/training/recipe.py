@@ -46,8 +46,9 @@ class Recipe:
     seed: int = 0
     steps: int = 100000
     task_tokens: int = 1600
-    text_tokens: int = 768
-    text_length: int = 192
+    text_tokens: int = 772
+    text_length: int = 193
+    repeat_share: float = 0.5
     steps_per_group: int = 8
     learning_rate: float = 1.5e-3
     weight_decay: float = 0.05
