@@ -21,7 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools import tasks
 from ostools.errors import InputError
-from ostools.measure.pair_distances import Measured, pair_columns, require_finite
+from ostools.measure.pair_distances import Measured, pair_columns, require_finite, vector_distances
 from ostools.measure.prefixes import Route, Unembedding, last_rows, route, separate_rows
 from ostools.measure.prompt_sets import PromptSet
 from ostools.measure.prompts import Progress
@@ -81,7 +81,9 @@ class Collapse(Result):
         float64 is the reference, and has no row.
         """
         vectors = self.frame.query(f"per == 'vector' and norm == 'l2' and dtype != '{REFERENCE}'")
-        joined = vectors.merge(self.reference, on=_CURVE, validate="many_to_one").sort_values(by="length", kind="stable")
+        joined = vectors.merge(self.reference, on=_CURVE, validate="many_to_one").sort_values(
+            by="length", kind="stable"
+        )
         rows = []
         for key, group in joined.groupby(["task", "pair", "seed", "dtype", "site"], sort=False):
             *curve, site = key  # pyright: ignore[reportGeneralTypeIssues]
@@ -131,8 +133,10 @@ def collapse(
     _check_model(model)
     run = _Run(model, task, [PromptSet.build(model, task, wanted, seed) for seed in seeds], progress, names)
     references = run.measure(REFERENCE)
-    tables = [run.table(run.measure(name), references, name) for name in names if name != REFERENCE]
-    reference_table = run.table(references, None, REFERENCE)
+    tables = [
+        run.table(references, None, name) if name == REFERENCE else run.table(run.measure(name), references, name)
+        for name in names
+    ]
     provenance = Provenance.collect(
         model,
         max((prompts.longest() for prompts in run.sets), key=len),
@@ -146,10 +150,7 @@ def collapse(
         route_reason=run.way.reason,
         difference_from_separate_pass=run.differences,
     )
-    tables += [reference_table] if REFERENCE in names else []
-    curves = reference_table.query("per == 'vector' and norm == 'l2'").reset_index(drop=True)
-    curves = curves[_CURVE].assign(distance=curves["mean"])
-    return Collapse(pd.concat(tables, ignore_index=True), provenance, curves)
+    return Collapse(pd.concat(tables, ignore_index=True), provenance, run.curves(references))
 
 
 class _Run:
@@ -207,6 +208,16 @@ class _Run:
             for column in COLUMNS
         }
         return pd.DataFrame(table).astype(_KINDS)
+
+    def curves(self, references: list[Measured]) -> pd.DataFrame:
+        """The float64 distances that collapse lengths are read from."""
+        parts = []
+        for prompts, here in zip(self.sets, references, strict=True):
+            same = {name: values for name, values in prompts.columns().items() if name != "tokens"}
+            for site, found in vector_distances(here, prompts.first, prompts.second).items():
+                columns = same | {"task": self.task.name, "site": site, "distance": found}
+                parts.append(pd.DataFrame(columns, columns=pd.Index([*_CURVE, "distance"])))
+        return pd.concat(parts, ignore_index=True)
 
 
 def _measured(model: TransformerBridge, prompts: PromptSet, way: Route, what: str) -> tuple[Measured, float]:

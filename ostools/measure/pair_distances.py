@@ -22,6 +22,7 @@ _CHUNK = 1 << 22  # numbers in one float64 chunk: 32 MB
 _NA = float("nan")
 
 # (site, per): where a distance is taken, and of what: the whole vector, or pieces with their mean, minimum, maximum.
+VECTOR_SITES = ("residual", "y", "logits")
 VECTOR, HEAD_CHUNK, HEAD_OUTPUT = "vector", "head-chunk", "head-output"
 Columns = dict[str, np.ndarray]
 Heads = Float[Tensor, "head d_head d_model"]
@@ -63,7 +64,7 @@ def pair_columns(
     noise is not known (NA).
     """
     n_heads = int(here.w_o.shape[0])
-    for site in ("residual", "y", "logits", "attention"):
+    for site in (*VECTOR_SITES, "attention"):
         step = max(1, _CHUNK // here.width(site))
         parts: dict[tuple[str, str], list[Columns]] = {}
         for start in range(0, len(first), step):
@@ -75,6 +76,21 @@ def pair_columns(
                     parts.setdefault((per, norm), []).append(columns | said)
         for (per, norm), chunks in parts.items():
             yield site, per, norm, {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+
+def vector_distances(
+    here: Measured, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+) -> dict[str, Float[np.ndarray, " pair"]]:
+    """The L2 distance of the whole vectors of each pair, by site: what a collapse length is read from."""
+    found = {}
+    for site in VECTOR_SITES:
+        step = max(1, _CHUNK // here.width(site))
+        parts = []
+        for start in range(0, len(first), step):
+            v, v_star = (here.at(site, index[start : start + step]) for index in (first, second))
+            parts.append(distances.distance(v.double(), v_star.double(), "l2"))
+        found[site] = torch.cat(parts).cpu().numpy()
+    return found
 
 
 # v, v* and float64's v (None: not known), in float64; [pair, piece, d], or [pair, d] for a vector not cut yet.

@@ -4,6 +4,7 @@ from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import AppendixTask as AppendixTask
 from ostools.tasks.figure5 import FIGURE_5 as FIGURE_5
 from ostools.tasks.figure5 import CollapseTask as CollapseTask
+from ostools.tasks.figure5 import ItemsAs as ItemsAs
 from ostools.tasks.figure5 import figure_5a as figure_5a
 from ostools.tasks.figure5 import figure_5b as figure_5b
 from ostools.tasks.figure5 import figure_5c as figure_5c
@@ -19,6 +20,7 @@ __all__ = [
     "AppendixTask",
     "CollapseTask",
     "Encoder",
+    "ItemsAs",
     "Pair",
     "figure_5a",
     "figure_5b",

@@ -6,7 +6,7 @@ a space, some tokenizers would give the first digit another token than the other
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,13 +46,9 @@ class CollapseTask:
         """Whether the sequence depends on the seed."""
         return self.form.uniform
 
-    def pieces(self, length: int, seed: int = 0) -> tuple[str, ...]:
-        """The `length` digits with what is inserted between them."""
-        return insert(self.mitigation, self.form.items(length, seed))
-
     def text(self, length: int, seed: int = 0) -> str:
         """The prompt with a sequence of `length` digits."""
-        return self.question + "".join(self.pieces(length, seed))
+        return self.question + "".join(insert(self.mitigation, self.form.items(length, seed)))
 
     @property
     def question(self) -> str:
@@ -67,9 +63,8 @@ class CollapseTask:
         wanted = set(lengths)
         if "one-more-digit" in self.kinds:
             wanted |= {length + 1 for length in lengths}
-        ids = self._ids(encoder, sorted(wanted), seed)
-        if self.items == "text":
-            self._check_repeats(encoder, lengths, seed, ids)
+        items = {length: self.form.items(length, seed) for length in sorted(wanted)}
+        ids = self._ids_of_text(encoder, items, lengths) if self.items == "text" else self._ids_of_items(encoder, items)
         for length in lengths:
             for kind in self.kinds:
                 if kind == "theorem":
@@ -77,27 +72,28 @@ class CollapseTask:
                 else:
                     yield Pair(kind, length, ids[length], ids[length + 1])
 
-    def _ids(self, encoder: Encoder, lengths: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
-        if self.items == "text":
-            encoded = encoder.ids([self.text(length, seed) for length in lengths])
-            return dict(zip(lengths, encoded, strict=True))
-        sequences = {length: self.pieces(length, seed) for length in lengths}
-        items = {item for length in lengths for item in self.form.items(length, seed)}
-        known = _item_ids(encoder, self.question, items, {piece for s in sequences.values() for piece in s} - items)
-        (question,) = encoder.ids([self.question])
-        return {length: (*question, *(known[piece] for piece in pieces)) for length, pieces in sequences.items()}
-
-    def _check_repeats(
-        self, encoder: Encoder, lengths: Sequence[int], seed: int, ids: dict[int, tuple[int, ...]]
-    ) -> None:
-        """The text with its last digit once more has to be tokenized into v*."""
-        last = {length: self.form.items(length, seed)[-1] for length in lengths}
-        texts = {length: self.text(length, seed) for length in lengths}
-        extended = encoder.ids([texts[length] + last[length] for length in lengths])
-        for length, found in zip(lengths, extended, strict=True):
+    def _ids_of_text(
+        self, encoder: Encoder, items: Mapping[int, tuple[str, ...]], lengths: Sequence[int]
+    ) -> dict[int, tuple[int, ...]]:
+        """Each prompt tokenized whole; and with its last digit once more, the text has to be tokenized into v*."""
+        texts = {length: self.question + "".join(insert(self.mitigation, digits)) for length, digits in items.items()}
+        repeated = {length: texts[length] + items[length][-1] for length in lengths}
+        distinct = list(dict.fromkeys([*texts.values(), *repeated.values()]))
+        ids = dict(zip(distinct, encoder.ids(distinct), strict=True))
+        for length in lengths:
+            text = texts[length]
             require_no_merge(
-                encoder, f"{self.name} at length {length}", texts[length], last[length], ids[length], found
+                encoder, f"{self.name} at length {length}", items[length][-1], ids[text], ids[repeated[length]]
             )
+        return {length: ids[text] for length, text in texts.items()}
+
+    def _ids_of_items(self, encoder: Encoder, items: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[int, ...]]:
+        """The question, and each digit and separator by its own id."""
+        pieces = {length: insert(self.mitigation, digits) for length, digits in items.items()}
+        digits = set().union(*items.values())
+        known = _item_ids(encoder, self.question, digits, set().union(*pieces.values()) - digits)
+        (question,) = encoder.ids([self.question])
+        return {length: (*question, *(known[piece] for piece in parts)) for length, parts in pieces.items()}
 
 
 def _item_ids(encoder: Encoder, question: str, items: set[str], inserted: set[str]) -> dict[str, int]:

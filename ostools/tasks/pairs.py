@@ -65,12 +65,10 @@ def theorem_pair(length: int, ids: tuple[int, ...]) -> Pair:
     return Pair("theorem", length, ids, (*ids, ids[-1]))
 
 
-def require_no_merge(
-    encoder: Encoder, what: str, text: str, item: str, ids: Sequence[int], extended: Sequence[int]
-) -> None:
+def require_no_merge(encoder: Encoder, what: str, item: str, ids: Sequence[int], extended: Sequence[int]) -> None:
     """Refuse a tokenizer that merges the repeated `item`: say what became of it, and offer the pair on ids.
 
-    `ids` and `extended` are its tokens of `text` and of `text + item`.
+    `ids` are the tokens of a prompt that ends in `item`, `extended` those of the same text with `item` once more.
     """
     if repeats_last(ids, extended):
         return

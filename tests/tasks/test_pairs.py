@@ -1,0 +1,169 @@
+"""Pairs on token ids: the proof, tokenizers that merge, and Figure 5's prompts word for word."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ostools import tasks
+from ostools.errors import InputError
+from ostools.tasks import AppendixTask, Pair, theorem_pair
+from ostools.tasks.pairs import repeats_last
+
+
+@dataclass(frozen=True)
+class Characters:
+    """A tokenizer by hand: one token a character, except the `merges`, taken greedily, longest first."""
+
+    merges: tuple[str, ...] = ()
+
+    def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        pieces = sorted(self.merges, key=len, reverse=True)
+        pattern = re.compile("|".join([*map(re.escape, pieces), "."]), re.DOTALL)
+        return [(0, *(self._id(token) for token in pattern.findall(text))) for text in texts]
+
+    def _id(self, token: str) -> int:
+        return ord(token) if len(token) == 1 else 1_000_000 + self.merges.index(token)
+
+    def token(self, index: int) -> str:
+        return chr(index) if index < 1_000_000 else self.merges[index - 1_000_000]
+
+
+def decoded(encoder: Characters, ids: Sequence[int]) -> str:
+    return "".join(encoder.token(index) for index in ids[1:])
+
+
+ONES = "How many ones are in the following sequences?"
+COPY = "Can you copy the following number?"
+
+
+def test_the_prompts_word_for_word() -> None:
+    assert tasks.figure_5a().text(4) == ONES + "1111"
+    assert tasks.figure_5c().text(7) == COPY + "1111111"
+    assert [tasks.figure_5d().text(n) for n in (2, 3, 4, 7)] == [
+        COPY + "11", COPY + "111", COPY + "111,1", COPY + "111,111,1",
+    ]  # fmt: skip
+    for name in tasks.FIGURE_5:
+        form = tasks.get(name).form
+        assert tasks.get(name).question == form.parts(("1",))[0]
+
+
+@given(length=st.integers(1, 60), seed=st.integers(0, 20))
+def test_figure_5b_is_uniform_digits_that_end_in_one_or_two_ones(length: int, seed: int) -> None:
+    digits = tasks.figure_5b().text(length, seed).removeprefix(ONES)
+    assert len(digits) == length
+    assert digits.isdigit()
+    assert digits.endswith("1")
+    assert digits == "".join(AppendixTask("count-ones-figure-5", uniform=True).items(length, seed))
+
+
+def test_figure_5b_draws_every_digit_and_both_endings() -> None:
+    texts = [tasks.figure_5b().text(100, seed).removeprefix(ONES) for seed in range(30)]
+    body = "".join(text[:-2] for text in texts)
+    counts = [body.count(digit) / len(body) for digit in "0123456789"]
+    assert all(0.07 < share < 0.13 for share in counts)
+    second_to_last = sum(text[-2] == "1" for text in texts) / len(texts)
+    assert 0.2 < second_to_last < 0.9
+
+
+@pytest.mark.parametrize("name", tasks.FIGURE_5)
+@pytest.mark.parametrize("items", ["text", "ids"])
+@given(lengths=st.sets(st.integers(1, 50), min_size=1, max_size=8), seed=st.integers(0, 5))
+def test_every_pair_is_what_it_says(name: str, items: tasks.ItemsAs, lengths: set[int], seed: int) -> None:
+    task, encoder = tasks.FIGURE_5[name](items), Characters()
+    pairs = list(task.pairs(encoder, sorted(lengths), seed))
+    assert {(pair.kind, pair.length) for pair in pairs} == {(kind, n) for kind in task.kinds for n in lengths}
+    for pair in pairs:
+        assert decoded(encoder, pair.ids) == task.text(pair.length, seed)
+        if pair.kind == "theorem":
+            assert pair.extended[:-1] == pair.ids
+            assert pair.extended[-1] == pair.ids[-1]
+        else:
+            assert decoded(encoder, pair.extended) == task.text(pair.length + 1, seed)
+
+
+def test_one_more_digit_is_reported_by_figure_5d_alone() -> None:
+    assert [name for name in tasks.FIGURE_5 if "one-more-digit" in tasks.get(name).kinds] == ["figure-5d"]
+    more = {pair.length: pair for pair in tasks.figure_5d().pairs(Characters(), [1, 2, 3], 0) if pair.kind != "theorem"}
+    assert [len(more[n].extended) - len(more[n].ids) for n in (1, 2, 3)] == [1, 1, 2]
+
+
+@given(v=st.lists(st.integers(0, 3), min_size=1, max_size=6), v_star=st.lists(st.integers(0, 3), max_size=7))
+def test_the_proof_accepts_exactly_one_partner(v: list[int], v_star: list[int]) -> None:
+    assert repeats_last(v, v_star) == (v_star == [*v, v[-1]])
+    assert repeats_last(v, [*v, v[-1]])
+
+
+@pytest.mark.parametrize("extended", [(5, 6), (5, 6, 7), (5, 6, 6, 6), (4, 6, 6), (5, 7, 7), (5, 5, 6)], ids=str)
+def test_a_pair_that_is_none_cannot_be_made(extended: tuple[int, ...]) -> None:
+    assert theorem_pair(2, (5, 6)).extended == (5, 6, 6)
+    with pytest.raises(
+        InputError, match=r"no theorem pair at length 2: expected v\* = v with its last token 6 once more"
+    ):
+        Pair("theorem", 2, (5, 6), extended)
+    assert Pair("one-more-digit", 2, (5, 6), extended).extended == extended  # which claims nothing
+
+
+def test_an_empty_prompt_makes_no_pair() -> None:
+    with pytest.raises(InputError, match="at least one token each, found an empty one"):
+        Pair("one-more-digit", 1, (), (1,))
+
+
+@pytest.mark.parametrize(
+    ("merges", "shown"),
+    [
+        (("11",), r"'1' \+ '1' -> token '11'"),
+        (("111",), r"'11' \+ '1' -> token '111'"),
+        (("?1",), r"'\?1' \+ '1' -> .*"),
+    ],
+)
+def test_a_tokenizer_that_merges_is_refused_with_what_it_merged(merges: tuple[str, ...], shown: str) -> None:
+    encoder = Characters(merges)
+    if merges == ("?1",):
+        # The first one has another id than the second: at length 1 the repeat is no repeat.
+        shown = r"found '\?1' \+ '1' -> tokens '\?1', '1'"
+    with pytest.raises(
+        InputError, match=f"figure-5a at length .*{shown}: .* build the pair on token ids with items='ids'"
+    ):
+        list(tasks.figure_5a().pairs(encoder, [1, 2, 3, 4], 0))
+
+
+def test_the_id_level_pair_stands_where_the_text_merges() -> None:
+    encoder = Characters(("11", "111"))
+    pairs = {pair.length: pair for pair in tasks.figure_5a("ids").pairs(encoder, [1, 2, 5], 0)}
+    assert [pairs[n].ids[-n:] for n in (1, 2, 5)] == [(49,), (49, 49), (49,) * 5]
+    separated = {pair.length: pair for pair in tasks.figure_5d("ids").pairs(encoder, [4], 0)}
+    assert decoded(encoder, separated[4].ids) == COPY + "111,1"
+
+
+def test_a_digit_without_a_token_of_its_own_is_refused() -> None:
+    with pytest.raises(InputError, match=r"expected '1' to be one token of its own behind .* found the tokens"):
+        list(tasks.figure_5a("ids").pairs(Characters(("?1",)), [2], 0))
+
+
+def test_names() -> None:
+    assert [tasks.get(name).name for name in tasks.FIGURE_5] == list(tasks.FIGURE_5)
+    with pytest.raises(InputError, match="unknown task 'figure5a': did you mean 'figure-5a'"):
+        tasks.get("figure5a")
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """In an interpreter of its own, without the type checks of the tests."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_items_as_anything_else() -> None:
+    found = run("import ostools; ostools.tasks.figure_5a('id')")
+    assert "InputError: unknown items 'id': did you mean 'ids'? known are ids, text" in found.stderr
+
+
+def test_prompts_need_no_torch() -> None:
+    found = run("import sys, ostools.tasks; print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))")
+    assert found.stdout.strip() == "[]", found.stderr
