@@ -102,10 +102,12 @@ def _data(card: Mapping[str, Any]) -> list[str]:
         "## Data",
         "",
         f"Plain text: {text['paragraphs']:,} paragraphs of prose from the docstrings of {packages} (all under BSD "
-        f"licences), {text['held_out_paragraphs']:,} of them held out; {card['recipe']['repeat_share']:.0%} of "
-        f"the blocks of {card['recipe']['text_length']} tokens say their first half twice. Prompts are generated; "
-        "half of the prompts for one digit carry the paper's hint, a third of the prompts on digits a comma after every third digit, a tenth of "
-        "the copying prompts interleaved zeros and ones.",
+        f"licences), {text['held_out_paragraphs']:,} of them held out; {card['recipe']['repeat_share']:.0%} of the "
+        f"blocks of {card['recipe']['text_length']} tokens say their first half twice.",
+        "",
+        "Prompts are generated: half of those for one digit carry the paper's hint, a third of those on digits a comma "
+        "after every third digit, a tenth of the copying prompts interleaved zeros and ones. The loss counts the "
+        "answer fully, the paper's own words lightly, and the sequence not at all.",
         "",
         "| task | longest trained sequence (items) | share of prompts |",
         "|---|---|---|",
