@@ -100,7 +100,7 @@ def _prompt(model: TransformerBridge, text: str | None, ids: list[int]) -> Promp
     if outside:
         raise InputError(f"expected token ids from 0 to {d_vocab - 1}, found {outside[0]}: it has no embedding")
     tokenizer: Any = model.tokenizer
-    bos = None if tokenizer is None else tokenizer.bos_token_id
+    bos = getattr(tokenizer, "bos_token_id", None)
     if bos is not None and ids[:2] == [bos, bos]:
         raise InputError(
             f"expected one leading {tokenizer.bos_token!r}, found two: leave it out, encoding adds it once"

@@ -11,6 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.errors import InputError
 from ostools.models import describe, load_model
+from ostools.models.describe import _digest, named_weights
 from tests.checkpoints import FAMILIES, TEXT_FAMILIES, Family, make_model, tiny_model, write_checkpoint
 
 
@@ -57,6 +58,18 @@ def test_the_hash_belongs_to_the_weights(family: Family) -> None:
 def test_the_hash_does_not_depend_on_where_the_weights_came_from(tmp_path: Path) -> None:
     loaded = load_model(write_checkpoint(tmp_path, "llama"))
     assert describe(loaded).weight_hash == describe(tiny_model("llama")).weight_hash
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama"])
+def test_weights_are_named_as_hugging_face_names_them(family: Family) -> None:
+    own = [name for name, _ in make_model(family).named_parameters()]
+    assert [name for name, _ in named_weights(tiny_model(family))] == own
+
+
+def test_the_hash_knows_a_weights_name_and_shape() -> None:
+    weight = torch.arange(6.0)
+    digests = [_digest("a", weight), _digest("b", weight), _digest("a", weight.view(2, 3)), _digest("a", weight.int())]
+    assert len(set(digests)) == 4
 
 
 def _value(model: TransformerBridge, name: str) -> torch.nn.Parameter:

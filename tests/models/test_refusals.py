@@ -241,7 +241,7 @@ def test_an_adapter(gemma: Path) -> None:
 def test_paths_that_are_no_directory(gemma: Path) -> None:
     _refuses("expected a directory .* found a file there", gemma / "config.json")
     _refuses("expected a directory .* found nothing there", gemma / "nothing")
-    for name in ("./nothing", "nothing/", "~/no-such-model", "a/b/c", "..\\models\\gemma"):
+    for name in ("./nothing", "nothing/", "~/no-such-model", "a/b/c", "models\\gemma"):
         with pytest.raises(InputError, match=r"expected a directory .* found nothing there"):
             load_model(name)
     with pytest.raises(InputError, match="found an empty name"):
