@@ -3,8 +3,8 @@
 Two floors stand beside every distance. The machine line is one representable step of the dtype in every coordinate; the
 noise is what rounding did to v itself, ||y_dtype(v) - y_float64(v)||. A distance below the noise is not information.
 
-Cost: one forward pass per dtype and seed for all lengths, one more in float64 for the reference, and in each a shorter one to
-check it; O(N) tokens for N lengths, where a loop reads O(N^2).
+Cost: one forward pass per dtype and seed for all lengths (two where prompts branch much), the same once in float64 for the
+reference, and in each a shorter pass to check it; O(N) tokens for N lengths, where a loop reads O(N^2).
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class _Run:
         self.sets = sets
         self.progress = progress
         self.done, self.total = 0, len({REFERENCE, *names}) * len(sets)
-        self.way = route(model, [prompts.tree for prompts in sets])
+        self.way = route(model, [pack.tree for prompts in sets for pack in prompts.packs])
         self.differences: dict[str, float] = {}
 
     def measure(self, name: str) -> list[Measured]:
@@ -227,7 +227,7 @@ def _measured(model: TransformerBridge, prompts: PromptSet, way: Route, what: st
     soft-cap) is not what the model itself returns.
     """
     dtype = next(model.parameters()).dtype
-    rows = last_rows(model, prompts.prompts, prompts.tree, way)
+    rows = last_rows(model, prompts.prompts, prompts.packs, way)
     w_o = model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
     measured = Measured(dtype, rows, Unembedding.of(model), w_o)
     require_finite(measured, what, prompts.prompt_lengths())

@@ -5,7 +5,8 @@ into one tree: each node is a token at its own position, and sees its ancestors 
 are each other's prefixes make a chain, and need no mask at all. A model whose rotation of keys depends on the length of the
 prompt, or that is not one of the known families, goes through a loop over lengths instead (`route`).
 
-Cost: one pass over the tree's nodes, O(N) tokens where a loop over N lengths reads O(N^2).
+Cost: one pass over the tree's nodes, or two where branches outnumber the trunk: O(N) tokens where a loop over N lengths reads
+O(N^2). Memory: the scores of the nodes among themselves, heads x nodes^2.
 """
 
 from __future__ import annotations
@@ -41,9 +42,14 @@ class PrefixTree:
     ends: tuple[int, ...]
 
     @property
+    def trunk(self) -> int:
+        """How many nodes the trunk has: the length of the longest prompt."""
+        return max(self.positions) + 1
+
+    @property
     def is_chain(self) -> bool:
         """Whether every prompt is a prefix of the longest."""
-        return self.positions[-1] == len(self.ids) - 1
+        return self.trunk == len(self.ids)
 
     def ancestors(self) -> Bool[Tensor, "query key"]:
         """The tree attention mask: which nodes each node sees, itself among them."""
@@ -77,6 +83,29 @@ def prefix_tree(prompts: Sequence[Sequence[int]]) -> PrefixTree:
     for parent in parents:
         positions.append(0 if parent < 0 else positions[parent] + 1)
     return PrefixTree(tuple(ids), tuple(parents), tuple(positions), tuple(ends))
+
+
+@dataclass(frozen=True)
+class Pack:
+    """What goes through one forward pass: some of the prompts (by their index), and their tree."""
+
+    chosen: tuple[int, ...]
+    tree: PrefixTree
+
+
+def packs(prompts: Sequence[Sequence[int]]) -> tuple[Pack, ...]:
+    """All prompts in one tree; in two, the shorter and the longer ones, where branches outnumber the trunk.
+
+    Attention costs nodes^2, and branches see nothing of each other: two trees are then the cheaper ones.
+    """
+    everything = tuple(range(len(prompts)))
+    tree = prefix_tree(prompts)
+    if len(tree.ids) <= 2 * tree.trunk or len(prompts) < 2:
+        return (Pack(everything, tree),)
+    by_length = sorted(everything, key=lambda index: len(prompts[index]))
+    half = len(by_length) // 2
+    halves = (tuple(by_length[:half]), tuple(by_length[half:]))
+    return tuple(Pack(chosen, prefix_tree([prompts[index] for index in chosen])) for chosen in halves)
 
 
 @dataclass(frozen=True)
@@ -119,7 +148,7 @@ class Route:
 
 
 def route(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Route:
-    """One pass (per tree) wherever the model's causality is known to allow it."""
+    """A pass per tree wherever the model's causality is known to allow it, the loop otherwise."""
     config = model.original_model.config
     architecture = str(model.cfg.architecture)
     if architecture not in _FAMILIES:
@@ -140,9 +169,21 @@ def _rope_types(config: Any) -> Iterator[str]:
             yield str(value["rope_type"])
 
 
-def last_rows(model: TransformerBridge, prompts: Sequence[Sequence[int]], tree: PrefixTree, way: Route) -> LastRows:
+def last_rows(
+    model: TransformerBridge, prompts: Sequence[Sequence[int]], packed: Sequence[Pack], way: Route
+) -> LastRows:
     """The representations of the prompts' last tokens, in the prompts' order, by the given route."""
-    return _loop(model, prompts) if way.name == "loop" else _one_pass(model, tree)
+    if way.name == "loop":
+        return _loop(model, prompts)
+    return _in_order(
+        [_one_pass(model, pack.tree) for pack in packed], [index for pack in packed for index in pack.chosen]
+    )
+
+
+def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
+    """All parts in one, row k being prompt k; `order` says which prompt each row of the parts is."""
+    back = torch.argsort(torch.tensor(order))
+    return LastRows(*(torch.cat([getattr(part, name) for part in parts])[back] for name in ("residual", "y", "z")))
 
 
 def separate_rows(model: TransformerBridge, prompt: Sequence[int]) -> tuple[LastRows, Float[Tensor, " d_vocab"]]:
@@ -201,8 +242,7 @@ def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> LastRow
                 model(_batch(model, [prompts[index] for index in chosen]), use_cache=False, logits_to_keep=1)
             parts.append(_rows(record))
             order.extend(chosen)
-    back = torch.argsort(torch.tensor(order))
-    return LastRows(*(torch.cat([getattr(part, name) for part in parts])[back] for name in ("residual", "y", "z")))
+    return _in_order(parts, order)
 
 
 def _recording(model: TransformerBridge, rows: Int[Tensor, " row"] | None) -> AbstractContextManager[hooks.Record]:

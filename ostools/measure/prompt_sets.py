@@ -13,7 +13,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.errors import InputError
-from ostools.measure.prefixes import PrefixTree, prefix_tree
+from ostools.measure.prefixes import Pack, packs
 from ostools.models import context_length, encode
 from ostools.models.tokens import control_ids, token_text
 from ostools.tasks import CollapseTask, Pair
@@ -54,14 +54,14 @@ class ModelEncoder:
 @dataclass(frozen=True)
 class PromptSet:
     """The pairs of one seed, the distinct prompts in them (v of pair k is prompt `first[k]`, v* is `second[k]`), and those
-    prompts as a tree."""
+    prompts packed into trees."""
 
     seed: int
     pairs: tuple[Pair, ...]
     prompts: tuple[tuple[int, ...], ...]
     first: Int[Tensor, " pair"]
     second: Int[Tensor, " pair"]
-    tree: PrefixTree
+    packs: tuple[Pack, ...]
 
     @classmethod
     def build(cls, model: TransformerBridge, task: CollapseTask, lengths: list[int], seed: int) -> PromptSet:
@@ -72,15 +72,19 @@ class PromptSet:
         index: dict[tuple[int, ...], int] = {}
         first = torch.tensor([index.setdefault(pair.ids, len(index)) for pair in pairs])
         second = torch.tensor([index.setdefault(pair.extended, len(index)) for pair in pairs])
-        return cls(seed, pairs, tuple(index), first, second, prefix_tree(tuple(index)))
+        return cls(seed, pairs, tuple(index), first, second, packs(tuple(index)))
 
     def longest(self) -> tuple[int, ...]:
         return max(self.prompts, key=len)
 
     def probe(self) -> int:
-        """The prompt that is also run alone: of middle length, and off the trunk where the tree has branches."""
-        trunk = len(self.longest())
-        off_trunk = [prompt for prompt, end in enumerate(self.tree.ends) if end >= trunk]
+        """The prompt that is also run alone: of middle length, and off the trunk where there are branches."""
+        off_trunk = [
+            prompt
+            for pack in self.packs
+            for prompt, end in zip(pack.chosen, pack.tree.ends, strict=True)
+            if end >= pack.tree.trunk
+        ]
         by_length = sorted(off_trunk or range(len(self.prompts)), key=lambda prompt: len(self.prompts[prompt]))
         return by_length[len(by_length) // 2]
 

@@ -21,7 +21,7 @@ from ostools import tasks
 from ostools.errors import InputError
 from ostools.measure.collapse import COLUMNS, Collapse, collapse
 from ostools.measure.pair_distances import pair_columns
-from ostools.measure.prefixes import last_rows, prefix_tree, route, sliding_window
+from ostools.measure.prefixes import last_rows, packs, prefix_tree, route, sliding_window
 from ostools.models import cast_copy, encode, load_model
 from ostools.results import Provenance
 from ostools.tasks import CollapseTask
@@ -95,12 +95,13 @@ def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     model = tiny_model(family, seed=3, scale=2.0, context=100, dtype=torch.float64)
     task = tasks.get(name)
     prompts = list({ids for pair in task.pairs(_encoder(model), range(1, 45), 0) for ids in (pair.ids, pair.extended)})
-    tree = prefix_tree(prompts)
-    assert len(tree.ids) > (100 if name == "figure-5b" else max(map(len, prompts)))
-    way = route(model, [tree])
+    trees = packs(prompts)
+    assert len(trees) == (2 if name == "figure-5b" else 1)
+    assert all(len(pack.tree.ids) > (100 if name == "figure-5b" else pack.tree.trunk) for pack in trees)
+    way = route(model, [pack.tree for pack in trees])
     assert way.name == "packed pass"
-    packed = last_rows(model, prompts, tree, way)
-    looped = last_rows(model, prompts, tree, type(way)("loop", "test"))
+    packed = last_rows(model, prompts, trees, way)
+    looped = last_rows(model, prompts, trees, type(way)("loop", "test"))
     for site in ("residual", "y", "z"):
         torch.testing.assert_close(getattr(packed, site), getattr(looped, site), rtol=1e-9, atol=1e-9)
 
@@ -122,6 +123,17 @@ def test_a_tree_of_prompts() -> None:
         assert tuple(tree.ids[node] for node in path) == prompt
         assert [tree.positions[node] for node in path] == list(range(len(prompt)))
     assert prefix_tree([(7, 1, 1), (7,), (7, 1)]).is_chain
+
+
+def test_many_branches_make_two_packs() -> None:
+    """The shorter and the longer prompts; every prompt in exactly one of them, and none longer than it has to be."""
+    prompts = [(7, *range(20, 20 + n), branch) for n in range(10) for branch in (1, 2, 3)]
+    halves = packs(prompts)
+    assert sorted(index for pack in halves for index in pack.chosen) == list(range(len(prompts)))
+    assert [pack.tree.trunk for pack in halves] == [6, 11]
+    chain = [tuple(range(n)) for n in range(1, 10)]
+    (only,) = packs(chain)
+    assert only.tree.is_chain
 
 
 def test_frame_has_the_columns_and_no_made_up_numbers() -> None:
@@ -198,8 +210,8 @@ def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
 
     model = tiny_model("gemma", seed=1, dtype=torch.float64)
     prompts = [(5, 6, 7), (5, 6, 8)]
-    tree = prefix_tree(prompts)
-    rows = last_rows(model, prompts, tree, route(model, [tree]))
+    trees = packs(prompts)
+    rows = last_rows(model, prompts, trees, route(model, [pack.tree for pack in trees]))
     here = Measured(torch.float64, rows, Unembedding.of(model), model.blocks[1].attn.W_O)
     zero = torch.zeros(1, dtype=torch.int64)
     for site, _, norm, columns in pair_columns(here, here, zero, zero):
