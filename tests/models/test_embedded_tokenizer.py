@@ -1,0 +1,103 @@
+"""The shipped tokenizer: lossless on any text, digits one by one, `<bos>` once."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+import ostools
+from ostools.models.training.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE, train_tokenizer
+from ostools.tasks.appendix_c import NAMES, AppendixTask
+
+EMBEDDED = Path(str(ostools.__file__)).parent / "models" / "embedded"
+ODD_TEXTS = [
+    "<bos>hello<eos><pad>",
+    "<bos><bos>",
+    "\u2581metaspace\u2581\u2581",
+    "nul\0nul",
+    "emoji 👩‍👩‍👧‍👦 and 🇩🇪",
+    "שלום עולם مرحبا",
+    "e\u0301 is not \u00e9",
+    "  spaces , before . marks ' s  ",
+    "\r\n\t\x0b\u2028\ufeff",
+    "full-width １２３ and ² and ٣٤",
+    "\U0010ffff",
+    "<unused0> [UNK] </s> <0x0A>",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(EMBEDDED)
+
+
+def encode(tokenizer, text: str) -> list[int]:
+    return tokenizer(text, split_special_tokens=True)["input_ids"]
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
+def test_odd_texts_come_back_unchanged(tokenizer, text: str) -> None:
+    ids = encode(tokenizer, text)
+    assert ids[0] == BOS_ID
+    assert not {BOS_ID, EOS_ID, PAD_ID} & set(ids[1:])
+    assert tokenizer.decode(ids[1:]) == text
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+@given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=200))
+def test_any_text_comes_back_unchanged(text: str) -> None:
+    tokenizer = _TOKENIZERS.setdefault("embedded", AutoTokenizer.from_pretrained(EMBEDDED))
+    assert tokenizer.decode(encode(tokenizer, text)[1:]) == text
+
+
+_TOKENIZERS: dict = {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("length", [1, 2, 5, 64, 200])
+def test_one_more_one_is_one_more_token_and_changes_no_other(tokenizer, name: str, length: int) -> None:
+    """The pair of Theorem 4.2 exists on ids: every run of n ones is n tokens, and the words around it never merge with it."""
+    task = AppendixTask(name)
+    before, _, after = task.parts(("1",))
+    head, tail = encode(tokenizer, before), encode(tokenizer, after)[1:]
+    one = tokenizer.convert_tokens_to_ids("1")
+    assert encode(tokenizer, before + "1" * length + after) == head + [one] * length + tail
+
+
+@pytest.mark.parametrize("mark", [",", "+", ", ", " + ", " "])
+def test_marks_between_digits_are_tokens_of_their_own(tokenizer, mark: str) -> None:
+    ids = encode(tokenizer, mark.join("1020"))[1:]
+    between = encode(tokenizer, "1" + mark + "0")[2:-1]
+    digits = [tokenizer.convert_tokens_to_ids(digit) for digit in "1020"]
+    assert ids == [digits[0], *between, digits[1], *between, digits[2], *between, digits[3]]
+
+
+def test_every_digit_is_one_token(tokenizer) -> None:
+    ids = encode(tokenizer, "0123456789" * 3)[1:]
+    assert len(ids) == 30
+    assert ids[:10] == ids[10:20] == ids[20:]
+    assert len(set(ids)) == 10
+
+
+def test_bos_is_added_once_and_the_ids_are_gemmas(tokenizer) -> None:
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id) == (0, 1, 2)
+    assert tokenizer("a b")["input_ids"].count(BOS_ID) == 1
+    assert tokenizer("a b", add_special_tokens=False)["input_ids"].count(BOS_ID) == 0
+
+
+def test_vocabulary_fits_the_embedding(tokenizer) -> None:
+    assert len(tokenizer) == VOCABULARY_SIZE
+
+
+def test_no_clean_up_of_spaces_on_decoding(tokenizer) -> None:
+    text = "a , b . c 's do n't ?"
+    assert tokenizer.decode(encode(tokenizer, text)[1:]) == text
+
+
+def test_training_is_a_function_of_the_text() -> None:
+    texts = ["The cat sat on the mat.", "A dog ran over the road and the cat ran too."]
+    first, second = train_tokenizer(texts, 600), train_tokenizer(texts, 600)
+    assert first.to_str() == second.to_str()
+    assert train_tokenizer([*texts, "zebra " * 5000], 600).to_str() != first.to_str()
