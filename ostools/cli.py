@@ -18,6 +18,9 @@ from ostools.errors import InputError
 # typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
+# What shells give a program that Ctrl-C ended; typer returns it, or raises, by where the interrupt met it.
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="ostools",
     help="Measure representational collapse and over-squashing in decoder-only language models, against the theory.",
@@ -41,15 +44,22 @@ Out = Annotated[
 Prompt = Annotated[str, typer.Option(metavar="TEXT", help="The text to measure on.")]
 
 
-@app.callback(invoke_without_command=False)
-def _options(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
-        from importlib.metadata import version as installed
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        from importlib.metadata import version
 
-        typer.echo(f"ostools {installed('oversquashing-tools')}")
+        typer.echo(f"ostools {version('oversquashing-tools')}")
         raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """The options of ostools itself."""
 
 
 @app.command()
@@ -187,8 +197,7 @@ def main() -> NoReturn:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("ostools: interrupted\n")
-        code = 130
+        code = _INTERRUPTED
     except _UsageError as error:
         context = getattr(error, "ctx", None)
         name = context.command_path if context is not None else "ostools"
@@ -201,6 +210,8 @@ def main() -> NoReturn:
         # The reader (head, less) left: not our error, and nothing more may be written on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    if code == _INTERRUPTED:
+        sys.stderr.write("ostools: interrupted\n")
     sys.exit(code)
 
 

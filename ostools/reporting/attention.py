@@ -18,6 +18,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from ostools.errors import InputError
 from ostools.models import Prompt
 from ostools.reporting.frames import Frame
 from ostools.reporting.theme import display_token, inert
@@ -45,7 +46,7 @@ class Attention:
 
 
 def last_token_attention(model: TransformerBridge, prompt: Prompt) -> Attention:
-    """Capture the patterns of one forward pass, each layer reduced as it appears."""
+    """Capture the patterns of one forward pass, each layer reduced as it appears. Non-finite ones are refused (InputError)."""
     bins = bins_of(len(prompt.ids), SIDE)
 
     def reduce(pattern: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
@@ -56,7 +57,12 @@ def last_token_attention(model: TransformerBridge, prompt: Prompt) -> Attention:
     with torch.no_grad(), hooks.capture(model, "pattern", reduce=reduce) as record:
         model(prompt.ids[None].to(device))
     kept = [record["pattern"][layer] for layer in sorted(record["pattern"])]
-    return Attention(prompt.tokens, torch.stack([row for row, _ in kept]), torch.stack([sq for _, sq in kept]), bins)
+    last, squares = torch.stack([row for row, _ in kept]), torch.stack([square for _, square in kept])
+    if not bool(torch.isfinite(squares).all()):
+        raise InputError(
+            "the attention weights on this prompt are not finite: the model's weights or its dtype are broken"
+        )
+    return Attention(prompt.tokens, last, squares, bins)
 
 
 def bins_of(length: int, most: int) -> tuple[tuple[int, int], ...]:

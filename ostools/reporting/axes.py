@@ -19,7 +19,7 @@ from ostools.reporting.frames import Column, Frame
 ZERO_NOTE = "Triangles at the bottom edge are exact zeros: a log axis has no place for them."
 
 
-def lookup(values: Sequence[float | str], words: Sequence[str]) -> str:
+def lookup(values: Sequence[int | float | str], words: Sequence[str]) -> str:
     """A Vega expression for a label: the word of each value. ASCII JSON, so that nothing in a token can end its literal."""
     return f"{theme.safe_json(list(words))}[indexof({theme.safe_json(list(values))}, datum.value)]"
 

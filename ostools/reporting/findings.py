@@ -184,7 +184,7 @@ def comparison_summary(result: Comparison) -> list[str]:
     said = []
     certified = table[table["kind"] == "certified"].sort_values("median_log10_looseness")
     if not certified.empty:
-        row = certified.iloc[0]
+        row = certified.iloc[0].to_dict()
         state = "every certified bound holds at every token"
         broken = certified[~certified["holds"].astype(bool)]["variant"].tolist()
         if broken:
@@ -196,7 +196,7 @@ def comparison_summary(result: Comparison) -> list[str]:
         )
     predicted = table[(table["kind"] == "predicted") & table["median_log10_looseness"].notna()]
     if not predicted.empty:
-        row = predicted.sort_values("spearman", ascending=False).iloc[0]
+        row = predicted.sort_values("spearman", ascending=False).iloc[0].to_dict()
         said.append(_predicted(row, 0, 0).replace("Prediction ", "Prediction: ", 1))
     return said
 

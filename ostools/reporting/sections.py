@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ostools.reporting.report import Measurements
 
 CAVEATS = (
-    "Certified bounds hold for the derivative with attention patterns and norm scales frozen, the assumptions of Theorem 5.1. They "
-    "stand beside the measured frozen derivative and no other; of the real one they bound nothing.",
+    "Certified bounds hold for the derivative with attention patterns and norm scales frozen, the assumptions of Theorem 5.1. "
+    "They stand beside the measured frozen derivative and no other; of the real one they bound nothing.",
     "The paper's printed forms need constants that a real model does not have: a gated MLP has no global Lipschitz constant, "
     "and several heads are averaged into one. They are drawn as what the paper shows, not as bounds.",
     "Predictions (second moments) assume that every step meets a randomly rotated direction. They bound nothing.",

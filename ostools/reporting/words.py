@@ -9,9 +9,9 @@ def number(value: float) -> str:
     """Three significant digits, with an exponent only where zeros would have to be counted."""
     if not math.isfinite(value):
         return "unknown" if math.isnan(value) else "infinite"
-    if value == 0 or 1e-3 <= abs(value) < 1000:
+    if value == 0 or 1e-3 <= abs(value) < 999.5:
         return f"{value:.3g}"
-    if abs(value) < 1e5:
+    if 999.5 <= abs(value) < 1e5:
         return f"{value:,.0f}"
     digits, power = f"{value:.1e}".split("e")
     return f"{digits}e{int(power)}"

@@ -1,0 +1,267 @@
+"""The charts draw what the tables hold, say what they cannot show, and look the same everywhere."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pytest
+import vl_convert
+
+from ostools.errors import InputError
+from ostools.measure.sensitivity import LINEARISATIONS
+from ostools.measure.variants import VARIANTS
+from ostools.reporting import charts, theme
+from ostools.reporting.axes import ZERO_NOTE
+from tests.reporting.made import HOSTILE, made_collapse, made_comparison, made_paths, made_sensitivity
+
+PROFILE = [1.0, 3.0, 2.0, 5.0]
+
+
+def svg_of(chart: alt.TopLevelMixin) -> str:
+    """The chart as the static formats draw it; parsed, so that it is well-formed."""
+    svg = vl_convert.vegalite_to_svg(chart.to_json())
+    ElementTree.fromstring(svg)
+    return svg
+
+
+def rows_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows inside a specification, out of all its data."""
+    return [row for (columns,) in spec["datasets"].values() for row in _rows(columns)]
+
+
+def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def comparison_chart() -> alt.TopLevelMixin:
+    return charts.comparison_chart(
+        made_comparison(
+            PROFILE, {"local": [9.0] * 4, "proof": [1.0] * 4, "second-moment": PROFILE, "rollout": [0.1] * 4}
+        )
+    )
+
+
+def test_a_comparison_holds_every_row_of_the_table() -> None:
+    result = made_comparison(PROFILE, {"local": [9.0, 8.0, 7.0, 6.0], "second-moment": PROFILE})
+    drawn = rows_of(charts.comparison_chart(result).to_dict())
+    expected = {
+        (int(row["position"]), str(row["source"]), float(row["value"]))
+        for row in result.frame.to_dict(orient="records")
+    }
+    assert {(row["position"], row["series"].partition(": ")[2], row["value"]) for row in drawn} == expected
+
+
+def test_the_legend_says_what_kind_of_number_each_line_is() -> None:
+    svg = svg_of(comparison_chart())
+    for words in ("measured: full", "measured: frozen", "certified bound: local", "predicted: second-moment"):
+        assert words in svg
+    assert "(not certified): proof" in svg
+
+
+def test_measured_lines_are_solid_and_each_other_kind_has_its_own_dash() -> None:
+    assert len({tuple(dash) for dash in theme.DASHES.values()}) == len(theme.KINDS) == 4
+    assert theme.DASHES["measured"][1] == 0
+    text = comparison_chart().to_json()
+    scale = _find(json.loads(text), "strokeDash")["scale"]
+    for label, dash in zip(scale["domain"], scale["range"], strict=True):
+        kind = next(kind for kind, words in theme.KINDS.items() if label.startswith(words))
+        assert dash == theme.DASHES[kind]
+
+
+def _find(node: Any, key: str) -> Any:
+    """The first value of a key in which there is a scale."""
+    if isinstance(node, dict):
+        if isinstance(node.get(key), dict) and "scale" in node[key]:
+            return node[key]
+        node = list(node.values())
+    if isinstance(node, list):
+        for item in node:
+            found = _find(item, key)
+            if found is not None:
+                return found
+    return None
+
+
+def test_operator_and_frobenius_norms_share_no_axis() -> None:
+    spec = charts.sensitivity_chart(made_sensitivity({"full": PROFILE})).to_dict()
+    assert len(spec["vconcat"]) == 2
+    svg = svg_of(charts.sensitivity_chart(made_sensitivity({"full": PROFILE})))
+    assert "operator norm" in svg
+    assert "Frobenius norm" in svg
+
+
+def test_a_variant_without_a_scale_has_a_panel_of_its_own() -> None:
+    spec = comparison_chart().to_dict()
+    names = [{row["series"] for row in _rows(*spec["datasets"][panel["data"]["name"]])} for panel in spec["vconcat"]]
+    assert len(names) == 3
+    assert names[2] == {"predicted: rollout"}
+    assert "predicted: rollout" not in names[0] | names[1]
+    assert "path sum, scale unknown" in svg_of(comparison_chart())
+
+
+def test_every_variant_and_linearisation_has_a_colour_of_its_own() -> None:
+    names = [*LINEARISATIONS, *VARIANTS]
+    assert set(names) <= set(theme.COLOURS)
+    assert len({theme.COLOURS[name] for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("name", list(theme.COLOURS))
+@pytest.mark.parametrize("ground", [theme.LIGHT_GROUND, theme.DARK_GROUND])
+def test_lines_stand_out_on_paper_and_in_the_dark(name: str, ground: str) -> None:
+    """WCAG 1.4.11: graphics need a contrast of 3:1."""
+    dark, light = sorted((_luminance(theme.COLOURS[name]), _luminance(ground)))
+    assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+def test_zeros_are_drawn_at_the_bottom_and_said() -> None:
+    chart = charts.sensitivity_chart(made_sensitivity({"full": [0.0, 1.0, 10.0]}))
+    assert ZERO_NOTE in svg_of(chart)
+    zeros = [row for row in rows_of(chart.to_dict()) if row["value"] == 0]
+    assert len(zeros) == 2
+    assert all(0 < row["shown"] < 1 for row in zeros)
+    assert ZERO_NOTE not in svg_of(charts.sensitivity_chart(made_sensitivity({"full": [0.5, 1.0, 10.0]})))
+
+
+def test_a_profile_of_zeros_alone_is_drawn() -> None:
+    assert ZERO_NOTE in svg_of(charts.sensitivity_chart(made_sensitivity({"full": [0.0, 0.0]})))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_non_finite_values_are_refused(bad: float) -> None:
+    with pytest.raises(InputError, match="not finite"):
+        charts.sensitivity_chart(made_sensitivity({"full": [1.0, bad]}))
+    with pytest.raises(InputError, match="not finite"):
+        charts.collapse_chart(made_collapse(lambda n: bad if n == 9 else 1.0))
+
+
+def test_negative_values_are_refused() -> None:
+    with pytest.raises(InputError, match="cannot be negative"):
+        charts.path_sum_chart(made_paths({"local": [1.0, -1.0]}))
+
+
+def test_one_token_can_be_drawn() -> None:
+    svg_of(charts.sensitivity_chart(made_sensitivity({"full": [2.0]})))
+
+
+def test_tokens_label_a_short_prompt_and_positions_a_long_one() -> None:
+    assert "peak" in svg_of(charts.sensitivity_chart(made_sensitivity({"full": [1.0, 2.0]}, ["peak", "b"])))
+    assert "position i" in svg_of(charts.sensitivity_chart(made_sensitivity({"full": [1.0] * 80}, ["peak"])))
+
+
+def test_hostile_tokens_are_inert_even_where_altair_writes_them_into_html() -> None:
+    count = len(HOSTILE)
+    chart = charts.sensitivity_chart(made_sensitivity({"full": [1.0] * count}, HOSTILE))
+    text = chart.to_json()
+    for ending in ("</", "<!"):
+        assert ending not in text
+    svg = svg_of(chart)
+    assert "<script" not in svg
+    assert "onerror" not in [element.attrib for element in ElementTree.fromstring(svg).iter()]
+
+
+@pytest.mark.parametrize("token", [*HOSTILE, "\ud800"])
+def test_a_token_is_shown_in_one_short_visible_word(token: str) -> None:
+    shown = theme.display_token(token)
+    assert 1 <= len(shown) <= theme.TOKEN_LENGTH
+    assert shown.isprintable()
+    assert " " not in shown
+    shown.encode("utf-8")
+
+
+def test_an_empty_token_is_named() -> None:
+    assert theme.display_token("") == "(empty)"
+    assert theme.display_token(" the") == "·the"
+
+
+# --- collapse
+
+
+def test_a_collapse_panel_holds_distance_noise_line_and_reference() -> None:
+    result = made_collapse(lambda n: 4.0 / n, noise={"float32": 1e-6, "bfloat16": 0.2})
+    rows = [row for row in rows_of(charts.collapse_chart(result, ("y",)).to_dict()) if row["panel"] == "y, bfloat16"]
+    at_8 = {row["quantity"]: row["value"] for row in rows if row["length"] == 8}
+    assert at_8 == {"distance": 0.5, "noise": 0.2, "machine_line": 0.1, "reference": 0.5}
+
+
+def test_the_collapse_length_is_marked_where_it_was_reached() -> None:
+    reached = charts.collapse_chart(made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}), ("y",))
+    assert "collapse from n = 31" in svg_of(reached)
+    never = charts.collapse_chart(made_collapse(lambda n: 10.0, noise={"bfloat16": 0.33}), ("y",))
+    assert "collapse from" not in svg_of(never)
+
+
+def test_one_more_digit_has_panels_of_its_own() -> None:
+    result = made_collapse(lambda n: 2.0, pairs={"theorem": 1.0, "one-more-digit": 8.0})
+    svg = svg_of(charts.collapse_chart(result, ("y",)))
+    assert "y, float32: one more digit (no theorem)" in svg
+    rows = rows_of(charts.collapse_chart(result, ("y",)).to_dict())
+    assert {row["value"] for row in rows if row["panel"] == "y, float32" and row["quantity"] == "distance"} == {2.0}
+
+
+def test_heads_have_a_band_from_least_to_greatest() -> None:
+    chart = charts.collapse_chart(made_collapse(lambda n: 2.0 / n), ("y",), per="head-chunk", norm="linf")
+    row = next(row for row in rows_of(chart.to_dict()) if row["length"] == 2 and row["quantity"] == "distance")
+    assert (row["low"], row["value"], row["high"]) == (0.5, 1.0, 2.0)
+    assert "L∞ distance" in svg_of(chart)
+
+
+def test_seeds_have_their_mean_and_a_band() -> None:
+    result = made_collapse(lambda n: 2.0, seeds=(0, 1))
+    rows = result.frame["seed"] == 1
+    result.frame.loc[rows, ["mean", "minimum", "maximum"]] = 4.0
+    row = next(row for row in rows_of(charts.collapse_chart(result, ("y",)).to_dict()) if row["quantity"] == "distance")
+    assert (row["low"], row["value"], row["high"]) == (2.0, 3.0, 4.0)
+
+
+@pytest.mark.parametrize(("jump", "dots"), [(1.0, False), (3.0, True)])
+def test_a_curve_that_jumps_is_dots(jump: float, dots: bool) -> None:
+    result = made_collapse(lambda n: jump if n % 2 else 1.0)
+    rows = [row for row in rows_of(charts.collapse_chart(result, ("y",)).to_dict()) if row["quantity"] == "distance"]
+    assert {row["dots"] for row in rows} == {dots}
+
+
+def test_an_unknown_site_is_refused_with_what_there_is() -> None:
+    with pytest.raises(InputError, match=r"no rows of attention/vector/l2.*y/vector/l2"):
+        charts.collapse_chart(made_collapse(lambda n: 1.0), ("attention",))
+
+
+def test_collapsed_to_zero_is_drawn_at_the_bottom() -> None:
+    svg = svg_of(charts.collapse_chart(made_collapse(lambda n: 0.0 if n > 9 else 1.0), ("y",)))
+    assert ZERO_NOTE in svg
+
+
+@pytest.mark.parametrize("lengths", [[7], [3, 4, 5], list(range(1, 65))])
+def test_any_lengths_can_be_drawn(lengths: list[int]) -> None:
+    svg_of(charts.collapse_chart(made_collapse(lambda n: 1.0 / n, lengths=lengths)))
+
+
+# --- saving
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf", "html"])
+@pytest.mark.parametrize(
+    "result",
+    [
+        lambda: made_sensitivity({"full": PROFILE, "frozen": PROFILE}),
+        lambda: made_paths({"local": PROFILE}),
+        lambda: made_comparison(PROFILE, {"local": PROFILE}),
+        lambda: made_collapse(lambda n: 1.0 / n),
+    ],
+    ids=["sensitivity", "path_sum", "comparison", "collapse"],
+)
+def test_every_result_saves_its_chart_without_a_browser(tmp_path: Path, result: Callable[[], Any], ending: str) -> None:
+    path = result().save(tmp_path / f"figure.{ending}")
+    start = path.read_bytes()[:20].lower()
+    assert start.startswith({"png": b"\x89png", "svg": b"<svg", "pdf": b"%pdf", "html": b"<!doctype html"}[ending])

@@ -1,0 +1,303 @@
+"""Every sentence, both ways: where the data say yes, and where they say no."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ostools.reporting import findings
+from ostools.reporting.words import factor, number
+from tests.reporting.made import made_collapse, made_comparison, made_sensitivity
+
+# --- collapse
+
+
+def _said(result) -> str:
+    return " ".join(findings.collapse_findings(result))
+
+
+def test_a_falling_curve_is_said_to_fall_with_its_power() -> None:
+    said = _said(made_collapse(lambda n: 3.0 / n))
+    assert "it falls" in said
+    assert "n^-1.00 (R² 1.00)" in said
+    assert "does not fall" not in said
+    assert "goes from 3 at n = 1 to 0.0234 at n = 128" in said
+
+
+def test_a_steady_curve_is_said_not_to_fall() -> None:
+    said = _said(made_collapse(lambda n: 3.0))
+    assert "it does not fall" in said
+    assert "not seen on this prompt" in said
+    assert "it falls" not in said
+
+
+def test_a_rising_curve_is_said_not_to_fall() -> None:
+    assert "it does not fall" in _said(made_collapse(lambda n: 0.1 * n))
+
+
+def test_a_curve_that_falls_by_a_third_is_no_collapse() -> None:
+    said = _said(made_collapse(lambda n: 3.0 * (0.66 if n > 60 else 1.0)))
+    assert "it falls little" in said
+    assert "no collapse over these lengths" in said
+
+
+def test_a_jump_has_no_power() -> None:
+    assert "by no clear power of n" in _said(made_collapse(lambda n: 3.0 if n < 65 else 0.01))
+
+
+def test_a_curve_that_becomes_zero_falls() -> None:
+    said = _said(made_collapse(lambda n: 3.0 / n if n < 60 else 0.0))
+    assert "it falls" in said
+    assert "to 0 at n = 128" in said
+
+
+def test_few_lengths_claim_no_trend() -> None:
+    said = _said(made_collapse(lambda n: 3.0 / n, lengths=[1, 2, 4, 8]))
+    assert "with 4 lengths no trend is claimed" in said
+    assert "it falls" not in said
+
+
+def test_a_reached_collapse_length_is_the_first_length_below_the_noise_for_good() -> None:
+    result = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": 0.33})
+    said = _said(result)
+    # 10 / 30 is still above 0.33, 10 / 31 below.
+    assert "from n = 31 on, the collapse length in bfloat16" in said
+    assert "collapse in float32 was not reached by n = 128" in said
+
+
+def test_a_seed_that_does_not_collapse_keeps_the_collapse_length_back() -> None:
+    result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, seeds=(0, 1))
+    late = (result.reference["seed"] == 1) & (result.reference["length"] == 128)
+    result.reference.loc[late, "distance"] = 5.0
+    assert "collapse in bfloat16 was not reached" in _said(result)
+
+
+def test_the_models_answer_is_counted() -> None:
+    said = _said(made_collapse(lambda n: 1.0, same_token=lambda n: n > 28, identical=lambda n: n > 120))
+    assert "in float32 at 100 of 128 lengths (bit-identical logits at 8)" in said
+    assert "at most 0.25 in L1" in said
+    assert "bit-identical" not in _said(made_collapse(lambda n: 1.0))
+
+
+def test_one_more_digit_is_told_apart_and_only_where_it_was_measured() -> None:
+    said = _said(made_collapse(lambda n: 2.0, pairs={"theorem": 1.0, "one-more-digit": 10.0}, task="figure-5d"))
+    assert "no theorem applies" in said
+    assert "median of 20, 10 times the theorem pair's 2" in said
+    assert "one more digit" not in _said(made_collapse(lambda n: 2.0))
+
+
+@pytest.mark.parametrize(
+    ("longest", "words"), [(500, "lie inside what the model was trained on"), (64, "up to n = 64")]
+)
+def test_trained_lengths_are_told_apart(longest: int, words: str) -> None:
+    said = " ".join(findings.collapse_findings(made_collapse(lambda n: 1.0), {"count-ones-figure-5": longest}))
+    assert words in said
+
+
+def test_without_a_card_nothing_is_said_of_training() -> None:
+    assert "trained" not in _said(made_collapse(lambda n: 1.0))
+    assert "trained" not in " ".join(findings.collapse_findings(made_collapse(lambda n: 1.0), {"sum-ones": 5}))
+
+
+def test_the_summary_sorts_tasks_by_what_they_do() -> None:
+    noise = {"float32": 1e-9, "bfloat16": 0.33}
+    falling = made_collapse(lambda n: 10.0 / n, noise=noise)
+    steady = made_collapse(lambda n: 3.0, noise=noise, task="figure-5b")
+    trend, precision = findings.collapse_summary([falling, steady])
+    assert "it falls on figure-5a" in trend
+    assert "it does not fall on figure-5b (1)" in trend
+    assert "In float32: not reached by n = 128 on all 2 tasks" in precision
+    assert "from n = 31 on figure-5a" in precision
+    assert "not reached by n = 128 on figure-5b" in precision
+
+
+def test_no_curves_no_summary() -> None:
+    assert findings.collapse_summary([]) == []
+
+
+# --- sensitivity
+
+
+def test_the_most_and_the_least_sensitive_tokens_are_named() -> None:
+    values = [1.0, 4.0, 0.5, 2.0]
+    (said,) = findings.sensitivity_findings(made_sensitivity({"full": values}, ["a", " peak", "low\n", "d"]))
+    assert "most to token 1 “·peak”, operator norm 4" in said
+    assert "least to token 2 “low\\n”, 0.5" in said
+    assert "a factor of 8 apart" in said
+
+
+@pytest.mark.parametrize(
+    ("slope", "words"),
+    [(1.0, "later tokens count for more"), (-1.0, "earlier tokens count for more"), (0.0, "no trend with position")],
+)
+def test_the_trend_with_position(slope: float, words: str) -> None:
+    wobble = np.tile([1.0, 2.0, 2.0, 1.0], 8)
+    values = np.exp(slope * np.arange(32)) * wobble
+    assert words in findings.sensitivity_findings(made_sensitivity({"full": values.tolist()}))[0]
+
+
+def test_tokens_without_influence_are_counted() -> None:
+    assert "3 of 9 tokens have no influence at all, exactly 0" in " ".join(
+        findings.sensitivity_findings(made_sensitivity({"full": [0, 0, 0, 1, 2, 3, 4, 5, 6]}))
+    )
+
+
+def test_what_freezing_changes() -> None:
+    said = findings.sensitivity_findings(made_sensitivity({"full": [1, 2, 4], "frozen": [2, 1, 4]}))
+    assert "is 1 times the real one in the median over tokens (from 0.5 to 2)" in said[-1]
+    assert len(findings.sensitivity_findings(made_sensitivity({"full": [1, 2, 4]}))) == 1
+
+
+# --- bounds and predictions
+
+PROFILE = np.array([1.0, 3.0, 2.0, 5.0, 4.0, 6.0])
+
+
+def _of(variant: str, values: np.ndarray) -> str:
+    (said,) = findings.comparison_findings(made_comparison(PROFILE.tolist(), {variant: values.tolist()}))
+    return said
+
+
+def test_a_certified_bound_that_holds_but_is_loose() -> None:
+    said = _of("local", PROFILE * 1e5)
+    assert "holds at all 6 tokens" in said
+    assert "10^5.0 times the measured norm in the median" in said
+    assert "says nothing of how large the sensitivity is" in said
+    assert "almost as measured (Spearman 1.00)" in said
+    assert "DOES NOT HOLD" not in said
+
+
+def test_a_certified_bound_that_is_tight() -> None:
+    said = _of("local", PROFILE * 2)
+    assert "2 times the measured norm in the median" in said
+    assert "so it says something of the size" in said
+
+
+def test_a_certified_bound_that_fails_is_shouted() -> None:
+    values = PROFILE * 10
+    values[2] = 0.5
+    said = _of("uniform", values)
+    assert "IT DOES NOT HOLD, the measured norm is larger at 1 of 6 tokens" in said
+    assert "please report it" in said
+    assert "holds at all" not in said
+
+
+def test_a_bound_above_a_token_without_influence_is_infinitely_loose_there() -> None:
+    said = findings.comparison_findings(made_comparison([0.0, 1.0, 2.0], {"local": [1.0, 1.0, 2.0]}))[0]
+    assert "infinitely many times at worst" in said
+
+
+def test_the_papers_form_below_the_measured_norm_is_no_bound() -> None:
+    values = PROFILE * 2
+    values[:2] = 0.1
+    said = _of("proof", values)
+    assert "below the measured frozen operator norm at 2 of 6 tokens: it is no bound here" in said
+    assert "not certified" in said
+
+
+def test_the_papers_form_above_it_proves_nothing() -> None:
+    said = _of("theorem-b5", PROFILE * 2)
+    assert "above the measured frozen operator norm at all 6 tokens here, which nothing guarantees" in said
+    assert "no bound here" not in said
+
+
+def test_an_open_constant_leaves_only_the_shape() -> None:
+    said = _of("theorem-5.1", PROFILE[::-1] * 1e3)
+    assert "leaves its constant open" in said
+    assert "times that norm" not in said
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [(1.1, "close to the measured size"), (2.0, "the right order of magnitude"), (10.0, "it misses the measured size")],
+)
+def test_a_predictions_size(scale: float, words: str) -> None:
+    assert words in _of("second-moment", 2 * PROFILE * scale)
+
+
+def test_rollout_is_a_ranking_only() -> None:
+    assert "is a ranking only" in _of("rollout", PROFILE)
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ([0, 2, 1, 4, 3, 5], "almost as measured (Spearman 1.00)"),
+        ([5, 3, 4, 1, 2, 0], "against the measured order (Spearman -1.00)"),
+        ([0, 0, 0, 0, 0, 0], "flat"),
+        ([1, 3, 5, 0, 2, 4], "does not order the tokens as measured"),
+    ],
+)
+def test_the_shape_is_named(order: list[int], words: str) -> None:
+    assert words in _of("local", 100.0 + np.asarray(order, dtype=float))
+
+
+def test_no_sentence_mixes_certified_paper_and_predicted() -> None:
+    both = {"local": (PROFILE * 10).tolist(), "proof": PROFILE.tolist(), "second-moment": PROFILE.tolist()}
+    certified, paper, predicted = findings.comparison_findings(made_comparison(PROFILE.tolist(), both))
+    assert certified.startswith("Certified bound")
+    assert "paper" not in certified
+    assert "redict" not in certified
+    assert paper.startswith("The paper's form")
+    assert "redict" not in paper
+    assert "Certified" not in paper
+    assert predicted.startswith("Prediction")
+    assert "ertified" not in predicted
+    assert "paper" not in predicted
+
+
+def test_the_summary_names_the_tightest_bound_and_a_broken_one() -> None:
+    measured = PROFILE.tolist()
+    good = {"uniform": (PROFILE * 1e6).tolist(), "local": (PROFILE * 1e4).tolist(), "second-moment": measured}
+    bound, prediction = findings.comparison_summary(made_comparison(measured, good))
+    assert "every certified bound holds" in bound
+    assert "tightest of them, `local`, is 10^4.0 times" in bound
+    assert "second-moment" in prediction
+    broken = findings.comparison_summary(made_comparison(measured, {"uniform": (PROFILE * 0.5).tolist()}))
+    assert "certified bounds that DO NOT HOLD: uniform" in broken[0]
+
+
+# --- the card
+
+
+def test_accuracies_inside_and_beyond_are_never_one_number() -> None:
+    rows = [
+        {"accuracy": 1.0, "within_training": True},
+        {"accuracy": 0.5, "within_training": True},
+        {"accuracy": 0.0, "within_training": False},
+    ]
+    inside, beyond, caution = findings.card_findings(rows)
+    assert "Inside the trained lengths: of 2" in inside
+    assert "1 are answered exactly" in inside
+    assert "Beyond the trained lengths: of 1" in beyond
+    assert "1 never" in beyond
+    assert "not over-squashing" in caution
+    assert len(findings.card_findings(rows[:2])) == 1
+    assert findings.card_findings([]) == []
+
+
+# --- numbers
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (number, 0.0, "0"),
+        (number, 0.012345, "0.0123"),
+        (number, 1234.5, "1,234"),
+        (number, 999.6, "1,000"),
+        (number, -0.5, "-0.5"),
+        (number, 1.5e-7, "1.5e-7"),
+        (number, 2e9, "2.0e9"),
+        (number, float("nan"), "unknown"),
+        (number, float("inf"), "infinite"),
+        (factor, 0.30103, "2"),
+        (factor, 6.13, "10^6.1"),
+        (factor, -0.5, "0.316"),
+        (factor, float("inf"), "infinitely many"),
+    ],
+)
+def test_numbers_are_written_short(write: Callable[[float], str], value: float, text: str) -> None:
+    assert write(value) == text

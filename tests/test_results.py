@@ -1,0 +1,103 @@
+"""Results are saved whole or not at all, by the ending of their name, with the provenance of their numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ostools.errors import InputError
+from ostools.results import CHARTS, TABLES, Provenance, checked_output, write_atomically
+from tests.checkpoints import tiny_model
+from tests.reporting.made import HOSTILE, made_sensitivity
+
+READ = {
+    ".parquet": pd.read_parquet,
+    ".csv": pd.read_csv,
+    ".json": lambda path: pd.DataFrame(json.loads(Path(path).read_text())["rows"]),
+}
+
+
+@pytest.mark.parametrize("ending", TABLES)
+def test_a_table_is_read_back_as_it_was(tmp_path: Path, ending: str) -> None:
+    result = made_sensitivity({"full": [1 / 3, 2e-30, 0.0], "frozen": [1e300, 5.0, 6.0]}, ['a,"b"', "line\nend", "é"])
+    back = READ[ending](result.save(tmp_path / f"table{ending}"))
+    pd.testing.assert_frame_equal(back, result.frame, rtol=1e-14, check_dtype=False)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".json"])
+def test_provenance_travels_with_the_table(tmp_path: Path, ending: str) -> None:
+    path = made_sensitivity({"full": [1.0]}).save(tmp_path / f"table{ending}")
+    is_json = ending == ".json"
+    found = json.loads(path.read_text())["provenance"] if is_json else pd.read_parquet(path).attrs["ostools"]
+    assert found["model"]["weight_hash"] == "0"
+    assert found["time"]
+
+
+def test_hostile_tokens_survive_a_round_trip(tmp_path: Path) -> None:
+    result = made_sensitivity({"full": [1.0] * len(HOSTILE)}, HOSTILE)
+    back = pd.read_parquet(result.to_parquet(tmp_path / "x.parquet"))
+    assert back["token"].tolist() == list(HOSTILE)
+
+
+@pytest.mark.parametrize("name", ["FIGURE.PNG", "table.CSV"])
+def test_an_ending_may_be_in_capitals(tmp_path: Path, name: str) -> None:
+    assert made_sensitivity({"full": [1.0]}).save(tmp_path / name).stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", ["x", "x.txt", "x.parquet.gz", ".png"])
+def test_another_ending_is_refused_with_the_ones_there_are(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"expected a name ending in \.parquet .* \.pdf, found"):
+        made_sensitivity({"full": [1.0]}).save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_directory_and_a_directory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the directory .* does not exist"):
+        checked_output(tmp_path / "none" / "x.csv")
+    (tmp_path / "x.csv").mkdir()
+    with pytest.raises(InputError, match="found a directory"):
+        checked_output(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("ending", [*TABLES, *CHARTS])
+def test_what_was_there_stands_until_the_new_file_is_whole(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"x{ending}"
+    path.write_text("before")
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("the disk went away")
+
+    result = made_sensitivity({"full": [1.0]})
+    for owner, name in ((type(result), "_write_table"), (type(result), "plot")):
+        monkeypatch.setattr(owner, name, broken)
+    with pytest.raises(RuntimeError, match="went away"):
+        result.save(path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
+    def half(part: Path) -> None:
+        part.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(InputError, match=r"cannot write .*: No space left on device"):
+        write_atomically(tmp_path / "x.csv", half)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_provenance_of_a_model_is_plain_json() -> None:
+    model = tiny_model("gemma")
+    found = Provenance.collect(model, (2, 5), variants=("local",), path=Path("x")).as_dict()
+    assert json.loads(json.dumps(found)) == found
+    assert found["token_ids"] == [2, 5]
+    assert found["parameters"]["variants"] == ["local"]
+    assert found["model"]["architecture"] == "GemmaForCausalLM"
+    assert len(found["model"]["weight_hash"]) == 64
+    assert set(found["versions"]) == {"oversquashing-tools", "torch", "transformers", "transformer-lens"}
