@@ -228,6 +228,8 @@ def test_every_prompt_of_a_group_is_used_and_within_the_curriculum(tokenizer: To
         assert all(batches)
         total = sum(len(example.ids) for batch in batches for example in batch)
         assert total >= recipe.task_tokens * recipe.steps_per_group
+    assert examples.draw_group(recipe, 0, tokenizer) != examples.draw_group(recipe, 1, tokenizer)
+    assert examples.draw_group(recipe, 0, tokenizer) != examples.draw_group(replace(recipe, seed=1), 0, tokenizer)
     one = tokenizer.token_to_id("1")
     first = examples.draw_group(recipe, 0, tokenizer)
     assert max(example.ids[: example.n_prompt].count(one) for batch in first for example in batch) <= 8 + 1
@@ -421,6 +423,17 @@ def test_exact_is_what_generation_gives(embedded: GemmaForCausalLM, embedded_tok
         generated.append(out[0, prompt.n_prompt :].tolist() == wanted)
     assert measured == generated
     assert set(generated) == {True, False}
+
+
+def test_exact_asks_for_every_token_of_the_line(embedded: GemmaForCausalLM, embedded_tokenizer: Tokenizer) -> None:
+    task = AppendixTask("sum-ones")
+    right = examples.encode_example(task, task.items(5), embedded_tokenizer, TINY)
+    wrong = []
+    for place in range(right.n_prompt, len(right.ids)):
+        ids = list(right.ids)
+        ids[place] = ids[place] + 1
+        wrong.append(replace(right, ids=tuple(ids)))
+    assert evaluate.exact(embedded, [right, *wrong], batch=4) == [True] + [False] * len(wrong)
 
 
 def test_the_cards_accuracy_is_measured_again(embedded: GemmaForCausalLM, embedded_tokenizer: Tokenizer) -> None:
