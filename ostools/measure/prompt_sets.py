@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,8 +67,11 @@ class PromptSet:
     def build(cls, model: TransformerBridge, task: CollapseTask, lengths: list[int], seed: int) -> PromptSet:
         """The task's pairs at those lengths. Raises `InputError` where one does not fit the model's context."""
         encoder = ModelEncoder(model)
-        _check_context(model, task, encoder, lengths, seed)
-        pairs = tuple(task.pairs(encoder, lengths, seed))
+        context = context_length(model)
+        # Each item is a token or more, so a length beyond the context needs no tokenizing.
+        pairs = tuple(task.pairs(encoder, lengths, seed)) if lengths[-1] <= context else ()
+        if not pairs or _tokens(pairs) > context:
+            raise _does_not_fit(context, task, encoder, lengths[-1], seed)
         index: dict[tuple[int, ...], int] = {}
         first = torch.tensor([index.setdefault(pair.ids, len(index)) for pair in pairs])
         second = torch.tensor([index.setdefault(pair.extended, len(index)) for pair in pairs])
@@ -106,25 +109,20 @@ class PromptSet:
         }
 
 
-def _check_context(
-    model: TransformerBridge, task: CollapseTask, encoder: ModelEncoder, lengths: list[int], seed: int
-) -> None:
-    """Refuse what does not fit before anything is computed, and say what would."""
-    context = context_length(model)
+def _tokens(pairs: Iterable[Pair]) -> int:
+    """How many tokens the longest prompt has."""
+    return max(len(pair.extended) for pair in pairs)
 
-    def needs(length: int) -> int:
-        return max(len(pair.extended) for pair in task.pairs(encoder, [length], seed))
 
-    # Each item is a token or more, so a length far beyond the context needs no tokenizing.
-    longest = lengths[-1]
-    if longest <= context and needs(longest) <= context:
-        return
-    fits, beyond = 0, min(longest, context + 1)
+def _does_not_fit(context: int, task: CollapseTask, encoder: ModelEncoder, length: int, seed: int) -> InputError:
+    """The error for a sequence too long for the context, with the longest that fits."""
+    fits, beyond = 0, min(length, context + 1)
     while beyond - fits > 1:
         middle = (fits + beyond) // 2
-        fits, beyond = (middle, beyond) if needs(middle) <= context else (fits, middle)
+        small = _tokens(task.pairs(encoder, [middle], seed)) <= context
+        fits, beyond = (middle, beyond) if small else (fits, middle)
     hint = f"the longest that fits is {fits}" if fits else "not even one item fits"
-    raise InputError(
-        f"{task.name} at length {longest} does not fit the model's context of {context} tokens with its question and the "
+    return InputError(
+        f"{task.name} at length {length} does not fit the model's context of {context} tokens with its question and the "
         f"repeated token: {hint}"
     )

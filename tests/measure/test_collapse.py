@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
+from transformers import PreTrainedTokenizerFast
 
 import hooks
 from ostools import tasks
@@ -26,7 +29,7 @@ from ostools.models import cast_copy, encode, load_model
 from ostools.results import Provenance
 from ostools.tasks import CollapseTask
 from ostools.theory.distances import distance, head_chunks, machine_line
-from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, make_model, tiny_model
+from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, make_model, tiny_model, write_tokenizer
 
 every = cast("Callable[[object], bool]", np.all)  # of a table's column, whatever its type
 LENGTHS = (1, 2, 3, 4, 6, 7, 15, 40)
@@ -446,6 +449,37 @@ def test_the_encoder_is_encode() -> None:
     task: CollapseTask = tasks.figure_5d()
     texts = [task.text(length) for length in (1, 3, 4, 30)]
     assert _encoder(model).ids(texts) == [tuple(encode(model, text).ids.tolist()) for text in texts]
+
+
+def merging_model(folder: Path) -> TransformerBridge:
+    """A model whose tokenizer makes one token of two ones, as GPT-2's does."""
+    write_tokenizer(folder)
+    file = folder / "tokenizer.json"
+    state = json.loads(file.read_text(encoding="utf-8"))
+    state["model"]["vocab"]["11"] = len(state["model"]["vocab"])
+    state["model"]["merges"].append(["1", "1"])
+    split = state["pre_tokenizer"]["pretokenizers"]
+    state["pre_tokenizer"]["pretokenizers"] = [part for part in split if part["type"] != "Digits"]
+    file.write_text(json.dumps(state), encoding="utf-8")
+    model = tiny_model("llama", seed=1, d_vocab=300)
+    model.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    return model
+
+
+def test_a_tokenizer_that_merges_the_ones_is_refused_and_the_id_level_pair_taken(tmp_path: Path) -> None:
+    model = merging_model(tmp_path)
+    message = "figure-5a at length 1: .* '1' + '1' -> token '11': this tokenizer merges the repeat; .* items='ids'"
+    with pytest.raises(InputError, match=message.replace("+", r"\+")):
+        collapse(model, tasks.figure_5a(), lengths=[1, 2])
+    found = collapse(model, tasks.figure_5a("ids"), lengths=[1, 2, 3], dtypes=["float32"])
+    assert found.provenance.parameters["items"] == "ids"
+    ids = found.provenance.token_ids
+    assert ids is not None
+    one = model.tokenizer.convert_tokens_to_ids("1")
+    assert list(ids[-4:]) == [one] * 4  # three ones, and the repeated one
+    v, v_star = last_token(model, ids[:-1]), last_token(model, ids)
+    row = select(found.frame, site="y", per="vector", norm="l2", length=3)
+    assert row["mean"].item() == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-4)
 
 
 def test_packed_lengths_do_not_read_a_later_digit() -> None:
