@@ -9,3 +9,15 @@ from ostools.measure.path_sum import path_sum as path_sum
 from ostools.measure.sensitivity import Sensitivity as Sensitivity
 from ostools.measure.sensitivity import jacobian as jacobian
 from ostools.measure.sensitivity import sensitivity as sensitivity
+
+__all__ = [
+    "Collapse",
+    "Comparison",
+    "PathSum",
+    "Sensitivity",
+    "collapse",
+    "compare",
+    "jacobian",
+    "path_sum",
+    "sensitivity",
+]

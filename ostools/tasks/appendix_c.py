@@ -16,9 +16,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mitigations import Hint
 from ostools.errors import InputError, unknown_name
 
-HINT = " *Hint* It's not necessarily a 1, check carefully"
+HINT = f" {Hint().text}"
 WORDS = (
     "apple",
     "bird",
