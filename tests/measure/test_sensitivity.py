@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 from torch import Tensor
@@ -197,6 +199,7 @@ def test_refusals() -> None:
 def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a freeze that also moves the values."""
     model = tiny_model("gemma")
-    monkeypatch.setattr("ostools.measure.sensitivity.freezing", lambda model, _: hooks.scale_scores(model, 1.5))
+    module = importlib.import_module("ostools.measure.sensitivity")  # the package's attribute is the function
+    monkeypatch.setattr(module, "freezing", lambda model, _: hooks.scale_scores(model, 1.5))
     with pytest.raises(ost.InputError, match="frozen forward pass changed the logits"):
         ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])
