@@ -125,6 +125,29 @@ def test_bad_input_is_one_line_and_no_file(run, tmp_path: Path, arguments: list[
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sensitivity", "--prompt", "a", "--out", "no/x.png"],
+        ["path-sum", "--prompt", "a", "--out", "no/x.png"],
+        ["collapse", "--out", "no/x.png"],
+        ["report", "--out", "no/x.html"],
+        ["sensitivity", "--prompt", "a", "--linearisation", "x"],
+        ["path-sum", "--prompt", "a", "--variant", "x"],
+        ["collapse", "--lengths", "x"],
+        ["collapse", "--task", "x"],
+    ],
+)
+def test_what_can_be_refused_at_once_is_refused_before_a_model_is_loaded(
+    run, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def never(*found: object, **options: object) -> None:
+        raise AssertionError("loaded a model first")
+
+    monkeypatch.setattr("ostools.models.load_model", never)
+    assert_refused(run(*arguments))
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["sensitivity", "--prompt", "1" * 400, "--out", "x.csv"], ["at most 256 tokens", "found 401"]),
@@ -175,6 +198,16 @@ def test_a_hook_that_cannot_be_placed_is_refused_as_well(capsys: pytest.CaptureF
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert capsys.readouterr().err == "ostools: there is no such site\n"
+
+
+def test_a_refusal_stays_on_its_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    def raising(**options) -> None:
+        raise InputError("a\nb\x1b[31m \u202e[bold]c")
+
+    monkeypatch.setattr(cli, "app", raising)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert capsys.readouterr().err == "ostools: a b [31m [bold]c\n"
 
 
 def test_a_defect_is_not_hidden(monkeypatch) -> None:

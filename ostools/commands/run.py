@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 PATH_SUMS = ("proof", "uniform", "local", "second-moment")
 DTYPES = ("float32", "bfloat16", "float16")
+SMALL = 20_000_000
+"""Below this many parameters one thread computes as fast as several."""
 SHOWN = 16
 """How many lengths of a collapse curve a terminal shows; a file gets all."""
 
@@ -132,8 +135,14 @@ def _known(what: str, names: Sequence[str], known: Any) -> tuple[str, ...]:
 
 
 def _load(model: str, device: str, dtype: str) -> TransformerBridge:
+    import torch
+
     with output.progress("loading the model"):
-        return ost.load_model(model, dtype=dtype, device=device)
+        loaded = ost.load_model(model, dtype=dtype, device=device)
+    # Matrices this small are not worth sharing out: on busy cores two threads wait for each other and take far longer.
+    if "OMP_NUM_THREADS" not in os.environ and sum(weight.numel() for weight in loaded.parameters()) < SMALL:
+        torch.set_num_threads(1)
+    return loaded
 
 
 def _saved(result: Result, out: Path | None) -> bool:

@@ -23,7 +23,7 @@ from ostools.models import Prompt
 from ostools.reporting.frames import Frame
 from ostools.reporting.theme import display_token, inert
 
-SIDE = 48
+SIDE = 64
 """Rows and columns of the squares that circuitsvis draws: longer prompts are max-pooled to at most this."""
 COLUMNS = 192
 """Columns of the heat map: longer prompts are max-pooled to at most this."""
@@ -137,13 +137,20 @@ def interactive_view(attention: Attention, element: str) -> tuple[str, str]:
     squares = attention.squares.flatten(0, 1)[chosen]
     rendered = attention_heads(
         attention=np.round(squares.double().numpy(), 3),
-        tokens=[bin_label(attention.tokens, start, end) for start, end in attention.bins],
+        tokens=_view_labels(attention),
         attention_head_names=[f"L{index // heads} H{index % heads}" for index in chosen],
         max_value=1.0,
         min_value=0.0,
     )
     rule = pooling_rule(attention.last.shape[-1], SIDE)
     return _script(rendered.local_src, element), f"{words} of {layers} layers{'; ' + rule if rule else ''}."
+
+
+def _view_labels(attention: Attention) -> list[str]:
+    """What circuitsvis writes beside rows and columns; it adds their number, which is the position where none were pooled."""
+    if len(attention.bins) == len(attention.tokens):
+        return [display_token(token) for token in attention.tokens]
+    return [bin_label(attention.tokens, start, end) for start, end in attention.bins]
 
 
 def _chosen(attention: Attention) -> tuple[list[int], str]:

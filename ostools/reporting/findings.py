@@ -30,7 +30,7 @@ TREND = 0.3
 """Rank correlations between -TREND and TREND are called no trend, no order."""
 
 
-_NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
+NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 
 
 def sensitivity_findings(result: Sensitivity) -> list[str]:
@@ -119,7 +119,7 @@ def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
     if median < TIGHT:
         verdict = "it says something of the size"
     return (
-        f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {_NORMS[str(row['norm'])]}): {holds}; it is "
+        f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
         f"{factor(median)} times the measured norm in the median, {factor(worst)} times at worst, so {verdict}; {_shape(row)}."
     )
 
@@ -129,7 +129,7 @@ def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     median = float(row["median_log10_looseness"])
     if math.isnan(median):
         return f"{start} leaves its constant open, so that only its shape can be compared: {_shape(row)}."
-    norm = f"the measured {row['linearisation']} {_NORMS[str(row['norm'])]}"
+    norm = f"the measured {row['linearisation']} {NORMS[str(row['norm'])]}"
     side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
     if below:
         side = f"lies below {norm} at {below} of {total} tokens: it is no bound here"
@@ -145,7 +145,7 @@ def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
     if abs(median) > ROUGH:
         size = "it misses the measured size"
     return (
-        f"{start}: {factor(median)} times the measured {row['linearisation']} {_NORMS[str(row['norm'])]} in the median "
+        f"{start}: {factor(median)} times the measured {row['linearisation']} {NORMS[str(row['norm'])]} in the median "
         f"({size}); {_shape(row)}."
     )
 
@@ -215,6 +215,6 @@ def card_findings(accuracy: Sequence[Mapping[str, Any]]) -> list[str]:
         )
     if any(not bool(row["within_training"]) for row in accuracy):
         said.append(
-            "Beyond them are positions and counts never seen in training: failures there are not over-squashing."
+            "Beyond them are positions and counts never seen in training: failures there say little about over-squashing."
         )
     return said

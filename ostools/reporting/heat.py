@@ -20,12 +20,18 @@ def attention_chart(attention: Attention) -> alt.Chart:
     from ostools.reporting.attention import attention_frame
 
     data = attention_frame(attention)
+    scale = alt.Scale(domain=[0, int(data["end"].max())], nice=False)
     heads = list(dict.fromkeys(data["head"]))
     chart = (
         axes.chart(data)
         .mark_rect()
         .encode(
-            x=alt.X("start:Q", title="position of the token attended to", axis=alt.Axis(grid=False, tickMinStep=1)),
+            x=alt.X(
+                "start:Q",
+                title="position of the token attended to",
+                scale=scale,
+                axis=alt.Axis(grid=False, tickMinStep=1),
+            ),
             x2="end:Q",
             y=alt.Y("head:N", sort=heads, title="layer.head", axis=alt.Axis(labelOverlap=True, ticks=False)),
             color=alt.Color(
@@ -35,7 +41,9 @@ def attention_chart(attention: Attention) -> alt.Chart:
                     title="attention weight (square-root scale)",
                     orient="bottom",
                     direction="horizontal",
-                    gradientLength=220,
+                    gradientLength=260,
+                    format=".2~f",
+                    values=[0, 0.05, 0.2, 0.5, 1],
                 ),
             ),
             tooltip=[alt.Tooltip("head:N", title="layer.head"), "token:N", alt.Tooltip("weight:Q", format=".4g")],

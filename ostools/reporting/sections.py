@@ -66,7 +66,7 @@ def render_report(found: Measurements, command: str) -> str:
         view = Script(source, "module")
         attention = _attention(found.attention, holds)
     values = {
-        "title": f"Over-squashing and collapse in {display_token(str(model['name']), 80)}",
+        "title": f"Over-squashing and collapse in {_named(str(model['name']))}",
         "model": model,
         "summary": _summary(found, accuracy),
         "run": _run(found),
@@ -82,6 +82,10 @@ def render_report(found: Measurements, command: str) -> str:
         "skipped": found.skipped,
     }
     return render("report.html.j2", values, () if view is None else (view,))
+
+
+def _named(name: str) -> str:
+    return "the embedded model" if name == EMBEDDED else display_token(name, 80)
 
 
 def _summary(found: Measurements, accuracy: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -165,8 +169,13 @@ def _sensitivity(found: Measurements) -> dict[str, Any] | None:
 def _looseness(comparison: Comparison) -> Table:
     rows = []
     for row in comparison.summary.to_dict(orient="records"):
-        holds = ("yes" if bool(row["holds"]) else "NO") if row["kind"] == "certified" else "promises nothing"
-        cells = [row["variant"], KINDS[row["kind"]], f"{row['linearisation']}, {row['norm']}", holds]
+        holds = ("yes" if bool(row["holds"]) else "NO") if row["kind"] == "certified" else "no claim"
+        cells = [
+            row["variant"],
+            KINDS[row["kind"]],
+            f"{row['linearisation']}, {findings.NORMS[str(row['norm'])]}",
+            holds,
+        ]
         for name in ("median_log10_looseness", "max_log10_looseness", "spearman"):
             value = float(row[name])
             cells.append("–" if value != value else f"{value:.2f}")
@@ -233,4 +242,5 @@ def _variant(row: Mapping[str, Any]) -> str:
     options = [name for name in ("uniform", "interleave", "hint") if row.get(name)]
     if row.get("separator_every"):
         options.append(f"comma every {row['separator_every']}")
-    return f"{row['task']}{f' ({chr(44).join(options)})' if options else ''}"
+    words = f" ({', '.join(options)})" if options else ""
+    return f"{row['task']}{words}"

@@ -273,7 +273,7 @@ def test_accuracies_inside_and_beyond_are_never_one_number() -> None:
     assert "1 are answered exactly" in inside
     assert "Beyond the trained lengths: of 1" in beyond
     assert "1 never" in beyond
-    assert "not over-squashing" in caution
+    assert "little about over-squashing" in caution
     assert len(findings.card_findings(rows[:2])) == 1
     assert findings.card_findings([]) == []
 
