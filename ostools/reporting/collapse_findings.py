@@ -171,9 +171,18 @@ def _one_more_digit(result: Collapse) -> list[str]:
     return [f"{said}, {number(ratio(float(other.median()), beside))} times the theorem pair's {number(beside)}."]
 
 
-def _beyond(rows: Frame, trained: Mapping[str, int] | None) -> list[str]:
+def trained_length(result: Collapse, trained: Mapping[str, int] | None) -> int | None:
+    """The longest sequence of this task that the model was trained on, in items; None where its card does not say."""
+    return _trained_on(frame_of(result), trained)
+
+
+def _trained_on(rows: Frame, trained: Mapping[str, int] | None) -> int | None:
     name = "" if rows.empty else str(rows["task"].iloc[0])
-    longest = (trained or {}).get(tasks.get(name).form.name) if name in tasks.FIGURE_5 else None
+    return (trained or {}).get(tasks.get(name).form.name) if name in tasks.FIGURE_5 else None
+
+
+def _beyond(rows: Frame, trained: Mapping[str, int] | None) -> list[str]:
+    longest = _trained_on(rows, trained)
     if longest is None:
         return []
     if int(rows["length"].max()) <= longest:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ostools.errors import InputError
 from ostools.reporting import axes, theme
+from ostools.reporting.collapse_findings import trained_length
 from ostools.reporting.frames import Frame, frame_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def collapse_chart(
 
     Each panel holds the measured distance, the rounding noise of that dtype and its machine line. Whole vectors in L2, of which
     the theorem speaks, have the float64 distance beside them, thin and grey, and a vertical line at the collapse length where
-    one was reached. Heads (`per`) and seeds are shown by their mean, with a band from the least to the greatest.
+    one was reached; a dotted one stands at the longest length that the model was trained on. Heads (`per`) and seeds are shown
+    by their mean, with a band from the least to the greatest.
     """
     frame = frame_of(result)
     frame = frame[frame["site"].isin(list(sites)) & (frame["per"] == per) & (frame["norm"] == norm)]
@@ -55,7 +57,7 @@ def collapse_chart(
     dtypes = list(dict.fromkeys(frame["dtype"]))
     panels = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
     reached = _reached(result, sites, dtypes) if whole else {}
-    layers = _collapse_layers(rows, floor, NORM_WORDS.get(norm, norm), reached)
+    layers = _collapse_layers(rows, floor, NORM_WORDS.get(norm, norm), reached, _training_ends(result))
     facet = alt.Facet("panel:N", sort=[panel for panel in panels if (rows["panel"] == panel).any()], title=None)
     chart = axes.unfolded(layers.facet(facet=facet, columns=len(dtypes), spacing=22), rows)
     subtitle = [axes.ZERO_NOTE] if (rows["value"] == 0).any() else []
@@ -120,7 +122,18 @@ def _reached(result: Collapse, sites: Sequence[str], dtypes: Sequence[str]) -> d
     }
 
 
-def _collapse_layers(rows: Frame, floor: float | None, norm: str, reached: dict[str, int]) -> alt.LayerChart:
+def _training_ends(result: Collapse) -> int | None:
+    """The longest of these lengths that the model was trained on, where its card says and the curve goes beyond it."""
+    longest = trained_length(result, result.provenance.model.get("trained_lengths"))
+    lengths = frame_of(result)["length"]
+    if longest is None or not int(lengths.min()) <= longest < int(lengths.max()):
+        return None
+    return int(lengths[lengths <= longest].max())
+
+
+def _collapse_layers(
+    rows: Frame, floor: float | None, norm: str, reached: dict[str, int], trained: int | None
+) -> alt.LayerChart:
     has_band = "band" in rows
     shown = (
         pd.concat([rows["shown"], rows[rows["band"]]["low"], rows[rows["band"]]["high"]]) if has_band else rows["shown"]
@@ -153,6 +166,8 @@ def _collapse_layers(rows: Frame, floor: float | None, norm: str, reached: dict[
         layers.append(axes.zero_marks(base.encode(tooltip=tooltip)))
     if reached:
         layers += _collapse_marks(base, reached)
+    if trained is not None:
+        layers += _training_marks(base, trained)
     layered: Any = alt.layer(*layers)
     return layered.properties(width=WIDTH, height=HEIGHT)
 
@@ -194,3 +209,16 @@ def _collapse_marks(base: alt.Chart, reached: dict[str, int]) -> list[alt.Chart]
     words = here.transform_calculate(words="'collapse from n = ' + datum.length")
     text = words.mark_text(align="right", baseline="bottom", dx=-4, fontSize=10)
     return [rule, text.encode(x=x, y=alt.value(HEIGHT - 5), text="words:N", detail=alt.Undefined)]
+
+
+def _training_marks(base: alt.Chart, trained: int) -> list[alt.Chart]:
+    """A dotted vertical line in every panel: to its right are positions that training never showed."""
+    here = base.transform_filter(f"datum.length === {trained} && datum.quantity === 'distance'")
+    x, neutral = alt.X("length:Q"), alt.value(theme.colour("float64"))
+    rule = here.mark_rule(strokeWidth=1, strokeDash=[1, 2]).encode(
+        x=x, y=alt.Undefined, color=neutral, detail=alt.Undefined
+    )
+    words = here.transform_calculate(words=f"'trained to n = {trained}'")
+    text = words.mark_text(align="right", baseline="bottom", dx=-4, fontSize=10)
+    where = alt.value(HEIGHT - 20)
+    return [rule, text.encode(x=x, y=where, text="words:N", color=neutral, detail=alt.Undefined)]

@@ -70,13 +70,15 @@ def report(
 
     What cannot be measured on this model (a tokenizer that merges digits, a family that the formulas do not know, a dtype
     that overflows) is left out, and the report says what and why. Raises `InputError` for a path that cannot be written and
-    for a prompt that cannot be encoded, before anything is measured.
+    for a prompt that cannot be encoded, before anything is measured, and where nothing could be measured at all.
     """
     target = checked_output(out, (".html",))
     words = default_prompt() if prompt is None else prompt
     encoded = encode(model, words)
     wanted = list(lengths) if lengths is not None else list(range(1, _longest(model) + 1))
     found = measure(model, encoded, wanted, progress)
+    if found.sensitivity is None and not found.collapses:
+        raise InputError(f"nothing could be measured, so there is nothing to report: {found.skipped[0]}")
     html = render_report(found, _command(found.provenance, prompt, out))
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 

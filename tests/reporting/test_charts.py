@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,16 @@ def test_the_collapse_length_is_marked_where_it_was_reached() -> None:
     assert "collapse from n = 31" in svg_of(reached)
     never = charts.collapse_chart(made_collapse(lambda n: 10.0, noise={"bfloat16": 0.33}), ("y",))
     assert "collapse from" not in svg_of(never)
+
+
+def test_the_end_of_training_is_marked_where_the_curve_goes_beyond_it() -> None:
+    result = made_collapse(lambda n: 10.0)
+    longest = int(result.frame["length"].max())
+    for trained, drawn in ((longest - 3, True), (longest, False)):
+        lengths = {"count-ones-figure-5": trained, "copy": trained}
+        known = replace(result.provenance, model={**result.provenance.model, "trained_lengths": lengths})
+        svg = svg_of(charts.collapse_chart(replace(result, provenance=known), ("y",)))
+        assert (f"trained to n = {trained}" in svg) is drawn
 
 
 def test_one_more_digit_has_panels_of_its_own() -> None:

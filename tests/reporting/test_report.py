@@ -171,3 +171,13 @@ def test_a_browser_draws_every_chart_and_asks_for_nothing(written: Path, width: 
     assert complaints == []
     assert alerts == []
     assert wide <= width
+
+
+def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:
+    """A model whose numbers are not finite: no page that looks like a report is left behind."""
+    model = tiny_model("llama")
+    model.blocks[0].mlp.out.weight[0, 0] = float("nan")
+    out = tmp_path / "report.html"
+    with pytest.raises(InputError, match=r"nothing could be measured.*not finite"):
+        report(model, prompt="11110", out=out, lengths=[1, 2])
+    assert not out.exists()
