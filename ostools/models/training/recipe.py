@@ -44,7 +44,7 @@ class Recipe:
     """
 
     seed: int = 0
-    steps: int = 1250
+    steps: int = 5700
     task_tokens: int = 1600
     text_tokens: int = 772
     text_length: int = 193
@@ -54,7 +54,7 @@ class Recipe:
     weight_decay: float = 0.05
     gradient_clip: float = 1.0
     warmup_steps: int = 50
-    decay_steps: int = 300
+    decay_steps: int = 1750
     curriculum_steps: int = 2500
     first_length: int = 8
     text_loss_weight: float = 0.15
