@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 
 
 def in_turn(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each contender over `rounds` rounds, after one run that is not counted."""
+    """Median seconds of each contender over `rounds` rounds; the caller has run each once before."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for counted in range(-1, rounds):
+    for _ in range(rounds):
         for name, run in contenders.items():
             start = time.perf_counter()
             run()
-            if counted >= 0:
-                seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in seconds.items()}

@@ -16,14 +16,14 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import HookError, nearest
-from hooks.register import attached
+from hooks.register import Order, attached
 from hooks.sites import SITES, points, site
 
 Reducer = Callable[[Tensor, int | None], Any]
 
 
 class Record(Mapping[str, Any]):
-    """What the latest forward pass inside a `capture` block left behind.
+    """What the latest forward pass inside a `capture` block left behind; a new pass clears what the one before it left.
 
     `record["pattern"][layer]` for a site that every block has, `record["final_norm"]` for one that the model has once.
     """
@@ -32,6 +32,9 @@ class Record(Mapping[str, Any]):
         self._kept: dict[str, dict[int | None, Any]] = {name: {} for name in names}
 
     def keep(self, name: str, layer: int | None, value: Any) -> None:
+        if layer in self._kept[name]:  # a place is passed once a forward pass: this is the next one
+            for layers in self._kept.values():
+                layers.clear()
         self._kept[name][layer] = value
 
     def __getitem__(self, name: str) -> Any:
@@ -57,7 +60,7 @@ def capture(
     reduce: Reducer | Mapping[str, Reducer] | None = None,
     detach: bool = True,
 ) -> Iterator[Record]:
-    """Record the named sites of every forward pass in the block; the latest pass stands.
+    """Record the named sites of every forward pass in the block, as edited; the latest pass stands.
 
     Args:
         names: sites of `hooks.SITES`; shapes and meaning stand there.
@@ -71,11 +74,16 @@ def capture(
     """
     if not names:
         raise HookError(f"capture needs the name of at least one site: {', '.join(SITES)}")
+    if isinstance(reduce, Mapping) and (unknown := set(reduce) - set(names)):
+        raise HookError(
+            f"reduce names {sorted(unknown)[0]!r}, which is not captured: {nearest(sorted(unknown)[0], names)}"
+        )
     record = Record(names)
     placements = []
     for name in names:
         for layer, point in points(model, name, layers if site(name).per_layer else None).items():
-            placements.append((point, _keeper(model, record, name, layer, _reducer(reduce, name), detach)))
+            keeper = _keeper(model, record, name, layer, _reducer(reduce, name), detach)
+            placements.append((point, keeper, Order.OBSERVE))
     with attached(placements):
         yield record
 

@@ -6,18 +6,19 @@ query block is one token long (generation with a key/value cache).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
 from hooks.errors import HookError
-from hooks.register import HookBody, attached, hidden, lowest
+from hooks.register import HookBody, Order, attached, hidden, lowest
 from hooks.sites import points
 
 Mask = Bool[Tensor, "query key"]
@@ -44,13 +45,11 @@ def mask_scores(
 
     def body(scores: Tensor) -> Tensor:
         permitted = _permitted(allowed, scores)
-        masked = scores.masked_fill(~permitted, lowest(scores))
-        # A row that the model itself hides whole (left padding) has nothing to lose.
-        if bool((hidden(masked.amax(-1)) & ~hidden(scores.amax(-1))).any()):
-            raise HookError("mask_scores: a query is left without any key to attend to; let it see at least itself")
-        return _on_heads(scores, masked, chosen)
+        masked = _on_heads(scores, scores.masked_fill(~permitted, lowest(scores)), chosen)
+        _require_some_key("mask_scores", scores, masked)
+        return masked
 
-    with attached([(point, body) for point in points(model, "scores", layers).values()], kind="mask_scores"):
+    with attached(_everywhere(points(model, "scores", layers), body), kind="mask_scores"):
         yield
 
 
@@ -64,21 +63,26 @@ def scale_scores(
 ) -> Iterator[None]:
     """Multiply the scores (after scaling and soft-cap) by `factor`, an inverse temperature or a rule of the query.
 
-    Masked keys stay masked. Raises `HookError` for a factor that is not finite.
+    Masked keys stay masked. Raises `HookError` for factors that are not one finite number a query, and where a score
+    overflows its dtype.
     """
     chosen = _checked_heads(model, heads)
 
     def body(scores: Tensor) -> Tensor:
-        queries, _ = _positions(scores)
-        values = (
-            factor(queries[:, 0]) if callable(factor) else torch.full_like(queries[:, 0], factor, dtype=torch.float64)
-        )
-        if not bool(torch.isfinite(values).all()):
-            raise HookError(f"scale_scores: expected finite factors, found {values.tolist()[:3]}")
-        scaled = torch.where(hidden(scores), scores, scores * values.to(scores)[:, None])
+        queries = _positions(scores)[0][:, 0]
+        values = factor(queries) if callable(factor) else torch.full(queries.shape, float(factor), dtype=torch.float64)
+        if values.shape != queries.shape or not bool(torch.isfinite(values).all()):
+            raise HookError(
+                f"scale_scores: expected {len(queries)} finite factors, one a query, "
+                f"found {tuple(values.shape)}: {values.flatten()[:3].tolist()}"
+            )
+        masked = hidden(scores)
+        scaled = torch.where(masked, scores, scores * values.to(scores)[:, None])
+        if bool(hidden(scaled).ne(masked).any()) or not bool(torch.isfinite(scaled).all()):
+            raise HookError(f"scale_scores: the scaled scores overflow {scores.dtype}; use smaller factors")
         return _on_heads(scores, scaled, chosen)
 
-    with attached([(point, body) for point in points(model, "scores", layers).values()], kind="scale_scores"):
+    with attached(_everywhere(points(model, "scores", layers), body), kind="scale_scores"):
         yield
 
 
@@ -90,12 +94,17 @@ def replace_pattern(
     layers: Iterable[int] | None = None,
     heads: Iterable[int] | None = None,
 ) -> Iterator[None]:
-    """Put another pattern in place of the model's: a tensor of the same shape, or a function of (pattern, layer)."""
+    """Put another pattern in place of the model's: a tensor, or a function of (pattern, layer).
+
+    It has the shape of the model's own, or a batch of 1 that stands for every prompt; `HookError` otherwise.
+    """
     chosen = _checked_heads(model, heads)
 
     def body_of(layer: int) -> HookBody:
         def body(current: Tensor) -> Tensor:
             new = pattern(current, layer) if callable(pattern) else pattern.to(current)
+            if new.shape[:1] == (1,):
+                new = new.expand(current.shape[0], *new.shape[1:])
             if new.shape != current.shape:
                 raise HookError(f"replace_pattern: expected {tuple(current.shape)}, found {tuple(new.shape)}")
             return _on_heads(current, new, chosen)
@@ -103,7 +112,9 @@ def replace_pattern(
         return body
 
     placements = [
-        (point, body_of(layer)) for layer, point in points(model, "pattern", layers).items() if layer is not None
+        (point, body_of(layer), Order.EDIT)
+        for layer, point in points(model, "pattern", layers).items()
+        if layer is not None
     ]
     with attached(placements, kind="replace_pattern"):
         yield
@@ -121,8 +132,8 @@ def ablate_heads(
     """Take the output z of each (layer, head) out of the forward pass.
 
     "zero" puts 0 in its place; "mean" its mean over all positions of the token batch `reference`; "resample" what it
-    was on a row of `reference`, position by position, the row drawn from `seed` for each prompt of the batch (that
-    needs a reference of the prompt's own length). `reference` costs one forward pass when the block is entered.
+    was on a row of `reference`, position by position, one row a head, drawn from `seed` when the block is entered (that
+    needs a reference of the prompt's own length). `reference` costs one forward pass.
 
     Raises `HookError` for heads that do not exist, and for a reference that is missing, superfluous or does not fit.
     """
@@ -132,25 +143,19 @@ def ablate_heads(
     if (reference is None) != (method == "zero"):
         need = "takes no reference" if method == "zero" else "needs a reference, a batch of token ids"
         raise HookError(f"ablate_heads: method {method!r} {need}")
-    kept = None
-    if reference is not None:
-        with torch.no_grad(), capture(model, "z", layers=wanted) as record:
-            model(reference)
-        kept = record["z"]
-    generator = torch.Generator().manual_seed(seed)
+    stand_ins = {} if reference is None else _stand_ins(model, wanted, reference, method, seed)
 
     def body_of(layer: int) -> HookBody:
         def body(z: Tensor) -> Tensor:
             out = z.clone()
             for head in wanted[layer]:
-                source = None if kept is None else kept[layer][:, :, head]
-                out[:, :, head] = _substitute(z[:, :, head], source, method, generator)
+                out[:, :, head] = _fitted(stand_ins.get((layer, head)), z[:, :, head])
             return out
 
         return body
 
     z_points = points(model, "z", wanted)
-    with attached([(z_points[layer], body_of(layer)) for layer in wanted], kind="ablate_heads"):
+    with attached([(z_points[layer], body_of(layer), Order.EDIT) for layer in wanted], kind="ablate_heads"):
         yield
 
 
@@ -164,7 +169,10 @@ def ablate_edges(
     """Cut single (layer, head, query, key) edges of attention, absolute positions.
 
     "zero" sets the weight to 0 and leaves the row short of 1; "renormalise" masks the score, so that the other keys
-    share the weight. Raises `HookError` for an edge that does not exist in the model or in a prompt.
+    share the weight. An edge acts in the forward pass that holds its query, which with a key/value cache is one of many.
+
+    Raises `HookError` for an edge that does not exist in the model, for a query left without any key ("renormalise"), and
+    at the end of the block for an edge whose query no forward pass held.
     """
     by_layer: dict[int, list[tuple[int, int, int]]] = {}
     for layer, head, query, key in edges:
@@ -177,23 +185,38 @@ def ablate_edges(
     if method not in ("zero", "renormalise"):
         raise HookError(f"ablate_edges: expected method 'zero' or 'renormalise', found {method!r}")
 
+    uncut = {(layer, *edge) for layer, cut in by_layer.items() for edge in cut}
+
     def body_of(layer: int) -> HookBody:
         def body(tensor: Tensor) -> Tensor:
             out = tensor.clone()
             first = tensor.shape[-1] - tensor.shape[-2]
             for head, query, key in by_layer[layer]:
-                if not first <= query < tensor.shape[-1]:
-                    raise HookError(
-                        f"ablate_edges: query {query} is not among positions {first}..{tensor.shape[-1] - 1}"
-                    )
-                out[:, head, query - first, key] = 0.0 if method == "zero" else lowest(tensor)
+                if first <= query < tensor.shape[-1]:
+                    out[:, head, query - first, key] = 0.0 if method == "zero" else lowest(tensor)
+                    uncut.discard((layer, head, query, key))
+            if method == "renormalise":
+                _require_some_key("ablate_edges", tensor, out)
             return out
 
         return body
 
     sites = points(model, "pattern" if method == "zero" else "scores", by_layer)
-    with attached([(sites[layer], body_of(layer)) for layer in by_layer], kind="ablate_edges"):
+    with attached([(sites[layer], body_of(layer), Order.EDIT) for layer in by_layer], kind="ablate_edges"):
         yield
+    if uncut:
+        raise HookError(f"ablate_edges: no forward pass held the query of edge {min(uncut)}; is the prompt that long?")
+
+
+def _everywhere(places: Mapping[int | None, HookPoint], body: HookBody) -> list[tuple[HookPoint, HookBody, Order]]:
+    """The same edit at every one of the places."""
+    return [(point, body, Order.EDIT) for point in places.values()]
+
+
+def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:
+    """Softmax over nothing is even over everything, the future included. A row hidden from the start has nothing to lose."""
+    if bool((hidden(after.amax(-1)) & ~hidden(before.amax(-1))).any()):
+        raise HookError(f"{what}: a query is left without any key to attend to; let it see at least itself")
 
 
 def _positions(scores: Tensor) -> tuple[Int[Tensor, "query 1"], Int[Tensor, "1 key"]]:
@@ -203,13 +226,13 @@ def _positions(scores: Tensor) -> tuple[Int[Tensor, "query 1"], Int[Tensor, "1 k
 
 
 def _permitted(allowed: Mask | MaskRule, scores: Tensor) -> Mask:
-    permitted = allowed(*_positions(scores)) if callable(allowed) else allowed.to(scores.device)
-    if permitted.shape != scores.shape[-2:] or permitted.dtype != torch.bool:
-        raise HookError(
-            f"mask_scores: expected a boolean mask {tuple(scores.shape[-2:])}, "
-            f"found {permitted.dtype} {tuple(permitted.shape)}"
-        )
-    return permitted
+    permitted = allowed(*_positions(scores)) if callable(allowed) else allowed
+    shape = tuple(scores.shape[-2:])
+    if not isinstance(permitted, Tensor) or permitted.shape != shape or permitted.dtype != torch.bool:
+        is_tensor = isinstance(permitted, Tensor)
+        found = f"{permitted.dtype} {tuple(permitted.shape)}" if is_tensor else type(permitted).__name__
+        raise HookError(f"mask_scores: expected a boolean mask {shape}, found {found}")
+    return permitted.to(scores.device)
 
 
 def _on_heads(before: Tensor, after: Tensor, heads: Sequence[int] | None) -> Tensor:
@@ -225,7 +248,7 @@ def _checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tup
     if heads is None:
         return None
     chosen = tuple(heads)
-    wrong = [head for head in chosen if not 0 <= head < model.cfg.n_heads]
+    wrong = [head for head in chosen if type(head) is not int or not 0 <= head < model.cfg.n_heads]
     if wrong or not chosen:
         raise HookError(f"expected heads out of 0..{model.cfg.n_heads - 1}, found {wrong or 'none'}")
     return chosen
@@ -242,13 +265,36 @@ def _heads_by_layer(model: TransformerBridge, heads: Iterable[tuple[int, int]]) 
     return by_layer
 
 
-def _substitute(z: Tensor, source: Tensor | None, method: str, generator: torch.Generator) -> Tensor:
-    """What stands in for one head's z [batch, pos, d_head]."""
-    if source is None:
+def _stand_ins(
+    model: TransformerBridge,
+    wanted: Mapping[int, Sequence[int]],
+    reference: Int[Tensor, "reference pos"],
+    method: str,
+    seed: int,
+) -> dict[tuple[int, int], Float[Tensor, "stand_in d_head"]]:
+    """What replaces each head's z: its mean over the reference, or one of the reference's rows."""
+    d_vocab = int(model.W_E.shape[0])
+    if (
+        reference.ndim != 2
+        or reference.is_floating_point()
+        or not 0 <= int(reference.min()) <= int(reference.max()) < d_vocab
+    ):
+        raise HookError(f"ablate_heads: expected a reference of token ids [batch, pos], found {tuple(reference.shape)}")
+    with torch.no_grad(), capture(model, "z", layers=wanted) as record:
+        model(reference)
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for layer, heads in wanted.items():
+        for head in heads:
+            z = record["z"][layer][:, :, head]
+            row = int(torch.randint(len(z), (1,), generator=generator))
+            found[layer, head] = z.mean((0, 1))[None] if method == "mean" else z[row]
+    return found
+
+
+def _fitted(stand_in: Tensor | None, z: Float[Tensor, "batch pos d_head"]) -> Float[Tensor, "batch pos d_head"]:
+    if stand_in is None:
         return torch.zeros_like(z)
-    if method == "mean":
-        return source.mean((0, 1)).expand_as(z)
-    if source.shape[1] != z.shape[1]:
-        raise HookError(f"ablate_heads: the reference has {source.shape[1]} positions, the prompt {z.shape[1]}")
-    rows = torch.randint(source.shape[0], (z.shape[0],), generator=generator)
-    return source[rows.to(source.device)]
+    if len(stand_in) not in (1, z.shape[1]):
+        raise HookError(f"ablate_heads: the reference has {len(stand_in)} positions, the prompt {z.shape[1]}")
+    return stand_in.expand_as(z)

@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import HookError
 from hooks.norms import Norm
 from hooks.norms import norms as norms_of
-from hooks.register import HookBody, attached
+from hooks.register import HookBody, Order, attached
 from hooks.sites import points
 
 # The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding only.
@@ -39,7 +39,7 @@ def frozen(model: TransformerBridge, attention: bool = True, norms: bool = True)
         raise HookError("frozen() with attention=False and norms=False holds nothing constant: set at least one")
     with ExitStack() as stack:
         if attention:
-            placements = [(point, _stop) for point in points(model, "pattern").values()]
+            placements = [(point, _stop, Order.FREEZE) for point in points(model, "pattern").values()]
             stack.enter_context(attached(placements, kind="freeze"))
         if norms:
             stack.enter_context(attached(_frozen_norms(model), kind="freeze"))
@@ -50,14 +50,14 @@ def _stop(tensor: Tensor) -> Tensor:
     return tensor.detach()
 
 
-def _frozen_norms(model: TransformerBridge) -> list[tuple[HookPoint, HookBody]]:
-    placements: list[tuple[HookPoint, HookBody]] = []
+def _frozen_norms(model: TransformerBridge) -> list[tuple[HookPoint, HookBody, Order]]:
+    placements: list[tuple[HookPoint, HookBody, Order]] = []
     for norm in norms_of(model).values():
         placements.extend(_frozen_norm(norm))
     return placements
 
 
-def _frozen_norm(norm: Norm) -> list[tuple[HookPoint, HookBody]]:
+def _frozen_norm(norm: Norm) -> list[tuple[HookPoint, HookBody, Order]]:
     """Two hooks: keep x before the norm; after it, the same value with the gradient of g (x - c(x)) / stop(r)."""
     seen: list[Tensor] = []
 
@@ -73,7 +73,7 @@ def _frozen_norm(norm: Norm) -> list[tuple[HookPoint, HookBody]]:
         through = linear(x - x.detach()).to(out.dtype)
         return out.detach() + through
 
-    return [(norm.before, before), (norm.after, after)]
+    return [(norm.before, before, Order.FREEZE), (norm.after, after, Order.FREEZE)]
 
 
 def _linear_map(norm: Norm, x: Tensor) -> Callable[[Tensor], Tensor]:

@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import HookError
 from hooks.norms import Norm, norms
-from hooks.register import HookBody, active_edits, attached
+from hooks.register import HookBody, Order, active_edits, attached
 from hooks.sites import points
 
 
@@ -24,21 +24,21 @@ from hooks.sites import points
 def exact_arithmetic(model: TransformerBridge) -> Iterator[None]:
     """Run the block with every norm and every softmax of a float64 model computed in float64.
 
-    Gradients flow through the recomputed values. Edits entered before this block (masks, rescaled scores) are kept,
-    since the pattern is recomputed from the edited scores; an edit of what is recomputed has to be entered after.
+    Gradients flow through the recomputed values. Edits are kept, whether their block is entered before or inside this one:
+    the pattern is recomputed from the edited scores, and an edit of the pattern comes after that.
 
-    Raises `HookError` for a model that is not float64, and under an edit that the recomputation would undo.
+    Raises `HookError` for a model that is not float64, and under a hook on a norm's scale, which it would undo.
     """
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes != {torch.float64}:
         raise HookError(f"exact_arithmetic: expected a float64 model, found {sorted(map(str, dtypes))}: cast a copy")
-    recomputed = (*norms(model), *(f"blocks.{layer}.attn.hook_pattern" for layer in range(int(model.cfg.n_layers))))
+    undone = tuple(f"{name}.{part}" for name in norms(model) for part in ("hook_scale", "hook_normalized"))
     for edit in active_edits(model):
-        if edit.kind != "exact-arithmetic" and edit.where.startswith(recomputed):
+        if edit.where in undone:
             raise HookError(
-                f"exact_arithmetic would undo {edit.kind!r} at {edit.where}: enter that edit inside this block"
+                f"exact_arithmetic would undo the edit {edit.kind!r} at {edit.where}: leave its block first"
             )
-    placements: list[tuple[HookPoint, HookBody]] = []
+    placements: list[tuple[HookPoint, HookBody, Order]] = []
     for norm in norms(model).values():
         placements.extend(_exact_norm(norm))
     scores, patterns = points(model, "scores"), points(model, "pattern")
@@ -48,7 +48,7 @@ def exact_arithmetic(model: TransformerBridge) -> Iterator[None]:
         yield
 
 
-def _exact_norm(norm: Norm) -> list[tuple[HookPoint, HookBody]]:
+def _exact_norm(norm: Norm) -> list[tuple[HookPoint, HookBody, Order]]:
     seen: list[Tensor] = []
 
     def before(x: Tensor) -> None:
@@ -57,10 +57,10 @@ def _exact_norm(norm: Norm) -> list[tuple[HookPoint, HookBody]]:
     def after(out: Tensor) -> Tensor:
         return norm(seen.pop())
 
-    return [(norm.before, before), (norm.after, after)]
+    return [(norm.before, before, Order.READ), (norm.after, after, Order.RECOMPUTE)]
 
 
-def _exact_softmax(scores: HookPoint, pattern: HookPoint) -> list[tuple[HookPoint, HookBody]]:
+def _exact_softmax(scores: HookPoint, pattern: HookPoint) -> list[tuple[HookPoint, HookBody, Order]]:
     seen: list[Tensor] = []
 
     def before(x: Tensor) -> None:
@@ -69,4 +69,4 @@ def _exact_softmax(scores: HookPoint, pattern: HookPoint) -> list[tuple[HookPoin
     def after(out: Tensor) -> Tensor:
         return torch.softmax(seen.pop(), dim=-1)
 
-    return [(scores, before), (pattern, after)]
+    return [(scores, before, Order.READ), (pattern, after, Order.RECOMPUTE)]

@@ -1,7 +1,8 @@
 """Placing hooks so that none can be left behind, and none can silently do nothing.
 
 Everything in this package goes through `attached`. What is active is read off the hook points themselves
-(`active_edits`), so that it can never disagree with what the forward pass will do.
+(`active_edits`), so that it can never disagree with what the forward pass will do. Blocks may be entered in any order: at
+a hook point recomputations come first, then edits, then what reads or freezes the edited value, observers last (`Order`).
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
+from itertools import count
 
 import torch
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
+from transformer_lens.hook_points import HookPoint, LensHandle
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import HookError
@@ -20,20 +23,40 @@ from hooks.errors import HookError
 HookBody = Callable[[Tensor], Tensor | None]
 
 
+_blocks = count(1)
+
+
+class Order(IntEnum):
+    """When a hook runs among those at the same point, whatever the order in which their blocks were entered."""
+
+    RECOMPUTE = 0
+    EDIT = 1
+    READ = 2
+    FREEZE = 3
+    OBSERVE = 4
+
+
 @dataclass(frozen=True)
 class Edit:
-    """A change of the forward pass that is active now: `kind` says which function made it, `where` on which hook."""
+    """A change of the forward pass that is active now: `kind` says which function made it, `where` on which hook.
+
+    `block` numbers the with-block that it belongs to (0 for a foreign one), so that two edits of the same kind with other
+    parameters are not taken for one.
+    """
 
     kind: str
     where: str
+    block: int
 
 
 class _Placed:
     """One hook at one point. Calls the body, checks what it returns, and remembers that it ran."""
 
-    def __init__(self, body: HookBody, kind: str | None) -> None:
+    def __init__(self, body: HookBody, kind: str | None, order: Order, block: int) -> None:
         self.body = body
         self.kind = kind
+        self.order = order
+        self.block = block
         self.fired = False
 
     def __call__(self, tensor: Tensor, hook: HookPoint) -> Tensor | None:
@@ -50,19 +73,21 @@ class _Placed:
 
 
 @contextmanager
-def attached(placements: Iterable[tuple[HookPoint, HookBody]], kind: str | None = None) -> Iterator[None]:
-    """Run the block with each body at its hook point; `kind` names an edit, None an observation.
+def attached(placements: Iterable[tuple[HookPoint, HookBody, Order]], kind: str | None = None) -> Iterator[None]:
+    """Run the block with each body at its hook point, in its order there; `kind` names an edit, None an observation.
 
     The hooks are removed when the block ends, however it ends. An edit that no forward pass reached raises
     `HookError` at the end of the block, unless the block is already raising something else.
     """
-    placed: list[tuple[HookPoint, object, _Placed]] = []
+    placed: list[tuple[HookPoint, LensHandle, _Placed]] = []
+    block = next(_blocks)
     try:
-        for point, body in placements:
-            hook = _Placed(body, kind)
+        for point, body, order in placements:
+            hook = _Placed(body, kind, order, block)
             # Permanent, so that TransformerLens' own reset inside the block cannot take it away.
             handle = point.add_hook(hook, is_permanent=True)
             placed.append((point, handle, hook))
+            _put_in_order(point)
         yield
         silent = [str(point.name) for point, _, hook in placed if not hook.fired]
         if kind is not None and silent:
@@ -72,38 +97,62 @@ def attached(placements: Iterable[tuple[HookPoint, HookBody]], kind: str | None 
             )
     finally:
         for point, handle, _ in reversed(placed):
-            handle.hook.remove()  # type: ignore[attr-defined]
-            point.fwd_hooks.remove(handle)  # type: ignore[arg-type]
+            handle.hook.remove()
+            # Gone already where the user reset the permanent hooks too.
+            if handle in point.fwd_hooks:
+                point.fwd_hooks.remove(handle)
+
+
+def _put_in_order(point: HookPoint) -> None:
+    """Torch runs hooks as registered: move ours behind those that come before them; foreign ones count as edits."""
+    orders = {handle.hook.id: _order_of(handle.user_hook) for handle in point.fwd_hooks}
+    for key in sorted(point._forward_hooks, key=lambda key: orders.get(key, Order.EDIT)):
+        point._forward_hooks[key] = point._forward_hooks.pop(key)  # to the end
+
+
+def _order_of(hook: object) -> Order:
+    return hook.order if isinstance(hook, _Placed) else Order.EDIT
 
 
 def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
-    """Every edit in force on this model, in the order of the forward pass; empty for an untouched model.
+    """Every edit in force on this model, forward or backward; empty for an untouched model.
 
     Observations (`capture`) do not count. A hook that did not come from this package has kind "foreign": nobody knows
     what it does, so whoever computes from formulas has to refuse.
     """
     edits = []
-    seen: set[int] = set()
-    for name, point in model.hook_dict.items():
-        if id(point) in seen:
-            continue
-        seen.add(id(point))
-        for handle in point.fwd_hooks:
-            hook = handle.user_hook
-            if not isinstance(hook, _Placed):
-                edits.append(Edit("foreign", name))
-            elif hook.kind is not None:
-                edits.append(Edit(hook.kind, name))
     for name, module in model.named_modules():
-        placed = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        if not isinstance(module, HookPoint) and not all(_bridges_own(function) for function in placed):
-            edits.append(Edit("foreign", name))
+        known: set[int] = set()
+        if isinstance(module, HookPoint):
+            for handle in module.fwd_hooks:
+                hook = handle.user_hook
+                if isinstance(hook, _Placed):
+                    known.add(handle.hook.id)
+                    if hook.kind is not None:
+                        edits.append(Edit(hook.kind, name, hook.block))
+        if any(not _bridges_own(function) for key, function in _torch_hooks(module) if key not in known):
+            edits.append(Edit("foreign", name, 0))
     return tuple(edits)
 
 
+def _torch_hooks(module: torch.nn.Module) -> Iterator[tuple[int, Callable[..., object]]]:
+    """Every hook that torch would call on this module, by its id."""
+    for registry in (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    ):
+        yield from registry.items()
+
+
 def _bridges_own(function: Callable[..., object]) -> bool:
-    """TransformerLens places torch hooks of its own (it notes the residual before ln1); they change nothing."""
-    return str(getattr(function, "__module__", "")).startswith("transformer_lens.")
+    """TransformerLens places torch hooks of its own (it notes the residual before ln1); they change nothing.
+
+    Those of its hook points are not meant: they carry a user's function.
+    """
+    home = str(getattr(function, "__module__", ""))
+    return home.startswith("transformer_lens.") and home != HookPoint.__module__
 
 
 def lowest(tensor: Tensor) -> float:

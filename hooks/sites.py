@@ -73,7 +73,7 @@ SITES: Mapping[str, Site] = _table(
 
 def site(name: str) -> Site:
     """The site of that name; an unknown one raises `HookError` with the nearest."""
-    if name not in SITES:
+    if not isinstance(name, str) or name not in SITES:
         raise HookError(f"unknown site {name!r}: {nearest(name, SITES)}")
     return SITES[name]
 
@@ -86,11 +86,13 @@ def available_sites(model: TransformerBridge) -> tuple[str, ...]:
 def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tuple[int, ...]:
     """`layers` sorted and without doubles, all of them for None; a layer that the model does not have raises."""
     n_layers = int(model.cfg.n_layers)
-    chosen = range(n_layers) if layers is None else sorted(set(layers))
-    wrong = [layer for layer in chosen if not 0 <= layer < n_layers]
+    if layers is not None and (isinstance(layers, str) or not isinstance(layers, Iterable)):
+        raise HookError(f"expected several layers out of 0..{n_layers - 1}, such as [0], found {layers!r}")
+    chosen = list(range(n_layers) if layers is None else dict.fromkeys(layers))
+    wrong = [layer for layer in chosen if type(layer) is not int or not 0 <= layer < n_layers]
     if wrong or not chosen:
         raise HookError(f"expected layers out of 0..{n_layers - 1}, found {wrong or 'none'}")
-    return tuple(chosen)
+    return tuple(sorted(chosen))
 
 
 def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = None) -> dict[int | None, HookPoint]:

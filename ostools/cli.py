@@ -33,7 +33,7 @@ app = typer.Typer(
 Model = Annotated[
     str, typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id such as google/gemma-7b.")
 ]
-Device = Annotated[str, typer.Option(metavar="NAME", help="'auto' (cuda, else mps, else cpu) or a torch device.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="'auto' (cuda, else cpu) or a torch device.")]
 Dtype = Annotated[str, typer.Option(metavar="NAME", help="The dtype to load the model in, such as bfloat16.")]
 Out = Annotated[
     Path | None,

@@ -34,13 +34,15 @@ class Provenance:
     """Everything needed to get the same numbers again.
 
     `model` is the `ModelDescription` as a mapping (name, revision, weight hash, architecture, dtype, device, attention
-    implementation, ...), `parameters` the arguments of the measurement, `token_ids` the prompt as the model saw it.
+    implementation, ...), `parameters` the arguments of the measurement, `token_ids` the prompt as the model saw it, `edits`
+    the edits of the forward pass that were active, each with the number of its with-block in this process.
     """
 
     model: Mapping[str, Any]
     parameters: Mapping[str, Any]
     token_ids: tuple[int, ...] | None
     versions: Mapping[str, str]
+    edits: tuple[str, ...] = ()
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @classmethod
@@ -48,10 +50,12 @@ class Provenance:
         cls, model: TransformerBridge, token_ids: tuple[int, ...] | None = None, **parameters: Any
     ) -> Provenance:
         """The provenance of a run on `model` now, with the arguments that define its numbers."""
+        import hooks
         from ostools.models import describe
 
         versions = {name: importlib.metadata.version(name) for name in _VERSIONED}
-        return cls(asdict(describe(model)), parameters, token_ids, versions)
+        edits = tuple(f"{edit.kind} at {edit.where} (block {edit.block})" for edit in hooks.active_edits(model))
+        return cls(asdict(describe(model)), parameters, token_ids, versions, edits)
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain, JSON-able values."""

@@ -2,6 +2,8 @@
 
 Two floors stand beside every distance. The machine line is one representable step of the dtype in every coordinate; the
 noise is what rounding did to v itself, ||y_dtype(v) - y_float64(v)||. A distance below the noise is not information.
+y_float64 is of the model as it was given: the noise of a float32 model cast to bfloat16 includes the rounding of its weights,
+that of a model loaded in bfloat16 does not (the provenance has the dtype).
 
 Cost: one forward pass per dtype and seed for all lengths (two where prompts branch much), the same once in float64 for the
 reference, and in each a shorter pass to check it; O(N) tokens for N lengths, where a loop reads O(N^2).
@@ -128,7 +130,7 @@ def collapse(
 
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
-    task = tasks.get(task) if isinstance(task, str) else task
+    task = task if isinstance(task, CollapseTask) else tasks.get(task)
     wanted, names, seeds = _checked_lengths(lengths), _checked_dtypes(dtypes), _checked_seeds(seeds, task)
     _check_model(model)
     run = _Run(model, task, [PromptSet.build(model, task, wanted, seed) for seed in seeds], progress, names)
@@ -266,7 +268,11 @@ def _checked_dtypes(dtypes: Sequence[str]) -> list[str]:
 
 
 def _checked_seeds(seeds: Sequence[int], task: CollapseTask) -> list[int]:
-    chosen = list(dict.fromkeys(seeds))
+    given = [seeds] if isinstance(seeds, int) else list(seeds)
+    wrong = [seed for seed in given if isinstance(seed, bool) or not isinstance(seed, int)]
+    if wrong:
+        raise InputError(f"seeds: expected whole numbers, found {wrong[0]!r}")
+    chosen = list(dict.fromkeys(given))
     if not chosen:
         raise InputError("seeds: expected at least one, found none")
     if len(chosen) > 1 and not task.random:

@@ -45,9 +45,13 @@ class Comparison(Result):
 def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
     """Join path sums with the measured norms that they stand beside.
 
-    Raises `InputError` where the two are not of the same weights and the same tokens, and where a variant has no measured
-    partner (its linearisation was not measured).
+    Raises `InputError` where the two are not of the same weights, configuration, tokens and edits, and where a variant has
+    no measured partner (its linearisation was not measured).
     """
+    if not isinstance(measured, Sensitivity) or not isinstance(paths, PathSum):
+        raise InputError(
+            f"compare: expected a Sensitivity and a PathSum, found {type(measured).__name__} and {type(paths).__name__}"
+        )
     _require_same_run(measured.provenance, paths.provenance)
     wide = measured.frame.melt(
         id_vars=["position", "token_id", "token", "linearisation"],
@@ -82,6 +86,13 @@ def _require_same_run(measured: Provenance, paths: Provenance) -> None:
         raise InputError("compare: the profile and the path sum are of different prompts (their token ids differ)")
     if measured.model["weight_hash"] != paths.model["weight_hash"]:
         raise InputError("compare: the profile and the path sum are of different models (their weight hashes differ)")
+    if measured.model.get("config_hash") != paths.model.get("config_hash"):
+        raise InputError("compare: the profile and the path sum are of different configurations of the model")
+    if measured.edits != paths.edits:
+        raise InputError(
+            "compare: the profile and the path sum were measured under different edits of the forward pass; "
+            "measure both inside the same with-block"
+        )
 
 
 def _summarise(variant: str, group: pd.DataFrame, measured: np.ndarray, rounding: float) -> dict[str, object]:

@@ -23,7 +23,7 @@ from ostools.measure.weights import BlockWeights, block_weights
 KNOWN_EDITS = frozenset(
     {"mask_scores", "scale_scores", "replace_pattern", "ablate_edges", "freeze", "exact-arithmetic"}
 )
-_SITES = ("residual_pre", "pattern", "norm1_scale", "norm2_scale", "attention_output", "mlp_output")
+_SITES = ("residual_pre", "residual_mid", "pattern", "norm1_scale", "norm2_scale", "attention_output", "mlp_output")
 _MLP_SITES = ("mlp_gate", "mlp_up", "mlp_hidden")
 _POST_SITES = ("post_norm1_scale", "post_norm2_scale")
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -59,7 +59,8 @@ class Forward:
         """Each block with its weights, last first, checked against what the model computed."""
         for layer in reversed(range(int(self.model.cfg.n_layers))):
             block = _block(self.model, self.record, layer)
-            _check_attention(self.model, block, self.record, layer)
+            _check_attention(block, self.record, layer)
+            _check_mlp(block, self.record, layer)
             yield block
 
 
@@ -79,9 +80,14 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     names = [name for name in (*_SITES, *_MLP_SITES, *_POST_SITES) if name in available]
     with torch.no_grad(), hooks.capture(model, *names, "final_norm_scale", reduce=_first) as record:
         logits = model(ids[None].to(next(model.parameters()).device))
-    if not bool(torch.isfinite(logits).all()):
-        raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
+    kept = [tensor for name in record for tensor in _by_layer(record[name])]
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in (logits, *kept)):
+        raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
     return Forward(model, dict(record), record["final_norm_scale"][:, 0].double())
+
+
+def _by_layer(kept: Any) -> list[Tensor]:
+    return list(kept.values()) if isinstance(kept, dict) else [kept]
 
 
 def _first(tensor: Tensor, layer: int | None) -> Tensor:
@@ -118,38 +124,39 @@ def _slopes(model: TransformerBridge, record: dict[str, Any], layer: int) -> tup
         (slope,) = torch.autograd.grad(value.sum(), a)
     value = value.detach()
     if "mlp_up" not in record:
-        _require_close(value, record["mlp_hidden"][layer], f"block {layer}: act(a) of the MLP")
+        _require_close(value, record["mlp_hidden"][layer], layer, "act(a) of the MLP")
         return slope, None
     u = record["mlp_up"][layer].double()
-    _require_close(value * u, record["mlp_hidden"][layer], f"block {layer}: act(a) * u of the MLP")
+    _require_close(value * u, record["mlp_hidden"][layer], layer, "act(a) * u of the MLP")
     return slope * u, value
 
 
-def _check_attention(model: TransformerBridge, block: Block, record: dict[str, Any], layer: int) -> None:
-    """The folded weights must reproduce what attention added, up to the same vector at every position where it has biases."""
+def _check_attention(block: Block, record: dict[str, Any], layer: int) -> None:
+    """The folded weights and the biases must reproduce what attention added."""
     weights = block.weights
     x = record["residual_pre"][layer].double() / block.norm1_scale[:, None]
-    moved = torch.einsum("hqk,hek,hde->qd", block.pattern, weights.right @ x.T, weights.left)
-    moved = moved / block.post_norm1_scale[:, None]
-    added = record["attention_output"][layer]
-    if _has_biases(model, layer):
-        if float((block.pattern.sum(-1) - 1.0).abs().max()) > 1e-3:
-            return  # an edited pattern whose rows do not sum to 1 weights the value biases unevenly
-        moved = moved + (added.double() - moved).mean(0)
-    _require_close(moved, added, f"block {layer}: attention by the folded weights")
+    values = torch.einsum("hed,kd->hke", weights.right, x) + weights.value_bias[:, None]
+    moved = torch.einsum("hqk,hke,hde->qd", block.pattern, values, weights.left) + weights.out_bias
+    _require_close(moved / block.post_norm1_scale[:, None], record["attention_output"][layer], layer, "attention")
 
 
-def _has_biases(model: TransformerBridge, layer: int) -> bool:
-    block = model.blocks[layer]
-    return any("bias" in name for part in (block.ln1, block.attn) for name, _ in part.named_parameters())
+def _check_mlp(block: Block, record: dict[str, Any], layer: int) -> None:
+    """The same for the MLP: what it reads (a, u) and what it adds, from the captured residual stream."""
+    weights = block.weights
+    x = record["residual_mid"][layer].double() / block.norm2_scale[:, None]
+    _require_close(x @ weights.gate.T + weights.gate_bias, record["mlp_gate"][layer], layer, "W_gate of the MLP")
+    if weights.up is not None:
+        _require_close(x @ weights.up.T + weights.up_bias, record["mlp_up"][layer], layer, "W_up of the MLP")
+    added = record["mlp_hidden"][layer].double() @ weights.down.T + weights.down_bias
+    _require_close(added / block.post_norm2_scale[:, None], record["mlp_output"][layer], layer, "W_down of the MLP")
 
 
-def _require_close(found: Tensor, computed: Tensor, what: str) -> None:
+def _require_close(found: Tensor, computed: Tensor, layer: int, what: str) -> None:
     """`computed` is the model's own, in its dtype, which sets the rounding to be expected."""
     size = float(computed.abs().max())
     error = float((found - computed).abs().max())
     if not error <= _ROUNDING[computed.dtype] * size:
         raise InputError(
-            f"{what} differs from the model's own by {error:.2g} (values up to {size:.2g}); "
-            f"the formulas do not describe this model"
+            f"block {layer}: {what}, computed from the weights as read here, differs from the model's own by {error:.2g} "
+            f"(values up to {size:.2g}); the formulas do not describe this model"
         )

@@ -19,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.errors import InputError, unknown_name
 from ostools.measure.forward import forward
 from ostools.measure.precision import full_precision, true_arithmetic
-from ostools.measure.prompts import Progress, as_prompt, token_columns
+from ostools.measure.prompts import Progress, as_prompt, checked_names, token_columns
 from ostools.measure.variants import VARIANTS, BlockView, MlpNorm, Variant
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
@@ -56,16 +56,11 @@ def path_sum(
         mlp_norm: ||D_i|| by exact singular values ("svd") or by a cheaper, larger product of weight norms ("product").
         progress: called as progress(done, total), blocks of the model.
 
-    Raises `InputError` for an unknown variant, for an active edit of the forward pass that the formulas do not know, and
-    where the weights as read here do not reproduce the model's own attention and MLP outputs.
+    Raises `InputError` for an unknown variant, for an active edit of the forward pass that the formulas do not know, for
+    numbers that are not finite, and where the weights as read here do not reproduce the model's own attention and MLP.
     Source: THEORY section 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
     """
-    names = tuple(dict.fromkeys([variants] if isinstance(variants, str) else variants))
-    if not names:
-        raise InputError(f"expected at least one variant of {', '.join(VARIANTS)}, found none")
-    for name in names:
-        if name not in VARIANTS:
-            raise unknown_name("variant", name, VARIANTS)
+    names = checked_names("variant", variants, VARIANTS)
     if mlp_norm not in ("svd", "product"):
         raise unknown_name("mlp_norm", mlp_norm, ("svd", "product"))
     tokens = as_prompt(model, prompt)
@@ -79,16 +74,17 @@ def _fold(
     model: TransformerBridge, tokens: Prompt, names: Sequence[str], mlp_norm: str, progress: Progress | None
 ) -> dict[str, Float[Tensor, " pos"]]:
     """One forward pass, then the blocks from the last to the first through every variant at once."""
-    with true_arithmetic(model):
-        run = forward(model, tokens.ids)
-    folds = {name: VARIANTS[name].fold(run) for name in names}
-    for done, block in enumerate(run.blocks(), start=1):
-        view = BlockView(block, mlp_norm)
-        for fold in folds.values():
-            fold.step(view)
-        if progress is not None:
-            progress(done, int(model.cfg.n_layers))
-    return {name: fold.values() for name, fold in folds.items()}
+    with torch.inference_mode(False), torch.no_grad():
+        with true_arithmetic(model):
+            run = forward(model, tokens.ids)
+        folds = {name: VARIANTS[name].fold(run) for name in names}
+        for done, block in enumerate(run.blocks(), start=1):
+            view = BlockView(block, mlp_norm)
+            for fold in folds.values():
+                fold.step(view)
+            if progress is not None:
+                progress(done, int(model.cfg.n_layers))
+        return {name: fold.values() for name, fold in folds.items()}
 
 
 def _table(tokens: Prompt, variant: Variant, value: Float[Tensor, " pos"]) -> pd.DataFrame:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.errors import InputError, unknown_name
 from ostools.models import Prompt, encode
 
 # progress(done, total): called as work proceeds; the command line draws its bar from it.
@@ -15,7 +16,23 @@ Progress = Callable[[int, int], None]
 
 def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
     """The prompt in tokens; text is encoded with the model's own tokenizer, special tokens added once."""
+    if not isinstance(prompt, str | Prompt):
+        raise InputError(
+            f"expected a text or a Prompt, found {type(prompt).__name__}; for token ids use ostools.models.prompt_from_ids"
+        )
     return encode(model, prompt) if isinstance(prompt, str) else prompt
+
+
+def checked_names(what: str, names: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """The names in order and without doubles; none at all, or an unknown one, is an `InputError`."""
+    known = tuple(known)
+    chosen = [names] if isinstance(names, str) else list(names) if isinstance(names, Iterable) else [names]
+    if not chosen:
+        raise InputError(f"expected at least one {what} of {', '.join(known)}, found none")
+    for name in chosen:
+        if not isinstance(name, str) or name not in known:
+            raise unknown_name(what, name, known)
+    return tuple(dict.fromkeys(chosen))
 
 
 def token_columns(prompt: Prompt) -> pd.DataFrame:

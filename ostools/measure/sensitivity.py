@@ -8,7 +8,7 @@ Frobenius norms out of one forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -20,9 +20,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.errors import InputError, unknown_name
+from ostools.errors import InputError
 from ostools.measure.precision import full_precision, true_arithmetic
-from ostools.measure.prompts import Progress, as_prompt, token_columns
+from ostools.measure.prompts import Progress, as_prompt, checked_names, token_columns
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 
@@ -30,7 +30,9 @@ LINEARISATIONS = ("full", "frozen", "frozen-attention", "frozen-norm")
 
 # Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
 _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
+# Running from embeddings may round otherwise than running from tokens; freezing changes no value at all.
 _ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}
+_FROZEN_ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +71,18 @@ def sensitivity(
     the logits of the plain pass; every number is finite; the Jacobian fits into memory. Active edits are respected.
     Source: THEORY section 2.
     """
-    names = _checked(linearisations)
+    names = checked_names("linearisation", linearisations, LINEARISATIONS)
+    if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
+        raise InputError(
+            "sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first"
+        )
     tokens = as_prompt(model, prompt)
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), linearisations=names)
     work = full_precision(model, "sensitivity")
     ids = tokens.ids.to(next(work.parameters()).device)
-    with true_arithmetic(work), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), true_arithmetic(work):
         embedded = _checked_embedding(work, ids)
-        _refuse_if_too_large(embedded)
+        _refuse_if_too_large(work, embedded)
         tables = []
         for index, name in enumerate(names):
             report = _part(progress, index, len(names))
@@ -95,13 +101,16 @@ def jacobian(
     """J_i = d y_n / d v_i^(0) for every position i; row k of J_i is the gradient of component k of y_n.
 
     One graph over `rows` copies of the prompt, walked backwards d_model / rows times; copy b carries the cotangent e_{k+b},
-    so that a pass yields `rows` rows of every J_i. `freeze` is entered for the forward pass only.
+    so that a pass yields `rows` rows of every J_i. `freeze` is entered for the forward pass only. In the model's own dtype;
+    refused in 16 bits, where it would be off by percents.
     """
+    if embedded.dtype not in _ROUNDING:
+        raise InputError(f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model")
     d_model = embedded.shape[-1]
     rows = min(_ROWS.get(embedded.device.type, 4), d_model)
     batch = embedded.detach().expand(rows, *embedded.shape).clone().requires_grad_(True)
-    with freeze or nullcontext(), hooks.capture(model, "final_norm", detach=False) as record:
-        model(batch, start_at_layer=0)
+    with torch.enable_grad(), freeze or nullcontext(), hooks.capture(model, "final_norm", detach=False) as record:
+        model(batch, start_at_layer=0, logits_to_keep=1)
     last: Float[Tensor, "rows d_model"] = record["final_norm"][:, -1]
     blocks = []
     for start in range(0, d_model, rows):
@@ -122,42 +131,35 @@ def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextMan
     return hooks.frozen(model, attention=linearisation != "frozen-norm", norms=linearisation != "frozen-attention")
 
 
-def _checked(linearisations: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys([linearisations] if isinstance(linearisations, str) else linearisations))
-    if not names:
-        raise InputError(f"expected at least one linearisation of {', '.join(LINEARISATIONS)}, found none")
-    for name in names:
-        if name not in LINEARISATIONS:
-            raise unknown_name("linearisation", name, LINEARISATIONS)
-    return names
-
-
 def _checked_embedding(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Float[Tensor, "pos d_model"]:
     """v^(0) of the prompt, after proving that the network run from it is the network run from the tokens."""
     with torch.no_grad():
         embedded = model.input_to_embed(ids[None])[0].detach()
         plain, from_embedding = model(ids[None]), model(embedded, start_at_layer=0)
-    _require_same_logits(plain, from_embedding, "the forward pass from embeddings")
+    _require_same_logits(plain, from_embedding, "the forward pass from embeddings", _ROUNDING)
     return embedded[0]
 
 
-def _require_same_logits(expected: Tensor, found: Tensor, what: str) -> None:
+def _require_same_logits(expected: Tensor, found: Tensor, what: str, rounding: Mapping[torch.dtype, float]) -> None:
     if not bool(torch.isfinite(expected).all()):
         raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
     difference = float((expected - found).abs().max() / expected.abs().max())
-    if not difference <= _ROUNDING[expected.dtype]:
+    if not difference <= rounding[expected.dtype]:
         raise InputError(
             f"{what} changed the logits by {difference:.2g} of their size; its Jacobian would mean nothing"
         )
 
 
-def _refuse_if_too_large(embedded: Float[Tensor, "pos d_model"]) -> None:
+def _refuse_if_too_large(model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]) -> None:
+    """Every J_i twice (the blocks and their join), and the graph: about four matrices a head and layer, ten vectors a token."""
     pos, d_model = embedded.shape
-    needed = 2 * pos * d_model**2 * embedded.element_size()
+    rows, cfg = min(_ROWS.get(embedded.device.type, 4), d_model), model.cfg
+    graph = rows * pos * cfg.n_layers * (4 * cfg.n_heads * pos + 10 * d_model + 4 * int(cfg.d_mlp or 4 * d_model))
+    needed = (2 * pos * d_model**2 + graph) * embedded.element_size()
     free = torch.cuda.mem_get_info()[0] if embedded.is_cuda else psutil.virtual_memory().available
     if needed > 0.8 * free:
         raise InputError(
-            f"the Jacobians of {pos} tokens at d_model {d_model} need {needed / 2**30:.1f} GiB, "
+            f"the Jacobians of {pos} tokens at d_model {d_model} need about {needed / 2**30:.1f} GiB, "
             f"{free / 2**30:.1f} GiB are free; shorten the prompt, or predict with path_sum(variants=['second-moment'])"
         )
 
@@ -172,7 +174,7 @@ def _jacobian_norms(
     with torch.no_grad():
         plain = model(ids[None])
         with freezing(model, linearisation):
-            _require_same_logits(plain, model(ids[None]), f"the {linearisation} forward pass")
+            _require_same_logits(plain, model(ids[None]), f"the {linearisation} forward pass", _FROZEN_ROUNDING)
     jacobians = jacobian(model, embedded, freeze=freezing(model, linearisation), progress=progress)
     if not bool(torch.isfinite(jacobians).all()):
         raise InputError(f"the {linearisation} Jacobian is not finite on this prompt")
@@ -192,6 +194,6 @@ def _table(
     return token_columns(tokens).assign(
         linearisation=linearisation,
         method="exact",
-        operator_norm=operator.double().cpu().numpy(),
-        frobenius_norm=frobenius.double().cpu().numpy(),
+        operator_norm=operator.cpu().double().numpy(),
+        frobenius_norm=frobenius.cpu().double().numpy(),
     )

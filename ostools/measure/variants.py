@@ -57,12 +57,12 @@ class BlockView:
     @cached_property
     def beta_1(self) -> float:
         """min_j r1_j / ||g1||_inf."""
-        return float(self.block.norm1_scale.min()) / self.block.weights.gain_1
+        return float(self.block.norm1_scale.min() / self.block.weights.gain_1)
 
     @cached_property
     def beta_2(self) -> float:
         """min_j r2_j / ||g2||_inf."""
-        return float(self.block.norm2_scale.min()) / self.block.weights.gain_2
+        return float(self.block.norm2_scale.min() / self.block.weights.gain_2)
 
 
 class PathFold(Protocol):

@@ -11,6 +11,7 @@ takes the mean off, which is folded in as a projection. Grouped heads are expand
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,7 +24,12 @@ from hooks import Norm
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One block's operators, float64. `up` is None where the MLP has no gate; `bare_*` lack the norms' gains."""
+    """One block's operators, float64. `up` is None where the MLP has no gate; `bare_*` lack the norms' gains.
+
+    Biases (zero where there are none) move no derivative; they are here so that the operators can be checked against what
+    the model computes: `value_bias` of a head's value, `gate_bias` and `up_bias` of what the MLP reads, with the norm's own
+    bias in them; `out_bias` and `down_bias` of what is added, with the post-norm's gain.
+    """
 
     left: Float[Tensor, "head d_model d_head"]
     right: Float[Tensor, "head d_head d_model"]
@@ -33,30 +39,58 @@ class BlockWeights:
     bare_down: Float[Tensor, "d_model d_mlp"]
     bare_gate: Float[Tensor, "d_mlp d_model"]
     bare_up: Float[Tensor, "d_mlp d_model"] | None
-    gain_1: float
-    gain_2: float
+    gain_1: Float[Tensor, ""]
+    gain_2: Float[Tensor, ""]
+    value_bias: Float[Tensor, "head d_head"]
+    out_bias: Float[Tensor, " d_model"]
+    gate_bias: Float[Tensor, " d_mlp"]
+    up_bias: Float[Tensor, " d_mlp"]
+    down_bias: Float[Tensor, " d_model"]
 
 
 def block_weights(model: TransformerBridge, layer: int) -> BlockWeights:
-    """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf."""
+    """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes beta infinite)."""
     norms = hooks.norms(model)
     prefix = f"blocks.{layer}"
     ln1, ln2 = norms[f"{prefix}.ln1"], norms[f"{prefix}.ln2"]
-    block = model.blocks[layer]
-    values = _expanded(block.attn.W_V, int(model.cfg.n_heads)).double()
+    post1, post2 = norms.get(f"{prefix}.ln1_post"), norms.get(f"{prefix}.ln2_post")
+    attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
+    heads = int(model.cfg.n_heads)
+    values = _expanded(attention.W_V, heads).double().mT
     down, gate, up = _mlp_weights(model, layer)
+    n_key_value_heads, _, d_head = attention.W_V.shape
+    value_bias = _bias(attention.v, n_key_value_heads * d_head, gate)
+    value_bias = _expanded(value_bias.reshape(n_key_value_heads, d_head), heads)
+    gate_bias = _bias(getattr(mlp, "in") if up is None else mlp.gate, len(gate), gate)
+    up_bias = torch.zeros_like(gate_bias) if up is None else _bias(getattr(mlp, "in"), len(up), gate)
     return BlockWeights(
-        left=_after(norms.get(f"{prefix}.ln1_post"), block.attn.W_O.double().mT),
-        right=_before(ln1, values.mT),
-        down=_after(norms.get(f"{prefix}.ln2_post"), down),
+        left=_after(post1, attention.W_O.double().mT),
+        right=_before(ln1, values),
+        down=_after(post2, down),
         gate=_before(ln2, gate),
         up=None if up is None else _before(ln2, up),
         bare_down=down,
         bare_gate=gate,
         bare_up=up,
-        gain_1=float(ln1.gain.abs().max()),
-        gain_2=float(ln2.gain.abs().max()),
+        gain_1=ln1.gain.double().abs().max(),
+        gain_2=ln2.gain.double().abs().max(),
+        value_bias=value_bias + _of_norm_bias(ln1, values),
+        out_bias=_after(post1, _bias(attention.o, len(down), gate)[:, None])[:, 0],
+        gate_bias=gate_bias + _of_norm_bias(ln2, gate),
+        up_bias=up_bias if up is None else up_bias + _of_norm_bias(ln2, up),
+        down_bias=_after(post2, _bias(mlp.out, len(down), gate)[:, None])[:, 0],
     )
+
+
+def _bias(linear: Any, width: int, like: Tensor) -> Float[Tensor, " width"]:
+    """A linear map's bias, float64; zeros where it has none."""
+    bias = getattr(linear, "bias", None)
+    return torch.zeros(width, dtype=like.dtype, device=like.device) if bias is None else bias.detach().double()
+
+
+def _of_norm_bias(norm: Norm, weight: Float[Tensor, "*out d_model"]) -> Float[Tensor, "*out"]:
+    """What the bias of the norm before it adds to what a weight gives: 0 for an RMS norm."""
+    return torch.zeros_like(weight[..., 0]) if norm.bias is None else weight @ norm.bias.double()
 
 
 def final_gain(model: TransformerBridge) -> Float[Tensor, " d_model"]:

@@ -7,11 +7,13 @@ for 7 B parameters.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -40,6 +42,7 @@ class ModelDescription:
     name: str
     revision: str | None
     weight_hash: str
+    config_hash: str
     architecture: str
     n_layers: int
     d_model: int
@@ -80,6 +83,10 @@ def read_trained_lengths(directory: Path) -> dict[str, int] | None:
 def describe(model: TransformerBridge) -> ModelDescription:
     """The model's identity: name, sizes, dtype, device and a hash of its weights as they are now."""
     refuse_processed(model)
+    if model.training:
+        raise InputError(
+            "expected a model in eval mode, found one in train mode, where dropout is random: call model.eval()"
+        )
     known = metadata_of(model)
     weights = dict(named_weights(model))
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
@@ -88,6 +95,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
         name=known.name,
         revision=known.revision,
         weight_hash=weight_hash(model),
+        config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),
         n_layers=model.cfg.n_layers,
         d_model=model.cfg.d_model,
@@ -100,6 +108,18 @@ def describe(model: TransformerBridge) -> ModelDescription:
         attention_implementation=str(getattr(model.original_model.config, "_attn_implementation", "eager")),
         trained_lengths=known.trained_lengths,
     )
+
+
+def config_hash(model: TransformerBridge) -> str:
+    """sha256 of the Hugging Face configuration (windows, soft-caps, eps), which no weight shows; not of name and dtype."""
+    config: Any = model.original_model.config
+    settings = config.to_dict()
+    kept = {
+        name: value
+        for name, value in settings.items()
+        if name not in ("_name_or_path", "dtype", "transformers_version")
+    }
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def refuse_processed(model: TransformerBridge) -> None:

@@ -54,7 +54,7 @@ def load_model(
 
     `name` is nothing or "embedded" (the model that the package carries), a directory with a Hugging Face model,
     or a hub id (Gemma 1, 2, 3, Llama, GPT-2; of a multimodal Gemma 3 the text part). `dtype` is float32, float64,
-    bfloat16 or float16; `device` is auto (cuda, else mps, else cpu) or a torch device; `revision` is a hub
+    bfloat16 or float16; `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub
     branch, tag or commit. Its tokenizer is `model.tokenizer`; turn text into ids with `encode`.
 
     Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite,
@@ -88,11 +88,10 @@ def resolve_dtype(dtype: str) -> torch.dtype:
 
 
 def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.device:
-    """The torch device of a name; "auto" is cuda, else mps, else cpu. mps has no float64."""
+    """The torch device of a name; "auto" is cuda, else cpu: the formulas and references need float64, which mps lacks."""
     mps = torch.backends.mps.is_available()
     if device == "auto":
-        usable_mps = mps and dtype is not torch.float64
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if usable_mps else "cpu")
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
     except RuntimeError:

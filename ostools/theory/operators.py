@@ -47,10 +47,14 @@ def mlp_jacobian(
 
 
 def mlp_norms(
-    down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None, chunk: int = 64
+    down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None, budget: int = 1 << 28
 ) -> Float[Tensor, " pos"]:
-    """||J_psi||_2 at every position by exact singular values; O(n d^2 (ff + d)), `chunk` d x d matrices at a time."""
+    """||J_psi||_2 at every position by exact singular values; O(n d^2 (ff + d)), as many at a time as fit `budget` bytes.
+
+    One position needs three ff x d matrices, however small the budget.
+    """
     norms = []
+    chunk = max(1, budget // (3 * gate.numel() * gate.element_size()))
     for start in range(0, p.shape[0], chunk):
         part = slice(start, start + chunk)
         jacobian = mlp_jacobian(down, gate, up, p[part], None if q is None else q[part])

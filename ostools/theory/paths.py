@@ -64,8 +64,11 @@ def multi_head_edges(pattern: Pattern) -> Edges:
 
 
 def weighted_pattern(pattern: Pattern, omega: Float[Tensor, " head"]) -> Edges:
-    """sum_h omega_h alpha_ij^h, with omega_h = ||W_OV^h||_2, gains folded in: how much a layer can move at most."""
-    return torch.einsum("h,hqk->qk", omega.to(pattern), pattern)
+    """sum_h omega_h |alpha_ij^h|, with omega_h = ||W_OV^h||_2, gains folded in: how much a layer can move at most.
+
+    Attention weights are not negative; what an edit puts in their place may be.
+    """
+    return torch.einsum("h,hqk->qk", omega.to(pattern), pattern.abs())
 
 
 def local_edges(

@@ -146,3 +146,18 @@ def test_a_site_that_the_family_does_not_have_is_refused_by_name() -> None:
         pass
     assert "q_norm_scale" in hooks.available_sites(tiny_model("gemma3"))
     assert "mlp_up" not in hooks.available_sites(tiny_model("gpt2"))
+
+
+def test_a_new_pass_clears_what_the_one_before_it_left(model: TransformerBridge, tokens: Tokens) -> None:
+    with hooks.capture(model, "residual_pre") as record:
+        model(tokens)
+        model(tokens[:, :3], stop_at_layer=1)
+    assert {layer: tensor.shape[1] for layer, tensor in record["residual_pre"].items()} in ({0: 3}, {0: 3, 1: 3})
+
+
+def test_more_refusals(model: TransformerBridge) -> None:
+    with (
+        pytest.raises(hooks.HookError, match="reduce names 'patern', which is not captured: did you mean 'pattern'"),
+        hooks.capture(model, "pattern", reduce={"patern": lambda tensor, layer: tensor}),
+    ):
+        pass

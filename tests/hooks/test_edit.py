@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from itertools import permutations
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -21,6 +23,8 @@ REFERENCE = torch.randint(10, 200, (3, 9), generator=torch.Generator().manual_se
 def window(query: Tensor, key: Tensor) -> Tensor:
     return query - key < 3
 
+
+never_a_tensor: Any = lambda query, key: True  # noqa: E731
 
 EDITS: dict[str, Any] = {
     "mask_scores": lambda m: hooks.mask_scores(m, window),
@@ -80,7 +84,7 @@ def test_an_edit_that_no_forward_pass_reached_is_refused(model: TransformerBridg
 
 
 def test_foreign_hooks_are_reported(model: TransformerBridge) -> None:
-    handle = model.hook_dict["blocks.0.hook_resid_pre"].add_hook(lambda t, hook: t * 2)
+    handle = model.hook_dict["blocks.0.hook_resid_pre"].add_hook(lambda tensor, hook: tensor * 2)
     assert [active.kind for active in hooks.active_edits(model)] == ["foreign"]
     handle.hook.remove()
     model.hook_dict["blocks.0.hook_resid_pre"].fwd_hooks.clear()
@@ -180,13 +184,95 @@ def test_resampling_from_the_prompt_itself_changes_nothing(model: TransformerBri
 
 
 def test_cut_edges_have_no_weight(model: TransformerBridge, tokens: Tokens) -> None:
-    for method, total in (("zero", None), ("renormalise", 1.0)):
+    cases: list[tuple[Literal["zero", "renormalise"], float | None]] = [("zero", None), ("renormalise", 1.0)]
+    for method, total in cases:
         with hooks.ablate_edges(model, [(0, 0, 8, 7)], method=method), hooks.capture(model, "pattern") as record:
             model(tokens)
         row = record["pattern"][0][:, 0, 8]
         assert (row[:, 7] == 0).all()
         if total is not None:
             torch.testing.assert_close(row.sum(-1), torch.ones(2))
+
+
+def test_blocks_entered_in_any_order_give_the_same_forward_pass(tokens: Tokens) -> None:
+    """Recomputations, then edits, then freezing, then observers, at every hook point."""
+    model = tiny_model("gemma3", seed=1, dtype=torch.float64)
+    contexts: list[Any] = [
+        lambda: hooks.exact_arithmetic(model),
+        lambda: hooks.mask_scores(model, window),
+        lambda: hooks.replace_pattern(model, lambda pattern, _: pattern * 0.5, layers=[1]),
+        lambda: hooks.frozen(model),
+    ]
+    seen = []
+    for order in permutations(range(4)):
+        with ExitStack() as stack:
+            record = stack.enter_context(hooks.capture(model, "pattern"))
+            for index in order:
+                stack.enter_context(contexts[index]())
+            seen.append((model(tokens), dict(record["pattern"])))
+    for logits, pattern in seen[1:]:
+        assert torch.equal(logits, seen[0][0])
+        assert all(torch.equal(pattern[layer], seen[0][1][layer]) for layer in pattern)
+    far = torch.ones(9, 9).tril(-3).bool()
+    assert (seen[0][1][0][..., far] == 0).all()
+    torch.testing.assert_close(seen[0][1][1].sum(-1), torch.full((2, 4, 9), 0.5, dtype=torch.float64))
+
+
+def test_an_observer_entered_first_sees_what_the_model_used(model: TransformerBridge, tokens: Tokens) -> None:
+    with (
+        hooks.capture(model, "z", "scores") as record,
+        hooks.ablate_heads(model, [(0, 1)]),
+        hooks.mask_scores(model, window),
+    ):
+        model(tokens)
+    assert (record["z"][0][:, :, 1] == 0).all()
+    assert (record["scores"][0][..., 8, 0] == torch.finfo(torch.float32).min).all()
+
+
+def test_resampling_is_one_draw_for_the_whole_block(model: TransformerBridge, tokens: Tokens) -> None:
+    """Every prompt of a batch and every forward pass runs the same network."""
+    for seed in range(4):
+        with hooks.ablate_heads(model, [(0, 1), (1, 2)], method="resample", reference=REFERENCE, seed=seed):
+            twice = model(tokens[:1].expand(3, -1))
+            again = model(tokens[:1])
+        for row in twice:
+            torch.testing.assert_close(row, again[0])
+
+
+def test_a_masked_key_stays_masked_under_any_factor(model: TransformerBridge, tokens: Tokens) -> None:
+    for factor in (-1.0, 0.0, 1e-6):
+        with hooks.scale_scores(model, factor), hooks.capture(model, "pattern") as record:
+            model(tokens)
+        for pattern in record["pattern"].values():
+            assert (pattern[..., torch.ones(9, 9).triu(1).bool()] == 0).all()
+
+
+def test_an_edge_acts_in_the_cached_pass_that_holds_its_query(tokens: Tokens) -> None:
+    model = tiny_model("llama", seed=1)
+    whole = model.original_model
+    with hooks.ablate_edges(model, [(0, 0, 8, 2), (1, 1, 3, 1)]), hooks.capture(model, "pattern") as record:
+        cache = whole(tokens[:, :-1], use_cache=True).past_key_values
+        assert (record["pattern"][1][:, 1, 3, 1] == 0).all()
+        whole(tokens[:, -1:], past_key_values=cache, use_cache=True)
+        assert (record["pattern"][0][:, 0, 0, 2] == 0).all()
+        assert (record["pattern"][0][:, 1, 0, 2] > 0).all()
+
+
+def test_hooks_put_there_without_transformer_lens_are_foreign_too(model: TransformerBridge) -> None:
+    point = model.hook_dict["blocks.0.hook_mlp_out"]
+    places: list[Callable[[], Any]] = [
+        lambda: point.register_forward_hook(lambda module, args, out: None),
+        lambda: point.register_full_backward_hook(lambda module, before, after: None),
+        lambda: model.blocks[1].mlp.register_full_backward_hook(lambda module, before, after: None),
+    ]
+    for place in places:
+        handle = place()
+        assert [active.kind for active in hooks.active_edits(model)] == ["foreign"]
+        handle.remove()
+    backward = point.add_hook(lambda tensor, hook: tensor * 5, dir="bwd")
+    assert [active.kind for active in hooks.active_edits(model)] == ["foreign"]
+    backward.hook.remove()
+    assert hooks.active_edits(model) == ()
 
 
 def refused(context: AbstractContextManager[None], model: TransformerBridge, tokens: Tokens) -> None:
@@ -201,7 +287,7 @@ def refused(context: AbstractContextManager[None], model: TransformerBridge, tok
         (lambda m: hooks.mask_scores(m, lambda q, k: k > 3 + 0 * q), "left without any key"),
         (lambda m: hooks.mask_scores(m, window, heads=[9]), r"expected heads out of 0..3"),
         (lambda m: hooks.mask_scores(m, window, layers=[5]), r"expected layers out of 0..1"),
-        (lambda m: hooks.scale_scores(m, float("nan")), "expected finite factors"),
+        (lambda m: hooks.scale_scores(m, float("nan")), "expected 9 finite factors"),
         (lambda m: hooks.replace_pattern(m, lambda p, _: p[:, :1]), "replace_pattern: expected"),
         (lambda m: hooks.ablate_heads(m, [(9, 0)]), r"expected layers out of 0..1"),
         (lambda m: hooks.ablate_heads(m, []), "expected at least one"),
@@ -211,7 +297,15 @@ def refused(context: AbstractContextManager[None], model: TransformerBridge, tok
             lambda m: hooks.ablate_heads(m, [(0, 0)], method="resample", reference=REFERENCE[:, :4]),
             "reference has 4 positions, the prompt 9",
         ),
-        (lambda m: hooks.ablate_edges(m, [(0, 0, 20, 2)]), r"query 20 is not among positions 0..8"),
+        (lambda m: hooks.ablate_edges(m, [(0, 0, 20, 2)]), r"no forward pass held the query of edge \(0, 0, 20, 2\)"),
+        (lambda m: hooks.ablate_edges(m, [(0, 0, 0, 0)], method="renormalise"), "left without any key"),
+        (lambda m: hooks.mask_scores(m, never_a_tensor), "expected a boolean mask .* found bool"),
+        (lambda m: hooks.scale_scores(m, lambda q: torch.ones(len(q), 1)), "expected 9 finite factors"),
+        (lambda m: hooks.scale_scores(m, 1e39), "overflow"),
+        (
+            lambda m: hooks.ablate_heads(m, [(0, 0)], method="mean", reference=REFERENCE + 9999),
+            "reference of token ids",
+        ),
         (lambda m: hooks.ablate_edges(m, [(0, 0, 2, 3)]), "0 <= key <= query"),
         (lambda m: hooks.ablate_edges(m, []), "expected at least one"),
     ],

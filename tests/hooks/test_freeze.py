@@ -127,3 +127,11 @@ def test_exact_arithmetic_makes_finite_differences_meet_the_derivative(family) -
     _, product = torch.autograd.functional.jvp(run, embedded, direction)
     assert isinstance(product, Tensor)
     torch.testing.assert_close(product, finite, rtol=1e-6, atol=1e-7)
+
+
+def test_exact_arithmetic_refuses_what_it_would_undo() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    handle = model.hook_dict["blocks.0.ln1.hook_scale"].add_hook(lambda tensor, hook: tensor * 2)
+    with pytest.raises(hooks.HookError, match="would undo the edit 'foreign'"), hooks.exact_arithmetic(model):
+        pass
+    handle.hook.remove()

@@ -167,7 +167,7 @@ def test_grouped_heads_read_wrongly_are_caught(family: Family, monkeypatch: pyte
     model = tiny_model(family)
     honest = weights._expanded
     monkeypatch.setattr(weights, "_expanded", lambda value, heads: honest(value, heads).flip(0))
-    with pytest.raises(ost.InputError, match="attention by the folded weights differs"):
+    with pytest.raises(ost.InputError, match="block 1: attention, computed from the weights as read here, differs"):
         ost.path_sum(model, "ab 12", variants="local")
 
 
@@ -176,7 +176,7 @@ def test_gain_read_without_its_offset_is_caught(monkeypatch: pytest.MonkeyPatch)
     model = tiny_model("gemma")
     honest = weights._before
     monkeypatch.setattr(weights, "_before", lambda norm, weight: honest(norm, weight) * (norm.gain - 1.0) / norm.gain)
-    with pytest.raises(ost.InputError, match="attention by the folded weights differs"):
+    with pytest.raises(ost.InputError, match="block 1: attention, computed from the weights as read here, differs"):
         ost.path_sum(model, "ab 12", variants="local")
 
 
