@@ -124,6 +124,7 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     for name, module in model.named_modules():
         known: set[int] = set()
         if isinstance(module, HookPoint):
+            name = module.name or name  # as the table of sites writes it, not as modules happen to nest
             for handle in module.fwd_hooks:
                 hook = handle.user_hook
                 if isinstance(hook, _Placed):
