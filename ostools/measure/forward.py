@@ -118,7 +118,7 @@ def _slopes(model: TransformerBridge, record: dict[str, Any], layer: int) -> tup
     """p = act'(a) u and q = act(a) of the gated MLP; p = act'(a) alone without a gate."""
     original: Any = model.blocks[layer].mlp.original_component
     activation = getattr(original, "act_fn", None) or original.act
-    a = record["mlp_gate"][layer].double().requires_grad_(True)
+    a = record["mlp_gate"][layer].double().clone().requires_grad_(True)
     with torch.enable_grad():
         value = activation(a)
         (slope,) = torch.autograd.grad(value.sum(), a)
