@@ -17,8 +17,8 @@ def main() -> None:
     digit = next(i for i, token in enumerate(prompt.tokens) if token == "0")
 
     def reading() -> float:
-        frame = ost.sensitivity(model, prompt, linearisations=["full"]).frame
-        return float(frame["operator_norm"][digit])
+        norms = ost.sensitivity(model, prompt, linearisations=["full"]).frame["operator_norm"]
+        return float(norms.to_numpy()[digit])
 
     whole = reading()
     print(f"||d y_n / d v_i|| of the first digit, nothing ablated: {whole:.3g}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -50,7 +52,7 @@ def path(variant: str, kind: str, norm: str, value: list[float], **origin) -> Pa
     return PathSum(frame, provenance(**origin))
 
 
-def only(comparison: Comparison) -> pd.Series:
+def only(comparison: Comparison) -> Any:
     assert len(comparison.summary) == 1
     return comparison.summary.iloc[0]
 

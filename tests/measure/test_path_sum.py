@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations_with_replacement, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_columns_and_kinds() -> None:
     result = ost.path_sum(model, "ab 12", variants=list(VARIANTS))
     columns = ["position", "token_id", "token", "variant", "kind", "linearisation", "norm", "value"]
     assert list(result.frame.columns) == columns
-    kinds = result.frame.groupby("variant")[["kind", "norm"]].first()
+    kinds: Any = result.frame.groupby("variant")[["kind", "norm"]].first()
     assert set(kinds[kinds["kind"] == "certified"].index) == {"uniform", "local"}
     assert set(kinds[kinds["kind"] == "predicted"].index) == {"second-moment", "rollout"}
     assert (kinds.loc[kinds["kind"] == "predicted", "norm"] == "frobenius").all()

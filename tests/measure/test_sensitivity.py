@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Fam
         for part in (block.attn.o, block.mlp.out):
             if getattr(part, "bias", None) is not None:
                 part.bias.zero_()
-    result = ost.sensitivity(model, prompt_of(model), linearisations=["full", "frozen"]).frame
+    result: Any = ost.sensitivity(model, prompt_of(model), linearisations=["full", "frozen"]).frame
     norm = hooks.norms(model)["ln_final"]
     x = norm.centre(embedding(model)[-1])
     d, scale = len(x), float(norm.inverse_scale(x))
@@ -117,7 +118,7 @@ def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Fam
         scale * norm.gain[:, None] * ((torch.eye(d, dtype=torch.float64) - torch.outer(x, x) * scale**2 / d) @ centring)
     )
     for linearisation, expected in (("full", full), ("frozen", frozen)):
-        rows = result[result["linearisation"] == linearisation]
+        rows: Any = result[result["linearisation"] == linearisation]
         assert (rows["operator_norm"].iloc[:-1] == 0).all()
         assert rows["operator_norm"].iloc[-1] == pytest.approx(
             float(torch.linalg.matrix_norm(expected, ord=2)), rel=1e-9
@@ -127,7 +128,7 @@ def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Fam
 
 def test_columns_and_rows_are_as_promised() -> None:
     model = tiny_model("gemma")
-    result = ost.sensitivity(model, "ab 12", linearisations=("frozen", "full", "frozen"))
+    result: Any = ost.sensitivity(model, "ab 12", linearisations=("frozen", "full", "frozen"))
     columns = ["position", "token_id", "token", "linearisation", "method", "operator_norm", "frobenius_norm"]
     assert list(result.frame.columns) == columns
     ids = ost.encode(model, "ab 12").ids.tolist()
@@ -163,7 +164,7 @@ def test_measured_under_an_edit_is_the_edited_network() -> None:
     """Each token sees only itself: nothing of the others arrives."""
     model = tiny_model("llama")
     with hooks.mask_scores(model, lambda query, key: query == key):
-        frame = ost.sensitivity(model, prompt_of(model)).frame
+        frame: Any = ost.sensitivity(model, prompt_of(model)).frame
     others = frame[frame["position"] < len(IDS) - 1]
     assert (others["operator_norm"] == 0).all()
     assert (frame[frame["position"] == len(IDS) - 1]["operator_norm"] > 0).all()

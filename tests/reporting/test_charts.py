@@ -205,7 +205,7 @@ def test_the_collapse_length_is_marked_where_it_was_reached() -> None:
 
 def test_the_end_of_training_is_marked_where_the_curve_goes_beyond_it() -> None:
     result = made_collapse(lambda n: 10.0)
-    longest = int(result.frame["length"].max())
+    longest = int(result.frame["length"].to_numpy().max())
     for trained, drawn in ((longest - 3, True), (longest, False)):
         lengths = {"count-ones-figure-5": trained, "copy": trained}
         known = replace(result.provenance, model={**result.provenance.model, "trained_lengths": lengths})
