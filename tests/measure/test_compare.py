@@ -8,9 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import hooks
 import ostools as ost
 from ostools.measure import Comparison, PathSum, Sensitivity
+from ostools.models import prompt_from_ids
 from ostools.results import Provenance
+from tests.checkpoints import tiny_model
 
 MEASURED = [4.0, 1.0, 2.0, 8.0]
 
@@ -122,3 +125,15 @@ def test_refusals() -> None:
         ost.compare(profile(ids=(5, 6, 7, 8)), bound)
     with pytest.raises(ost.InputError, match="different models"):
         ost.compare(profile(weight_hash="b"), bound)
+
+
+def test_measured_under_other_edits_is_another_network() -> None:
+    model = tiny_model("gemma")
+    prompt = prompt_from_ids(model, [2, 40, 50, 60])
+    with hooks.mask_scores(model, lambda query, key: query - key < 2):
+        narrow = ost.sensitivity(model, prompt)
+        same_block = ost.path_sum(model, prompt, variants="local")
+    assert bool(only(ost.compare(narrow, same_block))["holds"])
+    assert narrow.provenance.edits[0].startswith("mask_scores at blocks.0.attn.hook_attn_scores")
+    with pytest.raises(ost.InputError, match=r"under different edits.*inside the same with-block"):
+        ost.compare(narrow, ost.path_sum(model, prompt, variants="local"))

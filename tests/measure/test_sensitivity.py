@@ -204,3 +204,27 @@ def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "freezing", lambda model, _: hooks.scale_scores(model, 1.5))
     with pytest.raises(ost.InputError, match="frozen forward pass changed the logits"):
         ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])
+
+
+def test_rows_cannot_be_mislabelled_inside_a_frozen_block() -> None:
+    model = tiny_model("gemma")
+    with pytest.raises(ost.InputError, match=r"leave the block of hooks\.frozen"), hooks.frozen(model):
+        ost.sensitivity(model, "ab")
+
+
+def test_train_mode_is_refused() -> None:
+    model = tiny_model("gpt2")
+    model.train()
+    with pytest.raises(ost.InputError, match="found one in train mode"):
+        ost.sensitivity(model, "ab")
+
+
+def test_under_no_grad_and_inference_mode_the_numbers_are_the_same() -> None:
+    model = tiny_model("llama")
+    plain = ost.sensitivity(model, prompt_of(model)).frame["operator_norm"].to_numpy()
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found = ost.sensitivity(model, prompt_of(model)).frame["operator_norm"].to_numpy()
+            bounds = ost.path_sum(model, prompt_of(model), variants="local").frame["value"].to_numpy()
+            assert (bounds >= 0).all()
+        assert found == pytest.approx(plain)
