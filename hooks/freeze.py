@@ -69,7 +69,7 @@ def _frozen_norm(norm: Norm) -> list[tuple[HookPoint, HookBody, Order]]:
         x = seen.pop()
         linear = _linear_map(norm, x)
         _check_reproduces(norm, linear(x), out)
-        # (linear - stop(linear)) is exactly 0: the value is the model's own, the gradient the frozen map's.
+        # x - stop(x) is exactly 0: the value is the model's own, the gradient the frozen map's.
         through = linear(x - x.detach()).to(out.dtype)
         return out.detach() + through
 

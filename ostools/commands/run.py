@@ -38,10 +38,11 @@ def sensitivity(
     model: str, prompt: str, linearisations: Sequence[str] | None, out: Path | None, device: str, dtype: str
 ) -> None:
     """`ostools sensitivity`."""
+    from ostools.measure.prompts import checked_names
     from ostools.measure.sensitivity import LINEARISATIONS
 
     _check(out, prompt)
-    names = _known("linearisation", linearisations or ("full", "frozen"), LINEARISATIONS)
+    names = checked_names("linearisation", linearisations or ("full", "frozen"), LINEARISATIONS)
     loaded = _load(model, device, dtype)
     with output.progress("differentiating") as progress:
         result = ost.sensitivity(loaded, prompt, linearisations=names, progress=progress)
@@ -53,10 +54,11 @@ def path_sum(
     model: str, prompt: str, variants: Sequence[str] | None, out: Path | None, device: str, dtype: str
 ) -> None:
     """`ostools path-sum`."""
+    from ostools.measure.prompts import checked_names
     from ostools.measure.variants import VARIANTS
 
     _check(out, prompt)
-    names = _known("variant", variants or PATH_SUMS, VARIANTS)
+    names = checked_names("variant", variants or PATH_SUMS, VARIANTS)
     loaded = _load(model, device, dtype)
     with output.progress("folding the blocks") as progress:
         result = ost.path_sum(loaded, prompt, variants=names, progress=progress)
@@ -123,15 +125,6 @@ def _check(out: Path | None, prompt: str | None = None) -> None:
         checked_output(out)
     if prompt == "":
         raise ost.InputError("--prompt: expected text, found nothing; give at least one character")
-
-
-def _known(what: str, names: Sequence[str], known: Any) -> tuple[str, ...]:
-    from ostools.errors import unknown_name
-
-    for name in names:
-        if name not in known:
-            raise unknown_name(what, name, known)
-    return tuple(names)
 
 
 def _load(model: str, device: str, dtype: str) -> TransformerBridge:

@@ -81,12 +81,12 @@ def sensitivity(
     work = full_precision(model, "sensitivity")
     ids = tokens.ids.to(next(work.parameters()).device)
     with torch.inference_mode(False), torch.enable_grad(), true_arithmetic(work):
-        embedded = _checked_embedding(work, ids)
+        embedded, plain = _checked_embedding(work, ids)
         _refuse_if_too_large(work, embedded)
         tables = []
         for index, name in enumerate(names):
             report = _part(progress, index, len(names))
-            norms = _jacobian_norms(work, ids, embedded, name, report)
+            norms = _jacobian_norms(work, ids, embedded, plain, name, report)
             tables.append(_table(tokens, name, *norms))
     return Sensitivity(pd.concat(tables, ignore_index=True), provenance)
 
@@ -131,13 +131,15 @@ def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextMan
     return hooks.frozen(model, attention=linearisation != "frozen-norm", norms=linearisation != "frozen-attention")
 
 
-def _checked_embedding(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Float[Tensor, "pos d_model"]:
-    """v^(0) of the prompt, after proving that the network run from it is the network run from the tokens."""
+def _checked_embedding(
+    model: TransformerBridge, ids: Int[Tensor, " pos"]
+) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "1 pos d_vocab"]]:
+    """v^(0) of the prompt and the plain pass's logits, after proving that the network run from v^(0) gives the same."""
     with torch.no_grad():
         embedded = model.input_to_embed(ids[None])[0].detach()
         plain, from_embedding = model(ids[None]), model(embedded, start_at_layer=0)
     _require_same_logits(plain, from_embedding, "the forward pass from embeddings", _ROUNDING)
-    return embedded[0]
+    return embedded[0], plain
 
 
 def _require_same_logits(expected: Tensor, found: Tensor, what: str, rounding: Mapping[torch.dtype, float]) -> None:
@@ -168,13 +170,12 @@ def _jacobian_norms(
     model: TransformerBridge,
     ids: Int[Tensor, " pos"],
     embedded: Float[Tensor, "pos d_model"],
+    plain: Float[Tensor, "1 pos d_vocab"],
     linearisation: str,
     progress: Progress | None,
 ) -> tuple[Float[Tensor, " pos"], Float[Tensor, " pos"]]:
-    with torch.no_grad():
-        plain = model(ids[None])
-        with freezing(model, linearisation):
-            _require_same_logits(plain, model(ids[None]), f"the {linearisation} forward pass", _FROZEN_ROUNDING)
+    with torch.no_grad(), freezing(model, linearisation):
+        _require_same_logits(plain, model(ids[None]), f"the {linearisation} forward pass", _FROZEN_ROUNDING)
     jacobians = jacobian(model, embedded, freeze=freezing(model, linearisation), progress=progress)
     if not bool(torch.isfinite(jacobians).all()):
         raise InputError(f"the {linearisation} Jacobian is not finite on this prompt")

@@ -18,13 +18,13 @@ from hooks import HookError
 from ostools import tasks
 from ostools.errors import InputError
 from ostools.measure import Collapse, Comparison, Sensitivity, collapse, compare, path_sum, sensitivity
+from ostools.measure.prompts import Progress
 from ostools.measure.variants import VARIANTS
 from ostools.models import Prompt, context_length, encode
 from ostools.reporting.attention import Attention, last_token_attention
 from ostools.reporting.sections import render_report
 from ostools.results import Provenance, checked_output, write_atomically
 
-Progress = Callable[[int, int], None]
 Found = TypeVar("Found")
 
 ONES = 24
