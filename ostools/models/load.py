@@ -34,13 +34,7 @@ from ostools.models.checks import (
 from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.families import Family
 from ostools.models.sources import locate
-
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+from ostools.theory.distances import dtype_named
 
 
 def load_model(
@@ -60,7 +54,7 @@ def load_model(
     Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite,
     truncated or pickled weights, remote code, a tokenizer that does not fit, attention that is not causal.
     """
-    torch_dtype = resolve_dtype(dtype)
+    torch_dtype = dtype_named(dtype)
     torch_device = resolve_device(device, torch_dtype)
     source = locate(name, revision)
     family = check_config(source.directory)
@@ -78,13 +72,6 @@ def load_model(
     bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
     remember(bridge, Metadata(source.name, source.revision, trained_lengths))
     return bridge
-
-
-def resolve_dtype(dtype: str) -> torch.dtype:
-    """The torch dtype of a name."""
-    if dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES)
-    return DTYPES[dtype]
 
 
 def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.device:
