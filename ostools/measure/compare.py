@@ -61,8 +61,10 @@ def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
     )
     wide["norm"] = wide["norm"].str.removesuffix("_norm")
     rounding = _ROUNDING.get(str(measured.provenance.model["dtype"]), _ROUNDING["float32"])
+    last = paths.frame["last"].max()
+    of_last = paths.frame.loc[paths.frame["last"] == last].drop(columns="last")
     rows = []
-    for variant, group in paths.frame.groupby("variant", sort=False):
+    for variant, group in of_last.groupby("variant", sort=False):
         needed, norm = group["linearisation"].iloc[0], group["norm"].iloc[0]
         partner = wide.loc[(wide["linearisation"] == needed) & (wide["norm"] == norm), "value"]
         if partner.empty:
@@ -74,7 +76,7 @@ def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
         rows.append(_summarise(str(variant), group, np.asarray(partner), rounding))
     shown = [
         wide.assign(source=wide["linearisation"], kind="measured"),
-        paths.frame.rename(columns={"variant": "source"}),
+        of_last.rename(columns={"variant": "source"}),
     ]
     columns = ["position", "token_id", "token", "source", "kind", "linearisation", "norm", "value"]
     frame = pd.concat(shown, ignore_index=True).reindex(columns=columns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pandas as pd
 import torch
@@ -17,10 +18,11 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.errors import InputError, unknown_name
+from ostools.measure.block_view import BlockView
 from ostools.measure.forward import forward
 from ostools.measure.precision import full_precision, true_arithmetic
 from ostools.measure.prompts import Progress, as_prompt, checked_names, token_columns
-from ostools.measure.variants import VARIANTS, BlockView, MlpNorm, Variant
+from ostools.measure.variants import VARIANTS, MlpNorm, Variant
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 
@@ -29,8 +31,9 @@ from ostools.results import Provenance, Result
 class PathSum(Result):
     """Path sums: one row is one token under one variant.
 
-    Columns: position, token_id, token, variant, kind (certified | paper | predicted), linearisation ("frozen": patterns and
-    norm scales held, the theorem's assumptions), norm (operator | frobenius), value.
+    Columns: last (the position m whose y_m is meant), position, token_id, token, variant, kind (certified | paper | predicted),
+    linearisation ("frozen": patterns and norm scales held, the theorem's assumptions; "full": the real derivative), norm
+    (operator | frobenius), value.
     """
 
     def plot(self):
@@ -45,6 +48,7 @@ def path_sum(
     *,
     variants: str | Sequence[str] = "proof",
     mlp_norm: MlpNorm | str = "svd",
+    positions: Literal["last", "all"] = "last",
     progress: Progress | None = None,
 ) -> PathSum:
     """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
@@ -54,6 +58,8 @@ def path_sum(
             `theorem-b5`, `proof` (default), `multi-head`: as printed in the papers, which bound nothing on a real model.
             `second-moment`: a prediction of the frozen Frobenius norm; `rollout`: a ranking.
         mlp_norm: ||D_i|| by exact singular values ("svd") or by a cheaper, larger product of weight norms ("product").
+        positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
+            triangular matrix in long form (rows with position <= last).
         progress: called as progress(done, total), blocks of the model.
 
     Raises `InputError` for an unknown variant, for an active edit of the forward pass that the formulas do not know, for
@@ -63,21 +69,32 @@ def path_sum(
     names = checked_names("variant", variants, VARIANTS)
     if mlp_norm not in ("svd", "product"):
         raise unknown_name("mlp_norm", mlp_norm, ("svd", "product"))
+    if positions not in ("last", "all"):
+        raise unknown_name("positions", positions, ("last", "all"))
     tokens = as_prompt(model, prompt)
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), variants=names, mlp_norm=mlp_norm)
-    values = _fold(full_precision(model, "path_sum"), tokens, names, mlp_norm, progress)
-    tables = [_table(tokens, VARIANTS[name], values[name]) for name in names]
+    provenance = Provenance.collect(
+        model, tuple(tokens.ids.tolist()), variants=names, mlp_norm=mlp_norm, positions=positions
+    )
+    n = len(tokens.ids)
+    last = [n - 1] if positions == "last" else list(range(n))
+    values = _fold(full_precision(model, "path_sum"), tokens, names, last, mlp_norm, progress)
+    tables = [_table(tokens, VARIANTS[name], last, values[name]) for name in names]
     return PathSum(pd.concat(tables, ignore_index=True), provenance)
 
 
 def _fold(
-    model: TransformerBridge, tokens: Prompt, names: Sequence[str], mlp_norm: str, progress: Progress | None
-) -> dict[str, Float[Tensor, " pos"]]:
+    model: TransformerBridge,
+    tokens: Prompt,
+    names: Sequence[str],
+    last: list[int],
+    mlp_norm: str,
+    progress: Progress | None,
+) -> dict[str, Float[Tensor, "last pos"]]:
     """One forward pass, then the blocks from the last to the first through every variant at once."""
     with torch.inference_mode(False), torch.no_grad():
         with true_arithmetic(model):
             run = forward(model, tokens.ids)
-        folds = {name: VARIANTS[name].fold(run) for name in names}
+        folds = {name: VARIANTS[name].fold(run, last) for name in names}
         for done, block in enumerate(run.blocks(), start=1):
             view = BlockView(block, mlp_norm)
             for fold in folds.values():
@@ -87,15 +104,21 @@ def _fold(
         return {name: fold.values() for name, fold in folds.items()}
 
 
-def _table(tokens: Prompt, variant: Variant, value: Float[Tensor, " pos"]) -> pd.DataFrame:
+def _table(tokens: Prompt, variant: Variant, last: list[int], value: Float[Tensor, "last pos"]) -> pd.DataFrame:
     if not bool(torch.isfinite(value).all()):
         raise InputError(
             f"variant {variant.name!r} is not finite on this prompt: the product over layers overflows float64"
         )
-    return token_columns(tokens).assign(
-        variant=variant.name,
-        kind=variant.kind,
-        linearisation="frozen",
-        norm=variant.norm,
-        value=value.cpu().numpy(),
-    )
+    columns = token_columns(tokens)
+    rows = [
+        columns.iloc[: m + 1].assign(
+            variant=variant.name,
+            kind=variant.kind,
+            linearisation=variant.linearisation,
+            norm=variant.norm,
+            value=value[row, : m + 1].cpu().numpy(),
+        )
+        for row, m in enumerate(last)
+    ]
+    table = pd.concat(rows, keys=last, names=["last"])
+    return table.reset_index("last").reset_index(drop=True)

@@ -7,130 +7,64 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.measure.forward import Block, Forward
-from ostools.measure.weights import final_gain, final_norm_squared
-from ostools.theory import operators, paths, second_moment
+from ostools.measure.block_view import BlockView
+from ostools.measure.forward import Forward
+from ostools.measure.predicted import KernelFold
+from ostools.measure.weights import final_gain
+from ostools.theory import paths
 
 MlpNorm = Literal["svd", "product"]
 Kind = Literal["certified", "paper", "predicted"]
 Norm = Literal["operator", "frobenius"]
 
 
-class BlockView:
-    """What the variants read off one block, each computed once and only if a variant asks for it."""
-
-    def __init__(self, block: Block, mlp_norm: str) -> None:
-        self.block = block
-        self._norms = operators.mlp_norms if mlp_norm == "svd" else operators.mlp_norm_products
-
-    @cached_property
-    def mean_pattern(self) -> Float[Tensor, "query key"]:
-        """The paper has one head; on a model with several its alpha is their mean."""
-        return self.block.pattern.mean(0)
-
-    @cached_property
-    def weighted(self) -> Float[Tensor, "query key"]:
-        """sum_h omega_h alpha_ij^h."""
-        omega = operators.head_norms(self.block.weights.left, self.block.weights.right)
-        return paths.weighted_pattern(self.block.pattern, omega)
-
-    @cached_property
-    def mlp_norms(self) -> Float[Tensor, " pos"]:
-        """||D_i||: the MLP with the norms before and after it."""
-        weights, block = self.block.weights, self.block
-        bare = self._norms(weights.down, weights.gate, weights.up, block.p, block.q)
-        return bare / (block.norm2_scale * block.post_norm2_scale)
-
-    @cached_property
-    def sigma_psi(self) -> float:
-        """max over positions of ||J_psi||, at this input: a gated MLP has no global Lipschitz constant."""
-        weights, block = self.block.weights, self.block
-        return float(self._norms(weights.bare_down, weights.bare_gate, weights.bare_up, block.p, block.q).max())
-
-    @cached_property
-    def beta_1(self) -> float:
-        """min_j r1_j / ||g1||_inf."""
-        return float(self.block.norm1_scale.min() / self.block.weights.gain_1)
-
-    @cached_property
-    def beta_2(self) -> float:
-        """min_j r2_j / ||g2||_inf."""
-        return float(self.block.norm2_scale.min() / self.block.weights.gain_2)
-
-
 class PathFold(Protocol):
-    """A path sum in the making: fed the blocks from the last to the first, then asked for its values."""
+    """A path sum in the making: fed the blocks from the last to the first, then asked for its values.
+
+    A row is one last position: only n - 1 for `positions="last"`, every position for `positions="all"`.
+    """
 
     def step(self, view: BlockView) -> None: ...
 
-    def values(self) -> Float[Tensor, " pos"]: ...
+    def values(self) -> Float[Tensor, "last pos"]: ...
 
 
 @dataclass
 class RowFold:
-    """constant * ( Abar^(L-1) ... Abar^(0) )_{n,:}, with Abar from `edges` and the constant from numbers of each block."""
+    """constant * ( Abar^(L-1) ... Abar^(0) )_{m,:} for the last positions m, with Abar from `edges` and the constant from
+    numbers of each block."""
 
     run: Forward
+    last: list[int]
     edges: Callable[[BlockView], Float[Tensor, "query key"]]
     numbers: Callable[[BlockView], tuple[float, ...]]
     constant: Callable[[list[tuple[float, ...]], float], float]
 
     def __post_init__(self) -> None:
-        self.row = torch.eye(
-            len(self.run.final_norm_scale), dtype=torch.float64, device=self.run.final_norm_scale.device
-        )[-1]
+        scale = self.run.final_norm_scale
+        self.rows = torch.eye(len(scale), dtype=torch.float64, device=scale.device)[self.last]
         self.kept: list[tuple[float, ...]] = []
 
     def step(self, view: BlockView) -> None:
-        self.row = self.row @ self.edges(view)
+        self.rows = self.rows @ self.edges(view)
         self.kept.append(self.numbers(view))
 
-    def values(self) -> Float[Tensor, " pos"]:
-        """beta_3 = r3_n / ||g3||_inf, of the last position."""
-        beta_3 = float(self.run.final_norm_scale[-1] / final_gain(self.run.model).abs().max())
-        return self.constant(self.kept, beta_3) * self.row
-
-
-@dataclass
-class KernelFold:
-    """sqrt of the diagonal of the second-moment kernel, carried from the final norm down to the embeddings."""
-
-    run: Forward
-
-    def __post_init__(self) -> None:
-        scale = self.run.final_norm_scale
-        self.kernel = second_moment.top_kernel(len(scale), final_norm_squared(self.run.model) / scale[-1] ** 2)
-
-    def step(self, view: BlockView) -> None:
-        block, weights = view.block, view.block.weights
-        d_model = weights.down.shape[0]
-        mlp = (weights.down, weights.gate, weights.up, block.p, block.q)
-        scale = block.norm2_scale * block.post_norm2_scale
-        trace = operators.mlp_traces(*mlp) / scale
-        inner = operators.mlp_inner_products(*mlp) / (scale[:, None] * scale[None, :])
-        self.kernel = second_moment.through_attention(
-            second_moment.through_mlp(self.kernel, second_moment.mlp_overlap(trace, inner, d_model)),
-            block.pattern,
-            block.norm1_scale,
-            block.post_norm1_scale,
-            operators.head_traces(weights.left, weights.right) / d_model,
-            operators.head_gram(weights.left, weights.right) / d_model,
-        )
-
-    def values(self) -> Float[Tensor, " pos"]:
-        return second_moment.frobenius_norms(self.kernel)
+    def values(self) -> Float[Tensor, "last pos"]:
+        """beta_3 = r3_m / ||g3||_inf, of each last position m."""
+        beta_3 = self.run.final_norm_scale[self.last] / final_gain(self.run.model).abs().max()
+        constants = [self.constant(self.kept, float(beta)) for beta in beta_3]
+        return torch.tensor(constants, dtype=self.rows.dtype, device=self.rows.device)[:, None] * self.rows
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A form of the path sum: what kind of number it gives, and which measured norm it stands beside.
+    """A form of the path sum: what kind of number it gives, and which measured norm of which derivative it stands beside.
 
     `scaled` is False where the constant in front is unknown, so that only the shape (the ranks) can be compared.
     """
@@ -139,7 +73,8 @@ class Variant:
     kind: Kind
     norm: Norm
     scaled: bool
-    fold: Callable[[Forward], PathFold]
+    fold: Callable[[Forward, list[int]], PathFold]
+    linearisation: Literal["full", "frozen"] = "frozen"
 
 
 def _nothing(view: BlockView) -> tuple[float, ...]:
@@ -156,7 +91,7 @@ def _rows(
     """A variant that is one row of a product; without a constant it has a shape only."""
     norm: Norm = "frobenius" if kind == "predicted" else "operator"
     front = constant or (lambda numbers, beta_3: 1.0)
-    return Variant(name, kind, norm, constant is not None, lambda run: RowFold(run, edges, numbers, front))
+    return Variant(name, kind, norm, constant is not None, lambda run, last: RowFold(run, last, edges, numbers, front))
 
 
 def _certified(name: str, edges: Callable[..., Float[Tensor, "query key"]]) -> Variant:

@@ -23,10 +23,10 @@ from torch import Tensor
 Kernel = Float[Tensor, "pos pos"]
 
 
-def top_kernel(n: int, final_norm_squared: Float[Tensor, ""]) -> Kernel:
-    """K^(L) = e_n e_n^T ||final norm||_F^2, for the last of n positions."""
+def top_kernel(n: int, final_norm_squared: Float[Tensor, ""], last: int = -1) -> Kernel:
+    """K^(L) = e_m e_m^T ||final norm||_F^2, m = `last` out of n positions."""
     kernel = torch.zeros(n, n, dtype=final_norm_squared.dtype, device=final_norm_squared.device)
-    kernel[-1, -1] = final_norm_squared
+    kernel[last, last] = final_norm_squared
     return kernel
 
 

@@ -21,8 +21,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
+from ostools.measure.block_view import BlockView
 from ostools.measure.forward import Block, forward
-from ostools.measure.variants import BlockView
 from ostools.models import Prompt, prompt_from_ids
 from ostools.theory import operators
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
