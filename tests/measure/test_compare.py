@@ -42,6 +42,7 @@ def path(variant: str, kind: str, norm: str, value: list[float], **origin) -> Pa
     n = len(value)
     frame = pd.DataFrame(
         {
+            "last": n - 1,
             "position": range(n),
             "token_id": range(n),
             "token": list("abcdefgh"[:n]),

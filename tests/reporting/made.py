@@ -60,6 +60,7 @@ def made_paths(variants: Mapping[str, Sequence[float]], tokens: Sequence[str] = 
         tables.append(
             pd.DataFrame(
                 {
+                    "last": len(values) - 1,
                     "position": range(len(values)),
                     "token_id": range(len(values)),
                     "token": tokens_of(len(values), tokens),
