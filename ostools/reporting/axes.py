@@ -17,6 +17,8 @@ from ostools.reporting import theme
 from ostools.reporting.frames import Column, Frame
 
 ZERO_NOTE = "Triangles at the bottom edge are exact zeros: a log axis has no place for them."
+TOKENS_NAMED = 48
+"""Most tokens that an axis names one by one."""
 
 
 def lookup(values: Sequence[int | float | str], words: Sequence[str]) -> str:
@@ -83,6 +85,30 @@ def _round_number(value: float) -> str:
         return f"{value:.3g}" if value < 1 else f"{value:,.0f}"
     digits, power = f"{value:.0e}".split("e")
     return f"{digits}e{int(power)}"
+
+
+def token_axis(tokens: Sequence[str], labelled: bool = True, field: str = "position", margin: float = 0.0) -> alt.X:
+    """The positions of a prompt, each with its token where there is room; `margin` on both sides for marks that are wide."""
+    axis = alt.Axis(grid=False, tickMinStep=1, title="position i of the token")
+    if len(tokens) <= TOKENS_NAMED:
+        words = [f"{token} {place}" for place, token in enumerate(tokens)]
+        axis = alt.Axis(
+            grid=False,
+            title="token and its position i",
+            values=list(range(len(tokens))),
+            labelExpr=lookup(list(range(len(tokens))), words),
+            labelAngle=-90,
+            labelAlign="right",
+            labelBaseline="middle",
+            labelOverlap=False,
+            labelFontSize=10,
+            labelLimit=0,
+        )
+    if not labelled:
+        axis.labels, axis.title = False, None
+    return alt.X(
+        f"{field}:Q", scale=alt.Scale(domain=[-margin, max(len(tokens) - 1, 1) + margin], nice=False), axis=axis
+    )
 
 
 def zero_marks(base: alt.Chart) -> alt.Chart:

@@ -23,7 +23,6 @@ NORMS = {
     "frobenius": "Frobenius norm of ∂y/∂v",
     SHAPE: "path sum, scale unknown",
 }
-_TOKENS_ON_AXIS = 48
 
 
 def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
@@ -126,31 +125,10 @@ def _profile_panel(data: Frame, norm: str, legend: dict[str, Any], tokens: list[
         alt.Tooltip("linearisation:N"),
         alt.Tooltip("value:Q", format=".4g"),
     ]
-    base = axes.chart(floored).encode(x=_position_axis(tokens, last), y=y, color=legend["color"], tooltip=tooltip)
+    base = axes.chart(floored).encode(x=axes.token_axis(tokens, last), y=y, color=legend["color"], tooltip=tooltip)
     layers: list[Any] = [base.mark_line().encode(strokeDash=legend["strokeDash"], detail="series:N")]
     # Points carry the tooltips; they are seen only where there is room between them.
-    layers.append(base.mark_circle(size=16, opacity=0.9 if len(tokens) <= _TOKENS_ON_AXIS else 0))
+    layers.append(base.mark_circle(size=16, opacity=0.9 if len(tokens) <= axes.TOKENS_NAMED else 0))
     if floor is not None:
         layers.append(axes.zero_marks(base))
     return axes.unfolded(alt.layer(*layers), floored).properties(width=620, height=260)
-
-
-def _position_axis(tokens: list[str], labelled: bool) -> alt.X:
-    axis = alt.Axis(grid=False, tickMinStep=1, title="position i of the token")
-    if len(tokens) <= _TOKENS_ON_AXIS:
-        words = [f"{token} {place}" for place, token in enumerate(tokens)]
-        axis = alt.Axis(
-            grid=False,
-            title="token and its position i",
-            values=list(range(len(tokens))),
-            labelExpr=axes.lookup(list(range(len(tokens))), words),
-            labelAngle=-90,
-            labelAlign="right",
-            labelBaseline="middle",
-            labelOverlap=False,
-            labelFontSize=10,
-            labelLimit=0,
-        )
-    if not labelled:
-        axis.labels, axis.title = False, None
-    return alt.X("position:Q", scale=alt.Scale(domain=[0, max(len(tokens) - 1, 1)], nice=False), axis=axis)
