@@ -6,7 +6,7 @@ only, and finite differences stall near 1e-4. These hooks compute both in float6
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -17,12 +17,14 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import HookError
 from hooks.norms import Norm, norms
 from hooks.register import HookBody, Order, active_edits, attached
-from hooks.sites import points
+from hooks.sites import checked_layers, points
 
 
 @contextmanager
-def exact_arithmetic(model: TransformerBridge) -> Iterator[None]:
+def exact_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
     """Run the block with every norm and every softmax of a float64 model computed in float64.
+
+    `layers`: only those of these blocks, for a pass through one block alone.
 
     Gradients flow through the recomputed values. Edits are kept, whether their block is entered before or inside this one:
     the pattern is recomputed from the edited scores, and an edit of the pattern comes after that.
@@ -32,16 +34,19 @@ def exact_arithmetic(model: TransformerBridge) -> Iterator[None]:
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes != {torch.float64}:
         raise HookError(f"exact_arithmetic: expected a float64 model, found {sorted(map(str, dtypes))}: cast a copy")
-    undone = tuple(f"{name}.{part}" for name in norms(model) for part in ("hook_scale", "hook_normalized"))
+    chosen = checked_layers(model, layers)
+    inside = tuple(f"blocks.{layer}." for layer in chosen)
+    exact = {name: norm for name, norm in norms(model).items() if layers is None or name.startswith(inside)}
+    undone = tuple(f"{name}.{part}" for name in exact for part in ("hook_scale", "hook_normalized"))
     for edit in active_edits(model):
         if edit.where in undone:
             raise HookError(
                 f"exact_arithmetic would undo the edit {edit.kind!r} at {edit.where}: leave its block first"
             )
     placements: list[tuple[HookPoint, HookBody, Order]] = []
-    for norm in norms(model).values():
+    for norm in exact.values():
         placements.extend(_exact_norm(norm))
-    scores, patterns = points(model, "scores"), points(model, "pattern")
+    scores, patterns = points(model, "scores", chosen), points(model, "pattern", chosen)
     for layer in patterns:
         placements.extend(_exact_softmax(scores[layer], patterns[layer]))
     with attached(placements, kind="exact-arithmetic"):

@@ -53,6 +53,8 @@ SITES: Mapping[str, Site] = _table(
     ("head_output", "blocks.{layer}.attn.hook_z", "batch pos head d_model", "each head's own output, z W_O, no bias"),
     ("rotary_q", "blocks.{layer}.attn.hook_rot_q", "batch pos head d_head", "queries after RoPE"),
     ("rotary_k", "blocks.{layer}.attn.hook_rot_k", "batch pos kv_head d_head", "keys after RoPE"),
+    ("rotary_cos", "blocks.{layer}.attn.hook_cos", "batch pos d_head", "cosines of the rotation by position"),
+    ("rotary_sin", "blocks.{layer}.attn.hook_sin", "batch pos d_head", "sines of the rotation by position"),
     ("attention_output", "blocks.{layer}.hook_attn_out", _RESIDUAL, "what attention adds to the residual stream"),
     ("attention_raw", "blocks.{layer}.attn.hook_out", _RESIDUAL, "before a post-norm, where there is one"),
     ("mlp_output", "blocks.{layer}.hook_mlp_out", _RESIDUAL, "what the MLP adds to the residual stream"),

@@ -1,4 +1,4 @@
-"""One forward pass, read as the theorem reads it: patterns, norm scales and the MLP's local slopes of every block.
+"""One forward pass, read as the theorem reads it: patterns, norm scales and the local slopes of every block.
 
 The formulas are only as good as their reading of the model, so every block is checked on the spot: the folded weights,
 applied to the captured residual stream, must give the attention and MLP outputs that the model itself computed.
@@ -6,7 +6,7 @@ applied to the captured residual stream, must give the attention and MLP outputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,58 +14,66 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
+from transformers.cache_utils import Cache
 
 import hooks
 from ostools.errors import InputError
-from ostools.measure.weights import BlockWeights, block_weights
+from ostools.measure.block import SITES, Block
+from ostools.measure.precision import true_arithmetic
 
 # What the formulas know: they enter through the pattern alone. Freezing changes no value.
 KNOWN_EDITS = frozenset(
     {"mask_scores", "scale_scores", "replace_pattern", "ablate_edges", "freeze", "exact-arithmetic"}
 )
-_SITES = ("residual_pre", "residual_mid", "pattern", "norm1_scale", "norm2_scale", "attention_output", "mlp_output")
-_MLP_SITES = ("mlp_gate", "mlp_up", "mlp_hidden")
-_POST_SITES = ("post_norm1_scale", "post_norm2_scale")
-_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
+# Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn comes.
+_KEPT = 1 << 28
 
 
 @dataclass(frozen=True)
-class Block:
-    """One block at one prompt, float64: i = query, j = key.
+class Call:
+    """How the model called one block: run again with it, the block computes the same numbers under the same edits."""
 
-    `p`, `q`: the gated MLP's slopes act'(a) u and act(a) (`q` None without a gate); scales r1, r2 and, for the norms after
-    attention and MLP, rp1, rp2 (1 where there are none).
-    """
-
-    weights: BlockWeights
-    pattern: Float[Tensor, "head query key"]
-    norm1_scale: Float[Tensor, " pos"]
-    norm2_scale: Float[Tensor, " pos"]
-    post_norm1_scale: Float[Tensor, " pos"]
-    post_norm2_scale: Float[Tensor, " pos"]
-    p: Float[Tensor, "pos d_mlp"]
-    q: Float[Tensor, "pos d_mlp"] | None
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Forward:
-    """A forward pass over one prompt; blocks are built one at a time, from the last to the first."""
+    """A forward pass over one prompt; blocks are read one at a time, from the last to the first.
+
+    A short prompt's blocks are kept from the one pass; a long one's run again, so that never more than one block's
+    patterns are in memory.
+    """
 
     model: TransformerBridge
-    record: dict[str, Any]
+    calls: list[Call]
+    kept: Mapping[str, Any]
     final_norm_scale: Float[Tensor, " pos"]
+    final_norm_direction: Float[Tensor, "pos d_model"]
 
-    def blocks(self) -> Iterator[Block]:
-        """Each block with its weights, last first, checked against what the model computed."""
-        for layer in reversed(range(int(self.model.cfg.n_layers))):
-            block = _block(self.model, self.record, layer)
-            _check_attention(block, self.record, layer)
-            _check_mlp(block, self.record, layer)
+    def blocks(self, dtype: torch.dtype = torch.float64) -> Iterator[Block]:
+        """Each block in that dtype, last first, checked against what the model computed."""
+        scaled = any(edit.kind == "scale_scores" for edit in hooks.active_edits(self.model))
+        for layer in reversed(range(len(self.calls))):
+            block = Block(self.model, layer, self._sites(layer), dtype, scaled)
+            block.check()
             yield block
+
+    def _sites(self, layer: int) -> dict[str, Tensor]:
+        if self.kept:
+            return {name: tensors[layer] for name, tensors in self.kept.items()}
+        names, call = _names(self.model), self.calls[layer]
+        with (
+            torch.no_grad(),
+            true_arithmetic(self.model, [layer]),
+            hooks.capture(self.model, *names, layers=[layer], reduce=_first) as record,
+        ):
+            self.model.blocks[layer](*call.args, **call.kwargs)
+        return {name: record[name][layer] for name in names}
 
 
 def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
-    """Run the prompt once and keep what the formulas need: O(layers x heads x n^2) numbers, the patterns.
+    """Run the prompt once and keep what the formulas need; two passes where all patterns would take over 256 MiB.
 
     Raises `InputError` under an active edit that the formulas do not know (an ablated head, a hook of somebody else), and
     for numbers that are not finite.
@@ -76,87 +84,57 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
             f"path_sum does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
             f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
         )
-    available = hooks.available_sites(model)
-    names = [name for name in (*_SITES, *_MLP_SITES, *_POST_SITES) if name in available]
-    with torch.no_grad(), hooks.capture(model, *names, "final_norm_scale", reduce=_first) as record:
-        logits = model(ids[None].to(next(model.parameters()).device))
-    kept = [tensor for name in record for tensor in _by_layer(record[name])]
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in (logits, *kept)):
+    device = next(model.parameters()).device
+    calls: list[Call] = []
+    handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
+    names = _names(model) if _size(model, len(ids)) <= _KEPT else ()
+    norm = hooks.norms(model)["ln_final"]
+    try:
+        with (
+            torch.no_grad(),
+            true_arithmetic(model),
+            hooks.capture(model, *names, "final_norm_scale", reduce=_first) as record,
+            hooks.capture(model, "residual_post", layers=[int(model.cfg.n_layers) - 1], reduce=_first) as last,
+        ):
+            logits = model(ids[None].to(device), logits_to_keep=1)
+    finally:
+        for handle in handles:
+            handle.remove()
+    kept = {name: dict(record[name]) for name in names}
+    tensors = [tensor for layers in kept.values() for tensor in layers.values()]
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in (logits, *tensors)):
         raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
-    return Forward(model, dict(record), record["final_norm_scale"][:, 0].double())
+    scale = record["final_norm_scale"].double()
+    (residual,) = last["residual_post"].values()
+    direction = norm.centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
+    return Forward(model, calls, kept, scale[:, 0], direction)
 
 
-def _by_layer(kept: Any) -> list[Tensor]:
-    return list(kept.values()) if isinstance(kept, dict) else [kept]
+def _note(calls: list[Call]) -> Any:
+    def note(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A block that ran again with the pass's own cache would see every key twice.
+        bare = {name: False if name == "use_cache" else _uncached(value) for name, value in kwargs.items()}
+        calls.append(Call(tuple(map(_uncached, args)), bare))
+
+    return note
+
+
+def _uncached(value: Any) -> Any:
+    return None if isinstance(value, Cache) else value
+
+
+def _names(model: TransformerBridge) -> tuple[str, ...]:
+    available = hooks.available_sites(model)
+    return tuple(name for name in SITES if name in available)
+
+
+def _size(model: TransformerBridge, pos: int) -> int:
+    """Bytes of every block's sites: scores and patterns, and vectors of each position."""
+    cfg = model.cfg
+    per_layer = 2 * cfg.n_heads * pos**2 + pos * (7 * cfg.d_model + 3 * int(cfg.d_mlp or 4 * cfg.d_model))
+    return int(cfg.n_layers) * per_layer * next(model.parameters()).element_size()
 
 
 def _first(tensor: Tensor, layer: int | None) -> Tensor:
     """The only prompt of the batch."""
     return tensor[0]
-
-
-def _block(model: TransformerBridge, record: dict[str, Any], layer: int) -> Block:
-    weights = block_weights(model, layer)
-    norm1 = record["norm1_scale"][layer][:, 0].double()
-    post1, post2 = (
-        record[name][layer][:, 0].double() if name in record else torch.ones_like(norm1) for name in _POST_SITES
-    )
-    p, q = _slopes(model, record, layer)
-    return Block(
-        weights=weights,
-        pattern=record["pattern"][layer].double(),
-        norm1_scale=norm1,
-        norm2_scale=record["norm2_scale"][layer][:, 0].double(),
-        post_norm1_scale=post1,
-        post_norm2_scale=post2,
-        p=p,
-        q=q,
-    )
-
-
-def _slopes(model: TransformerBridge, record: dict[str, Any], layer: int) -> tuple[Tensor, Tensor | None]:
-    """p = act'(a) u and q = act(a) of the gated MLP; p = act'(a) alone without a gate."""
-    original: Any = model.blocks[layer].mlp.original_component
-    activation = getattr(original, "act_fn", None) or original.act
-    a = record["mlp_gate"][layer].double().clone().requires_grad_(True)
-    with torch.enable_grad():
-        value = activation(a)
-        (slope,) = torch.autograd.grad(value.sum(), a)
-    value = value.detach()
-    if "mlp_up" not in record:
-        _require_close(value, record["mlp_hidden"][layer], layer, "act(a) of the MLP")
-        return slope, None
-    u = record["mlp_up"][layer].double()
-    _require_close(value * u, record["mlp_hidden"][layer], layer, "act(a) * u of the MLP")
-    return slope * u, value
-
-
-def _check_attention(block: Block, record: dict[str, Any], layer: int) -> None:
-    """The folded weights and the biases must reproduce what attention added."""
-    weights = block.weights
-    x = record["residual_pre"][layer].double() / block.norm1_scale[:, None]
-    values = torch.einsum("hed,kd->hke", weights.right, x) + weights.value_bias[:, None]
-    moved = torch.einsum("hqk,hke,hde->qd", block.pattern, values, weights.left) + weights.out_bias
-    _require_close(moved / block.post_norm1_scale[:, None], record["attention_output"][layer], layer, "attention")
-
-
-def _check_mlp(block: Block, record: dict[str, Any], layer: int) -> None:
-    """The same for the MLP: what it reads (a, u) and what it adds, from the captured residual stream."""
-    weights = block.weights
-    x = record["residual_mid"][layer].double() / block.norm2_scale[:, None]
-    _require_close(x @ weights.gate.T + weights.gate_bias, record["mlp_gate"][layer], layer, "W_gate of the MLP")
-    if weights.up is not None:
-        _require_close(x @ weights.up.T + weights.up_bias, record["mlp_up"][layer], layer, "W_up of the MLP")
-    added = record["mlp_hidden"][layer].double() @ weights.down.T + weights.down_bias
-    _require_close(added / block.post_norm2_scale[:, None], record["mlp_output"][layer], layer, "W_down of the MLP")
-
-
-def _require_close(found: Tensor, computed: Tensor, layer: int, what: str) -> None:
-    """`computed` is the model's own, in its dtype, which sets the rounding to be expected."""
-    size = float(computed.abs().max())
-    error = float((found - computed).abs().max())
-    if not error <= _ROUNDING[computed.dtype] * size:
-        raise InputError(
-            f"block {layer}: {what}, computed from the weights as read here, differs from the model's own by {error:.2g} "
-            f"(values up to {size:.2g}); the formulas do not describe this model"
-        )

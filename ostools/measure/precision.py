@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -28,7 +29,7 @@ def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
     return cast_copy(model, torch.float32)
 
 
-def true_arithmetic(model: TransformerBridge) -> AbstractContextManager[None]:
-    """For a float64 model, norms and softmax in float64 too; nothing for a float32 model."""
+def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> AbstractContextManager[None]:
+    """For a float64 model, norms and softmax in float64 too; nothing for a float32 model. `layers`: of these blocks only."""
     is_double = next(model.parameters()).dtype == torch.float64
-    return hooks.exact_arithmetic(model) if is_double else nullcontext()
+    return hooks.exact_arithmetic(model, layers) if is_double else nullcontext()

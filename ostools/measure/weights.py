@@ -24,7 +24,9 @@ from hooks import Norm
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One block's operators, float64. `up` is None where the MLP has no gate; `bare_*` lack the norms' gains.
+    """One block's operators. `up` is None where the MLP has no gate; `bare_*` lack the norms' gains.
+
+    `query` and `key` give the queries and keys before qk-norm and rotation; `post_gain_*` are 1 without a post-norm.
 
     Biases (zero where there are none) move no derivative; they are here so that the operators can be checked against what
     the model computes: `value_bias` of a head's value, `gate_bias` and `up_bias` of what the MLP reads, with the norm's own
@@ -33,14 +35,21 @@ class BlockWeights:
 
     left: Float[Tensor, "head d_model d_head"]
     right: Float[Tensor, "head d_head d_model"]
+    query: Float[Tensor, "head d_head d_model"]
+    key: Float[Tensor, "kv_head d_head d_model"]
     down: Float[Tensor, "d_model d_mlp"]
     gate: Float[Tensor, "d_mlp d_model"]
     up: Float[Tensor, "d_mlp d_model"] | None
+    bare_left: Float[Tensor, "head d_model d_head"]
     bare_down: Float[Tensor, "d_model d_mlp"]
     bare_gate: Float[Tensor, "d_mlp d_model"]
     bare_up: Float[Tensor, "d_mlp d_model"] | None
     gain_1: Float[Tensor, ""]
     gain_2: Float[Tensor, ""]
+    post_gain_1: Float[Tensor, " d_model"]
+    post_gain_2: Float[Tensor, " d_model"]
+    query_bias: Float[Tensor, "head d_head"]
+    key_bias: Float[Tensor, "kv_head d_head"]
     value_bias: Float[Tensor, "head d_head"]
     out_bias: Float[Tensor, " d_model"]
     gate_bias: Float[Tensor, " d_mlp"]
@@ -48,49 +57,66 @@ class BlockWeights:
     down_bias: Float[Tensor, " d_model"]
 
 
-def block_weights(model: TransformerBridge, layer: int) -> BlockWeights:
+def block_weights(model: TransformerBridge, layer: int, dtype: torch.dtype = torch.float64) -> BlockWeights:
     """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes beta infinite)."""
     norms = hooks.norms(model)
     prefix = f"blocks.{layer}"
     ln1, ln2 = norms[f"{prefix}.ln1"], norms[f"{prefix}.ln2"]
     post1, post2 = norms.get(f"{prefix}.ln1_post"), norms.get(f"{prefix}.ln2_post")
     attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
+    bare_left = attention.W_O.to(dtype).mT
+    down, gate, up = _mlp_weights(model, layer, dtype)
+    out_bias, down_bias = _bias(attention.o, len(down), gate), _bias(mlp.out, len(down), gate)
+    query, query_bias = _projection(ln1, attention.q, attention.W_Q, dtype)
+    key, key_bias = _projection(ln1, attention.k, attention.W_K, dtype)
+    value, value_bias = _projection(ln1, attention.v, attention.W_V, dtype)
     heads = int(model.cfg.n_heads)
-    values = _expanded(attention.W_V, heads).double().mT
-    down, gate, up = _mlp_weights(model, layer)
-    n_key_value_heads, _, d_head = attention.W_V.shape
-    value_bias = _bias(attention.v, n_key_value_heads * d_head, gate)
-    value_bias = _expanded(value_bias.reshape(n_key_value_heads, d_head), heads)
     gate_bias = _bias(getattr(mlp, "in") if up is None else mlp.gate, len(gate), gate)
     up_bias = torch.zeros_like(gate_bias) if up is None else _bias(getattr(mlp, "in"), len(up), gate)
     return BlockWeights(
-        left=_after(post1, attention.W_O.double().mT),
-        right=_before(ln1, values),
+        left=_after(post1, bare_left),
+        right=_expanded(value, heads),
+        query=query,
+        key=key,
         down=_after(post2, down),
         gate=_before(ln2, gate),
         up=None if up is None else _before(ln2, up),
+        bare_left=bare_left,
         bare_down=down,
         bare_gate=gate,
         bare_up=up,
-        gain_1=ln1.gain.double().abs().max(),
-        gain_2=ln2.gain.double().abs().max(),
-        value_bias=value_bias + _of_norm_bias(ln1, values),
-        out_bias=_after(post1, _bias(attention.o, len(down), gate)[:, None])[:, 0],
+        gain_1=ln1.gain.to(dtype).abs().max(),
+        gain_2=ln2.gain.to(dtype).abs().max(),
+        post_gain_1=torch.ones_like(out_bias) if post1 is None else post1.gain.to(dtype),
+        post_gain_2=torch.ones_like(out_bias) if post2 is None else post2.gain.to(dtype),
+        query_bias=query_bias,
+        key_bias=key_bias,
+        value_bias=_expanded(value_bias, heads),
+        out_bias=_after(post1, out_bias[:, None])[:, 0],
         gate_bias=gate_bias + _of_norm_bias(ln2, gate),
         up_bias=up_bias if up is None else up_bias + _of_norm_bias(ln2, up),
-        down_bias=_after(post2, _bias(mlp.out, len(down), gate)[:, None])[:, 0],
+        down_bias=_after(post2, down_bias[:, None])[:, 0],
     )
 
 
+def _projection(
+    norm: Norm, linear: Any, weight: Float[Tensor, "kv_head d_model d_head"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "kv_head d_head d_model"], Float[Tensor, "kv_head d_head"]]:
+    """A head's W diag(g) C and its bias, what the norm's own bias adds included."""
+    bare = weight.to(dtype).mT
+    bias = _bias(linear, bare.shape[0] * bare.shape[1], bare).reshape(bare.shape[:2])
+    return _before(norm, bare), bias + _of_norm_bias(norm, bare)
+
+
 def _bias(linear: Any, width: int, like: Tensor) -> Float[Tensor, " width"]:
-    """A linear map's bias, float64; zeros where it has none."""
+    """A linear map's bias, in the dtype of `like`; zeros where it has none."""
     bias = getattr(linear, "bias", None)
-    return torch.zeros(width, dtype=like.dtype, device=like.device) if bias is None else bias.detach().double()
+    return torch.zeros(width, dtype=like.dtype, device=like.device) if bias is None else bias.detach().to(like)
 
 
 def _of_norm_bias(norm: Norm, weight: Float[Tensor, "*out d_model"]) -> Float[Tensor, "*out"]:
     """What the bias of the norm before it adds to what a weight gives: 0 for an RMS norm."""
-    return torch.zeros_like(weight[..., 0]) if norm.bias is None else weight @ norm.bias.double()
+    return torch.zeros_like(weight[..., 0]) if norm.bias is None else weight @ norm.bias.to(weight)
 
 
 def final_gain(model: TransformerBridge) -> Float[Tensor, " d_model"]:
@@ -105,25 +131,25 @@ def final_norm_squared(model: TransformerBridge) -> Float[Tensor, ""]:
 
 
 def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:
-    """One value matrix a query head, [head, d_model, d_head], from one a key/value head."""
+    """One tensor a query head, [head, ...], from one a key/value head."""
     return per_key_value_head.repeat_interleave(heads // per_key_value_head.shape[0], dim=0)
 
 
-def _mlp_weights(model: TransformerBridge, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
+def _mlp_weights(model: TransformerBridge, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
     """W_down, W_gate, W_up as [out, in]; an MLP without a gate has W_in in the place of W_gate."""
     mlp = model.blocks[layer].mlp
-    down, inner = mlp.W_out.double().mT, mlp.W_in.double().mT
+    down, inner = mlp.W_out.to(dtype).mT, mlp.W_in.to(dtype).mT
     if "mlp_up" in hooks.available_sites(model):
-        return down, mlp.W_gate.double().mT, inner
+        return down, mlp.W_gate.to(dtype).mT, inner
     return down, inner, None
 
 
 def _before(norm: Norm, weight: Float[Tensor, "*head out d_model"]) -> Float[Tensor, "*head out d_model"]:
     """weight diag(g) C: the norm that the operator reads through, its scale left out."""
-    scaled = weight * norm.gain.double()
+    scaled = weight * norm.gain.to(weight)
     return scaled - scaled.mean(-1, keepdim=True) if norm.centred else scaled
 
 
 def _after(norm: Norm | None, weight: Float[Tensor, "*head d_model inner"]) -> Float[Tensor, "*head d_model inner"]:
     """diag(gp) weight: the post-norm that the operator's output goes through, where there is one."""
-    return weight if norm is None else norm.gain.double()[:, None] * weight
+    return weight if norm is None else norm.gain.to(weight)[:, None] * weight

@@ -1,0 +1,245 @@
+"""The network linearised once at a prompt, then applied to as many cotangents as one likes: matrix products only.
+
+A row vector g at every position is carried from y_n down to each v^(l), a block at a time (THEORY 3.2):
+
+    g_i <- g_i (I + D_i)            D_i = P_i W_down (diag(p_i) W_gate + diag(q_i) W_up) diag(g2) / r2_i N(z_i)
+    g_j <- sum_i g_i T_ij           T_ij = delta_ij I + P_i [ values + keys + queries ] diag(g1) / r1_j N(v_j)
+
+Holding patterns constant leaves out keys and queries, holding norm scales every N(x) = I - u u^T. Below the last block only
+the last position is linearised. Autograd gives the same numbers and stays the oracle and the route for every model that is
+not read here. Memory: the patterns and slopes of every block, and `c` cotangents at every position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from hooks import Norm
+from ostools.measure.block import Block
+from ostools.measure.forward import Forward, forward
+
+# Position first: the cotangents of a position lie side by side, so that every product below is one large one.
+Gradients = Float[Tensor, "pos c d_model"]
+AtQueries = Float[Tensor, "query c d_model"]
+AtKeys = Float[Tensor, "key c d_model"]
+PerHead = Float[Tensor, "head query c d_head"]
+
+
+@dataclass(frozen=True)
+class LinearNorm:
+    """diag(g) / r N(x) C at every position: `factor` = g / r, `direction` = u (None where the scale is held)."""
+
+    factor: Float[Tensor, "pos 1 d_model"]
+    direction: Float[Tensor, "pos 1 d_model"] | None
+    centred: bool
+
+    @classmethod
+    def of(cls, norm: Norm, scale: Tensor, direction: Tensor, rows: slice, live: bool) -> LinearNorm:
+        factor = norm.gain.to(scale) / scale[rows, None, None]
+        return cls(factor, direction[rows, None] if live else None, norm.centred)
+
+    def pull(self, gradient: Gradients) -> Gradients:
+        """A row vector: g diag(factor) N C."""
+        return self._projected(gradient * self.factor)
+
+    def push(self, tangent: Gradients) -> Gradients:
+        """A column vector: diag(factor) N C t."""
+        return self._projected(tangent) * self.factor
+
+    def _projected(self, x: Gradients) -> Gradients:
+        if self.centred:
+            x = x - x.mean(-1, keepdim=True)
+        if self.direction is None:
+            return x
+        return torch.addcmul(x, (x * self.direction).sum(-1, keepdim=True), self.direction, value=-1.0)
+
+
+class LinearMlp:
+    """D at the positions `rows`."""
+
+    def __init__(self, model: TransformerBridge, block: Block, rows: slice, live_norms: bool) -> None:
+        norms, prefix = hooks.norms(model), f"blocks.{block.layer}"
+        weights = block.weights
+        self.before = LinearNorm.of(norms[f"{prefix}.ln2"], block.norm2_scale, block.norm2_direction, rows, live_norms)
+        post = norms.get(f"{prefix}.ln2_post")
+        self.after = None
+        if post is not None:
+            self.after = LinearNorm.of(post, block.post_norm2_scale, block.post_norm2_direction, rows, live_norms)
+        self.down = weights.bare_down
+        self.inner = [weights.bare_gate] if weights.bare_up is None else [weights.bare_gate, weights.bare_up]
+        self.slopes = [slope[rows, None] for slope in (block.p, block.q) if slope is not None]
+
+    def pull(self, gradient: Gradients) -> Gradients:
+        hidden = (gradient if self.after is None else self.after.pull(gradient)) @ self.down
+        parts = (hidden * slope @ inner for slope, inner in zip(self.slopes, self.inner, strict=True))
+        return self.before.pull(_sum(parts))
+
+    def push(self, tangent: Gradients) -> Gradients:
+        x = self.before.push(tangent)
+        parts = (x @ inner.T * slope for slope, inner in zip(self.slopes, self.inner, strict=True))
+        out = _sum(parts) @ self.down.T
+        return out if self.after is None else self.after.push(out)
+
+
+def _sum(parts: Iterator[Tensor]) -> Tensor:
+    total = next(parts)
+    for part in parts:
+        total += part
+    return total
+
+
+class LinearScores:
+    """How the pattern answers: d alpha_ij = alpha_ij (d s_ij - sum_m alpha_im d s_im), d s_ij = slope_ij d (q_i . k_j)."""
+
+    def __init__(self, model: TransformerBridge, block: Block, rows: slice, live_norms: bool) -> None:
+        scores, attention = block.scores, model.blocks[block.layer].attn
+        pattern = block.pattern[:, rows]
+        self.live_norms = live_norms
+        self.heads, self.rows = len(pattern), rows
+        self.value, self.key, self.query = scores.value, scores.key, scores.query[:, rows].contiguous()
+        self.mean = pattern @ scores.value  # vbar_i
+        self.weight = (pattern * scores.slope[:, rows])[:, :, None]  # alpha_ij slope_ij
+        self.query_map = scores.query_map.at(rows)
+        self.key_map = scores.key_map
+        self.query_weight, self.key_weight = attention.W_Q.to(pattern), attention.W_K.to(pattern)
+
+    def pull(self, moved: PerHead) -> tuple[AtQueries, AtKeys]:
+        """From what each head's output receives: at the queries' positions, and at the keys'."""
+        heads, m, c, _ = moved.shape
+        n = self.key.shape[1]
+        along = (moved * self.mean[:, :, None]).sum(-1).view(heads, m * c, 1)
+        d_score = torch.baddbmm(along.expand(-1, -1, n), moved.reshape(heads, m * c, -1), self.value.mT, beta=-1.0)
+        d_score = d_score.view(heads, m, c, n).mul_(self.weight)
+        d_query = (d_score.view(heads, m * c, n) @ self.key).view(heads, m, c, -1)
+        # Query heads that share a key are summed inside the product.
+        own, group = heads // self.key_map.group, self.key_map.group
+        d_key = d_score.view(own, group * m, c * n).mT @ self.query.view(own, group * m, -1)
+        at_queries = self.query_map.pull(d_query.permute(2, 0, 1, 3), norms=self.live_norms)
+        alone = replace(self.key_map, group=1)
+        at_keys = alone.pull(d_key.view(own, c, n, -1).transpose(0, 1), norms=self.live_norms)
+        return _to_residual(at_queries, self.query_weight), _to_residual(at_keys, self.key_weight)
+
+    def push(self, x: AtKeys) -> PerHead:
+        """From the change of the normalised residual stream to that of each head's output."""
+        to_heads = "pcd,hde->chpe"
+        d_query = self.query_map.push(torch.einsum(to_heads, x[self.rows], self.query_weight), norms=self.live_norms)
+        d_key = self.key_map.push(torch.einsum(to_heads, x, self.key_weight), norms=self.live_norms)
+        answer = (d_query @ self.key.mT + self.query @ d_key.mT) * self.weight.squeeze(2)  # alpha_ij d s_ij
+        out = answer @ self.value - answer.sum(-1, keepdim=True) * self.mean
+        return out.permute(1, 2, 0, 3)
+
+
+def _to_residual(
+    gradient: Float[Tensor, "c own_head pos d_head"], weight: Float[Tensor, "own_head d_model d_head"]
+) -> Gradients:
+    """sum_h g_h W_h^T."""
+    c, own, pos, d_head = gradient.shape
+    flat = gradient.permute(2, 0, 1, 3).reshape(pos, c, own * d_head)
+    return flat @ weight.mT.reshape(own * d_head, -1)
+
+
+class LinearAttention:
+    """T - I: from the queries at the positions `rows` to every key."""
+
+    def __init__(
+        self, model: TransformerBridge, block: Block, rows: slice, live_pattern: bool, live_norms: bool
+    ) -> None:
+        norms, prefix = hooks.norms(model), f"blocks.{block.layer}"
+        attention = model.blocks[block.layer].attn
+        everywhere = slice(None)
+        self.rows = rows
+        self.before = LinearNorm.of(
+            norms[f"{prefix}.ln1"], block.norm1_scale, block.norm1_direction, everywhere, live_norms
+        )
+        post = norms.get(f"{prefix}.ln1_post")
+        self.after = None
+        if post is not None:
+            self.after = LinearNorm.of(post, block.post_norm1_scale, block.post_norm1_direction, rows, live_norms)
+        self.out = block.weights.bare_left
+        self.pattern = block.pattern[:, rows].contiguous()
+        self.value_weight = attention.W_V.to(self.pattern)
+        self.scores = LinearScores(model, block, rows, live_norms) if live_pattern else None
+
+    def pull(self, gradient: AtQueries) -> AtKeys:
+        m, c, d_model = gradient.shape
+        after = gradient if self.after is None else self.after.pull(gradient)
+        moved: PerHead = (after.view(1, m * c, d_model) @ self.out).view(len(self.out), m, c, -1)
+        own = len(self.value_weight)
+        d_value = self.pattern.view(own, -1, self.pattern.shape[-1]).mT @ moved.view(own, -1, c * moved.shape[-1])
+        n = d_value.shape[1]
+        x = _to_residual(d_value.view(own, n, c, -1).permute(2, 0, 1, 3), self.value_weight)
+        if self.scores is not None:
+            at_queries, at_keys = self.scores.pull(moved)
+            x += at_keys
+            x[self.rows] += at_queries
+        return self.before.pull(x)
+
+    def push(self, tangent: AtKeys) -> AtQueries:
+        x = self.before.push(tangent)
+        n, c, _ = x.shape
+        group = len(self.pattern) // len(self.value_weight)
+        d_value = torch.einsum("pcd,hde->hpce", x, self.value_weight).repeat_interleave(group, dim=0)
+        moved = (self.pattern @ d_value.reshape(len(self.pattern), n, -1)).view(
+            len(self.pattern), -1, c, d_value.shape[-1]
+        )
+        if self.scores is not None:
+            moved = moved + self.scores.push(x)
+        out = torch.einsum("hmce,hde->mcd", moved, self.out)
+        return out if self.after is None else self.after.push(out)
+
+
+class Linearised:
+    """d y_n / d v^(l) of one prompt as a linear map, in one linearisation and the model's own dtype.
+
+    Raises `InputError` where `forward` does: for a model or an edit that the formulas do not describe.
+    """
+
+    def __init__(self, model: TransformerBridge, ids: Int[Tensor, " pos"], linearisation: str) -> None:
+        live_pattern = linearisation in ("full", "frozen-norm")
+        live_norms = linearisation in ("full", "frozen-attention")
+        dtype = next(model.parameters()).dtype
+        with torch.no_grad():
+            run: Forward = forward(model, ids)
+            self.pos = len(ids)
+            last = slice(self.pos - 1, self.pos)
+            scale, direction = run.final_norm_scale.to(dtype), run.final_norm_direction.to(dtype)
+            self.norm = LinearNorm.of(hooks.norms(model)["ln_final"], scale, direction, last, live_norms)
+            self.blocks: list[tuple[LinearMlp, LinearAttention]] = []
+            rows = last
+            for block in run.blocks(dtype):
+                mlp = LinearMlp(model, block, rows, live_norms)
+                self.blocks.append((mlp, LinearAttention(model, block, rows, live_pattern, live_norms)))
+                rows = slice(0, self.pos)
+
+    @torch.no_grad()
+    def layers(self, cotangents: Float[Tensor, "c d_model"]) -> Iterator[tuple[int, Gradients]]:
+        """w^T d y_n / d v_i^(l) for every cotangent w and position i, from l = L (the last position only) down to 0."""
+        gradient = self.norm.pull(cotangents[None])
+        everywhere = gradient.new_zeros(self.pos, *gradient.shape[1:])
+        everywhere[-1:] = gradient
+        yield len(self.blocks), everywhere
+        for done, (mlp, attention) in enumerate(self.blocks, start=1):
+            gradient = gradient + mlp.pull(gradient)
+            below = attention.pull(gradient)
+            below[attention.rows] += gradient
+            gradient = below
+            yield len(self.blocks) - done, gradient
+
+    def pull(self, cotangents: Float[Tensor, "c d_model"]) -> Gradients:
+        """w^T J_i for every cotangent w and position i: rows of the Jacobians d y_n / d v_i^(0)."""
+        return next(gradient for layer, gradient in self.layers(cotangents) if layer == 0)
+
+    @torch.no_grad()
+    def push(self, tangents: Gradients) -> Float[Tensor, "c d_model"]:
+        """sum_i J_i t_i for every tangent field t."""
+        for mlp, attention in reversed(self.blocks):
+            moved = tangents[attention.rows] + attention.push(tangents)
+            tangents = moved + mlp.push(moved)
+        return self.norm.push(tangents[-1:])[0]

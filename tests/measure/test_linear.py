@@ -1,0 +1,149 @@
+"""The network linearised once against autograd: every family, linearisation, known edit; and its own adjoint."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure import jacobian
+from ostools.measure.linear import Linearised
+from ostools.measure.precision import true_arithmetic
+from ostools.measure.sensitivity import LINEARISATIONS, freezing
+from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+
+IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
+
+every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
+every_linearisation = pytest.mark.parametrize("linearisation", LINEARISATIONS)
+
+
+def by_autograd(model: TransformerBridge, ids: torch.Tensor, linearisation: str) -> torch.Tensor:
+    with true_arithmetic(model):
+        embedded = model.input_to_embed(ids[None])[0][0]
+        return jacobian(model, embedded, freeze=freezing(model, linearisation))
+
+
+def rows(model: TransformerBridge, ids: torch.Tensor, linearisation: str) -> torch.Tensor:
+    linear = Linearised(model, ids, linearisation)
+    return linear.pull(torch.eye(int(model.cfg.d_model), dtype=model.W_E.dtype))
+
+
+def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    assert found.shape == expected.shape
+    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
+@every_family
+@every_linearisation
+def test_every_row_is_autograds(family: Family, linearisation: str) -> None:
+    model = tiny_model(family, seed=3, dtype=torch.float64, n_layers=3)
+    same(rows(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
+
+
+@every_family
+def test_adversarial_models_too(family: Family) -> None:
+    """Large gains and near-one-hot attention."""
+    model = tiny_model(family, seed=5, scale=4.0, dtype=torch.float64)
+    for block in model.blocks:
+        block.attn.q.weight.mul_(5.0)
+    for linearisation in ("full", "frozen"):
+        same(rows(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-8)
+
+
+@pytest.mark.parametrize("grouped", [1, 2, 4])
+def test_grouped_heads(grouped: int) -> None:
+    model = tiny_model("gemma3", seed=4, dtype=torch.float64, n_key_value_heads=grouped)
+    same(rows(model, IDS, "full"), by_autograd(model, IDS, "full"), 1e-9)
+
+
+EDITS = {
+    "mask": lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3),
+    "temperature": lambda model: hooks.scale_scores(model, 1.7),
+    "log n": lambda model: hooks.scale_scores(model, lambda query: (query + 2.0).log()),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
+def test_known_edits_are_in_the_derivative(edit: str, family: Family) -> None:
+    model = tiny_model(family, seed=6, dtype=torch.float64)
+    with EDITS[edit](model):
+        same(rows(model, IDS, "full"), by_autograd(model, IDS, "full"), 1e-9)
+
+
+def test_a_replaced_pattern_has_a_frozen_derivative_only() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    uniform = torch.tril(torch.ones(8, 8, dtype=torch.float64))
+    uniform = (uniform / uniform.sum(-1, keepdim=True)).expand(1, 4, 8, 8)
+    with hooks.replace_pattern(model, uniform):
+        same(rows(model, IDS, "frozen"), by_autograd(model, IDS, "frozen"), 1e-9)
+        with pytest.raises(InputError, match="not the softmax of the scores"):
+            Linearised(model, IDS, "full")
+
+
+def test_unknown_edits_are_refused() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    with hooks.ablate_heads(model, [(0, 1)]):
+        with pytest.raises(InputError, match="ablate_heads"):
+            Linearised(model, IDS, "full")
+        model(IDS[None])  # an edit that nothing passed would raise
+
+
+@every_family
+@every_linearisation
+def test_pull_and_push_are_adjoint(family: Family, linearisation: str) -> None:
+    """sum_i <w^T J_i, t_i> = <w, sum_i J_i t_i>."""
+    model = tiny_model(family, seed=8, dtype=torch.float64)
+    linear = Linearised(model, IDS, linearisation)
+    generator = torch.Generator().manual_seed(0)
+    w = torch.randn(3, 32, generator=generator, dtype=torch.float64)
+    t = torch.randn(8, 3, 32, generator=generator, dtype=torch.float64)
+    back, forth = linear.pull(w), linear.push(t)
+    torch.testing.assert_close((back * t).sum((0, 2)), (w * forth).sum(-1), rtol=1e-10, atol=0)
+
+
+@every_family
+def test_every_layer_from_the_same_pass(family: Family) -> None:
+    """d y_n / d v_i^(l) by autograd at each captured residual stream."""
+    model = tiny_model(family, seed=9, dtype=torch.float64, n_layers=3)
+    linear = Linearised(model, IDS, "full")
+    w = torch.randn(32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    with torch.enable_grad(), true_arithmetic(model):
+        embedded = model.input_to_embed(IDS[None])[0].detach().requires_grad_(True)
+        with hooks.capture(model, "residual_pre", "residual_post", "final_norm", detach=False) as record:
+            model(embedded, start_at_layer=0)
+        streams = [*record["residual_pre"].values(), record["residual_post"][2]]
+        expected = torch.autograd.grad(record["final_norm"][0, -1] @ w, streams)
+    found = dict(linear.layers(w[None]))
+    assert sorted(found) == [0, 1, 2, 3]
+    for layer, gradient in enumerate(expected):
+        torch.testing.assert_close(found[layer][:, 0], gradient[0], rtol=1e-8, atol=1e-11)
+
+
+def test_blocks_that_run_again_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt whose patterns do not fit the budget: each block alone, under the same edits, to the last bit."""
+    for family in TEXT_FAMILIES:
+        model = tiny_model(family, seed=2, dtype=torch.float64)
+        context: AbstractContextManager[None] = EDITS["mask"](model) if family != "gemma" else nullcontext()
+        with context:
+            kept = rows(model, IDS, "full")
+            with monkeypatch.context() as patch:
+                patch.setattr("ostools.measure.forward._KEPT", 0)
+                again = rows(model, IDS, "full")
+        assert torch.equal(kept, again)
+
+
+@pytest.mark.parametrize("source", ["embedded", "stories"])
+def test_trained_models_in_float32(source: str) -> None:
+    if source == "stories" and not STORIES.is_dir():
+        pytest.skip("the pretrained model is not here")
+    model = ost.load_model("embedded" if source == "embedded" else str(STORIES), device="cpu")
+    ids = ost.encode(model, "Once upon a time there was a little girl who had 12 apples and 3 pears").ids
+    for linearisation in ("full", "frozen"):
+        same(rows(model, ids, linearisation), by_autograd(model, ids, linearisation), 1e-5)
