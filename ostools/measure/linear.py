@@ -95,35 +95,65 @@ def _sum(parts: Iterator[Tensor]) -> Tensor:
     return total
 
 
+@dataclass(frozen=True)
+class Strip:
+    """Some queries and the keys that any of them sees: what lies outside (the future, a window's past) is never touched."""
+
+    queries: slice
+    keys: slice
+    pattern: Float[Tensor, "head query key"]
+
+
+def _strips(pattern: Float[Tensor, "head query key"]) -> list[Strip]:
+    """The queries in four strips: what a causal pattern takes is then 5/8 of the full square."""
+    m = pattern.shape[1]
+    size = max(32, -(-m // 4))
+    seen = (pattern != 0).any(0)
+    strips = []
+    for start in range(0, m, size):
+        queries = slice(start, min(start + size, m))
+        columns = seen[queries].any(0).nonzero().flatten().tolist() or [0]
+        keys = slice(columns[0], columns[-1] + 1)
+        strips.append(Strip(queries, keys, pattern[:, queries, keys].contiguous()))
+    return strips
+
+
 class LinearScores:
     """How the pattern answers: d alpha_ij = alpha_ij (d s_ij - sum_m alpha_im d s_im), d s_ij = slope_ij d (q_i . k_j)."""
 
-    def __init__(self, model: TransformerBridge, block: Block, rows: slice, live_norms: bool) -> None:
+    def __init__(
+        self, model: TransformerBridge, block: Block, strips: list[Strip], rows: slice, live_norms: bool
+    ) -> None:
         scores, attention = block.scores, model.blocks[block.layer].attn
-        pattern = block.pattern[:, rows]
         self.live_norms = live_norms
-        self.heads, self.rows = len(pattern), rows
+        self.rows = rows
         self.value, self.key, self.query = scores.value, scores.key, scores.query[:, rows].contiguous()
-        self.mean = pattern @ scores.value  # vbar_i
-        self.weight = (pattern * scores.slope[:, rows])[:, :, None]  # alpha_ij slope_ij
-        self.query_map = scores.query_map.at(rows)
-        self.key_map = scores.key_map
-        self.query_weight, self.key_weight = attention.W_Q.to(pattern), attention.W_K.to(pattern)
+        self.mean = block.pattern[:, rows] @ scores.value  # vbar_i
+        slope = scores.slope[:, rows]
+        # alpha_ij slope_ij
+        self.weights = [strip.pattern * slope[:, strip.queries, strip.keys] for strip in strips]
+        self.strips = strips
+        self.query_map, self.key_map = scores.query_map.at(rows), scores.key_map
+        self.query_weight, self.key_weight = attention.W_Q.to(slope), attention.W_K.to(slope)
 
     def pull(self, moved: PerHead) -> tuple[AtQueries, AtKeys]:
         """From what each head's output receives: at the queries' positions, and at the keys'."""
-        heads, m, c, _ = moved.shape
-        n = self.key.shape[1]
-        along = (moved * self.mean[:, :, None]).sum(-1).view(heads, m * c, 1)
-        d_score = torch.baddbmm(along.expand(-1, -1, n), moved.reshape(heads, m * c, -1), self.value.mT, beta=-1.0)
-        d_score = d_score.view(heads, m, c, n).mul_(self.weight)
-        d_query = (d_score.view(heads, m * c, n) @ self.key).view(heads, m, c, -1)
-        # Query heads that share a key are summed inside the product.
-        own, group = heads // self.key_map.group, self.key_map.group
-        d_key = d_score.view(own, group * m, c * n).mT @ self.query.view(own, group * m, -1)
+        own, d_head = len(self.key_weight), moved.shape[-1]
+        along = (moved * self.mean[:, :, None]).sum(-1, keepdim=True)
+        d_query = torch.empty_like(moved)
+        d_key = moved.new_zeros(own, moved.shape[2], self.key.shape[1], d_head)
+        for strip, weight in zip(self.strips, self.weights, strict=True):
+            here, keys = strip.queries, strip.keys
+            heads, m, n = weight.shape
+            c = moved.shape[2]
+            d_score = moved[:, here].reshape(heads, m * c, d_head) @ self.value[:, keys].mT
+            d_score = d_score.view(heads, m, c, n).sub_(along[:, here]).mul_(weight[:, :, None])
+            d_query[:, here] = (d_score.view(heads, m * c, n) @ self.key[:, keys]).view(heads, m, c, d_head)
+            # Query heads that share a key are summed inside the product.
+            queries = self.query[:, here].reshape(own, -1, d_head)
+            d_key[:, :, keys] += (d_score.view(own, -1, c * n).mT @ queries).view(own, c, n, d_head)
         at_queries = self.query_map.pull(d_query.permute(2, 0, 1, 3), norms=self.live_norms)
-        alone = replace(self.key_map, group=1)
-        at_keys = alone.pull(d_key.view(own, c, n, -1).transpose(0, 1), norms=self.live_norms)
+        at_keys = replace(self.key_map, group=1).pull(d_key.transpose(0, 1), norms=self.live_norms)
         return _to_residual(at_queries, self.query_weight), _to_residual(at_keys, self.key_weight)
 
     def push(self, x: AtKeys) -> PerHead:
@@ -131,8 +161,12 @@ class LinearScores:
         to_heads = "pcd,hde->chpe"
         d_query = self.query_map.push(torch.einsum(to_heads, x[self.rows], self.query_weight), norms=self.live_norms)
         d_key = self.key_map.push(torch.einsum(to_heads, x, self.key_weight), norms=self.live_norms)
-        answer = (d_query @ self.key.mT + self.query @ d_key.mT) * self.weight.squeeze(2)  # alpha_ij d s_ij
-        out = answer @ self.value - answer.sum(-1, keepdim=True) * self.mean
+        out = torch.empty_like(d_query)
+        for strip, weight in zip(self.strips, self.weights, strict=True):
+            here, keys = strip.queries, strip.keys
+            d_score = d_query[..., here, :] @ self.key[:, keys].mT + self.query[:, here] @ d_key[..., keys, :].mT
+            answer = d_score * weight  # alpha_ij d s_ij
+            out[..., here, :] = answer @ self.value[:, keys] - answer.sum(-1, keepdim=True) * self.mean[:, here]
         return out.permute(1, 2, 0, 3)
 
 
@@ -152,29 +186,31 @@ class LinearAttention:
         self, model: TransformerBridge, block: Block, rows: slice, live_pattern: bool, live_norms: bool
     ) -> None:
         norms, prefix = hooks.norms(model), f"blocks.{block.layer}"
-        attention = model.blocks[block.layer].attn
         everywhere = slice(None)
         self.rows = rows
-        self.before = LinearNorm.of(
-            norms[f"{prefix}.ln1"], block.norm1_scale, block.norm1_direction, everywhere, live_norms
-        )
+        ln1 = norms[f"{prefix}.ln1"]
+        self.before = LinearNorm.of(ln1, block.norm1_scale, block.norm1_direction, everywhere, live_norms)
         post = norms.get(f"{prefix}.ln1_post")
         self.after = None
         if post is not None:
             self.after = LinearNorm.of(post, block.post_norm1_scale, block.post_norm1_direction, rows, live_norms)
         self.out = block.weights.bare_left
-        self.pattern = block.pattern[:, rows].contiguous()
-        self.value_weight = attention.W_V.to(self.pattern)
-        self.scores = LinearScores(model, block, rows, live_norms) if live_pattern else None
+        self.value_weight = model.blocks[block.layer].attn.W_V.to(self.out)
+        self.strips = _strips(block.pattern[:, rows])
+        self.scores = LinearScores(model, block, self.strips, rows, live_norms) if live_pattern else None
+        self.pos = block.pattern.shape[-1]
 
     def pull(self, gradient: AtQueries) -> AtKeys:
         m, c, d_model = gradient.shape
         after = gradient if self.after is None else self.after.pull(gradient)
         moved: PerHead = (after.view(1, m * c, d_model) @ self.out).view(len(self.out), m, c, -1)
-        own = len(self.value_weight)
-        d_value = self.pattern.view(own, -1, self.pattern.shape[-1]).mT @ moved.view(own, -1, c * moved.shape[-1])
-        n = d_value.shape[1]
-        x = _to_residual(d_value.view(own, n, c, -1).permute(2, 0, 1, 3), self.value_weight)
+        own, d_head = len(self.value_weight), moved.shape[-1]
+        d_value = moved.new_zeros(own, self.pos, c, d_head)
+        for strip in self.strips:
+            received = moved[:, strip.queries].reshape(own, -1, c * d_head)
+            to_keys = strip.pattern.view(own, received.shape[1], -1).mT @ received
+            d_value[:, strip.keys] += to_keys.view(own, -1, c, d_head)
+        x = _to_residual(d_value.permute(2, 0, 1, 3), self.value_weight)
         if self.scores is not None:
             at_queries, at_keys = self.scores.pull(moved)
             x += at_keys
@@ -183,12 +219,11 @@ class LinearAttention:
 
     def push(self, tangent: AtKeys) -> AtQueries:
         x = self.before.push(tangent)
-        n, c, _ = x.shape
-        group = len(self.pattern) // len(self.value_weight)
-        d_value = torch.einsum("pcd,hde->hpce", x, self.value_weight).repeat_interleave(group, dim=0)
-        moved = (self.pattern @ d_value.reshape(len(self.pattern), n, -1)).view(
-            len(self.pattern), -1, c, d_value.shape[-1]
-        )
+        c, heads = x.shape[1], len(self.out)
+        d_value = torch.einsum("pcd,hde->hpce", x, self.value_weight)
+        d_value = d_value.repeat_interleave(heads // len(d_value), dim=0).flatten(2)
+        moved = torch.cat([strip.pattern @ d_value[:, strip.keys] for strip in self.strips], dim=1)
+        moved = moved.view(heads, moved.shape[1], c, -1)
         if self.scores is not None:
             moved = moved + self.scores.push(x)
         out = torch.einsum("hmce,hde->mcd", moved, self.out)
