@@ -6,6 +6,8 @@
     profile = ost.sensitivity(model, "...")        # measured: d y_n / d v_i, for every token i
     paths = ost.path_sum(model, "...")             # Theorem 5.1: certified bounds, the paper's forms, predictions
     ost.compare(profile, paths).plot()
+    ost.profile(profile).plot()                    # which tokens matter; is it a U?
+    ost.spectra(model, "...", measured=profile)    # Lemma B.6, B.7, Proposition 5.2 on the real patterns
     ost.collapse(model, ost.tasks.figure_5a(), lengths=range(1, 257)).plot()
     ost.report(model, out="report.html")
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
     from ostools.measure import path_sum as path_sum
+    from ostools.measure import profile as profile
     from ostools.measure import sensitivity as sensitivity
+    from ostools.measure import spectra as spectra
     from ostools.models import encode as encode
     from ostools.models import load_model as load_model
     from ostools.reporting import report as report
@@ -34,7 +38,9 @@ _HOME = {
     "collapse": "ostools.measure",
     "compare": "ostools.measure",
     "path_sum": "ostools.measure",
+    "profile": "ostools.measure",
     "sensitivity": "ostools.measure",
+    "spectra": "ostools.measure",
     "encode": "ostools.models",
     "load_model": "ostools.models",
     "report": "ostools.reporting",
@@ -48,8 +54,10 @@ __all__ = [
     "encode",
     "load_model",
     "path_sum",
+    "profile",
     "report",
     "sensitivity",
+    "spectra",
     "tasks",
     "theory",
 ]

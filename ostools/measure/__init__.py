@@ -6,18 +6,26 @@ from ostools.measure.compare import Comparison as Comparison
 from ostools.measure.compare import compare as compare
 from ostools.measure.path_sum import PathSum as PathSum
 from ostools.measure.path_sum import path_sum as path_sum
+from ostools.measure.profiles import Profile as Profile
+from ostools.measure.profiles import profile as profile
 from ostools.measure.sensitivity import Sensitivity as Sensitivity
 from ostools.measure.sensitivity import jacobian as jacobian
 from ostools.measure.sensitivity import sensitivity as sensitivity
+from ostools.measure.spectra import Spectra as Spectra
+from ostools.measure.spectra import spectra as spectra
 
 __all__ = [
     "Collapse",
     "Comparison",
     "PathSum",
+    "Profile",
     "Sensitivity",
+    "Spectra",
     "collapse",
     "compare",
     "jacobian",
     "path_sum",
+    "profile",
     "sensitivity",
+    "spectra",
 ]
