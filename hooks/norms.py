@@ -54,10 +54,11 @@ def norms(model: TransformerBridge) -> dict[str, Norm]:
     """Every norm on the path of this model by name ("blocks.0.ln1", "blocks.0.attn.q_norm", "ln_final")."""
     per_block = PRE_NORMS + POST_NORMS + QK_NORMS
     names = [f"blocks.{layer}.{part}" for layer in range(int(model.cfg.n_layers)) for part in per_block]
-    return {name: _norm(model, name) for name in [*names, "ln_final"] if f"{name}.hook_out" in model.hook_dict}
+    points = model.hook_dict  # put together anew at every access
+    return {name: _norm(model, name, points) for name in [*names, "ln_final"] if f"{name}.hook_out" in points}
 
 
-def _norm(model: TransformerBridge, name: str) -> Norm:
+def _norm(model: TransformerBridge, name: str, points: dict[str, HookPoint]) -> Norm:
     component: Any = model
     for part in name.split("."):
         component = component[int(part)] if part.isdigit() else getattr(component, part)
@@ -73,6 +74,6 @@ def _norm(model: TransformerBridge, name: str) -> Norm:
         bias=None if bias is None else bias.detach(),
         eps=float(eps),
         centred=not component.uses_rms_norm,
-        before=model.hook_dict[f"{name}.hook_in"],
-        after=model.hook_dict[f"{name}.hook_out"],
+        before=points[f"{name}.hook_in"],
+        after=points[f"{name}.hook_out"],
     )
