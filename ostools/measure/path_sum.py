@@ -1,8 +1,9 @@
 """Theorem 5.1 on a real model: what is certified, what the paper prints, and what is predicted.
 
 Purpose: one number a token that bounds, or predicts, how much of it is left in the last token, out of one forward pass and
-no gradient. Cost: the pass, O(L H n^2) numbers of patterns, one d x d singular value decomposition a token and block for
-`uniform`, `local` and `proof` (`mlp_norm="product"` spares them and is looser), O(H n^3 + ff^2 n) a block for `second-moment`.
+no gradient. Cost beside the pass: `ostools.measure.certified` has that of the certified variants, from n norms of d x d
+matrices a block (`uniform`, `local`; `mlp_norm="product"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`);
+`windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3 + ff^2 n).
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+import hooks
 from ostools.errors import InputError, unknown_name
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import forward
 from ostools.measure.precision import full_precision, true_arithmetic
-from ostools.measure.prompts import Progress, as_prompt, checked_names, token_columns
-from ostools.measure.variants import VARIANTS, MlpNorm, Variant
+from ostools.measure.predicted import TRACES
+from ostools.measure.prompts import Progress, as_prompt, token_columns
+from ostools.measure.variants import MlpNorm, Variant, checked_variants, variant_named
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 
@@ -48,16 +51,21 @@ def path_sum(
     *,
     variants: str | Sequence[str] = "proof",
     mlp_norm: MlpNorm | str = "svd",
+    mlp_trace: Literal["exact", "probes"] | str = "exact",
     positions: Literal["last", "all"] = "last",
     progress: Progress | None = None,
 ) -> PathSum:
     """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
 
     Args:
-        variants: `uniform`, `local`: certified bounds of the frozen operator norm, no free constant. `theorem-5.1`,
+        variants: `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the
+            frozen operator norm, no free constant. `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`,
             `theorem-b5`, `proof` (default), `multi-head`: as printed in the papers, which bound nothing on a real model.
             `second-moment`: a prediction of the frozen Frobenius norm; `rollout`: a ranking.
-        mlp_norm: ||D_i|| by exact singular values ("svd") or by a cheaper, larger product of weight norms ("product").
+        mlp_norm: ||D_i|| by exact singular values ("svd") or by a cheaper, larger product of weight norms ("product"), in
+            every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i) T_ij as a whole.
+        mlp_trace: the MLP's inner products in the predictions, through ff x ff matrices ("exact"), or estimated without bias
+            from a few random probes ("probes"), where ff is too large for those; their number and seed are in the provenance.
         positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
             triangular matrix in long form (rows with position <= last).
         progress: called as progress(done, total), blocks of the model.
@@ -66,20 +74,39 @@ def path_sum(
     numbers that are not finite, and where the weights as read here do not reproduce the model's own attention and MLP.
     Source: THEORY section 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
     """
-    names = checked_names("variant", variants, VARIANTS)
+    names = checked_variants(variants)
+    _refuse_replaced_pattern(model, names)
     if mlp_norm not in ("svd", "product"):
         raise unknown_name("mlp_norm", mlp_norm, ("svd", "product"))
+    if mlp_trace not in TRACES:
+        raise unknown_name("mlp_trace", mlp_trace, TRACES)
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
     tokens = as_prompt(model, prompt)
     provenance = Provenance.collect(
-        model, tuple(tokens.ids.tolist()), variants=names, mlp_norm=mlp_norm, positions=positions
+        model,
+        tuple(tokens.ids.tolist()),
+        variants=names,
+        mlp_norm=mlp_norm,
+        mlp_trace=TRACES[mlp_trace],
+        positions=positions,
     )
     n = len(tokens.ids)
     last = [n - 1] if positions == "last" else list(range(n))
-    values = _fold(full_precision(model, "path_sum"), tokens, names, last, mlp_norm, progress)
-    tables = [_table(tokens, VARIANTS[name], last, values[name]) for name in names]
+    values = _fold(full_precision(model, "path_sum"), tokens, names, last, (mlp_norm, mlp_trace), progress)
+    tables = [_table(tokens, variant_named(name), last, values[name]) for name in names]
     return PathSum(pd.concat(tables, ignore_index=True), provenance)
+
+
+def _refuse_replaced_pattern(model: TransformerBridge, names: Sequence[str]) -> None:
+    """The real derivative follows the scores into the pattern; what an edit puts there follows nothing."""
+    full = [name for name in names if variant_named(name).linearisation == "full"]
+    edits = [edit for edit in hooks.active_edits(model) if edit.kind in ("replace_pattern", "ablate_edges")]
+    if full and edits:
+        raise InputError(
+            f"variant {full[0]!r} describes a pattern that is the softmax of the scores, which the active edit "
+            f"{edits[0].kind!r} at {edits[0].where} replaces; leave the edit's block, or use a variant of the frozen derivative"
+        )
 
 
 def _fold(
@@ -87,16 +114,16 @@ def _fold(
     tokens: Prompt,
     names: Sequence[str],
     last: list[int],
-    mlp_norm: str,
+    reading: tuple[str, str],
     progress: Progress | None,
 ) -> dict[str, Float[Tensor, "last pos"]]:
     """One forward pass, then the blocks from the last to the first through every variant at once."""
     with torch.inference_mode(False), torch.no_grad():
         with true_arithmetic(model):
             run = forward(model, tokens.ids)
-        folds = {name: VARIANTS[name].fold(run, last) for name in names}
+        folds = {name: variant_named(name).fold(run, last) for name in names}
         for done, block in enumerate(run.blocks(), start=1):
-            view = BlockView(block, mlp_norm)
+            view = BlockView(block, *reading)
             for fold in folds.values():
                 fold.step(view)
             if progress is not None:

@@ -5,18 +5,22 @@ A variant walks the blocks from the last to the first, so that one block's weigh
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.measure import certified
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import Forward
-from ostools.measure.predicted import KernelFold
+from ostools.measure.predicted import DiagonalFold, KernelFold
+from ostools.measure.prompts import checked_names
 from ostools.measure.weights import final_gain
+from ostools.measure.windowed import WindowedFold
 from ostools.theory import paths
 
 MlpNorm = Literal["svd", "product"]
@@ -94,13 +98,14 @@ def _rows(
     return Variant(name, kind, norm, constant is not None, lambda run, last: RowFold(run, last, edges, numbers, front))
 
 
-def _certified(name: str, edges: Callable[..., Float[Tensor, "query key"]]) -> Variant:
-    """( row ) ||g3||_inf / r3_n, each block with its own scales and norms."""
-
-    def of_block(view: BlockView) -> Float[Tensor, "query key"]:
-        return edges(view.weighted, view.block.norm1_scale, view.block.post_norm1_scale, view.mlp_norms)
-
-    return _rows(name, "certified", of_block, constant=lambda numbers, beta_3: 1.0 / beta_3)
+def _certified(
+    name: str,
+    edges: Callable[[BlockView], Float[Tensor, "query key"]],
+    linearisation: Literal["full", "frozen"] = "frozen",
+) -> Variant:
+    """( row ) ||g3||_inf / r3_n."""
+    rows = _rows(name, "certified", edges, constant=lambda numbers, beta_3: 1.0 / beta_3)
+    return replace(rows, linearisation=linearisation)
 
 
 VARIANTS: dict[str, Variant] = {
@@ -124,9 +129,36 @@ VARIANTS: dict[str, Variant] = {
             ),
         ),
         _rows("multi-head", "paper", lambda view: paths.multi_head_edges(view.block.pattern)),
-        _certified("uniform", paths.uniform_edges),
-        _certified("local", paths.local_edges),
+        _certified("uniform", certified.uniform),
+        _certified("local", certified.local),
+        _certified("heads", certified.heads),
+        _certified("edge", certified.edge),
+        Variant("windowed(1)", "certified", "operator", True, certified.JointFold),
+        _certified("local-full", certified.local_full, "full"),
+        _certified("edge-full", certified.edge_full, "full"),
         Variant("second-moment", "predicted", "frobenius", True, KernelFold),
+        Variant("second-moment-diagonal", "predicted", "frobenius", True, DiagonalFold),
         _rows("rollout", "predicted", lambda view: paths.rollout_edges(view.mean_pattern)),
     )
 }
+"""Every name but `windowed(k)` of k >= 2, which `variant_named` makes."""
+
+_WINDOWED = re.compile(r"windowed\(([1-9][0-9]*)\)")
+
+
+def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:
+    """The names in order and without doubles, `windowed(k)` for any k among them; an `InputError` for one that is unknown."""
+    chosen = (
+        [variants] if isinstance(variants, str) else list(variants) if isinstance(variants, Iterable) else [variants]
+    )
+    windows = [name for name in chosen if isinstance(name, str) and _WINDOWED.fullmatch(name)]
+    return checked_names("variant", chosen, [*VARIANTS, "windowed(2)", *windows])
+
+
+def variant_named(name: str) -> Variant:
+    """The variant of a checked name."""
+    window = _WINDOWED.fullmatch(name)
+    if name in VARIANTS or window is None:
+        return VARIANTS[name]
+    k = int(window[1])
+    return Variant(name, "certified", "operator", True, lambda run, last: WindowedFold(run, last, k))
