@@ -27,6 +27,8 @@ BLOCKS = 5
 """Blocks in each third of a profile."""
 SHORTEST = 60
 """Fewest tokens whose shape is tested: four to a block."""
+# Means of equal numbers over unequal blocks differ by this much and less.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,12 @@ def _contrast(one: Float[np.ndarray, " block"], other: Float[np.ndarray, " block
     freedom = BLOCKS - 2
     parts = np.array([(_around_line(third) ** 2).sum() / freedom / BLOCKS for third in (one, other)])
     variance = float(parts.sum())
-    joint = variance**2 / float((parts**2).sum() / freedom) if variance > 0 else 1.0
+    joint = freedom / float(((parts / variance) ** 2).sum()) if variance > 0 else 1.0
     return _interval(float(one.mean() - other.mean()), variance**0.5, joint)
 
 
 def _interval(value: float, error: float, freedom: float) -> Interval:
+    value = value if abs(value) > _ROUNDING else 0.0
     half = float(stdtrit(freedom, 0.975)) * error
     if error == 0:
         return Interval(value, value, value, 1.0 if value == 0 else 0.0)
@@ -131,7 +134,7 @@ def _quadratic(blocks: Float[np.ndarray, " block"], tokens: int) -> tuple[Interv
     noise = ((blocks - design @ fitted) ** 2).sum() / freedom
     error = float(np.sqrt(noise * np.linalg.inv(design.T @ design)[2, 2]))
     vertex = (1.0 - slope / (2.0 * curvature)) / 2.0 if curvature != 0 else float("nan")
-    return _interval(float(curvature), error, freedom), float(vertex)
+    return _interval(float(curvature), error, float(freedom)), float(vertex)
 
 
 def _neighbours(log10_norms: Profile) -> float:

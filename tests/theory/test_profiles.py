@@ -1,0 +1,137 @@
+"""The test for a U on profiles whose truth is known: how often it errs, how often it sees, and its exact cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ostools.theory import profiles
+from ostools.theory.profiles import UShape, u_shape
+
+TIMES = 300
+
+
+def noise(random: np.random.Generator, count: int, correlation: float) -> np.ndarray:
+    """Scatter of 0.3 decades, each token correlated with the one before it; as measured profiles scatter."""
+    steps = random.standard_normal(count + 50)
+    values = np.zeros_like(steps)
+    for place in range(1, len(steps)):
+        values[place] = correlation * values[place - 1] + steps[place]
+    return 0.3 * np.sqrt(1 - correlation**2) * values[50:]
+
+
+def simulated(truth: Callable[[np.ndarray], np.ndarray], count: int, correlation: float) -> list[UShape]:
+    random = np.random.default_rng(count)
+    mean = truth(np.linspace(0.0, 1.0, count))
+    return [u_shape(mean + noise(random, count, correlation)) for _ in range(TIMES)]
+
+
+def rate(found: list[UShape], *verdicts: str) -> float:
+    return sum(shape.verdict in verdicts for shape in found) / len(found)
+
+
+@pytest.mark.parametrize(("count", "correlation"), [(64, 0.0), (64, 0.4), (256, 0.5)])
+def test_flat_correlated_noise_has_no_shape(count: int, correlation: float) -> None:
+    """Nominal 2.5% a contrast; 300 repetitions have a standard error of 0.9%."""
+    found = simulated(np.zeros_like, count, correlation)
+    assert rate(found, "U-shape") <= 0.025
+    for end in ("start", "end"):
+        assert sum(getattr(shape, end).low > 0 for shape in found) / TIMES <= 0.065
+
+
+MONOTONE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "decay from the start": lambda x: -1.0 * np.sqrt(x),
+    "fast decay from the start": lambda x: np.exp(-8 * x),
+    "recency": lambda x: 1.5 * np.exp(-10 * (1 - x)),
+    "straight": lambda x: 2.0 * x,
+}
+
+
+@pytest.mark.parametrize("name", MONOTONE)
+def test_a_profile_that_only_rises_or_only_falls_is_no_u(name: str) -> None:
+    """Though a quadratic finds many of them curved: one contrast is true here, the other nominally 2.5%."""
+    found = simulated(MONOTONE[name], 128, 0.3)
+    assert rate(found, "U-shape") <= 0.05
+    assert rate(found, "rises at the start only", "rises at the end only") >= 0.7
+    if "fast" in name:
+        assert sum(shape.curvature.low > 0 for shape in found) / TIMES >= 0.5
+
+
+def test_a_u_is_seen_and_an_inverted_one_is_not_called_a_u() -> None:
+    def u(x: np.ndarray) -> np.ndarray:
+        return 3.2 * (x - 0.5) ** 2
+
+    assert rate(simulated(u, 128, 0.3), "U-shape") >= 0.7
+    assert rate(simulated(u, 256, 0.3), "U-shape") >= 0.95
+    assert rate(simulated(lambda x: -u(x), 256, 0.3), "inverted U") >= 0.95
+
+
+def test_the_interval_covers_the_true_contrast() -> None:
+    def u(x: np.ndarray) -> np.ndarray:
+        return 3.2 * (x - 0.5) ** 2
+
+    truth = u_shape(u(np.linspace(0.0, 1.0, 128)))
+    for end in ("start", "end", "curvature"):
+        wanted = getattr(truth, end).value
+        covered = [getattr(shape, end) for shape in simulated(u, 128, 0.3)]
+        assert sum(one.low <= wanted <= one.high for one in covered) / TIMES >= 0.91
+
+
+def test_correlation_of_neighbours_is_found() -> None:
+    assert np.mean([shape.neighbours for shape in simulated(np.zeros_like, 256, 0.5)]) == pytest.approx(0.48, abs=0.05)
+
+
+@given(
+    curve=st.floats(-3, 3).filter(lambda c: abs(c) > 1e-3),
+    slope=st.floats(-3, 3),
+    level=st.floats(-5, 5),
+    count=st.integers(profiles.SHORTEST, 200),
+)
+def test_an_exact_quadratic_is_found_exactly(curve: float, slope: float, level: float, count: int) -> None:
+    along = np.linspace(-1.0, 1.0, count)
+    found = u_shape(level + slope * along + curve * along**2)
+    assert found.curvature.value == pytest.approx(curve, abs=1e-9)
+    assert found.vertex == pytest.approx((1 - slope / (2 * curve)) / 2, rel=1e-5, abs=1e-6)
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(profiles.SHORTEST, 150))
+def test_shift_scale_mirror_and_the_agreement_of_p_with_the_interval(seed: int, count: int) -> None:
+    # Blocks mirror exactly only if they are equally long.
+    values = noise(np.random.default_rng(seed), 15 * (count // 15), 0.3)
+    one, shifted, scaled, mirrored = (u_shape(v) for v in (values, values + 7.0, 2.0 * values, values[::-1].copy()))
+    for name in ("start", "end", "curvature"):
+        interval = getattr(one, name)
+        assert (interval.p < 0.05) == (not interval.low <= 0 <= interval.high)
+        assert getattr(shifted, name).high == pytest.approx(interval.high, abs=1e-9)
+        assert getattr(scaled, name).low == pytest.approx(2 * interval.low, abs=1e-9)
+    assert (mirrored.start.value, mirrored.end.value) == pytest.approx((one.end.value, one.start.value), abs=1e-12)
+    assert mirrored.vertex == pytest.approx(1 - one.vertex, rel=1e-6)
+    assert one.start.value == pytest.approx(one.thirds[0] - one.thirds[1], abs=1e-12)
+    assert np.mean(one.thirds) == pytest.approx(values.mean(), abs=1e-12)
+
+
+@given(level=st.floats(-5, 5), count=st.integers(profiles.SHORTEST, 200))
+def test_a_constant_profile_has_no_shape(level: float, count: int) -> None:
+    found = u_shape(np.full(count, level))
+    assert found.verdict == "no shape shown"
+    assert found.start.p == found.end.p == 1.0
+
+
+def test_shares_and_effective_tokens() -> None:
+    assert profiles.shares(np.array([1.0, 3.0])).tolist() == [0.25, 0.75]
+    assert profiles.shares(np.zeros(3)).tolist() == [0.0, 0.0, 0.0]
+    assert profiles.effective_tokens(np.full(8, 1 / 8)) == pytest.approx(8)
+    assert profiles.effective_tokens(np.array([0.0, 1.0, 0.0])) == pytest.approx(1)
+    assert profiles.effective_tokens(np.zeros(0)) == 0.0
+
+
+def test_rank_correlation() -> None:
+    rising = np.array([1.0, 2.0, 30.0])
+    assert profiles.rank_correlation(rising, rising**3) == pytest.approx(1)
+    assert profiles.rank_correlation(rising, -rising) == pytest.approx(-1)
+    assert np.isnan(profiles.rank_correlation(rising, np.ones(3)))
+    assert np.isnan(profiles.rank_correlation(rising[:2], rising[:2]))
