@@ -134,7 +134,12 @@ def _basis(route: Route, cotangents: Float[Tensor, "row d_model"]) -> Float[Tens
     return estimates.orthonormal_rows(pushed)
 
 
-def _norms(captured: estimates.Gram, rest: estimates.Gram, level: float, confidence: float) -> Estimates:
+def _norms(
+    captured: Float[Tensor, "pos direction direction"],
+    rest: Float[Tensor, "pos row row"],
+    level: float,
+    confidence: float,
+) -> Estimates:
     """What one look at the rest's Gram matrices says, at the level that this look may spend."""
     inside = captured.diagonal(dim1=-2, dim2=-1).sum(-1)
     outside = estimates.trace_interval(rest, level)

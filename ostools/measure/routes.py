@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from functools import cached_property
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,7 @@ Cotangents = Float[Tensor, "row d_model"]
 Tangents = Float[Tensor, "row pos d_model"]
 
 
+@runtime_checkable
 class Route(Protocol):
     """Products with the Jacobians J_i of one output of d_model components with respect to inputs at `pos` places.
 
@@ -35,10 +37,24 @@ class Route(Protocol):
         ...
 
 
-class AutogradRoute:
-    """J_i = d y_n / d v_i^(0) by automatic differentiation; `rows` copies of the prompt go through a pass side by side.
+class InBlocks:
+    """A route that is given a few rows at a time, whatever it is asked for."""
 
-    One forward pass, in the context `freeze`, here; its graph is kept, about twice the memory of a pass with gradients.
+    def __init__(self, route: Route, chunk: int) -> None:
+        self._route, self._chunk = route, chunk
+
+    def pull(self, cotangents: Cotangents) -> Tangents:
+        return torch.cat([self._route.pull(part) for part in cotangents.split(self._chunk)])
+
+    def push(self, tangents: Tangents) -> Cotangents:
+        return torch.cat([self._route.push(part) for part in tangents.split(self._chunk)])
+
+
+class AutogradRoute:
+    """J_i = d y_n / d v_i^(l) by automatic differentiation; `rows` copies of the prompt go through a pass side by side.
+
+    The places are the tokens of each of `layers`, 0 for the embedded ones up to L for what the last block leaves. One
+    forward pass, in the context `freeze`, here; its graph is kept, about twice the memory of a pass with gradients.
     pull: the backward pass. push: the backward pass of the backward pass, which is linear in its cotangent u, so that its
     own derivative with respect to u is the transpose of J^T; at the cost of a pull, a third of a forward-mode pass.
     """
@@ -50,28 +66,48 @@ class AutogradRoute:
         *,
         freeze: AbstractContextManager[None] | None = None,
         rows: int = 4,
+        layers: tuple[int, ...] = (0,),
     ) -> None:
         self._rows = rows
-        self._inputs = embedded.detach().expand(rows, *embedded.shape).clone().requires_grad_(True)
+        last_layer = int(model.cfg.n_layers)
+        start = embedded.detach().expand(rows, *embedded.shape).clone().requires_grad_(True)
+        sites = ("final_norm", "residual_pre", "residual_post")
+        with torch.enable_grad(), freeze or nullcontext(), hooks.capture(model, *sites, detach=False) as record:
+            model(start, start_at_layer=0, logits_to_keep=1)
+        streams = {0: start, **{layer: record["residual_pre"][layer] for layer in range(1, last_layer)}}
+        streams[last_layer] = record["residual_post"][last_layer - 1]
+        self._last: Tensor = record["final_norm"][:, -1]
+        self._inputs = [streams[layer] for layer in layers]
+
+    @cached_property
+    def _transposed(self) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """A cotangent u, and J^T u as a function of it."""
         with torch.enable_grad():
-            with freeze or nullcontext(), hooks.capture(model, "final_norm", detach=False) as record:
-                model(self._inputs, start_at_layer=0)
-            self._last = record["final_norm"][:, -1]
-            self._cotangents = torch.zeros_like(self._last, requires_grad=True)
-            (self._pulled,) = torch.autograd.grad(self._last, self._inputs, self._cotangents, create_graph=True)
+            cotangents = torch.zeros_like(self._last, requires_grad=True)
+            return cotangents, torch.autograd.grad(self._last, self._inputs, cotangents, create_graph=True)
 
     def pull(self, cotangents: Cotangents) -> Tangents:
-        return self._by_blocks(self._last, self._inputs, cotangents)
+        found = []
+        for block in cotangents.to(self._last).split(self._rows):
+            gradients = torch.autograd.grad(
+                self._last, self._inputs, self._filled(block, self._last), retain_graph=True
+            )
+            found.append(torch.cat(gradients, dim=1)[: len(block)])
+        return torch.cat(found)
 
     def push(self, tangents: Tangents) -> Cotangents:
-        return self._by_blocks(self._pulled, self._cotangents, tangents)
-
-    def _by_blocks(self, outputs: Tensor, inputs: Tensor, vectors: Tensor) -> Tensor:
-        """The gradient of `outputs` for every row of `vectors`, as many at a time as there are copies."""
+        cotangents, pulled = self._transposed
+        places = pulled[0].shape[1]
         found = []
-        for block in vectors.to(outputs).split(self._rows):
-            filled = torch.zeros_like(outputs)
-            filled[: len(block)] = block
-            (gradient,) = torch.autograd.grad(outputs, inputs, filled, retain_graph=True)
+        for block in tangents.to(self._last).split(self._rows):
+            fields = [self._filled(field, pulled[0]) for field in block.split(places, dim=1)]
+            (gradient,) = torch.autograd.grad(pulled, cotangents, fields, retain_graph=True)
             found.append(gradient[: len(block)])
         return torch.cat(found)
+
+    @staticmethod
+    def _filled(block: Tensor, like: Tensor) -> Tensor:
+        """A block of rows, filled up with zeros to as many as there are copies of the prompt."""
+        filled = torch.zeros_like(like)
+        filled[: len(block)] = block
+        return filled
