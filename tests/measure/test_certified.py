@@ -1,0 +1,165 @@
+"""The certified chain holds on hundreds of random and adversarial models; equalities where it is tight; windows; refusals."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.measure import variants
+from ostools.measure.windowed import WindowedFold
+from ostools.models import Prompt, prompt_from_ids
+from tests.checkpoints import TEXT_FAMILIES, Family, _fill, tiny_model
+
+IDS = [2, 40, 50, 60, 60, 61, 70]
+FROZEN = ("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)", "windowed(3)")
+FULL = ("local-full", "edge-full")
+
+every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
+
+
+@cache
+def built(family: Family) -> TransformerBridge:
+    return tiny_model(family, dtype=torch.float64, d_model=16, d_mlp=24, n_layers=3, n_heads=4, d_head=8)
+
+
+def filled(family: Family, seed: int, scale: float, sharp: float) -> TransformerBridge:
+    """The family's one model with other random weights: building it takes longer than all that is measured on it."""
+    model = built(family)
+    original: Any = model.original_model
+    _fill(original, seed, scale)
+    for block in model.blocks:
+        block.attn.q.weight.mul_(sharp)
+    return model
+
+
+def bounds(model: TransformerBridge, prompt: Prompt, variants: tuple[str, ...], **options) -> dict[str, np.ndarray]:
+    frame: Any = ost.path_sum(model, prompt, variants=variants, **options).frame
+    return {name: frame.loc[frame["variant"] == name, "value"].to_numpy() for name in variants}
+
+
+def measured(model: TransformerBridge, prompt: Prompt) -> dict[str, np.ndarray]:
+    frame: Any = ost.sensitivity(model, prompt, linearisations=["frozen", "full"]).frame
+    return {name: frame.loc[frame["linearisation"] == name, "operator_norm"].to_numpy() for name in ("frozen", "full")}
+
+
+def falls(values: list[np.ndarray]) -> None:
+    """Each is at least the next, up to rounding of the largest value of the smaller one."""
+    for larger, smaller in pairwise(values):
+        assert (smaller <= larger * (1 + 1e-9) + 1e-12 * smaller.max()).all()
+
+
+@settings(max_examples=250)
+@given(
+    family=st.sampled_from(TEXT_FAMILIES),
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.3, 1.0, 3.0, 8.0]),
+    sharp=st.sampled_from([1.0, 50.0]),
+    ids=st.lists(st.integers(10, 200), min_size=1, max_size=6).flatmap(
+        lambda ids: st.sampled_from([ids, ids + [ids[-1]] * 5])
+    ),
+)
+def test_the_chain_falls_to_the_measured_norm(
+    family: Family, seed: int, scale: float, sharp: float, ids: list[int]
+) -> None:
+    """Random and adversarial: large gains, near-one-hot attention, repeated tokens, every family, both ||D||; float64."""
+    model = filled(family, seed, scale, sharp)
+    prompt = prompt_from_ids(model, [2, *ids])
+    exact = measured(model, prompt)
+    by_svd = bounds(model, prompt, (*FROZEN, *FULL))
+    product = ("uniform", "local", "heads", "edge", "local-full")
+    by_product = bounds(model, prompt, product, mlp_norm="product")
+    falls([*(by_svd[name] for name in FROZEN), exact["frozen"]])
+    falls([*(by_svd[name] for name in FULL), exact["full"]])
+    falls([*(by_product[name] for name in product[:-1]), by_svd["windowed(1)"]])
+    for name in product:
+        falls([by_product[name], by_svd[name]])
+    assert by_svd["windowed(3)"] == pytest.approx(exact["frozen"], rel=1e-9, abs=1e-11 * exact["frozen"].max())
+
+
+@every_family
+def test_windowed_1_is_the_same_by_small_cores_and_by_cotangents(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = filled(family, 4, 1.0, 1.0)
+    prompt = prompt_from_ids(model, IDS)
+    cores = ost.path_sum(model, prompt, variants="windowed(1)", positions="all").frame["value"].to_numpy()
+    generic = variants.Variant(
+        "windowed(1)", "certified", "operator", True, lambda run, last: WindowedFold(run, last, 1)
+    )
+    monkeypatch.setitem(variants.VARIANTS, "windowed(1)", generic)
+    pulled = ost.path_sum(model, prompt, variants="windowed(1)", positions="all").frame["value"].to_numpy()
+    assert cores == pytest.approx(pulled, rel=1e-9)
+
+
+@every_family
+def test_every_last_position_is_the_last_of_its_prefix(family: Family) -> None:
+    """But for `uniform`, whose worst scale may come after it."""
+    model = filled(family, 5, 1.0, 1.0)
+    names = (*FROZEN[1:], *FULL)
+    every: Any = ost.path_sum(model, prompt_from_ids(model, IDS), variants=names, positions="all").frame
+    for last in (0, 3, len(IDS) - 1):
+        prefix = bounds(model, prompt_from_ids(model, IDS[: last + 1]), names)
+        rows = every[every["last"] == last]
+        for name in names:
+            assert rows.loc[rows["variant"] == name, "value"].to_numpy() == pytest.approx(prefix[name], rel=1e-7)
+
+
+def test_windows_fall_as_they_grow_on_a_deep_model() -> None:
+    """Five blocks, where cuts of windows do not fall together: 2 and 3, 3 and 4."""
+    model = tiny_model("gemma3", seed=2, dtype=torch.float64, d_model=16, d_mlp=24, n_layers=5)
+    prompt = prompt_from_ids(model, IDS)
+    names = tuple(f"windowed({k})" for k in range(1, 7))
+    found = bounds(model, prompt, names)
+    falls([found[name] for name in names])
+    frozen = measured(model, prompt)["frozen"]
+    for name in ("windowed(5)", "windowed(6)"):
+        assert found[name] == pytest.approx(frozen, rel=1e-9)
+    assert (found["windowed(4)"] > frozen * 1.001).any()
+
+
+@every_family
+def test_full_bounds_know_masks_and_temperature(family: Family) -> None:
+    """What is out of reach is 0, and the rest still falls to what is measured under the same edits."""
+    model = filled(family, 6, 1.0, 3.0)
+    prompt = prompt_from_ids(model, IDS)
+    with (
+        hooks.mask_scores(model, lambda query, key: query - key < 2),
+        hooks.scale_scores(model, 0.5),
+    ):
+        found, exact = bounds(model, prompt, (*FROZEN, *FULL)), measured(model, prompt)
+    falls([*(found[name] for name in FROZEN), exact["frozen"]])
+    falls([*(found[name] for name in FULL), exact["full"]])
+    reach = len(IDS) - 4
+    assert all((values[:reach] == 0).all() for values in found.values())
+    assert all((values[reach:] > 0).all() for values in found.values())
+
+
+def test_full_bounds_refuse_a_pattern_that_no_scores_gave() -> None:
+    model = filled("gemma", 7, 1.0, 1.0)
+    prompt = prompt_from_ids(model, IDS)
+    pattern = torch.ones(len(IDS), len(IDS), dtype=torch.float64).tril()
+    replaced = (
+        hooks.replace_pattern(model, lambda tensor, layer: (pattern / pattern.sum(-1, keepdim=True)).expand_as(tensor)),
+        hooks.ablate_edges(model, [(1, 0, 3, 1)]),
+    )
+    for edit in replaced:
+        with edit:
+            assert (bounds(model, prompt, ("edge",))["edge"] > 0).all()
+            with pytest.raises(ost.InputError, match="'local-full' describes a pattern that is the softmax"):
+                bounds(model, prompt, ("local-full", "edge"))
+
+
+@pytest.mark.parametrize("name", ["windowed(0)", "windowed", "windowed(-1)", "windowed(1.5)"])
+def test_windows_are_named_by_a_number_of_blocks(name: str) -> None:
+    with pytest.raises(ost.InputError, match=r"unknown variant 'windowed.*did you mean 'windowed\("):
+        ost.path_sum(built("gemma"), "ab", variants=name)
