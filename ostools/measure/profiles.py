@@ -73,7 +73,7 @@ class Profile(Result):
         return charts.profile_chart(self)
 
 
-def profile(measured: Sensitivity, *, norm: Norm = "operator") -> Profile:
+def profile(measured: Sensitivity, *, norm: Norm | str = "operator") -> Profile:
     """Shares, ranks and the U-shape of a measured sensitivity, sink included and removed.
 
     Args:

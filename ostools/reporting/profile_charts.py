@@ -4,7 +4,7 @@ of every layer as a heat map.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
@@ -162,7 +162,7 @@ def _subtitle(text: str) -> alt.TitleParams:
     return alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6, frame="group")
 
 
-def layers_chart(result: Sensitivity, *, norm: Literal["operator", "frobenius"] = "operator") -> alt.VConcatChart:
+def layers_chart(result: Sensitivity, *, norm: str = "operator") -> alt.VConcatChart:
     """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i (columns), on a log colour scale.
 
     One panel a linearisation, all on one scale. White: exactly zero, which above the last block is every token but the last.

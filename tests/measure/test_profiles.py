@@ -1,0 +1,135 @@
+"""Shares, ranks, shapes and ratios of profiles made by hand, and of a real model's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure import Profile, Sensitivity
+from ostools.models import prompt_from_ids
+from tests.checkpoints import tiny_model
+from tests.reporting.made import PROVENANCE, made_sensitivity
+
+
+def shape_of(result: Profile, kept: str, linearisation: str = "full") -> Any:
+    shapes: Any = result.shapes
+    return shapes[(shapes["kept"] == kept) & (shapes["linearisation"] == linearisation)].iloc[0]
+
+
+def flat(count: int, seed: int = 0) -> np.ndarray:
+    return 10.0 ** (0.2 * np.random.default_rng(seed).standard_normal(count))
+
+
+def test_shares_with_and_without_the_sink() -> None:
+    found: Any = ost.profile(made_sensitivity({"full": [5.0, 1.0, 1.5, 2.5]})).frame
+    assert found["share"].tolist() == pytest.approx([0.5, 0.1, 0.15, 0.25])
+    assert np.isnan(found["share_without_sink"][0])
+    assert found["share_without_sink"].tolist()[1:] == pytest.approx([0.2, 0.3, 0.5])
+    assert found["rank"].tolist() == [1, 4, 3, 2]
+
+
+def test_the_summary_and_frozen_beside_full() -> None:
+    result = ost.profile(made_sensitivity({"full": [2.0, 1.0, 3.0, 0.0], "frozen": [1.0, 2.0, 1.0, 0.0]}))
+    full, frozen = result.summary.to_dict("records")
+    frame: Any = result.frame
+    assert frame.loc[frame["linearisation"] == "full", "over_frozen"].tolist() == [2.0, 0.5, 3.0, 1.0]
+    assert (full["over_frozen_median"], full["over_frozen_min"], full["over_frozen_max"]) == (1.5, 0.5, 3.0)
+    assert full["over_frozen_spearman"] == pytest.approx(pd.Series([3, 2, 4, 1]).corr(pd.Series([2.5, 4, 2.5, 1])))
+    assert frozen["over_frozen_spearman"] == pytest.approx(1)
+    assert (full["sink_share"], full["last_share"], full["largest_share_between"]) == pytest.approx((1 / 3, 0, 0.5))
+    entropy = -(np.log(1 / 4) / 4 + 3 * np.log(3 / 4) / 4)
+    assert full["effective_tokens_without_sink"] == pytest.approx(np.exp(entropy))
+
+
+def test_without_frozen_there_is_no_ratio() -> None:
+    result = ost.profile(made_sensitivity({"full": [1.0, 2.0, 3.0]}))
+    assert np.isnan(result.frame["over_frozen"].to_numpy()).all()
+    assert np.isnan(result.summary["over_frozen_median"][0])
+
+
+def test_the_norm_is_the_one_asked_for() -> None:
+    measured = made_sensitivity({"full": [1.0, 2.0, 3.0]})
+    assert ost.profile(measured, norm="frobenius").frame["value"].tolist() == [2.0, 4.0, 6.0]
+    assert set(ost.profile(measured).frame["norm"]) == {"operator"}
+
+
+def test_top_is_by_rank_and_keeps_the_linearisations_apart() -> None:
+    result = ost.profile(made_sensitivity({"full": [1.0, 2.0, 9.0], "frozen": [7.0, 2.0, 1.0]}))
+    assert result.top(2)["position"].tolist() == [2, 1]
+    assert result.top(1, linearisation="frozen")["position"].tolist() == [0]
+    with pytest.raises(InputError, match="did you mean 'frozen'"):
+        result.top(linearisation="frozn")
+    with pytest.raises(InputError, match="from 1, found 0"):
+        result.top(0)
+
+
+def test_only_the_embeddings_layer_is_read() -> None:
+    one = made_sensitivity({"full": [1.0, 2.0, 3.0]}).frame
+    layers = pd.concat([one.assign(layer=0), one.assign(layer=1, operator_norm=99.0)], ignore_index=True)
+    assert ost.profile(Sensitivity(layers, PROVENANCE)).frame["value"].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_sink_and_a_last_token_make_no_u() -> None:
+    values = flat(120)
+    values[0], values[-1] = 1e3, 1e3
+    for kept in ("all", "without the sink", "without sink and last"):
+        assert shape_of(ost.profile(made_sensitivity({"full": list(values)})), kept)["verdict"] == "no shape shown"
+
+
+def test_a_planted_u_is_one_with_and_without_its_ends() -> None:
+    values = flat(120) * 10.0 ** (2 * np.linspace(-1, 1, 120) ** 2)
+    result = ost.profile(made_sensitivity({"full": list(values)}))
+    for kept in ("all", "without the sink", "without sink and last"):
+        row = shape_of(result, kept)
+        assert row["verdict"] == "U-shape"
+        assert 0 < row["start_contrast_low"] < row["start_contrast"] < row["start_contrast_high"]
+        assert row["end_contrast_p"] < 0.05
+    one: Any = shape_of(result, "without the sink")
+    assert one["start"] == pytest.approx(np.log10(values[1:41]).mean(), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        (flat(60), "not tested: 59 tokens, 60 needed"),
+        (np.where(np.arange(90) < 7, 0.0, flat(90)), "not tested: 6 of 89 tokens have sensitivity 0"),
+    ],
+)
+def test_where_there_is_nothing_to_test_the_verdict_says_so(values: np.ndarray, verdict: str) -> None:
+    row = shape_of(ost.profile(made_sensitivity({"full": list(values)})), "without the sink")
+    assert row["verdict"] == verdict
+    assert np.isnan(row["start_contrast"])
+
+
+def test_one_token_is_its_own_profile() -> None:
+    row: Any = ost.profile(made_sensitivity({"full": [2.0]})).summary.iloc[0]
+    assert (row["sink_share"], row["last_share"]) == (1.0, 1.0)
+    assert np.isnan(float(row["largest_share_between"]))
+
+
+def test_refusals() -> None:
+    measured = made_sensitivity({"full": [1.0, 2.0]})
+    with pytest.raises(InputError, match="did you mean 'frobenius'"):
+        ost.profile(measured, norm="frobenious")
+    partly = Sensitivity(measured.frame.assign(operator_norm=np.nan), PROVENANCE)
+    with pytest.raises(InputError, match="not all known; use norm='frobenius'"):
+        ost.profile(partly)
+    assert ost.profile(partly, norm="frobenius").frame["share"].tolist()[0] == pytest.approx(1 / 3)
+
+
+def test_a_model_whose_windows_do_not_reach_the_start() -> None:
+    """Two sliding layers of 3 keys reach 2 * 2 tokens back: everything before has sensitivity exactly 0."""
+    model = tiny_model("gemma2", window=3, d_model=16, d_mlp=24, layer_types=["sliding_attention"] * 2)
+    measured = ost.sensitivity(model, prompt_from_ids(model, [2, *range(40, 104)]))
+    result = ost.profile(measured)
+    frame: Any = result.frame
+    assert (frame.loc[frame["position"] < 60, "share"] == 0).all()
+    assert (frame.loc[frame["position"] >= 60, "share"] > 0).all()
+    assert shape_of(result, "all")["verdict"] == "not tested: 60 of 65 tokens have sensitivity 0"
+    assert (frame.loc[frame["position"] < 60, "over_frozen"] == 1.0).all()
+    assert result.provenance is measured.provenance

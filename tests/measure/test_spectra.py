@@ -1,0 +1,191 @@
+"""Spectra of real patterns: against dense linear algebra, the path sum's rollout, and edits that break the hypotheses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure import Spectra
+from ostools.models import Prompt, prompt_from_ids
+from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+
+IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90]
+TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24}
+
+
+def patterns(model: TransformerBridge, prompt: Prompt) -> np.ndarray:
+    """[layer, head, query, key], float64."""
+    with torch.no_grad(), hooks.capture(model, "pattern") as record:
+        model(prompt.ids[None])
+    return np.stack([record["pattern"][layer][0].double().numpy() for layer in range(int(model.cfg.n_layers))])
+
+
+def value(found: Spectra, layer: int, head: str, quantity: str, matrix: str = "pattern") -> float:
+    frame: Any = found.frame
+    row = frame[(frame["layer"] == layer) & (frame["head"] == head) & (frame["matrix"] == matrix)]
+    (number,) = row.loc[row["quantity"] == quantity, "value"]
+    return float(number)
+
+
+def dense_moduli(matrix: np.ndarray) -> np.ndarray:
+    return np.sort(np.abs(np.linalg.eigvals(matrix)))[::-1]
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_every_head_and_the_mean_against_dense_eigenvalues(family: Family) -> None:
+    model = tiny_model(family, scale=2.0, **TINY)
+    prompt = prompt_from_ids(model, IDS)
+    found = ost.spectra(model, prompt, powers=4)
+    for layer, heads in enumerate(patterns(model, prompt)):
+        named = {"mean": heads.mean(0)} | {str(head): matrix for head, matrix in enumerate(heads)}
+        for head, dense in named.items():
+            for name, matrix, within in (
+                ("pattern", dense, 1.2e-7),
+                ("lazy", (dense + np.eye(len(dense))) / 2, 0.6e-7),
+            ):
+                moduli = dense_moduli(matrix)
+                assert moduli[0] == pytest.approx(1, abs=1e-6)
+                assert value(found, layer, head, "second_eigenvalue", name) == pytest.approx(moduli[1], abs=1e-6)
+                assert value(found, layer, head, "multiplicity", name) == (moduli >= 1 - within).sum()
+                assert value(found, layer, head, "first_mass_last", name) == pytest.approx(matrix[-1, 0], abs=1e-7)
+                assert value(found, layer, head, "first_mass_mean", name) == pytest.approx(
+                    matrix[:, 0].mean(), abs=1e-7
+                )
+    assert len(found.frame) == int(model.cfg.n_layers) * (int(model.cfg.n_heads) + 1) * 2 * 6
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2"])
+def test_products_and_powers_against_dense_products(family: Family) -> None:
+    model = tiny_model(family, dtype=torch.float64, n_layers=3, **TINY)
+    prompt = prompt_from_ids(model, IDS)
+    with hooks.exact_arithmetic(model):
+        mean = patterns(model, prompt).mean(1)
+    found = ost.spectra(model, prompt, powers=200)
+    depth, limit = (table.set_index("matrix") for table in (found.depth, found.limit))
+    for name, layers in (("pattern", mean), ("lazy", (mean + np.eye(len(IDS))) / 2)):
+        product = np.eye(len(IDS))
+        for blocks, layer in enumerate(layers, start=1):
+            product = layer @ product
+            row: Any = depth.loc[name].iloc[blocks - 1]
+            assert row["blocks"] == blocks
+            assert row["first_mass_last"] == pytest.approx(product[-1, 0], abs=1e-12)
+            assert row["first_mass_mean"] == pytest.approx(product[:, 0].mean(), abs=1e-12)
+            assert row["second_eigenvalue"] == pytest.approx(dense_moduli(product)[1], abs=1e-7)
+            assert row["defect"] < 1e-12
+        stack: Any = limit.loc[name][limit.loc[name]["layer"] == "all"]
+        dense = [1 - np.linalg.matrix_power(product, power)[-1, 0] for power in (1, 2, 3)]
+        assert stack["remainder"].tolist()[:3] == pytest.approx(dense, abs=1e-12)
+        # The limit of Proposition 5.2, at the rate of the second eigenvalue.
+        assert stack["remainder"].iloc[-1] < 1e-6
+        assert stack["observed_rate"].iloc[-1] == pytest.approx(stack["predicted_rate"].iloc[-1], rel=0.05)
+        one: Any = limit.loc[name][limit.loc[name]["layer"] == "1"]
+        assert one["predicted_rate"].iloc[0] == pytest.approx(np.diag(layers[1])[1:].max(), abs=1e-12)
+
+
+def test_where_the_first_token_is_out_of_the_window_it_is_reached_by_depth() -> None:
+    model = tiny_model("gemma2", window=4, n_layers=4, layer_types=["sliding_attention"] * 4, **TINY)
+    found = ost.spectra(model, prompt_from_ids(model, IDS), powers=100)
+    assert value(found, 0, "mean", "first_mass_last") == 0.0
+    assert value(found, 0, "mean", "multiplicity") == 1.0
+    depth: Any = found.depth[found.depth["matrix"] == "pattern"]
+    # Each block reaches 3 tokens further back; nine tokens lie between.
+    assert [mass > 0 for mass in depth["first_mass_last"]] == [False, False, True, True]
+    limit: Any = found.limit[(found.limit["matrix"] == "pattern") & (found.limit["layer"] == "all")]
+    assert limit["remainder"].iloc[-1] < 0.05
+
+
+def test_a_window_of_one_key_has_eigenvalue_1_everywhere_and_moves_nothing() -> None:
+    model = tiny_model("llama", **TINY)
+    prompt = prompt_from_ids(model, IDS)
+    with hooks.mask_scores(model, lambda query, key: query == key):
+        found = ost.spectra(model, prompt, powers=10)
+    assert value(found, 0, "mean", "multiplicity") == len(IDS)
+    assert set(found.limit["remainder"]) == set(found.limit["predicted_rate"]) == {1.0}
+
+
+def test_the_last_rows_product_is_the_path_sums_rollout_and_ranks_as_compare_does() -> None:
+    model = tiny_model("gemma3", n_layers=3, **TINY)
+    prompt = prompt_from_ids(model, IDS)
+    measured = ost.sensitivity(model, prompt)
+    paths = ost.path_sum(model, prompt, variants="rollout")
+    against: Any = ost.spectra(model, prompt, measured=measured).against
+    chosen = against[(against["layer"] == 0) & (against["matrix"] == "lazy") & (against["norm"] == "frobenius")]
+    row = chosen[chosen["linearisation"] == "frozen"].iloc[0]
+    assert row["rollout_first_share"] == pytest.approx(float(paths.frame["value"].iloc[0]), abs=1e-7)
+    assert row["spearman"] == pytest.approx(ost.compare(measured, paths).summary["spearman"][0], abs=1e-9)
+    frame: Any = measured.frame[measured.frame["linearisation"] == "frozen"]
+    assert row["measured_first_share"] == pytest.approx(frame["frobenius_norm"].iloc[0] / frame["frobenius_norm"].sum())
+
+
+def test_each_layer_stands_beside_the_product_above_it() -> None:
+    """Rows made by hand: at each layer the measured norms are the product's own row, so that both agree exactly."""
+    model = tiny_model("gemma", n_layers=3, **TINY)
+    prompt = prompt_from_ids(model, IDS)
+    measured = ost.sensitivity(model, prompt, linearisations=["frozen"])
+    mean = patterns(model, prompt).mean(1)
+    rows, tables = np.eye(len(IDS))[-1], []
+    for layer in range(3, -1, -1):
+        tables.append(measured.frame.assign(layer=layer, operator_norm=rows, frobenius_norm=np.nan))
+        rows = rows @ mean[layer - 1]
+    made = type(measured)(pd.concat(tables, ignore_index=True), measured.provenance)
+    against: Any = ost.spectra(model, prompt, measured=made).against
+    assert sorted(set(against["layer"])) == [0, 1, 2], "above the last block nothing is multiplied"
+    assert set(against["norm"]) == {"operator"}, "a norm that was not measured is not compared"
+    same = against[against["matrix"] == "pattern"]
+    assert same["rollout_first_share"].to_numpy() == pytest.approx(same["measured_first_share"].to_numpy(), abs=1e-6)
+    assert same["spearman"].to_numpy() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_rows_that_do_not_sum_to_1_are_refused_and_renormalised_ones_are_not() -> None:
+    model = tiny_model("llama", **TINY)
+    prompt = prompt_from_ids(model, IDS)
+    refused = pytest.raises(InputError, match=r"layer 1 off by .*method='renormalise'")
+    with refused, hooks.ablate_edges(model, [(1, 0, 5, 2)]):
+        ost.spectra(model, prompt)
+    with hooks.ablate_edges(model, [(1, 0, 5, 2)], method="renormalise"):
+        found = ost.spectra(model, prompt)
+    assert found.provenance.edits != ()
+    refused = pytest.raises(InputError, match="do not show the active edit 'ablate_heads'")
+    with refused, hooks.ablate_heads(model, [(0, 1)]):
+        ost.spectra(model, prompt)
+
+
+def test_refusals() -> None:
+    model = tiny_model("llama", **TINY)
+    prompt = prompt_from_ids(model, IDS)
+    with pytest.raises(InputError, match="at least two tokens"):
+        ost.spectra(model, prompt_from_ids(model, [2]))
+    with pytest.raises(InputError, match="powers of at least 2, found 1"):
+        ost.spectra(model, prompt, powers=1)
+    measured = ost.sensitivity(model, prompt, linearisations=["frozen"])
+    with pytest.raises(InputError, match="its tokens differ"):
+        ost.spectra(model, prompt_from_ids(model, IDS[:-1]), measured=measured)
+    with pytest.raises(InputError, match="its weights differ"):
+        ost.spectra(tiny_model("llama", seed=1, **TINY), prompt, measured=measured)
+    with pytest.raises(InputError, match="its edits of the forward pass differ"), hooks.scale_scores(model, 0.5):
+        ost.spectra(model, prompt, measured=measured)
+
+
+def test_a_16_bit_model_is_read_in_float32() -> None:
+    half = tiny_model("llama", dtype=torch.bfloat16, **TINY)
+    found = ost.spectra(half, prompt_from_ids(half, IDS))
+    assert found.depth["defect"].to_numpy().max() < 1e-6
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason="stories260K is not here")
+def test_a_pretrained_model_moves_mass_to_the_first_token_with_depth() -> None:
+    model = ost.load_model(str(STORIES), device="cpu")
+    found = ost.spectra(model, "Once upon a time there was a little girl called Lily. She liked to play in the park.")
+    depth: Any = found.depth[found.depth["matrix"] == "lazy"]
+    assert depth["first_mass_mean"].is_monotonic_increasing
+    assert found.depth["defect"].to_numpy().max() < 1e-6
+    frame: Any = found.frame
+    assert (frame.loc[frame["quantity"] == "multiplicity", "value"] == 1).all()

@@ -1,0 +1,104 @@
+"""Profiles and heat maps draw what the tables hold and say what was tested."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure import Sensitivity
+from ostools.reporting import charts
+from tests.reporting.made import HOSTILE, PROVENANCE, made_sensitivity
+from tests.reporting.test_charts import rows_of, svg_of
+
+
+def layered(tokens: int, layers: int, linearisations: tuple[str, ...] = ("full", "frozen")) -> Sensitivity:
+    """Norms 10^(layer - position / tokens); above the last block only the last token's is not zero."""
+    tables = []
+    for layer in range(layers + 1):
+        norms = 10.0 ** (layer - np.arange(tokens) / tokens)
+        if layer == layers:
+            norms[:-1] = 0.0
+        tables.append(made_sensitivity({name: list(norms) for name in linearisations}).frame.assign(layer=layer))
+    return Sensitivity(pd.concat(tables, ignore_index=True), PROVENANCE)
+
+
+def long_profile(tokens: int = 90) -> Sensitivity:
+    scatter = 0.1 * np.random.default_rng(0).standard_normal(tokens)
+    curve = 10.0 ** (scatter + 2 * np.linspace(-1, 1, tokens) ** 2)
+    return made_sensitivity({"full": curve.tolist(), "frozen": (10.0**scatter).tolist()})
+
+
+def test_a_profile_chart_names_the_verdicts_and_draws_the_thirds() -> None:
+    result = ost.profile(long_profile())
+    chart = charts.profile_chart(result)
+    svg = svg_of(chart)
+    assert "full, first token taken out: U-shape (start +" in svg
+    assert "frozen, first token taken out: no shape shown (start" in svg
+    assert "Share of the first token:" in svg
+    thirds = [row for row in rows_of(chart.to_dict()) if "third" in row]
+    assert len(thirds) == 6
+    shapes: Any = result.shapes[result.shapes["kept"] == "without the sink"]
+    drawn = sorted(np.log10(row["mean"]) for row in thirds)
+    assert drawn == pytest.approx(sorted(shapes[["start", "middle", "end"]].to_numpy().ravel()), abs=1e-5)
+    assert min(row["from"] for row in thirds) == 1
+
+
+def test_a_profile_chart_holds_every_token_and_its_ratio() -> None:
+    result = ost.profile(made_sensitivity({"full": [2.0, 6.0, 1.0], "frozen": [1.0, 2.0, 4.0]}))
+    chart = charts.profile_chart(result)
+    rows = rows_of(chart.to_dict())
+    drawn = {(row["position"], row["linearisation"], row["value"]) for row in rows if "position" in row}
+    assert {(0, "full", 2.0), (2, "frozen", 4.0), (1, "full", 3.0), (2, "full", 0.25)} <= drawn
+    assert "not tested: 2 tokens, 60 needed" in svg_of(chart)
+    assert "ratio to frozen" in svg_of(chart)
+
+
+def test_without_frozen_there_is_no_ratio_panel() -> None:
+    assert "ratio to frozen" not in svg_of(charts.profile_chart(ost.profile(made_sensitivity({"full": [1.0, 2.0]}))))
+
+
+def test_zeros_of_a_profile_are_marked() -> None:
+    chart = charts.profile_chart(ost.profile(made_sensitivity({"full": [0.0, 1.0, 2.0], "frozen": [0.0, 2.0, 2.0]})))
+    assert sum(row.get("zero", False) for row in rows_of(chart.to_dict())) == 2
+    svg_of(chart)
+
+
+def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() -> None:
+    result = layered(5, 3)
+    chart = charts.layers_chart(result)
+    rows = rows_of(chart.to_dict())
+    assert len(rows) == 2 * (3 * 5 + 1)
+    cells = {(row["layer"], row["position"], row["linearisation"]): row["value"] for row in rows}
+    assert cells["2", 0, "full"] == pytest.approx(100)
+    assert cells["3", 4, "frozen"] == pytest.approx(10.0 ** (3 - 4 / 5), rel=1e-5)
+    svg = svg_of(chart)
+    assert "White: exactly zero" in svg
+    assert "operator norm" in svg
+
+
+def test_the_heat_map_of_the_other_norm_and_of_many_tokens() -> None:
+    result = layered(256, 2, ("frozen",))
+    rows = rows_of(charts.layers_chart(result, norm="frobenius").to_dict())
+    assert len(rows) == 2 * 256 + 1
+    assert max(row["value"] for row in rows) == pytest.approx(2 * result.frame["operator_norm"].max(), rel=1e-5)
+    assert "position i of the token" in svg_of(charts.layers_chart(result))
+
+
+def test_hostile_tokens_stay_text() -> None:
+    values = {"full": [1.0 + place for place in range(len(HOSTILE))]}
+    chart = charts.profile_chart(ost.profile(made_sensitivity(values, HOSTILE)))
+    heat = charts.layers_chart(Sensitivity(made_sensitivity(values, HOSTILE).frame.assign(layer=0), PROVENANCE))
+    for drawn in (chart, heat):
+        svg_of(drawn)
+        assert "</script" not in drawn.to_json()
+
+
+def test_what_is_not_finite_is_refused() -> None:
+    broken = layered(4, 1)
+    with pytest.raises(InputError, match="not finite"):
+        charts.layers_chart(Sensitivity(broken.frame.assign(operator_norm=np.nan), PROVENANCE))

@@ -1,0 +1,65 @@
+"""The chart of the spectra holds the four tables' numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hooks
+import ostools as ost
+from ostools.models import prompt_from_ids
+from ostools.reporting import charts
+from tests.checkpoints import tiny_model
+from tests.reporting.test_charts import rows_of, svg_of
+
+IDS = [2, 40, 50, 60, 60, 61]
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    model = tiny_model("gemma2", window=3, d_model=16, d_mlp=24)
+    prompt = prompt_from_ids(model, IDS)
+    return ost.spectra(model, prompt, measured=ost.sensitivity(model, prompt), powers=8)
+
+
+def test_every_panel_holds_its_table(found: Any) -> None:
+    rows = rows_of(charts.spectra_chart(found).to_dict())
+    heads = [row for row in rows if "head" in row]
+    assert len(heads) == (found.frame["quantity"] == "second_eigenvalue").sum()
+    kinds = {row["kind"] for row in rows}
+    assert kinds == {"last token", "mean over all tokens", "second eigenvalue of the whole product"}
+    values = [row["value"] for row in rows]
+    for table, columns in (
+        (found.depth, ["first_mass_last", "first_mass_mean"]),
+        (found.against, ["measured_first_share"]),
+    ):
+        for column in columns:
+            chosen = table[table["norm"] == "operator"] if "norm" in table else table
+            for value in chosen[column]:
+                assert any(drawn == pytest.approx(value, rel=1e-5) for drawn in values), column
+
+
+def test_the_words_say_what_was_compared(found: Any) -> None:
+    svg = svg_of(charts.spectra_chart(found))
+    assert "Rank correlation of the last row with the measured frozen profile" in svg
+    assert "measured: full" in svg
+    assert "lazy (A + I) / 2" in svg
+
+
+def test_without_a_measured_profile_there_is_no_comparison() -> None:
+    model = tiny_model("llama", d_model=16, d_mlp=24)
+    svg = svg_of(ost.spectra(model, prompt_from_ids(model, IDS), powers=4).plot())
+    assert "measured" not in svg
+    assert "Products over depth" in svg
+
+
+def test_two_tokens_and_nothing_left_after_a_power_can_be_drawn() -> None:
+    """A head-to-first pattern leaves exactly nothing after one power, and no rate after that."""
+    model = tiny_model("llama", d_model=16, d_mlp=24)
+    with hooks.mask_scores(model, lambda query, key: (key == 0) & (query >= 0)):
+        found = ost.spectra(model, prompt_from_ids(model, IDS[:2]), powers=4)
+    pattern: Any = found.limit[(found.limit["matrix"] == "pattern") & (found.limit["layer"] == "all")]
+    assert pattern["remainder"].tolist() == [0.0] * 4
+    assert pattern["observed_rate"].isna().tolist() == [False, True, True, True]
+    svg_of(charts.spectra_chart(found))
