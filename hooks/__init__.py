@@ -14,6 +14,7 @@ from hooks.edit import replace_pattern as replace_pattern
 from hooks.edit import scale_scores as scale_scores
 from hooks.errors import HookError as HookError
 from hooks.freeze import frozen as frozen
+from hooks.freeze import held as held
 from hooks.norms import Norm as Norm
 from hooks.norms import norms as norms
 from hooks.precision import exact_arithmetic as exact_arithmetic
@@ -38,6 +39,7 @@ __all__ = [
     "exact_arithmetic",
     "frozen",
     "head_outputs",
+    "held",
     "mask_scores",
     "norms",
     "replace_pattern",

@@ -46,6 +46,54 @@ def frozen(model: TransformerBridge, attention: bool = True, norms: bool = True)
         yield
 
 
+@contextmanager
+def held(model: TransformerBridge, attention: bool = True, norms: bool = True) -> Iterator[None]:
+    """Impose the patterns and the norms' scales of the block's first forward pass on those that follow.
+
+    What `frozen` differentiates, as a function of its input: finite differences of later passes are those of the frozen
+    network. The first pass has one prompt, later ones as many of the same length as one likes. Both False holds nothing.
+    """
+    with ExitStack() as stack:
+        if attention:
+            placements = [(point, _first_pattern(), Order.FREEZE) for point in points(model, "pattern").values()]
+            stack.enter_context(attached(placements, kind="freeze"))
+        if norms:
+            scales = [placement for norm in norms_of(model).values() for placement in _first_scale(norm)]
+            stack.enter_context(attached(scales, kind="freeze"))
+        yield
+
+
+def _first_pattern() -> HookBody:
+    first: list[Tensor] = []
+
+    def impose(pattern: Tensor) -> Tensor:
+        if not first:
+            first.append(pattern.detach())
+        return first[0].expand_as(pattern)
+
+    return impose
+
+
+def _first_scale(norm: Norm) -> list[tuple[HookPoint, HookBody, Order]]:
+    """Two hooks: keep x before the norm; after it, g (x - c(x)) / r of the first pass."""
+    seen: list[Tensor] = []
+    linear: list[Callable[[Tensor], Tensor]] = []
+
+    def before(x: Tensor) -> Tensor:
+        seen[:] = [x]
+        return x
+
+    def after(out: Tensor) -> Tensor:
+        x = seen.pop()
+        if not linear:
+            linear.append(_linear_map(norm, x))
+            _check_reproduces(norm, linear[0](x), out)
+        held_out = linear[0](x)
+        return (held_out if norm.bias is None else held_out + norm.bias.to(held_out.dtype)).to(out.dtype)
+
+    return [(norm.before, before, Order.FREEZE), (norm.after, after, Order.FREEZE)]
+
+
 def _stop(tensor: Tensor) -> Tensor:
     return tensor.detach()
 

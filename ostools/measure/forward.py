@@ -26,7 +26,7 @@ KNOWN_EDITS = frozenset(
     {"mask_scores", "scale_scores", "replace_pattern", "ablate_edges", "freeze", "exact-arithmetic"}
 )
 # Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn comes.
-_KEPT = 1 << 28
+KEPT = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     device = next(model.parameters()).device
     calls: list[Call] = []
     handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
-    names = _names(model) if _size(model, len(ids)) <= _KEPT else ()
+    names = _names(model) if site_bytes(model, len(ids)) <= KEPT else ()
     norm = hooks.norms(model)["ln_final"]
     try:
         with (
@@ -128,7 +128,7 @@ def _names(model: TransformerBridge) -> tuple[str, ...]:
     return tuple(name for name in SITES if name in available)
 
 
-def _size(model: TransformerBridge, pos: int) -> int:
+def site_bytes(model: TransformerBridge, pos: int) -> int:
     """Bytes of every block's sites: scores and patterns, and vectors of each position."""
     cfg = model.cfg
     per_layer = 2 * cfg.n_heads * pos**2 + pos * (7 * cfg.d_model + 3 * int(cfg.d_mlp or 4 * cfg.d_model))

@@ -12,7 +12,7 @@ not read here. Memory: the patterns and slopes of every block, and `c` cotangent
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -104,14 +104,17 @@ class Strip:
     pattern: Float[Tensor, "head query key"]
 
 
+def strip_bounds(queries: int) -> list[tuple[int, int]]:
+    """Four strips: what a causal pattern takes is then 5/8 of the full square."""
+    size = max(32, -(-queries // 4))
+    return [(start, min(start + size, queries)) for start in range(0, queries, size)]
+
+
 def _strips(pattern: Float[Tensor, "head query key"]) -> list[Strip]:
-    """The queries in four strips: what a causal pattern takes is then 5/8 of the full square."""
-    m = pattern.shape[1]
-    size = max(32, -(-m // 4))
     seen = (pattern != 0).any(0)
     strips = []
-    for start in range(0, m, size):
-        queries = slice(start, min(start + size, m))
+    for start, stop in strip_bounds(pattern.shape[1]):
+        queries = slice(start, stop)
         columns = seen[queries].any(0).nonzero().flatten().tolist() or [0]
         keys = slice(columns[0], columns[-1] + 1)
         strips.append(Strip(queries, keys, pattern[:, queries, keys].contiguous()))
@@ -231,50 +234,71 @@ class LinearAttention:
 
 
 class Linearised:
-    """d y_n / d v^(l) of one prompt as a linear map, in one linearisation and the model's own dtype.
+    """d y_n / d v^(l) of one prompt as a linear map, in one linearisation and the model's own dtype (a `Route`).
+
+    `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves.
 
     Raises `InputError` where `forward` does: for a model or an edit that the formulas do not describe.
     """
 
-    def __init__(self, model: TransformerBridge, ids: Int[Tensor, " pos"], linearisation: str) -> None:
+    def __init__(
+        self,
+        model: TransformerBridge,
+        ids: Int[Tensor, " pos"],
+        linearisation: str,
+        layers: Sequence[int] = (0,),
+    ) -> None:
         live_pattern = linearisation in ("full", "frozen-norm")
         live_norms = linearisation in ("full", "frozen-attention")
         dtype = next(model.parameters()).dtype
         with torch.no_grad():
             run: Forward = forward(model, ids)
-            self.pos = len(ids)
+            self.pos, self.layers = len(ids), tuple(layers)
             last = slice(self.pos - 1, self.pos)
             scale, direction = run.final_norm_scale.to(dtype), run.final_norm_direction.to(dtype)
             self.norm = LinearNorm.of(hooks.norms(model)["ln_final"], scale, direction, last, live_norms)
-            self.blocks: list[tuple[LinearMlp, LinearAttention]] = []
+            blocks: list[tuple[LinearMlp, LinearAttention]] = []
             rows = last
             for block in run.blocks(dtype):
                 mlp = LinearMlp(model, block, rows, live_norms)
-                self.blocks.append((mlp, LinearAttention(model, block, rows, live_pattern, live_norms)))
+                blocks.append((mlp, LinearAttention(model, block, rows, live_pattern, live_norms)))
                 rows = slice(0, self.pos)
+            self.blocks = blocks[::-1]
+
+    @property
+    def places(self) -> int:
+        """How many inputs the Jacobians are taken at: every token of every wanted layer, layer by layer."""
+        return self.pos * len(self.layers)
 
     @torch.no_grad()
-    def layers(self, cotangents: Float[Tensor, "c d_model"]) -> Iterator[tuple[int, Gradients]]:
-        """w^T d y_n / d v_i^(l) for every cotangent w and position i, from l = L (the last position only) down to 0."""
-        gradient = self.norm.pull(cotangents[None])
-        everywhere = gradient.new_zeros(self.pos, *gradient.shape[1:])
-        everywhere[-1:] = gradient
-        yield len(self.blocks), everywhere
-        for done, (mlp, attention) in enumerate(self.blocks, start=1):
+    def pull(self, cotangents: Float[Tensor, "row d_model"]) -> Float[Tensor, "row place d_model"]:
+        """w^T d y_n / d v_i^(l) for every cotangent w and place (l, i): one pass of the rows through every block."""
+        gradient = self.norm.pull(cotangents.to(self.norm.factor)[None])
+        at_last = gradient.new_zeros(self.pos, *gradient.shape[1:])
+        at_last[-1:] = gradient
+        found = {len(self.blocks): at_last}
+        for layer in range(len(self.blocks) - 1, min(self.layers) - 1, -1):
+            mlp, attention = self.blocks[layer]
             gradient = gradient + mlp.pull(gradient)
             below = attention.pull(gradient)
             below[attention.rows] += gradient
             gradient = below
-            yield len(self.blocks) - done, gradient
-
-    def pull(self, cotangents: Float[Tensor, "c d_model"]) -> Gradients:
-        """w^T J_i for every cotangent w and position i: rows of the Jacobians d y_n / d v_i^(0)."""
-        return next(gradient for layer, gradient in self.layers(cotangents) if layer == 0)
+            if layer in self.layers:
+                found[layer] = gradient
+        if len(self.layers) == 1:
+            return found[self.layers[0]].transpose(0, 1)
+        return torch.cat([found[layer] for layer in self.layers]).transpose(0, 1)
 
     @torch.no_grad()
-    def push(self, tangents: Gradients) -> Float[Tensor, "c d_model"]:
-        """sum_i J_i t_i for every tangent field t."""
-        for mlp, attention in reversed(self.blocks):
-            moved = tangents[attention.rows] + attention.push(tangents)
-            tangents = moved + mlp.push(moved)
-        return self.norm.push(tangents[-1:])[0]
+    def push(self, tangents: Float[Tensor, "row place d_model"]) -> Float[Tensor, "row d_model"]:
+        """sum over places (l, i) of d y_n / d v_i^(l) t_(l,i) for every row t."""
+        fields = tangents.to(self.norm.factor).transpose(0, 1).split(self.pos)
+        at_layer = dict(zip(self.layers, fields, strict=True))
+        moved = torch.zeros_like(fields[0])
+        for layer, (mlp, attention) in enumerate(self.blocks):
+            moved = moved + at_layer.get(layer, 0.0)
+            moved = moved[attention.rows] + attention.push(moved)
+            moved = moved + mlp.push(moved)
+        if len(self.blocks) in at_layer:
+            moved = moved + at_layer[len(self.blocks)][-1:]
+        return self.norm.push(moved)[0]

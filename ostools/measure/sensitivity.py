@@ -1,46 +1,48 @@
-"""Measured sensitivity: the exact Jacobian of the last token with respect to every other.
+"""Measured sensitivity: the Jacobian of the last token with respect to every other, exact or estimated.
 
-Purpose: J_i = d y_n / d v_i^(0), a d_model x d_model matrix for every token i, its operator norm (the one that Theorem 5.1
-bounds) and its Frobenius norm, in up to four linearisations. Cost: d_model backward passes over the prompt, whatever its
-length, and n d_model^2 numbers of memory. The cheaper choice is `path_sum(variant="second-moment")`: a prediction of the
+Purpose: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, its operator norm (the one that Theorem 5.1
+bounds) and its Frobenius norm, in up to four linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
+d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer;
+estimated: some 64 passes, whatever d_model. The cheaper choice is `path_sum(variants="second-moment")`: a prediction of the
 Frobenius norms out of one forward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import pandas as pd
-import psutil
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.errors import InputError
+from ostools.errors import InputError, unknown_name
+from ostools.measure.measuring import LINEARISATIONS, METHODS, Measured, Settings, freezing, measured
 from ostools.measure.precision import full_precision, true_arithmetic
 from ostools.measure.prompts import Progress, as_prompt, checked_names, token_columns
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 
-LINEARISATIONS = ("full", "frozen", "frozen-attention", "frozen-norm")
-
 # Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
 _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
-# Running from embeddings may round otherwise than running from tokens; freezing changes no value at all.
-_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}
-_FROZEN_ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity(Result):
-    """Measured norms: one row is one token under one linearisation.
+    """Measured norms: one row is one token at one layer under one linearisation.
 
-    Columns: position, token_id, token, linearisation (full | frozen | frozen-attention | frozen-norm), method ("exact"),
-    operator_norm, frobenius_norm; both are pure numbers, change of y_n per change of v_i^(0).
+    Columns: position, token_id, token, linearisation (full | frozen | frozen-attention | frozen-norm), layer (l of v_i^(l):
+    0 the embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower,
+    operator_upper, frobenius_norm, frobenius_lower, frobenius_upper; pure numbers, change of y_n per change of v_i^(l).
+
+    Exact rows have both limits equal to the norm. An estimate's Frobenius norm has a confidence interval a token, and its
+    operator norm a bracket: `operator_lower` is a true lower bound and stands as `operator_norm` too, `operator_upper` holds
+    at the confidence of the run. `provenance.parameters["runs"]` says how each linearisation was computed and checked.
     """
 
     def plot(self):
@@ -54,40 +56,56 @@ def sensitivity(
     prompt: str | Prompt,
     *,
     linearisations: Sequence[str] = ("full", "frozen"),
+    layers: Literal["all"] | Iterable[int] = (0,),
+    method: str = "auto",
+    relative_error: float = 0.1,
+    confidence: float = 0.95,
+    max_memory: int | None = None,
+    seed: int = 0,
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(0) for every token i of the prompt, n its last token.
+    """||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l) for every token i of the prompt, n its last token.
 
     v_i^(0) is the embedded token (after Gemma's scaling, before any block), y_n the last token's residual stream after the
-    final norm: the quantity of Theorem 5.1 (arXiv 2406.04267). Exact, by reverse-mode differentiation, in float32 (in
-    float64 throughout for a float64 model; a 16-bit model is copied to float32).
+    final norm: the quantity of Theorem 5.1 (arXiv 2406.04267). By reverse-mode differentiation, in float32 (in float64
+    throughout for a float64 model; a 16-bit model is copied to float32): the network is linearised once, and matrix products
+    carry the rows; a model, or an edit, that the formulas do not describe goes through autograd.
 
     Args:
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: attention patterns and norm
             scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two.
+        layers: which residual streams, all out of the same passes: 0 ... L, or "all".
+        method: "exact"; "estimate": norms from random cotangents, each with its interval; "auto": exact unless it does not
+            fit or costs over 16 times the passes. The column `method` and the provenance say which.
+        relative_error, confidence, seed: of an estimate: it stops when every Frobenius interval is that narrow.
+        max_memory: bytes that the run may take beside the model; what is free by default.
         progress: called as progress(done, total) after each block of rows.
 
     Checked on every run, and refused with `InputError` where it fails: the pass from embeddings and every frozen pass give
-    the logits of the plain pass; every number is finite; the Jacobian fits into memory. Active edits are respected.
-    Source: THEORY section 2.
+    the logits of the plain pass; the Jacobian agrees with finite differences of the network; every number is finite; the
+    forecast fits into the memory. Active edits are respected. Source: THEORY section 2.
     """
     names = checked_names("linearisation", linearisations, LINEARISATIONS)
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
     if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
         raise InputError(
             "sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first"
         )
+    chosen = _checked_layers(model, layers)
     tokens = as_prompt(model, prompt)
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), linearisations=names)
+    settings = Settings(method, relative_error, confidence, max_memory, seed)
+    parameters: dict[str, Any] = {"linearisations": names, "layers": chosen, **asdict(settings)}
+    runs: dict[str, Any] = {}
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **parameters, runs=runs)
     work = full_precision(model, "sensitivity")
     ids = tokens.ids.to(next(work.parameters()).device)
-    with torch.inference_mode(False), torch.enable_grad(), true_arithmetic(work):
-        embedded, plain = _checked_embedding(work, ids)
-        _refuse_if_too_large(work, embedded)
-        tables = []
+    tables = []
+    with torch.inference_mode(False), true_arithmetic(work):
         for index, name in enumerate(names):
-            report = _part(progress, index, len(names))
-            norms = _jacobian_norms(work, ids, embedded, plain, name, report)
-            tables.append(_table(tokens, name, *norms))
+            found = measured(work, ids, name, chosen, settings, _part(progress, index, len(names)))
+            runs[name] = found.account
+            tables.extend(_tables(tokens, name, chosen, found))
     return Sensitivity(pd.concat(tables, ignore_index=True), provenance)
 
 
@@ -98,13 +116,13 @@ def jacobian(
     freeze: AbstractContextManager[None] | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, "pos d_out d_model"]:
-    """J_i = d y_n / d v_i^(0) for every position i; row k of J_i is the gradient of component k of y_n.
+    """J_i = d y_n / d v_i^(0) for every position i by autograd; row k of J_i is the gradient of component k of y_n.
 
-    One graph over `rows` copies of the prompt, walked backwards d_model / rows times; copy b carries the cotangent e_{k+b},
-    so that a pass yields `rows` rows of every J_i. `freeze` is entered for the forward pass only. In the model's own dtype;
-    refused in 16 bits, where it would be off by percents.
+    The generic route and the oracle of the faster one: one graph over `rows` copies of the prompt, walked backwards
+    d_model / rows times; copy b carries the cotangent e_{k+b}, so that a pass yields `rows` rows of every J_i. `freeze` is
+    entered for the forward pass only. In the model's own dtype; refused in 16 bits, where it would be off by percents.
     """
-    if embedded.dtype not in _ROUNDING:
+    if embedded.dtype not in (torch.float32, torch.float64):
         raise InputError(f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model")
     d_model = embedded.shape[-1]
     rows = min(_ROWS.get(embedded.device.type, 4), d_model)
@@ -124,62 +142,16 @@ def jacobian(
     return torch.cat(blocks, dim=1)
 
 
-def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:
-    """The context in which a forward pass has that linearisation."""
-    if linearisation == "full":
-        return nullcontext()
-    return hooks.frozen(model, attention=linearisation != "frozen-norm", norms=linearisation != "frozen-attention")
-
-
-def _checked_embedding(
-    model: TransformerBridge, ids: Int[Tensor, " pos"]
-) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "1 pos d_vocab"]]:
-    """v^(0) of the prompt and the plain pass's logits, after proving that the network run from v^(0) gives the same."""
-    with torch.no_grad():
-        embedded = model.input_to_embed(ids[None])[0].detach()
-        plain, from_embedding = model(ids[None]), model(embedded, start_at_layer=0)
-    _require_same_logits(plain, from_embedding, "the forward pass from embeddings", _ROUNDING)
-    return embedded[0], plain
-
-
-def _require_same_logits(expected: Tensor, found: Tensor, what: str, rounding: Mapping[torch.dtype, float]) -> None:
-    if not bool(torch.isfinite(expected).all()):
-        raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
-    difference = float((expected - found).abs().max() / expected.abs().max())
-    if not difference <= rounding[expected.dtype]:
-        raise InputError(
-            f"{what} changed the logits by {difference:.2g} of their size; its Jacobian would mean nothing"
-        )
-
-
-def _refuse_if_too_large(model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]) -> None:
-    """Every J_i twice (the blocks and their join), and the graph: about four matrices a head and layer, ten vectors a token."""
-    pos, d_model = embedded.shape
-    rows, cfg = min(_ROWS.get(embedded.device.type, 4), d_model), model.cfg
-    graph = rows * pos * cfg.n_layers * (4 * cfg.n_heads * pos + 10 * d_model + 4 * int(cfg.d_mlp or 4 * d_model))
-    needed = (2 * pos * d_model**2 + graph) * embedded.element_size()
-    free = torch.cuda.mem_get_info()[0] if embedded.is_cuda else psutil.virtual_memory().available
-    if needed > 0.8 * free:
-        raise InputError(
-            f"the Jacobians of {pos} tokens at d_model {d_model} need about {needed / 2**30:.1f} GiB, "
-            f"{free / 2**30:.1f} GiB are free; shorten the prompt, or predict with path_sum(variants=['second-moment'])"
-        )
-
-
-def _jacobian_norms(
-    model: TransformerBridge,
-    ids: Int[Tensor, " pos"],
-    embedded: Float[Tensor, "pos d_model"],
-    plain: Float[Tensor, "1 pos d_vocab"],
-    linearisation: str,
-    progress: Progress | None,
-) -> tuple[Float[Tensor, " pos"], Float[Tensor, " pos"]]:
-    with torch.no_grad(), freezing(model, linearisation):
-        _require_same_logits(plain, model(ids[None]), f"the {linearisation} forward pass", _FROZEN_ROUNDING)
-    jacobians = jacobian(model, embedded, freeze=freezing(model, linearisation), progress=progress)
-    if not bool(torch.isfinite(jacobians).all()):
-        raise InputError(f"the {linearisation} Jacobian is not finite on this prompt")
-    return torch.linalg.matrix_norm(jacobians, ord=2), torch.linalg.matrix_norm(jacobians, ord="fro")
+def _checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
+    """The layers in order: 0 is the embedding, L = n_layers what the last block leaves."""
+    last = int(model.cfg.n_layers)
+    if layers == "all":
+        return tuple(range(last + 1))
+    found = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    wrong = [layer for layer in found if type(layer) is not int or not 0 <= layer <= last]
+    if wrong or not found:
+        raise InputError(f"layers: expected 'all' or numbers out of 0..{last}, found {wrong or 'none'}")
+    return tuple(sorted({layer for layer in found if isinstance(layer, int)}))
 
 
 def _part(progress: Progress | None, index: int, parts: int) -> Progress | None:
@@ -189,12 +161,19 @@ def _part(progress: Progress | None, index: int, parts: int) -> Progress | None:
     return lambda done, total: progress(index * total + done, parts * total)
 
 
-def _table(
-    tokens: Prompt, linearisation: str, operator: Float[Tensor, " pos"], frobenius: Float[Tensor, " pos"]
-) -> pd.DataFrame:
-    return token_columns(tokens).assign(
-        linearisation=linearisation,
-        method="exact",
-        operator_norm=operator.cpu().double().numpy(),
-        frobenius_norm=frobenius.cpu().double().numpy(),
-    )
+def _tables(tokens: Prompt, linearisation: str, layers: Sequence[int], found: Measured) -> list[pd.DataFrame]:
+    """One table a layer; the measured places are the tokens of each layer, layer by layer."""
+    pos = len(tokens.ids)
+    norms = {name: getattr(found, name).view(-1, pos) for name in Measured.NORMS}
+    return [
+        token_columns(tokens).assign(
+            linearisation=linearisation,
+            layer=layer,
+            method=found.method,
+            **{name: values[row].numpy() for name, values in norms.items()},
+        )
+        for row, layer in enumerate(layers)
+    ]
+
+
+__all__ = ["LINEARISATIONS", "Sensitivity", "freezing", "jacobian", "sensitivity"]

@@ -129,7 +129,8 @@ def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Fam
 def test_columns_and_rows_are_as_promised() -> None:
     model = tiny_model("gemma")
     result: Any = ost.sensitivity(model, "ab 12", linearisations=("frozen", "full", "frozen"))
-    columns = ["position", "token_id", "token", "linearisation", "method", "operator_norm", "frobenius_norm"]
+    columns = ["position", "token_id", "token", "linearisation", "layer", "method"]
+    columns += [f"{norm}_{end}" for norm in ("operator", "frobenius") for end in ("norm", "lower", "upper")]
     assert list(result.frame.columns) == columns
     ids = ost.encode(model, "ab 12").ids.tolist()
     assert result.frame["token_id"].tolist() == ids * 2
@@ -200,7 +201,7 @@ def test_refusals() -> None:
 def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a freeze that also moves the values."""
     model = tiny_model("gemma")
-    module = importlib.import_module("ostools.measure.sensitivity")  # the package's attribute is the function
+    module = importlib.import_module("ostools.measure.measuring")
     monkeypatch.setattr(module, "freezing", lambda model, _: hooks.scale_scores(model, 1.5))
     with pytest.raises(ost.InputError, match="frozen forward pass changed the logits"):
         ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])

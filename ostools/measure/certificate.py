@@ -1,0 +1,117 @@
+"""The check that comes with every measured Jacobian: the network itself, moved a little, moves as J says.
+
+    (y_n(v + h u e_i) - y_n(v - h u e_i)) / 2h  =  J_i u + O(h^2)
+
+for a few random positions i and directions u, with patterns and norm scales imposed where the linearisation holds them. No
+derivative is taken, so that an error in the formulas, in autograd or in a hook's gradient cannot hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.errors import InputError
+
+PAIRS = 3
+"""Random (position, direction) pairs of one certificate."""
+# Steps relative to |v_i|: the one whose truncation and rounding are smallest together is taken.
+_STEPS = {torch.float32: (3e-2, 1e-2, 3e-3), torch.float64: (1e-3, 1e-4, 1e-5)}
+# What a derivative may be off beside that: float32 Jacobians agree with float64 ones to 1e-4.
+_TOLERANCE = {torch.float32: 5e-3, torch.float64: 1e-5}
+# Rounding of y_n over its size, what a difference of two of them starts from.
+_NOISE = {torch.float32: 2e-6, torch.float64: 1e-14}
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """`error`: the largest |finite difference - J u| / |J u| among the `informative` of the `pairs` tried.
+
+    A pair says something where rounding and truncation leave an error bar below a tenth of J u; in float32 a token that
+    hardly matters, or a network at the edge of a step, may not.
+    """
+
+    error: float
+    informative: int
+    pairs: int
+
+
+def certify(
+    model: TransformerBridge,
+    embedded: Float[Tensor, "pos d_model"],
+    linearisation: str,
+    product: Callable[[int, Float[Tensor, " d_model"]], Float[Tensor, " d_model"]],
+) -> Certificate:
+    """Compare `product(i, u)` = J_i u with finite differences; raises `InputError` where they differ.
+
+    The last token is always among the positions. Cost: 6 forward passes a pair.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    pos, d_model = embedded.shape
+    positions = [pos - 1, *torch.randint(pos, (PAIRS - 1,), generator=generator).tolist()]
+    errors = []
+    for position in positions:
+        direction = torch.randn(d_model, generator=generator, dtype=torch.float64).to(embedded)
+        direction = direction / direction.norm()
+        expected = product(position, direction).double()
+        found, bar = _difference(model, embedded, linearisation, position, direction)
+        error, size = float((found - expected).norm()), float(expected.norm())
+        if not error <= 4 * bar + _TOLERANCE[embedded.dtype] * size:
+            raise InputError(
+                f"the {linearisation} Jacobian at position {position} failed its check: moving the token by a small step "
+                f"moves y_n by {float(found.norm()):.4g} a unit, J says {size:.4g}, and they differ by {error:.2g} "
+                f"(error bar {bar:.2g}); its norms are not to be trusted"
+            )
+        if bar < 0.1 * size:
+            errors.append(error / size)
+    return Certificate(max(errors, default=float("nan")), len(errors), len(positions))
+
+
+def _difference(
+    model: TransformerBridge,
+    embedded: Float[Tensor, "pos d_model"],
+    linearisation: str,
+    position: int,
+    direction: Float[Tensor, " d_model"],
+) -> tuple[Float[Tensor, " d_model"], float]:
+    """The best central difference over the steps, extrapolated from two neighbours, and its error bar."""
+    size = float(embedded[position].norm()) or 1.0
+    steps = [step * size for step in _STEPS[embedded.dtype]]
+    moved = embedded.expand(2 * len(steps), *embedded.shape).clone()
+    for index, step in enumerate(steps):
+        moved[2 * index, position] += step * direction
+        moved[2 * index + 1, position] -= step * direction
+    values = _last_tokens(model, embedded, moved, linearisation).double()
+    # The steps that were taken, after rounding of v + h u.
+    taken = ((moved[0::2, position] - moved[1::2, position]).double() @ direction.double())[:, None]
+    slopes = (values[0::2] - values[1::2]) / taken
+    noise = _NOISE[embedded.dtype] * float(values.norm(dim=-1).max())
+    best, bar = slopes[-1], float("inf")
+    for wide, narrow, step in zip(slopes, slopes[1:], steps[1:], strict=False):
+        this = float((wide - narrow).norm()) + 2 * noise / step
+        if this < bar:
+            best, bar = narrow, this
+    return best, bar
+
+
+def _last_tokens(
+    model: TransformerBridge,
+    embedded: Float[Tensor, "pos d_model"],
+    moved: Float[Tensor, "row pos d_model"],
+    linearisation: str,
+) -> Float[Tensor, "row d_model"]:
+    """y_n of every moved prompt; what the linearisation holds is held at the values of the prompt itself."""
+    attention = linearisation in ("frozen", "frozen-attention")
+    norms = linearisation in ("frozen", "frozen-norm")
+    with torch.no_grad(), hooks.held(model, attention, norms), hooks.capture(model, "final_norm") as record:
+        if attention or norms:
+            model(embedded[None], start_at_layer=0, logits_to_keep=1)
+        model(moved, start_at_layer=0, logits_to_keep=1)
+    return record["final_norm"][:, -1]

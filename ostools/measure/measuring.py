@@ -1,0 +1,204 @@
+"""One linearisation of one prompt, from the choice of the route to the certificate of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.errors import InputError
+from ostools.measure import exact
+from ostools.measure.certificate import certify
+from ostools.measure.cost import choose_method
+from ostools.measure.estimate import estimate_norms
+from ostools.measure.linear import Linearised
+from ostools.measure.memory import Plan, available_memory, plan
+from ostools.measure.prompts import Progress
+from ostools.measure.routes import AutogradRoute, InBlocks, Route
+
+LINEARISATIONS = ("full", "frozen", "frozen-attention", "frozen-norm")
+METHODS = ("auto", "exact", "estimate")
+
+# Running from embeddings may round otherwise than running from tokens; freezing changes no value at all.
+_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}
+_FROZEN_ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+PerPlace = Float[Tensor, " place"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the caller of `sensitivity` asked for; `max_memory` None means what is free."""
+
+    method: str
+    relative_error: float
+    confidence: float
+    max_memory: int | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Norms at every place, float64 on the CPU, and `account`: how they were computed and checked."""
+
+    NORMS: ClassVar[tuple[str, ...]] = (
+        "operator_norm",
+        "operator_lower",
+        "operator_upper",
+        "frobenius_norm",
+        "frobenius_lower",
+        "frobenius_upper",
+    )
+
+    operator_norm: PerPlace
+    operator_lower: PerPlace
+    operator_upper: PerPlace
+    frobenius_norm: PerPlace
+    frobenius_lower: PerPlace
+    frobenius_upper: PerPlace
+    method: str
+    account: Mapping[str, Any]
+
+
+def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:
+    """The context in which a forward pass has that linearisation."""
+    if linearisation == "full":
+        return nullcontext()
+    return hooks.frozen(model, attention=linearisation != "frozen-norm", norms=linearisation != "frozen-attention")
+
+
+def measured(
+    model: TransformerBridge,
+    ids: Int[Tensor, " pos"],
+    linearisation: str,
+    layers: Sequence[int],
+    settings: Settings,
+    progress: Progress | None,
+) -> Measured:
+    """The norms of d y_n / d v_i^(l) at every layer l of `layers` and token i."""
+    embedded = _checked_embedding(model, ids, linearisation)
+    live = linearisation in ("full", "frozen-norm")
+    limit = available_memory(embedded.device) if settings.max_memory is None else settings.max_memory
+    d_model = embedded.shape[-1]
+    fastest = plan(model, len(ids), len(layers), live=live, max_memory=1 << 62)
+    choice = choose_method(d_model, exact_bytes=fastest.peak, available_bytes=limit)
+    method = choice.method if settings.method == "auto" else settings.method
+    kept = None if method == "exact" else d_model // 2
+    way = plan(model, len(ids), len(layers), live=live, max_memory=limit, rows=kept)
+    try:
+        route: Route = Linearised(model, ids, linearisation, layers)
+        how = "analytic"
+    except InputError:  # another architecture, an edit that no formula knows: autograd measures whatever runs
+        way = plan(model, len(ids), len(layers), live=live, max_memory=limit, rows=kept, by_autograd=True)
+        route = AutogradRoute(
+            model, embedded, freeze=freezing(model, linearisation), rows=way.chunk, layers=tuple(layers)
+        )
+        how = "autograd"
+    account = {"route": how, "plan": str(way), "reason": choice.reason if settings.method == "auto" else "as asked"}
+    run = _exact if method == "exact" else _estimate
+    return run(model, embedded, linearisation, layers, InBlocks(route, way.chunk), way, settings, account, progress)
+
+
+def _exact(
+    model: TransformerBridge,
+    embedded: Float[Tensor, "pos d_model"],
+    linearisation: str,
+    layers: Sequence[int],
+    route: Route,
+    way: Plan,
+    settings: Settings,
+    account: dict[str, Any],
+    progress: Progress | None,
+) -> Measured:
+    places = len(embedded) * len(layers)
+    with exact.jacobians(route, places, embedded, way.chunk, way.on_disk, progress) as rows:
+        norms = exact.norms(rows, embedded.device)
+        _require_sound(norms.frobenius, linearisation)
+        if layers[0] == 0:
+            product = exact.product(rows)
+            account["certificate"] = asdict(certify(model, embedded, linearisation, product))
+    operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
+    return Measured(operator, operator, operator, frobenius, frobenius, frobenius, "exact", account)
+
+
+def _estimate(
+    model: TransformerBridge,
+    embedded: Float[Tensor, "pos d_model"],
+    linearisation: str,
+    layers: Sequence[int],
+    route: Route,
+    way: Plan,
+    settings: Settings,
+    account: dict[str, Any],
+    progress: Progress | None,
+) -> Measured:
+    generator = torch.Generator().manual_seed(settings.seed)
+    found = estimate_norms(
+        route,
+        embedded.shape[-1],
+        relative_error=settings.relative_error,
+        confidence=settings.confidence,
+        generator=generator,
+    )
+    _require_sound(found.frobenius, linearisation)
+
+    def product(place: int, direction: Float[Tensor, " d_model"]) -> Float[Tensor, " d_out"]:
+        tangents = direction.new_zeros(1, len(embedded) * len(layers), len(direction))
+        tangents[0, place] = direction
+        return route.push(tangents)[0]
+
+    if layers[0] == 0:
+        account["certificate"] = asdict(certify(model, embedded, linearisation, product))
+    account |= {"passes": found.passes, "relative_error_reached": found.relative_error}
+    if progress is not None:
+        progress(1, 1)
+    return Measured(
+        operator_norm=found.operator_lower,
+        operator_lower=found.operator_lower,
+        operator_upper=found.operator_upper,
+        frobenius_norm=found.frobenius,
+        frobenius_lower=found.frobenius_lower,
+        frobenius_upper=found.frobenius_upper,
+        method="estimate",
+        account=account,
+    )
+
+
+def _checked_embedding(
+    model: TransformerBridge, ids: Int[Tensor, " pos"], linearisation: str
+) -> Float[Tensor, "pos d_model"]:
+    """v^(0) of the prompt, after proving that the pass from v^(0), and the frozen pass, give the plain pass's logits."""
+    with torch.no_grad():
+        embedded = model.input_to_embed(ids[None])[0].detach()
+        plain, from_embedding = model(ids[None]), model(embedded, start_at_layer=0)
+        with freezing(model, linearisation):
+            held = model(ids[None])
+    _require_same_logits(plain, from_embedding, "the forward pass from embeddings", _ROUNDING)
+    _require_same_logits(plain, held, f"the {linearisation} forward pass", _FROZEN_ROUNDING)
+    return embedded[0]
+
+
+def _require_same_logits(expected: Tensor, found: Tensor, what: str, rounding: Mapping[torch.dtype, float]) -> None:
+    if not bool(torch.isfinite(expected).all()):
+        raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
+    difference = float((expected - found).abs().max() / expected.abs().max())
+    if not difference <= rounding[expected.dtype]:
+        raise InputError(
+            f"{what} changed the logits by {difference:.2g} of their size; its Jacobian would mean nothing"
+        )
+
+
+def _require_sound(frobenius: PerPlace, linearisation: str) -> None:
+    if not bool(torch.isfinite(frobenius).all()):
+        raise InputError(f"the {linearisation} Jacobian is not finite on this prompt")
+    if not bool((frobenius > 0).any()):
+        raise InputError(
+            f"the {linearisation} Jacobian is 0 at every token: nothing reaches y_n, not even the last token"
+        )

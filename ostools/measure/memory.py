@@ -1,0 +1,131 @@
+"""What a measurement will need in memory: forecast before it runs, and fitted to what there is.
+
+Too large a run takes smaller blocks of cotangents first, then puts the Jacobians' rows into a file, then is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.errors import InputError
+from ostools.measure.exact import NORM_BUDGET
+from ostools.measure.forward import KEPT, site_bytes
+from ostools.measure.linear import strip_bounds
+
+# Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
+_BLOCK = {"cpu": 2048, "cuda": 1 << 16}
+_SMALLEST = {"cpu": 4, "cuda": 16}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run will go, and its forecast in bytes on top of the loaded model.
+
+    `chunk` cotangents go through at a time. `reading`: while the blocks are read; `kept`: of what is read; `work`: of a block
+    of cotangents; `rows`: of the products that are kept, in a file if `on_disk`; `norms`: of taking their norms.
+    """
+
+    chunk: int
+    on_disk: bool
+    reading: int
+    kept: int
+    work: int
+    rows: int
+    norms: int
+
+    @property
+    def peak(self) -> int:
+        """The blocks are read, then applied, then the norms are taken; rows in a file do not count."""
+        rows = 0 if self.on_disk else self.rows
+        return max(self.reading, self.kept + rows + max(self.work, self.norms))
+
+    def __str__(self) -> str:
+        where = f" and {self.rows / 2**30:.2f} GiB in a temporary file" if self.on_disk else ""
+        return f"{self.peak / 2**30:.2f} GiB of memory{where}, {self.chunk} rows at a time"
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that are free on the device now."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+
+
+def plan(
+    model: TransformerBridge,
+    pos: int,
+    layers: int,
+    *,
+    live: bool,
+    max_memory: int,
+    rows: int | None = None,
+    by_autograd: bool = False,
+) -> Plan:
+    """The fastest way through a prompt of `pos` tokens, measured at `layers` layers, within `max_memory` bytes.
+
+    Args:
+        live: the scores are differentiated too (`full`, `frozen-norm`).
+        rows: how many products are kept; None for the exact Jacobians, all d_model of them, which a file can hold.
+        by_autograd: the generic route, whose graph holds `chunk` copies of the prompt.
+
+    Raises `InputError` where not even one row at a time fits.
+    """
+    device, d_model = next(model.parameters()).device, int(model.cfg.d_model)
+    largest = min(d_model, max(_SMALLEST.get(device.type, 4), _BLOCK.get(device.type, 2048) // pos))
+    forecast = None
+    for on_disk in (False, True) if rows is None else (False,):
+        chunk = largest
+        while chunk >= 1:
+            forecast = _forecast(model, pos, layers, live, rows or d_model, chunk, on_disk, by_autograd)
+            if forecast.peak <= max_memory:
+                return forecast
+            chunk //= 2
+    assert forecast is not None
+    raise InputError(
+        f"{pos} tokens at d_model {d_model} need {forecast.peak / 2**30:.2f} GiB at least, {max_memory / 2**30:.2f} GiB are "
+        f"allowed: shorten the prompt, raise max_memory, or predict with path_sum(variants=['second-moment'])"
+    )
+
+
+def _forecast(
+    model: TransformerBridge,
+    pos: int,
+    layers: int,
+    live: bool,
+    rows: int,
+    chunk: int,
+    on_disk: bool,
+    by_autograd: bool,
+) -> Plan:
+    """Counted in numbers, from the shapes that the routes allocate; times the size of one in the end."""
+    cfg, element = model.cfg, next(model.parameters()).element_size()
+    d_model, heads, n_layers = int(cfg.d_model), int(cfg.n_heads), int(cfg.n_layers)
+    d_mlp = int(cfg.d_mlp or 4 * d_model)
+    gated = 2 if "mlp_up" in hooks.available_sites(model) else 1
+    head_vectors = pos * heads * int(cfg.d_head)
+    bounds = strip_bounds(pos)
+    square = heads * sum((stop - start) * stop for start, stop in bounds)
+    block = (2 if live else 1) * square + pos * (gated * d_mlp + 4 * d_model) + (5 * head_vectors if live else 0)
+    kept = (n_layers - 1) * block
+    # One block as it is read: scores, pattern and what is compared with them.
+    reading = kept + 6 * heads * pos**2 + pos * (6 * d_mlp + 12 * d_model)
+    strip = heads * max((stop - start) * stop for start, stop in bounds) if live else 0
+    work = chunk * (2 * strip + pos * (5 * d_model + 2 * d_mlp) + (6 if live else 3) * head_vectors)
+    if by_autograd:
+        # The graph: about four squares a head and layer, ten vectors a token, and the slopes of the MLP; read and walked.
+        kept = chunk * pos * n_layers * (4 * heads * pos + 10 * d_model + 4 * d_mlp)
+        reading, work = kept, kept // n_layers
+    places = pos * layers
+    norms = min(3 * places * d_model**2, 3 * NORM_BUDGET // element)
+    return Plan(
+        chunk=chunk,
+        on_disk=on_disk,
+        reading=reading * element + min(site_bytes(model, pos), KEPT),
+        kept=kept * element,
+        work=work * element,
+        rows=places * rows * d_model * element,
+        norms=norms * element,
+    )

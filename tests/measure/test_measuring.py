@@ -1,0 +1,195 @@
+"""How a sensitivity is computed: the route, the layers, the method, the memory; and the check that comes with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.measure import exact, linear, memory
+from ostools.measure.precision import true_arithmetic
+from ostools.measure.sensitivity import LINEARISATIONS
+from ostools.models import Prompt, prompt_from_ids
+from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+
+IDS = [2, 40, 50, 60, 60, 61, 70, 71]
+
+every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
+
+
+def prompt_of(model: TransformerBridge) -> Prompt:
+    return prompt_from_ids(model, IDS)
+
+
+def runs(result: Any) -> Any:
+    return result.provenance.parameters["runs"]
+
+
+def operator(result: Any) -> np.ndarray:
+    return result.frame["operator_norm"].to_numpy()
+
+
+@every_family
+def test_both_routes_give_the_same_norms_and_say_which_they_were(family: Family) -> None:
+    """An edit that no formula knows sends the measurement through autograd; here one that changes nothing."""
+    model = tiny_model(family, seed=3, dtype=torch.float64)
+    fast = ost.sensitivity(model, prompt_of(model), linearisations=LINEARISATIONS, layers="all")
+    point = model.hook_dict["blocks.0.hook_mlp_out"]
+    point.add_hook(lambda tensor, hook: tensor)
+    generic = ost.sensitivity(model, prompt_of(model), linearisations=LINEARISATIONS, layers="all")
+    point.remove_hooks()
+    assert operator(generic) == pytest.approx(operator(fast), rel=1e-9)
+    assert {run["route"] for run in runs(fast).values()} == {"analytic"}
+    assert {run["route"] for run in runs(generic).values()} == {"autograd"}
+
+
+def test_every_layer_out_of_one_set_of_passes() -> None:
+    """Layer 0 is the embedding; at layer L only the last token is left, with the final norm's own Jacobian."""
+    model = tiny_model("gemma2", seed=3, dtype=torch.float64)
+    every: Any = ost.sensitivity(model, prompt_of(model), linearisations=["frozen"], layers="all").frame
+    first = ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])
+    assert sorted(set(every["layer"])) == [0, 1, 2]
+    assert every.loc[every["layer"] == 0, "operator_norm"].to_numpy() == pytest.approx(operator(first), rel=1e-12)
+    with true_arithmetic(model), hooks.capture(model, "final_norm_scale") as record:
+        model(torch.tensor([IDS]))
+    last = every[every["layer"] == 2]
+    assert (last["operator_norm"].to_numpy()[:-1] == 0).all()
+    gain = hooks.norms(model)["ln_final"].gain.abs().max()
+    assert last["operator_norm"].iloc[-1] == pytest.approx(float(gain / record["final_norm_scale"][0, -1]), rel=1e-12)
+
+
+@pytest.mark.parametrize("layers", [[3], [-1], [], "first", [True], 1.5])
+def test_layers_that_are_not_there_are_refused(layers: Any) -> None:
+    model = tiny_model("gemma")
+    with pytest.raises((ost.InputError, TypeError) if isinstance(layers, list) else Exception, match=r"0\.\.2|layers"):
+        ost.sensitivity(model, prompt_of(model), layers=layers)
+
+
+def test_rows_in_a_file_are_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for less than all rows: they go to a file; for less than one block: a refusal with the figures."""
+    for module in (exact, memory):
+        monkeypatch.setattr(module, "NORM_BUDGET", 1 << 17)
+    model = tiny_model("llama", seed=1, dtype=torch.float64, d_model=128, d_head=32)
+    unlimited = ost.sensitivity(model, prompt_of(model))
+    plenty = memory.plan(model, len(IDS), 1, live=True, max_memory=1 << 40)
+    tight = plenty.kept + plenty.rows - 1
+    limited = ost.sensitivity(model, prompt_of(model), max_memory=tight)
+    assert "temporary file" in runs(limited)["full"]["plan"]
+    assert operator(limited) == pytest.approx(operator(unlimited), rel=1e-12)
+    with pytest.raises(ost.InputError, match=r"8 tokens at d_model 128 need .* GiB at least, 0\.00 GiB are allowed"):
+        ost.sensitivity(model, prompt_of(model), max_memory=1000, method="exact")
+
+
+def test_a_plan_takes_smaller_blocks_before_it_takes_a_file() -> None:
+    model = tiny_model("llama", d_model=64, d_head=16, d_mlp=4096)
+    plenty = memory.plan(model, 64, 1, live=True, max_memory=1 << 40)
+    less = memory.plan(model, 64, 1, live=True, max_memory=plenty.peak - plenty.work // 4)
+    assert less.chunk < plenty.chunk
+    assert not less.on_disk
+    assert less.peak < plenty.peak
+
+
+@every_family
+def test_estimates_hold_the_exact_norms(family: Family) -> None:
+    """At a confidence of 1 - 1e-6 a token no interval may miss; the bracket's lower end never."""
+    model = tiny_model(family, seed=5, dtype=torch.float64, d_model=64, d_head=16)
+    exactly: Any = ost.sensitivity(model, prompt_of(model), method="exact", layers=[0, 1]).frame
+    result = ost.sensitivity(model, prompt_of(model), method="estimate", confidence=1 - 1e-6, layers=[0, 1])
+    found: Any = result.frame
+    assert set(found["method"]) == {"estimate"}
+    assert (found["operator_lower"] <= exactly["operator_norm"] * (1 + 1e-9)).all()
+    assert (found["operator_upper"] >= exactly["operator_norm"] * (1 - 1e-9)).all()
+    assert (found["frobenius_lower"] <= exactly["frobenius_norm"] * (1 + 1e-9)).all()
+    assert (found["frobenius_upper"] >= exactly["frobenius_norm"] * (1 - 1e-9)).all()
+    assert runs(result)["full"]["certificate"]["error"] < 1e-5
+
+
+def test_estimates_go_through_autograd_too() -> None:
+    model = tiny_model("llama", seed=5, dtype=torch.float64, d_model=64, d_head=16)
+    settings: Any = {"method": "estimate", "linearisations": ["full"], "layers": [0, 2], "seed": 3}
+    fast = ost.sensitivity(model, prompt_of(model), **settings).frame
+    point = model.hook_dict["blocks.0.hook_mlp_out"]
+    point.add_hook(lambda tensor, hook: tensor)
+    generic = ost.sensitivity(model, prompt_of(model), **settings).frame
+    point.remove_hooks()
+    for column in ("operator_lower", "operator_upper", "frobenius_norm"):
+        assert generic[column].to_numpy() == pytest.approx(fast[column].to_numpy(), rel=1e-7)
+
+
+def test_unknown_method() -> None:
+    with pytest.raises(ost.InputError, match="unknown method 'exactly': did you mean 'exact'"):
+        ost.sensitivity(tiny_model("gemma"), "ab", method="exactly")
+
+
+def test_norms_of_jacobians_are_singular_values() -> None:
+    """Rank one, zero, tiny and huge ones too: nothing overflows in float32."""
+    generator = torch.Generator().manual_seed(0)
+    found = torch.randn(6, 16, 16, generator=generator)
+    found[1] = torch.outer(found[1, 0], found[1, 1])
+    found[2] = 0.0
+    found[3] *= 1e30
+    found[4] *= 1e-30
+    norms = exact.norms(found, found.device)
+    expected = torch.linalg.matrix_norm(found.double(), ord=2)
+    torch.testing.assert_close(norms.operator, expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(norms.frobenius, torch.linalg.matrix_norm(found.double()), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@every_family
+def test_every_run_is_certified_by_finite_differences(family: Family, dtype: torch.dtype) -> None:
+    model = tiny_model(family, seed=3, dtype=dtype)
+    result = ost.sensitivity(model, prompt_of(model), linearisations=LINEARISATIONS)
+    for run in runs(result).values():
+        assert run["certificate"]["informative"] >= 1
+        assert run["certificate"]["error"] < (1e-2 if dtype == torch.float32 else 1e-6)
+
+
+@pytest.mark.parametrize("source", ["embedded", "stories"])
+def test_trained_models_are_certified(source: str) -> None:
+    if source == "stories" and not STORIES.is_dir():
+        pytest.skip("the pretrained model is not here")
+    model = ost.load_model("embedded" if source == "embedded" else str(STORIES), device="cpu")
+    result = ost.sensitivity(model, "Once upon a time there was a cat")
+    for run in runs(result).values():
+        assert run["certificate"]["informative"] >= 1
+        assert run["certificate"]["error"] < 1e-2
+
+
+def _without_projection(self: linear.LinearNorm, x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _without_keys(self: linear.LinearScores, moved: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    at_queries, at_keys = PULL(self, moved)
+    return at_queries, torch.zeros_like(at_keys)
+
+
+PULL = linear.LinearScores.pull
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("plant", ["no projection in a norm", "no key term", "five percent too much"])
+def test_a_wrong_derivative_is_refused(plant: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gemma", seed=3, scale=1.5, dtype=dtype)
+    if plant == "no projection in a norm":
+        monkeypatch.setattr(linear.LinearNorm, "_projected", _without_projection)
+    elif plant == "no key term":
+        monkeypatch.setattr(linear.LinearScores, "pull", _without_keys)
+    else:
+        whole = exact.product
+        monkeypatch.setattr(exact, "product", lambda rows: lambda i, u: 1.05 * whole(rows)(i, u))
+    with pytest.raises(ost.InputError, match="failed its check"):
+        ost.sensitivity(model, prompt_of(model), linearisations=["full"])
+
+
+def test_a_derivative_of_nothing_is_refused() -> None:
+    model = tiny_model("llama")
+    model.ln_final.weight.zero_()
+    with pytest.raises(ost.InputError, match=r"logits|0 at every token"):
+        ost.sensitivity(model, prompt_of(model))
