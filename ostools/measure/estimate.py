@@ -59,7 +59,8 @@ def estimate_norms(
     1. Basis: Q spans the products of c = `directions` Gaussian vectors with sum_i J_i J_i^T / ||J_i||_F^2 (c pulls, c pushes;
     the norms are estimated from the pulls). 2. Q^T J_i, exactly (c pulls). 3. The rest R_i = (I - Q Q^T) J_i from fresh
     Gaussian cotangents, independent of Q: c of them, then as many again as there are, until every token's Frobenius
-    interval is within `relative_error` of its estimate, or doubling would exceed `max_passes` (default d_model / 2).
+    interval is within `relative_error` of its estimate, or doubling would exceed `max_passes` (default: 16 c, and at most
+    d_model / 2).
 
     Looking again must not cost coverage: a look's intervals may miss with half of the level that the looks before it left
     of 1 - confidence (with all of it, at the last that `max_passes` allows). The probability that ANY look misses is at
@@ -70,7 +71,7 @@ def estimate_norms(
     the rest at random); the intervals: `ostools.theory.estimates`.
     """
     directions = default_directions(d_model) if directions is None else directions
-    max_passes = max(d_model // 2, first_passes(directions)) if max_passes is None else max_passes
+    max_passes = default_passes(d_model, directions) if max_passes is None else max_passes
     _check(d_model, relative_error, confidence, max_passes, directions)
     basis = _basis(route, _gaussian(directions, d_model, generator))
     captured = estimates.gram(route.pull(basis)).cpu()
@@ -79,14 +80,16 @@ def estimate_norms(
         cotangents = _gaussian(count, d_model, generator).to(basis.device)
         return route.pull(estimates.complement(cotangents, basis))
 
-    rows, left = fresh(directions), 1.0 - confidence
+    rows, left = [fresh(directions)], 1.0 - confidence
     while True:
-        is_last = 3 * directions + 2 * len(rows) > max_passes
+        drawn = sum(map(len, rows))
+        is_last = 3 * directions + 2 * drawn > max_passes
         level = left if is_last else left / 2
-        found = _norms(captured, estimates.gram(rows).cpu(), level, confidence)
+        found = _norms(captured, estimates.gram(*rows).cpu(), level, confidence)
         if is_last or found.relative_error <= relative_error:
             return found
-        rows, left = torch.cat([rows, fresh(len(rows))]), left - level
+        rows.append(fresh(drawn))
+        left -= level
 
 
 def default_directions(d_model: int) -> int:
@@ -97,6 +100,16 @@ def default_directions(d_model: int) -> int:
 def first_passes(directions: int) -> int:
     """Pulls and pushes up to the first look: the range finder, there and back, Q^T J_i, and as many fresh cotangents."""
     return 4 * directions
+
+
+def default_passes(d_model: int, directions: int) -> int:
+    """The most passes: four times those of the first look, where that is still half of what exact sensitivity takes."""
+    return max(first_passes(directions), min(4 * first_passes(directions), d_model // 2))
+
+
+def most_rows(d_model: int) -> int:
+    """Rows of n d_model numbers that an estimate with the default settings holds at most: the last look's cotangents."""
+    return 8 * default_directions(d_model)
 
 
 def _check(d_model: int, relative_error: float, confidence: float, max_passes: int, directions: int) -> None:
@@ -120,11 +133,13 @@ def _gaussian(rows: int, d_model: int, generator: torch.Generator) -> Float[Tens
 def _basis(route: Route, cotangents: Float[Tensor, "row d_model"]) -> Float[Tensor, "direction d_model"]:
     """Q^T, every token at the same weight; what passed there and back again proves that pull and push are adjoint."""
     pulled = route.pull(cotangents)
-    squares = pulled.double().square().sum((0, 2))
-    weights = torch.where(squares > 0, len(cotangents) / squares, 0.0).to(pulled)
-    pushed = route.push(weights[:, None] * pulled).double()
+    # The squares of small norms would be lost in float32: summed in float64, and divided out in two steps.
+    sizes = torch.linalg.vector_norm(pulled, dim=(0, 2), dtype=torch.float64)
+    inverse = torch.where(sizes > 0, 1.0 / sizes, 0.0)[:, None].to(pulled)
+    pulled = pulled * inverse
+    pushed = route.push(pulled * inverse).double()
     there = cotangents.to(pushed) @ pushed.T
-    back = torch.einsum("ape,p,bpe->ab", pulled, weights, pulled).double()
+    back = torch.einsum("ape,bpe->ab", pulled, pulled).double()
     error, size = float((there - back).abs().max()), float(back.abs().max())
     if not error <= _ADJOINT * size:
         raise InputError(

@@ -46,9 +46,16 @@ def complement(
     return cotangents - (cotangents @ basis.T) @ basis
 
 
-def gram(rows: Float[Tensor, "row pos d_model"]) -> Gram:
-    """G_kl = <row k, row l> at every position, float64; a position at a time, so that no float64 copy of all is made."""
-    return torch.stack([here @ here.T for here in (part.double() for part in rows.unbind(1))])
+def gram(*parts: Float[Tensor, "_ pos d_model"]) -> Gram:
+    """G_kl = <row k, row l> at every position, float64, of the rows of all parts together.
+
+    A position at a time, so that neither a joint nor a float64 copy of all rows is made.
+    """
+    found = []
+    for here in zip(*(part.unbind(1) for part in parts), strict=True):
+        rows = torch.cat(here).double()
+        found.append(rows @ rows.T)
+    return torch.stack(found)
 
 
 def effective_rank(rest: Gram) -> PerToken:

@@ -14,7 +14,7 @@ import ostools as ost
 from ostools.errors import InputError
 from ostools.measure import jacobian
 from ostools.measure.cost import choose_method
-from ostools.measure.estimate import Estimates, default_directions, estimate_norms
+from ostools.measure.estimate import Estimates, default_directions, default_passes, estimate_norms, most_rows
 from ostools.measure.routes import AutogradRoute
 from ostools.measure.sensitivity import LINEARISATIONS, freezing
 from ostools.models import encode
@@ -145,6 +145,9 @@ def test_the_passes_are_counted_and_bounded_and_the_seed_decides() -> None:
     assert route.calls == [4, 4, 4, 4, 4, 8]
     assert found.passes == sum(route.calls) == 28
     assert found.relative_error > 1e-9
+    wide_route = Dense(torch.randn(2, 512, 512, generator=seeded(0)))
+    most = estimate_norms(wide_route, 512, relative_error=1e-9, generator=seeded(3))
+    assert most.passes - 3 * default_directions(512) == most_rows(512)
     again = estimate_norms(Dense(jacobians), 48, directions=4, relative_error=1e-9, max_passes=30, generator=seeded(3))
     torch.testing.assert_close(found.frobenius, again.frobenius, rtol=0, atol=0)
     wide = estimate_norms(Dense(jacobians), 48, directions=4, relative_error=10.0, generator=seeded(3))
@@ -173,6 +176,17 @@ def test_a_token_that_does_not_reach_the_last_has_norms_zero() -> None:
     nothing = estimate_norms(Dense(torch.zeros(3, 48, 48)), 48, directions=4, generator=seeded(0))
     assert nothing.relative_error == 0.0
     assert nothing.operator_upper.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_norms_over_many_orders_of_magnitude_do_not_overflow_float32() -> None:
+    jacobians = low_rank()
+    scale = torch.tensor([1e-25, 1e-15, 1e-5, 1.0, 1e10, 1e15], dtype=torch.float64)[:, None, None]
+    jacobians = jacobians / torch.linalg.matrix_norm(jacobians, keepdim=True)
+    small = estimate_norms(Dense(jacobians), 48, directions=4, generator=seeded(0))
+    found = estimate_norms(Dense((scale * jacobians).float()), 48, directions=4, generator=seeded(0))
+    for name in ("frobenius", "frobenius_upper", "operator_lower", "operator_upper"):
+        expected = getattr(small, name) * scale[:, 0, 0]
+        torch.testing.assert_close(getattr(found, name), expected, rtol=1e-4, atol=0)
 
 
 class Twisted(Dense):
@@ -209,13 +223,14 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, float], message
 
 def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
     room = {"exact_bytes": 1 << 30, "available_bytes": 1 << 33}
-    assert [choose_method(d, **room).method for d in (64, 768, 1024, 2048)] == ["exact"] * 3 + ["estimate"]
-    assert choose_method(2048, **room).reason == "64 passes at first in place of 2048"
-    assert choose_method(2048, directions=32, **room).method == "exact"
-    tight = choose_method(64, exact_bytes=1 << 33, available_bytes=1 << 30)
+    assert [choose_method(d, exact_fits=True).method for d in (64, 768, 1024, 2048)] == ["exact"] * 3 + ["estimate"]
+    assert choose_method(2048, exact_fits=True).reason == "64 passes at first in place of 2048"
+    assert choose_method(2048, directions=32, exact_fits=True).method == "exact"
+    tight = choose_method(64, exact_fits=False)
     assert tight.method == "estimate"
-    assert tight.reason == "the exact Jacobians need 8.0 GiB, 1.0 GiB are free"
+    assert tight.reason == "the exact Jacobians do not fit into the memory"
     assert [default_directions(d) for d in (64, 128, 2048, 4096, 8192)] == [8, 16, 16, 32, 32]
+    assert [default_passes(d, default_directions(d)) for d in (64, 256, 512, 2048)] == [32, 128, 256, 256]
 
 
 def test_estimates_are_float64_whatever_the_model_is() -> None:

@@ -54,6 +54,7 @@ def test_gram_is_that_of_the_rows_of_each_position() -> None:
     for position in range(5):
         here = rows[:, position].double()
         torch.testing.assert_close(found[position], here @ here.T)
+    torch.testing.assert_close(gram(rows[:1], rows[1:]), found)
 
 
 def test_basis_is_orthonormal_and_spans_the_sketch_and_the_complement_is_orthogonal_to_it() -> None:
