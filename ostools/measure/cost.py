@@ -19,16 +19,15 @@ class Choice:
     reason: str
 
 
-def choose_method(d_model: int, *, exact_bytes: int, available_bytes: int, directions: int | None = None) -> Choice:
+def choose_method(d_model: int, *, exact_fits: bool, directions: int | None = None) -> Choice:
     """Exact, unless it does not fit into memory or takes more than 16 times the passes that the estimate needs.
 
     Passes: d_model against four for every direction of the basis, both times the same pass; with the default directions the
-    line runs at d_model 1024. `exact_bytes`: the forecast of the exact run, `available_bytes`: what it may use.
+    line runs at d_model 1024. `exact_fits`: the exact run has a plan within the memory, its rows in a file if need be.
     """
     passes = first_passes(default_directions(d_model) if directions is None else directions)
-    if exact_bytes > available_bytes:
-        found = f"{exact_bytes / 2**30:.1f} GiB, {available_bytes / 2**30:.1f} GiB are free"
-        return Choice("estimate", f"the exact Jacobians need {found}")
+    if not exact_fits:
+        return Choice("estimate", "the exact Jacobians do not fit into the memory")
     if d_model > _WORTH * passes:
         return Choice("estimate", f"{passes} passes at first in place of {d_model}")
     return Choice("exact", f"{d_model} passes are at most {_WORTH} times the estimate's {passes}")

@@ -17,9 +17,9 @@ from ostools.errors import InputError
 from ostools.measure import exact
 from ostools.measure.certificate import certify
 from ostools.measure.cost import choose_method
-from ostools.measure.estimate import estimate_norms
+from ostools.measure.estimate import estimate_norms, most_rows
 from ostools.measure.linear import Linearised
-from ostools.measure.memory import Plan, available_memory, plan
+from ostools.measure.memory import Plan, available_memory, fits, plan
 from ostools.measure.prompts import Progress
 from ostools.measure.routes import AutogradRoute, InBlocks, Route
 
@@ -87,10 +87,11 @@ def measured(
     live = linearisation in ("full", "frozen-norm")
     limit = available_memory(embedded.device) if settings.max_memory is None else settings.max_memory
     d_model = embedded.shape[-1]
-    fastest = plan(model, len(ids), len(layers), live=live, max_memory=1 << 62)
-    choice = choose_method(d_model, exact_bytes=fastest.peak, available_bytes=limit)
-    method = choice.method if settings.method == "auto" else settings.method
-    kept = None if method == "exact" else d_model // 2
+    method, reason = settings.method, "as asked"
+    if method == "auto":
+        choice = choose_method(d_model, exact_fits=fits(model, len(ids), len(layers), live=live, max_memory=limit))
+        method, reason = choice.method, choice.reason
+    kept = None if method == "exact" else most_rows(d_model)
     way = plan(model, len(ids), len(layers), live=live, max_memory=limit, rows=kept)
     try:
         route: Route = Linearised(model, ids, linearisation, layers)
@@ -101,7 +102,7 @@ def measured(
             model, embedded, freeze=freezing(model, linearisation), rows=way.chunk, layers=tuple(layers)
         )
         how = "autograd"
-    account = {"route": how, "plan": str(way), "reason": choice.reason if settings.method == "auto" else "as asked"}
+    account = {"route": how, "plan": str(way), "reason": reason}
     run = _exact if method == "exact" else _estimate
     return run(model, embedded, linearisation, layers, InBlocks(route, way.chunk), way, settings, account, progress)
 

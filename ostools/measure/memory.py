@@ -90,6 +90,11 @@ def plan(
     )
 
 
+def fits(model: TransformerBridge, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
+    """Whether the exact run has a plan at all."""
+    return _forecast(model, pos, layers, live, int(model.cfg.d_model), 1, True, False).peak <= max_memory
+
+
 def _forecast(
     model: TransformerBridge,
     pos: int,
