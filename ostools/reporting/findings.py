@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from scipy.stats import spearmanr
 
 from ostools.reporting.collapse_findings import collapse_findings as collapse_findings
@@ -100,16 +101,24 @@ def comparison_findings(result: Comparison) -> list[str]:
 def _below(frame: Frame, row: Mapping[Any, Any]) -> tuple[int, int]:
     """At how many tokens a variant lies below the measured norm that it stands beside, and of how many."""
     same = frame[(frame["norm"] == row["norm"]) & (frame["linearisation"] == row["linearisation"])]
-    measured = same[same["kind"] == "measured"]
-    variant = same[(same["kind"] != "measured") & (same["source"] == row["variant"])]
+    measured = same[same["kind"].isin(("measured", "estimated"))]
+    variant = same[same["source"] == row["variant"]]
     joined = measured.merge(variant, on="position", suffixes=("_measured", "_variant"))
     return int((joined["value_variant"] < joined["value_measured"]).sum()), len(joined)
 
 
+def whether_it_holds(holds: Any) -> str:
+    """Whether a certified bound holds, in a word; an estimate may leave it open."""
+    return "undecided" if pd.isna(holds) else "yes" if holds else "NO"
+
+
 def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
     median, worst = float(row["median_log10_looseness"]), float(row["max_log10_looseness"])
-    if bool(row["holds"]):
+    found = whether_it_holds(row["holds"])
+    if found == "yes":
         holds = f"it holds at all {total} tokens"
+    elif found == "undecided":
+        holds = "the intervals of the estimate do not decide whether it holds"
     else:
         holds = (
             f"IT DOES NOT HOLD, the measured norm is larger at {below} of {total} tokens: a certified bound that fails is a "
@@ -186,7 +195,10 @@ def comparison_summary(result: Comparison) -> list[str]:
     if not certified.empty:
         row = certified.iloc[0].to_dict()
         state = "every certified bound holds at every token"
-        broken = certified[~certified["holds"].astype(bool)]["variant"].tolist()
+        verdicts = certified["holds"].map(whether_it_holds)
+        broken = certified[verdicts == "NO"]["variant"].tolist()
+        if (verdicts == "undecided").any():
+            state = "the intervals of the estimate do not decide whether every certified bound holds"
         if broken:
             state = f"certified bounds that DO NOT HOLD: {', '.join(broken)}"
         said.append(

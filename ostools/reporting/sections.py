@@ -169,7 +169,7 @@ def _sensitivity(found: Measurements) -> dict[str, Any] | None:
 def _looseness(comparison: Comparison) -> Table:
     rows = []
     for row in comparison.summary.to_dict(orient="records"):
-        holds = ("yes" if bool(row["holds"]) else "NO") if row["kind"] == "certified" else "no claim"
+        holds = findings.whether_it_holds(row["holds"]) if row["kind"] == "certified" else "no claim"
         cells = [
             row["variant"],
             KINDS[row["kind"]],

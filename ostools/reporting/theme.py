@@ -12,6 +12,7 @@ from typing import Any
 
 KINDS: dict[str, str] = {
     "measured": "measured",
+    "estimated": "estimated",
     "certified": "certified bound",
     "paper": "paper's form (not certified)",
     "predicted": "predicted",
@@ -20,6 +21,7 @@ KINDS: dict[str, str] = {
 
 DASHES: dict[str, list[float]] = {
     "measured": [1, 0],
+    "estimated": [4, 1.5],
     "certified": [7, 4],
     "paper": [1.5, 3],
     "predicted": [9, 3, 2, 3],
@@ -36,6 +38,7 @@ COLOURS: dict[str, str] = {
     "local": "#178a5b",
     "heads": "#5e8c1f",
     "edge": "#3f8f8f",
+    "windowed(1)": "#b0566f",
     "local-full": "#5878d8",
     "edge-full": "#7a6fd0",
     # the paper's forms

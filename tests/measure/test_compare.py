@@ -22,17 +22,31 @@ def provenance(weight_hash: str = "a", ids: tuple[int, ...] = (1, 2, 3, 4)) -> P
     return Provenance({"weight_hash": weight_hash, "dtype": "float32"}, {}, ids, {})
 
 
-def profile(linearisation: str = "frozen", measured: list[float] = MEASURED, **origin) -> Sensitivity:
+def profile(
+    linearisation: str = "frozen",
+    measured: list[float] = MEASURED,
+    method: str = "exact",
+    width: float = 1.0,
+    layer: int = 0,
+    **origin,
+) -> Sensitivity:
+    """Exact, or estimated with intervals that reach from the value to `width` times it."""
     n = len(measured)
+    operator = np.asarray(measured)
     frame = pd.DataFrame(
         {
             "position": range(n),
             "token_id": range(n),
             "token": list("abcdefgh"[:n]),
             "linearisation": linearisation,
-            "method": "exact",
-            "operator_norm": measured,
-            "frobenius_norm": [2 * value for value in measured],
+            "layer": layer,
+            "method": method,
+            "operator_norm": operator,
+            "operator_lower": operator,
+            "operator_upper": width * operator,
+            "frobenius_norm": 2 * operator,
+            "frobenius_lower": 2 * operator,
+            "frobenius_upper": 2 * width * operator,
         }
     )
     return Sensitivity(frame, provenance(**origin))
@@ -74,6 +88,46 @@ def test_looseness_in_decades_and_rank_correlation() -> None:
 def test_one_position_below_breaks_a_certified_bound() -> None:
     row = only(ost.compare(profile(), path("local", "certified", "operator", [400.0, 10.0, 1.99, 800.0])))
     assert not bool(row["holds"])
+
+
+@pytest.mark.parametrize(("bound", "verdict"), [(4.1, True), (2.0, None), (1.0, None), (0.9, False)])
+def test_an_estimate_decides_what_its_interval_decides(bound: float, verdict: bool | None) -> None:
+    """The interval reaches from the value to 4 times it; the bound is `bound` times the value at one token, above elsewhere."""
+    value = [9 * 4.0, 9 * 1.0, bound * 2.0, 9 * 8.0]
+    measured = profile(method="estimate", width=4.0)
+    row = only(ost.compare(measured, path("local", "certified", "operator", value)))
+    assert row["method"] == "estimate"
+    assert (row["holds"] is pd.NA) if verdict is None else (bool(row["holds"]) is verdict)
+    exact = only(ost.compare(profile(), path("local", "certified", "operator", value)))
+    assert (exact["method"], bool(exact["holds"])) == ("exact", bound >= 1)
+
+
+def test_an_estimate_is_not_shown_as_measured() -> None:
+    bound = path("local", "certified", "operator", [9.0] * 4)
+    frame: Any = ost.compare(profile(method="estimate", width=2.0), bound).frame
+    assert set(frame.loc[frame["source"] == "frozen", "kind"]) == {"estimated"}
+
+
+def test_only_the_embeddings_are_compared() -> None:
+    """A profile of every layer: the rows of layer 0 count, and without them there is nothing to compare."""
+    deeper, embeddings = profile(measured=[100.0] * 4, layer=1), profile()
+    bound = path("local", "certified", "operator", [9.0] * 4)
+    both = Sensitivity(pd.concat([deeper.frame, embeddings.frame], ignore_index=True), embeddings.provenance)
+    assert ost.compare(both, bound).summary.equals(ost.compare(embeddings, bound).summary)
+    with pytest.raises(ost.InputError, match=r"layer 0, which this profile lacks.*layers=\[0\]"):
+        ost.compare(deeper, bound)
+
+
+def test_a_matrix_of_last_positions_is_compared_in_its_last_row() -> None:
+    every = path("local", "certified", "operator", [9.0] * 4)
+    earlier = every.frame.assign(last=2, value=1e-9).iloc[:3]
+    both = PathSum(pd.concat([earlier, every.frame], ignore_index=True), every.provenance)
+    assert ost.compare(profile(), both).summary.equals(ost.compare(profile(), every).summary)
+
+
+def test_windows_of_any_length_have_a_scale() -> None:
+    row = only(ost.compare(profile(), path("windowed(7)", "certified", "operator", [10 * v for v in MEASURED])))
+    assert row["median_log10_looseness"] == pytest.approx(1.0)
 
 
 def test_what_promises_nothing_has_no_verdict() -> None:

@@ -44,9 +44,14 @@ def made_sensitivity(profiles: Mapping[str, Sequence[float]], tokens: Sequence[s
                     "token_id": range(len(operator)),
                     "token": tokens_of(len(operator), tokens),
                     "linearisation": name,
+                    "layer": 0,
                     "method": "exact",
                     "operator_norm": operator,
+                    "operator_lower": operator,
+                    "operator_upper": operator,
                     "frobenius_norm": 2 * operator,
+                    "frobenius_lower": 2 * operator,
+                    "frobenius_upper": 2 * operator,
                 }
             )
         )

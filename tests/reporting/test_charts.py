@@ -66,7 +66,7 @@ def test_the_legend_says_what_kind_of_number_each_line_is() -> None:
 
 
 def test_measured_lines_are_solid_and_each_other_kind_has_its_own_dash() -> None:
-    assert len({tuple(dash) for dash in theme.DASHES.values()}) == len(theme.KINDS) == 4
+    assert len({tuple(dash) for dash in theme.DASHES.values()}) == len(theme.KINDS) == 5
     assert theme.DASHES["measured"][1] == 0
     text = comparison_chart().to_json()
     scale = _find(json.loads(text), "strokeDash")["scale"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ostools.reporting import findings
@@ -182,6 +184,14 @@ def test_a_certified_bound_that_fails_is_shouted() -> None:
     assert "IT DOES NOT HOLD, the measured norm is larger at 1 of 6 tokens" in said
     assert "please report it" in said
     assert "holds at all" not in said
+
+
+def test_a_bound_that_an_estimate_leaves_open_is_neither_held_nor_broken() -> None:
+    made = made_comparison([1.0, 2.0, 3.0], {"local": [10.0, 20.0, 30.0]})
+    table = made.summary.assign(holds=pd.NA)
+    open_still = replace(made, summary=table)
+    assert "do not decide whether it holds" in findings.comparison_findings(open_still)[0]
+    assert "do not decide whether every certified bound holds" in findings.comparison_summary(open_still)[0]
 
 
 def test_a_bound_above_a_token_without_influence_is_infinitely_loose_there() -> None:
