@@ -81,19 +81,18 @@ def profile(measured: Sensitivity, *, norm: Norm | str = "operator") -> Profile:
 
     A shape is named only where both its contrasts exclude zero; prompts of fewer than `theory.profiles.SHORTEST` tokens and
     profiles with exact zeros (tokens out of every window's reach) have none, and their `verdict` says so.
-    Raises `InputError` for an unknown norm and for norms that were not measured (an estimate may have one norm only).
+    Raises `InputError` for an unknown norm, for estimated operator norms (lower bounds) and without rows of layer 0.
     """
-    if not isinstance(measured, Sensitivity):
-        raise InputError(
-            f"profile: expected a Sensitivity, found {type(measured).__name__}: measure one with sensitivity()"
-        )
     if norm not in ("operator", "frobenius"):
         raise unknown_name("norm", norm, ("operator", "frobenius"))
-    rows = of_embeddings(measured)
+    rows: Any = measured.frame[measured.frame["layer"] == 0]
+    if rows.empty:
+        raise InputError(
+            "profile: expected the sensitivity to the embeddings, layer 0; measure with layers=[0] or 'all'"
+        )
+    if norm == "operator" and (rows["method"] == "estimate").any():
+        raise InputError("profile: an estimate knows a lower bound of the operator norms only; use norm='frobenius'")
     values = rows[f"{norm}_norm"].to_numpy(dtype=float)
-    if not np.isfinite(values).all():
-        other = "frobenius" if norm == "operator" else "operator"
-        raise InputError(f"profile: the {norm} norms of this sensitivity are not all known; use norm={other!r}")
     table = rows[["position", "token_id", "token", "linearisation", "method"]].assign(norm=norm, value=values)
     frozen = table.loc[table["linearisation"] == "frozen", "value"].to_numpy()
     parts, summary, shapes = [], [], []
@@ -106,12 +105,6 @@ def profile(measured: Sensitivity, *, norm: Norm | str = "operator") -> Profile:
     return Profile(
         frame, measured.provenance, pd.DataFrame(summary), pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS))
     )
-
-
-def of_embeddings(measured: Sensitivity) -> Any:
-    """The rows of layer 0, where v_i is the embedded token: Theorem 5.1's."""
-    frame = measured.frame
-    return frame[frame["layer"] == 0] if "layer" in frame else frame
 
 
 def _with_shares(group: Any, frozen: np.ndarray) -> Any:

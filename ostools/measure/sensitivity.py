@@ -48,7 +48,8 @@ class Sensitivity(Result):
     def plot(self):
         from ostools.reporting import charts
 
-        return charts.sensitivity_chart(self)
+        several = len(set(self.frame["layer"])) > 1
+        return charts.layers_chart(self) if several else charts.sensitivity_chart(self)
 
 
 def sensitivity(

@@ -32,7 +32,10 @@ from ostools.theory import spectra as theory
 MATRICES = ("pattern", "lazy")
 # Softmax rounds each weight; a row of n of them sums to 1 within a few roundings.
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}
-_AGAINST = ("layer", "matrix", "linearisation", "norm", "rollout_first_share", "measured_first_share", "spearman")
+_AGAINST = (
+    *("layer", "matrix", "linearisation", "norm", "method"),
+    *("rollout_first_share", "measured_first_share", "spearman"),
+)
 _Layers = dict[str, list[Float[Tensor, "query key"]]]
 
 
@@ -52,9 +55,10 @@ class Spectra(Result):
     remainder (1 - mass on the first token, of the last one), observed_rate (remainder / remainder one power before; NaN where
     nothing is left), predicted_rate (the second eigenvalue).
 
-    `against`, empty without a measured profile; one row a layer l below the top, matrix, linearisation and norm:
-    rollout_first_share, the entry of token 1 in the last row of A_{L-1} ... A_l; measured_first_share, its part of the sum
-    of the measured norms of d y_n / d v_i^(l); spearman, the rank correlation of the two profiles over all tokens.
+    `against`, empty without a measured profile; one row a layer l below the top, matrix, linearisation and norm (the operator
+    norm only where it is exact), with the measurement's method: rollout_first_share, the entry of token 1 in the last row
+    of A_{L-1} ... A_l; measured_first_share, its part of the sum of the measured norms of d y_n / d v_i^(l); spearman, the
+    rank correlation of the two profiles over all tokens.
     """
 
     depth: pd.DataFrame
@@ -199,20 +203,20 @@ def _limit(layers: _Layers, powers: int) -> list[dict[str, Any]]:
 
 def _against(layers: _Layers, measured: Sensitivity) -> list[dict[str, Any]]:
     """The last row of the product above each layer beside the measured norms there; above the last block both are trivial."""
-    frame: Any = measured.frame if "layer" in measured.frame else measured.frame.assign(layer=0)
+    frame: Any = measured.frame
     products: Mapping[str, list[Tensor]] = {name: theory.downward_row(layers[name]) for name in MATRICES}
     below = frame[frame["layer"] < len(layers["pattern"])]
     rows = []
     for (layer, linearisation), group in below.groupby(["layer", "linearisation"], sort=False):
         for norm in ("operator", "frobenius"):
-            norms = group.sort_values("position")[f"{norm}_norm"].to_numpy(dtype=float)
-            # An estimate may know one of the two norms only.
-            if not np.isfinite(norms).all():
+            # An estimate knows a lower bound of the operator norm only.
+            if norm == "operator" and (group["method"] == "estimate").any():
                 continue
+            norms = group.sort_values("position")[f"{norm}_norm"].to_numpy(dtype=float)
             share = float(profiles.shares(norms)[0])
             for name in MATRICES:
                 row = products[name][int(layer)].cpu().numpy()
-                values = (int(layer), name, linearisation, norm, float(row[0]), share)
+                values = (int(layer), name, linearisation, norm, group["method"].iloc[0], float(row[0]), share)
                 rows.append(dict(zip(_AGAINST, (*values, profiles.rank_correlation(row, norms)), strict=True)))
     return rows
 

@@ -162,12 +162,15 @@ def _subtitle(text: str) -> alt.TitleParams:
     return alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6, frame="group")
 
 
-def layers_chart(result: Sensitivity, *, norm: str = "operator") -> alt.VConcatChart:
+def layers_chart(result: Sensitivity) -> alt.VConcatChart:
     """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i (columns), on a log colour scale.
 
-    One panel a linearisation, all on one scale. White: exactly zero, which above the last block is every token but the last.
+    One panel a linearisation, all on one scale; the operator norm, or of estimates, which know a lower bound of it only, the
+    Frobenius norm. White: exactly zero, which above the last block is every token but the last.
     """
-    frame: Frame = frame_of(result).assign(value=lambda rows: rows[f"{norm}_norm"])
+    table: Frame = frame_of(result)
+    norm = "frobenius" if (table["method"] == "estimate").any() else "operator"
+    frame = table.assign(value=table[f"{norm}_norm"])
     axes.require_finite(frame["value"], "a sensitivity")
     tokens, layers = _shown_tokens(frame), sorted(int(layer) for layer in frame["layer"].unique())
     shown: Any = frame[frame["value"] > 0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import pandas as pd
 
+from ostools.errors import InputError
 from ostools.reporting import axes, theme
 from ostools.reporting.frames import Frame, frame_of
 
@@ -26,7 +27,10 @@ NORMS = {
 
 
 def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
-    """Measured sensitivity of y_n to every token, one line per linearisation, one panel per norm."""
+    """Measured sensitivity of y_n to every token at one layer, one line per linearisation, one panel per norm."""
+    layers = frame_of(result)["layer"].nunique()
+    if layers > 1:
+        raise InputError(f"sensitivity_chart: expected one layer, found {layers} layers; draw them with layers_chart")
     return _profiles(measured_rows(frame_of(result)), "Measured sensitivity of the last representation to each token")
 
 

@@ -116,10 +116,14 @@ def test_refusals() -> None:
     measured = made_sensitivity({"full": [1.0, 2.0]})
     with pytest.raises(InputError, match="did you mean 'frobenius'"):
         ost.profile(measured, norm="frobenious")
-    partly = Sensitivity(measured.frame.assign(operator_norm=np.nan), PROVENANCE)
-    with pytest.raises(InputError, match="not all known; use norm='frobenius'"):
-        ost.profile(partly)
-    assert ost.profile(partly, norm="frobenius").frame["share"].tolist()[0] == pytest.approx(1 / 3)
+    estimated = Sensitivity(measured.frame.assign(method="estimate"), PROVENANCE)
+    with pytest.raises(InputError, match="lower bound of the operator norms only; use norm='frobenius'"):
+        ost.profile(estimated)
+    found = ost.profile(estimated, norm="frobenius").frame
+    assert found["share"].tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert set(found["method"]) == {"estimate"}
+    with pytest.raises(InputError, match="expected the sensitivity to the embeddings, layer 0"):
+        ost.profile(Sensitivity(measured.frame.assign(layer=2), PROVENANCE))
 
 
 def test_a_model_whose_windows_do_not_reach_the_start() -> None:

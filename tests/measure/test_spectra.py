@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.errors import InputError
-from ostools.measure import Spectra
+from ostools.measure import Sensitivity, Spectra
 from ostools.models import Prompt, prompt_from_ids
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
 
@@ -133,15 +133,31 @@ def test_each_layer_stands_beside_the_product_above_it() -> None:
     mean = patterns(model, prompt).mean(1)
     rows, tables = np.eye(len(IDS))[-1], []
     for layer in range(3, -1, -1):
-        tables.append(measured.frame.assign(layer=layer, operator_norm=rows, frobenius_norm=np.nan))
+        tables.append(measured.frame.assign(layer=layer, operator_norm=rows, frobenius_norm=rows))
         rows = rows @ mean[layer - 1]
-    made = type(measured)(pd.concat(tables, ignore_index=True), measured.provenance)
-    against: Any = ost.spectra(model, prompt, measured=made).against
+    frame = pd.concat(tables, ignore_index=True)
+    against: Any = ost.spectra(model, prompt, measured=Sensitivity(frame, measured.provenance)).against
     assert sorted(set(against["layer"])) == [0, 1, 2], "above the last block nothing is multiplied"
-    assert set(against["norm"]) == {"operator"}, "a norm that was not measured is not compared"
     same = against[against["matrix"] == "pattern"]
     assert same["rollout_first_share"].to_numpy() == pytest.approx(same["measured_first_share"].to_numpy(), abs=1e-6)
     assert same["spearman"].to_numpy() == pytest.approx(1.0, abs=1e-6)
+    estimated = Sensitivity(frame.assign(method="estimate"), measured.provenance)
+    against = ost.spectra(model, prompt, measured=estimated).against
+    assert set(zip(against["norm"], against["method"], strict=True)) == {("frobenius", "estimate")}
+
+
+def test_every_layer_of_a_real_sensitivity() -> None:
+    model = tiny_model("gemma3", n_layers=3, **TINY)
+    prompt = prompt_from_ids(model, IDS)
+    measured = ost.sensitivity(model, prompt, layers="all")
+    against: Any = ost.spectra(model, prompt, measured=measured).against
+    assert len(against) == 3 * 2 * 2 * 2
+    frame: Any = measured.frame[(measured.frame["layer"] == 2) & (measured.frame["linearisation"] == "frozen")]
+    chosen = against[(against["layer"] == 2) & (against["linearisation"] == "frozen") & (against["norm"] == "operator")]
+    share = frame["operator_norm"].iloc[0] / frame["operator_norm"].sum()
+    assert chosen["measured_first_share"].to_numpy() == pytest.approx(share)
+    top = patterns(model, prompt).mean(1)[2]
+    assert chosen["rollout_first_share"].to_numpy() == pytest.approx([top[-1, 0], top[-1, 0] / 2], abs=1e-7)
 
 
 def test_rows_that_do_not_sum_to_1_are_refused_and_renormalised_ones_are_not() -> None:

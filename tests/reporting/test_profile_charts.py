@@ -81,12 +81,24 @@ def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() ->
     assert "operator norm" in svg
 
 
-def test_the_heat_map_of_the_other_norm_and_of_many_tokens() -> None:
-    result = layered(256, 2, ("frozen",))
-    rows = rows_of(charts.layers_chart(result, norm="frobenius").to_dict())
+def test_an_estimates_heat_map_is_of_the_norm_that_it_knows() -> None:
+    exact = layered(256, 2, ("frozen",))
+    chart = charts.layers_chart(Sensitivity(exact.frame.assign(method="estimate"), PROVENANCE))
+    rows = rows_of(chart.to_dict())
     assert len(rows) == 2 * 256 + 1
-    assert max(row["value"] for row in rows) == pytest.approx(2 * result.frame["operator_norm"].max(), rel=1e-5)
-    assert "position i of the token" in svg_of(charts.layers_chart(result))
+    assert max(row["value"] for row in rows) == pytest.approx(2 * exact.frame["operator_norm"].max(), rel=1e-5)
+    svg = svg_of(chart)
+    assert "Frobenius norm" in svg
+    assert "position i of the token" in svg
+
+
+def test_several_layers_are_drawn_as_a_heat_map_and_one_as_lines() -> None:
+    several = layered(4, 1)
+    assert several.plot().to_dict() == charts.layers_chart(several).to_dict()
+    one = made_sensitivity({"full": [1.0, 2.0]})
+    assert one.plot().to_dict() == charts.sensitivity_chart(one).to_dict()
+    with pytest.raises(InputError, match=r"found 2 layers.*layers_chart"):
+        charts.sensitivity_chart(several)
 
 
 def test_hostile_tokens_stay_text() -> None:
