@@ -19,7 +19,7 @@ from ostools.theory.estimates import (
     trace_interval,
 )
 
-D, REPETITIONS = 128, 4000
+D, REPETITIONS = 128, 2000
 
 
 def _spike(share: float, count: int = 1) -> Tensor:
