@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,11 +20,6 @@ SITES = (
     "residual_pre",
     "residual_mid",
     "pattern",
-    "scores",
-    "rotary_q",
-    "rotary_k",
-    "rotary_cos",
-    "rotary_sin",
     "norm1_scale",
     "norm2_scale",
     "post_norm1_scale",
@@ -38,19 +34,32 @@ SITES = (
 )
 """What a block is read from; a model has those of them that its architecture has."""
 
+LIVE_SITES = ("scores", "rotary_q", "rotary_k", "rotary_cos", "rotary_sin")
+"""What the real derivative needs beside that."""
+
 
 class Block:
     """One block, in one dtype (float64 for the formulas): i = query, j = key.
 
     Scales r1, r2 and, for the norms after attention and MLP, rp1, rp2 (1 where there are none). A norm's `direction` is
-    u = (x - c(x)) / (sqrt(d) r(x)), so that its N(x) = I - u u^T; 0 where there is no such norm.
+    u = (x - c(x)) / (sqrt(d) r(x)), so that its N(x) = I - u u^T; 0 where there is no such norm. `read` gives captured
+    sites by their names; `scaled`: a temperature edit is active.
     """
 
     def __init__(
-        self, model: TransformerBridge, layer: int, sites: dict[str, Tensor], dtype: torch.dtype, scaled: bool
+        self,
+        model: TransformerBridge,
+        layer: int,
+        read: Callable[[Sequence[str]], dict[str, Tensor]],
+        dtype: torch.dtype,
+        scaled: bool,
     ) -> None:
         self.layer = layer
-        self._model, self._sites, self._dtype, self._scaled = model, sites, dtype, scaled
+        self._model, self._read, self._dtype, self._scaled = model, read, dtype, scaled
+
+    @cached_property
+    def _sites(self) -> dict[str, Tensor]:
+        return self._read(SITES)
 
     @cached_property
     def weights(self) -> BlockWeights:
@@ -106,7 +115,7 @@ class Block:
     @cached_property
     def scores(self) -> Scores:
         """What the real derivative needs; raises `InputError` where the pattern is not the softmax of the scores."""
-        weights, sites = self.weights, self._sites
+        weights, sites = self.weights, {"pattern": self.raw_pattern, **self._read(LIVE_SITES)}
         return read_scores(self._model, self.layer, weights, sites, self._normalised, self.value, self._scaled)
 
     @property

@@ -6,8 +6,9 @@ applied to the captured residual stream, must give the attention and MLP outputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from transformers.cache_utils import Cache
 
 import hooks
 from ostools.errors import InputError
-from ostools.measure.block import SITES, Block
+from ostools.measure.block import LIVE_SITES, SITES, Block
 from ostools.measure.precision import true_arithmetic
 
 # What the formulas know: they enter through the pattern alone. Freezing changes no value.
@@ -55,14 +56,14 @@ class Forward:
         """Each block in that dtype, last first, checked against what the model computed."""
         scaled = any(edit.kind == "scale_scores" for edit in hooks.active_edits(self.model))
         for layer in reversed(range(len(self.calls))):
-            block = Block(self.model, layer, self._sites(layer), dtype, scaled)
+            block = Block(self.model, layer, partial(self._sites, layer), dtype, scaled)
             block.check()
             yield block
 
-    def _sites(self, layer: int) -> dict[str, Tensor]:
+    def _sites(self, layer: int, wanted: Sequence[str]) -> dict[str, Tensor]:
+        names, call = _available(self.model, wanted), self.calls[layer]
         if self.kept:
-            return {name: tensors[layer] for name, tensors in self.kept.items()}
-        names, call = _names(self.model), self.calls[layer]
+            return {name: self.kept[name][layer] for name in names}
         with (
             torch.no_grad(),
             true_arithmetic(self.model, [layer]),
@@ -87,7 +88,7 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     device = next(model.parameters()).device
     calls: list[Call] = []
     handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
-    names = _names(model) if site_bytes(model, len(ids)) <= KEPT else ()
+    names = _available(model, SITES + LIVE_SITES) if site_bytes(model, len(ids)) <= KEPT else ()
     norm = hooks.norms(model)["ln_final"]
     try:
         with (
@@ -123,9 +124,9 @@ def _uncached(value: Any) -> Any:
     return None if isinstance(value, Cache) else value
 
 
-def _names(model: TransformerBridge) -> tuple[str, ...]:
+def _available(model: TransformerBridge, wanted: Sequence[str]) -> tuple[str, ...]:
     available = hooks.available_sites(model)
-    return tuple(name for name in SITES if name in available)
+    return tuple(name for name in wanted if name in available)
 
 
 def site_bytes(model: TransformerBridge, pos: int) -> int:
