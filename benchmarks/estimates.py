@@ -30,7 +30,7 @@ TEXT = (
     "The old man had two sons. The elder went to sea, and the younger stayed at home to mind the garden. Every evening "
     "they wrote to one another, 12 lines or 3, and what they wrote was kept in a box beside the door."
 )
-REPETITIONS, SEEDS, D_MODEL, TOKENS = 500, 3, 2048, 32
+REPETITIONS, SEEDS, D_MODEL, HEADS, TOKENS = 500, 3, 2048, 16, 32
 
 
 @dataclass
@@ -50,8 +50,7 @@ class Dense:
 
 def spectral_llama(power: float) -> TransformerBridge:
     """Random weights of the usual size, the k-th singular value of each proportional to k^-power (nearly)."""
-    width, heads = D_MODEL, 16
-    model = tiny_model("llama", d_model=width, n_heads=heads, n_key_value_heads=heads, d_head=128, d_mlp=2 * width)
+    model = tiny_model("llama", d_model=D_MODEL, n_heads=HEADS, n_key_value_heads=HEADS, d_head=128, d_mlp=2 * D_MODEL)
     generator = torch.Generator().manual_seed(0)
     for name, weight in model.original_model.named_parameters():
         if weight.ndim == 2 and "embed" not in name and "lm_head" not in name:
