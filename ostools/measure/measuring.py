@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -80,6 +80,7 @@ def measured(
     linearisation: str,
     layers: Sequence[int],
     settings: Settings,
+    announce: Callable[[str], None] | None,
     progress: Progress | None,
 ) -> Measured:
     """The norms of d y_n / d v_i^(l) at every layer l of `layers` and token i."""
@@ -93,6 +94,8 @@ def measured(
         method, reason = choice.method, choice.reason
     kept = None if method == "exact" else most_rows(d_model)
     way = plan(model, len(ids), len(layers), live=live, max_memory=limit, rows=kept)
+    if announce is not None:
+        announce(f"{linearisation}, {method}: {way}")
     try:
         route: Route = Linearised(model, ids, linearisation, layers)
         how = "analytic"

@@ -9,7 +9,7 @@ Frobenius norms out of one forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -63,6 +63,7 @@ def sensitivity(
     confidence: float = 0.95,
     max_memory: int | None = None,
     seed: int = 0,
+    announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity:
     """||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l) for every token i of the prompt, n its last token.
@@ -80,6 +81,7 @@ def sensitivity(
             fit or costs over 16 times the passes. The column `method` and the provenance say which.
         relative_error, confidence, seed: of an estimate: it stops when every Frobenius interval is that narrow.
         max_memory: bytes that the run may take beside the model; what is free by default.
+        announce: called with each linearisation's forecast of its memory before it runs.
         progress: called as progress(done, total) after each block of rows.
 
     Checked on every run, and refused with `InputError` where it fails: the pass from embeddings and every frozen pass give
@@ -104,7 +106,7 @@ def sensitivity(
     tables = []
     with torch.inference_mode(False), true_arithmetic(work):
         for index, name in enumerate(names):
-            found = measured(work, ids, name, chosen, settings, _part(progress, index, len(names)))
+            found = measured(work, ids, name, chosen, settings, announce, _part(progress, index, len(names)))
             runs[name] = found.account
             tables.extend(_tables(tokens, name, chosen, found))
     return Sensitivity(pd.concat(tables, ignore_index=True), provenance)
