@@ -17,7 +17,7 @@ from torch import Tensor
 from ostools.measure import certified
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import Forward
-from ostools.measure.predicted import DiagonalFold, KernelFold
+from ostools.measure.predicted import DiagonalFold, FullFold, KernelFold
 from ostools.measure.prompts import checked_names
 from ostools.measure.weights import final_gain
 from ostools.measure.windowed import WindowedFold
@@ -138,6 +138,7 @@ VARIANTS: dict[str, Variant] = {
         _certified("edge-full", certified.edge_full, "full"),
         Variant("second-moment", "predicted", "frobenius", True, KernelFold),
         Variant("second-moment-diagonal", "predicted", "frobenius", True, DiagonalFold),
+        Variant("second-moment-full", "predicted", "frobenius", True, FullFold, "full"),
         _rows("rollout", "predicted", lambda view: paths.rollout_edges(view.mean_pattern)),
     )
 }

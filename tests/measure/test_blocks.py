@@ -283,23 +283,6 @@ def test_attention_moves_by_the_folded_heads(family: Family) -> None:
 
 @every_family
 @shallow_and_deep
-def test_second_moment_is_its_formula_in_dense_matrices(family: Family, layers: int) -> None:
-    """K_jj' = sum_ii' Kt_ii' <T_ij, T_i'j'> / d, Kt = K o M, M_jj' = <I + D_j, I + D_j'> / d; T and D by autograd."""
-    case = held(family, layers)
-    one = torch.eye(case.final_jacobian.shape[0], dtype=torch.float64)
-    kernel = torch.zeros(N, N, dtype=torch.float64)
-    kernel[-1, -1] = case.final_jacobian.square().sum()
-    for block in reversed(case.blocks):
-        row = one + block.mlp
-        kernel = kernel * torch.einsum("iab,jab->ij", row, row) / len(one)
-        moved = block.update + torch.eye(N, dtype=torch.float64)[:, :, None, None] * one
-        through = torch.einsum("ip,ijab->pjab", kernel, moved)
-        kernel = torch.einsum("pjab,pkab->jk", through, moved) / len(one)
-    assert case.values("second-moment") == pytest.approx(kernel.diagonal().sqrt().numpy(), rel=1e-7)
-
-
-@every_family
-@shallow_and_deep
 def test_local_is_its_formula_with_norms_read_independently(family: Family, layers: int) -> None:
     """(1 + ||D_i||) (sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij), multiplied over blocks, times ||g3||_inf / r3_n."""
     case = held(family, layers)

@@ -145,7 +145,12 @@ def test_columns_and_kinds() -> None:
     assert list(result.frame.columns) == columns
     kinds: Any = result.frame.groupby("variant")[["kind", "norm"]].first()
     assert set(kinds[kinds["kind"] == "certified"].index) == {"uniform", "local"}
-    assert set(kinds[kinds["kind"] == "predicted"].index) == {"second-moment", "rollout"}
+    assert set(kinds[kinds["kind"] == "predicted"].index) == {
+        "second-moment",
+        "second-moment-diagonal",
+        "second-moment-full",
+        "rollout",
+    }
     assert (kinds.loc[kinds["kind"] == "predicted", "norm"] == "frobenius").all()
     assert ost.path_sum(model, "ab 12").frame["variant"].unique().tolist() == ["proof"]
 

@@ -1,93 +1,166 @@
-"""The predicting path sum: exact for scalar operators, exact in mean under a random rotation."""
+"""The predicting path sum: one step is exact, so is the last token; scalar operators; in mean under random rotations."""
 
 from __future__ import annotations
 
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.theory import paths, second_moment
+from ostools.theory import operators, paths, second_moment
+from ostools.theory.second_moment import Heads, Mlp, Moments
 from tests.theory.test_paths import patterns
 
-ONE = torch.tensor(1.0, dtype=torch.float64)
+D, HEAD, D_HEAD, D_MLP = 6, 2, 3, 7
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(source: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=source, dtype=torch.float64)
+
+
+def block(n: int, seed: int) -> tuple[Mlp, Heads]:
+    source = generator(seed)
+    factors = (normal(source, *shape) / 3 for shape in ((D, D_MLP), (D_MLP, D), (D_MLP, D), (n, D_MLP), (n, D_MLP)))
+    left, right = normal(source, D, HEAD * D_HEAD) / 3, normal(source, HEAD * D_HEAD, D) / 3
+    scale = normal(source, n).abs() + 0.3
+    return Mlp(*factors), Heads(left, right, torch.stack(patterns(HEAD, n, seed)) / scale)
+
+
+def dense(mlp: Mlp, heads: Heads) -> tuple[Tensor, Tensor]:
+    """I + D_j [pos, d, d] and T_ij [query, key, d, d]."""
+    eye = torch.eye(D, dtype=torch.float64)
+    rows = eye + operators.mlp_jacobian(mlp.down, mlp.gate, mlp.up, mlp.p, mlp.q)
+    matrices = torch.stack([heads.left[:, part] @ heads.right[part] for part in torch.arange(6).reshape(HEAD, D_HEAD)])
+    edges = torch.einsum("hij,hab->ijab", heads.weighted, matrices)
+    return rows, edges + torch.eye(len(rows), dtype=torch.float64)[:, :, None, None] * eye
+
+
+def carried(moments: Moments) -> Tensor:
+    """S_jj' as the moments have it, [pos, pos, d, d]."""
+    shared = torch.zeros_like(moments.own) if moments.shared is None else moments.shared
+    whole = moments.kernel[:, :, None, None] * shared
+    whole[-1] = moments.kernel[-1][:, None, None] * moments.own
+    whole[:, -1] = moments.kernel[-1][:, None, None] * moments.own
+    return whole
+
+
+def some_moments(n: int, seed: int) -> Moments:
+    """A positive semidefinite kernel and two directions of trace 1."""
+    source = generator(seed + 1)
+    features, own, shared = normal(source, n, n), normal(source, D, D), normal(source, D, D)
+    kernel, own, shared = features @ features.T, own @ own.T, shared @ shared.T
+    return Moments(kernel / kernel[-1, -1], own / own.trace(), shared / shared.trace(), 0.0)
+
+
+@given(st.integers(1, 6), st.integers(0, 10_000))
+def test_one_step_gives_the_exact_traces(n: int, seed: int) -> None:
+    moments, (mlp, heads) = some_moments(n, seed), block(n, seed)
+    rows, edges = dense(mlp, heads)
+    before = carried(moments)
+    for after, exact in (
+        (second_moment.through_mlp(moments, mlp), torch.einsum("iba,ijbc,jcd->ijad", rows, before, rows)),
+        (second_moment.through_attention(moments, heads), torch.einsum("ikba,ijbc,jlcd->klad", edges, before, edges)),
+    ):
+        size = torch.tensor(after.log_size, dtype=torch.float64).exp()
+        torch.testing.assert_close(size * after.kernel, exact.diagonal(dim1=2, dim2=3).sum(-1))
+        torch.testing.assert_close(size * after.own, exact[-1, -1])
+        assert float(after.own.trace()) == pytest.approx(1.0)
+        assert after.shared is None or float(after.shared.trace()) == pytest.approx(1.0)
+
+
+@given(st.integers(2, 6), st.integers(0, 10_000))
+def test_attention_shares_the_mean_direction_of_the_other_tokens(n: int, seed: int) -> None:
+    moments, (_, heads) = some_moments(n, seed), block(n, seed)
+    _, edges = dense(*block(n, seed))
+    exact = torch.einsum("ijab,ikac,kjcd->jbd", edges, carried(moments), edges)[:-1]
+    traces = exact.diagonal(dim1=1, dim2=2).sum(-1)
+    assume(bool((traces > 1e-6).all()))
+    after = second_moment.through_attention(moments, heads)
+    assert after.shared is not None
+    torch.testing.assert_close(after.shared, (exact / traces[:, None, None]).mean(0))
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 10_000))
 def test_exact_where_every_operator_is_a_multiple_of_the_identity(layers: int, n: int, seed: int) -> None:
     """B_h = b_h I, D_j = c_j I, J_i = scalar_i I: predicted ||J_i||_F = sqrt(d) |scalar_i|, signs and all."""
-    generator = torch.Generator().manual_seed(seed)
-    d_model, head = 5, 2
-    kernel = second_moment.top_kernel(n, d_model * ONE)
+    source, eye = generator(seed), torch.eye(D, dtype=torch.float64)
+    moments = second_moment.top(n, eye)
     scalars = torch.eye(n, dtype=torch.float64)[-1]
     for layer in reversed(range(layers)):
-        pattern = torch.stack(patterns(head, n, seed + layer))
-        b, c, r1, rp1 = (torch.randn(k, generator=generator, dtype=torch.float64) for k in (head, n, n, n))
-        r1, rp1 = r1.abs() + 0.2, rp1.abs() + 0.2
-        overlap = second_moment.mlp_overlap(d_model * c, d_model * c[:, None] * c[None, :], d_model)
-        kernel = second_moment.through_mlp(kernel, overlap)
-        kernel = second_moment.through_attention(kernel, pattern, r1, rp1, b, b[:, None] * b[None, :])
-        edge = (1 + c)[:, None] * paths.with_skip(torch.einsum("h,hqk->qk", b, pattern) / rp1[:, None] / r1[None, :])
+        pattern = torch.stack(patterns(HEAD, n, seed + layer))
+        b, c, scale = (normal(source, k) for k in (HEAD, n, n))
+        weighted = pattern / (scale.abs() + 0.2)
+        left = torch.cat([b[0] * eye, b[1] * eye], dim=1)
+        moments = second_moment.through_mlp(moments, Mlp(eye, eye, None, c[:, None].expand(n, D), None))
+        moments = second_moment.through_attention(moments, Heads(left, torch.cat([eye, eye]), weighted))
+        edge = (1 + c)[:, None] * paths.with_skip(torch.einsum("h,hqk->qk", b, weighted))
         scalars = scalars @ edge
-    torch.testing.assert_close(
-        second_moment.frobenius_norms(kernel), d_model**0.5 * scalars.abs(), rtol=1e-6, atol=1e-6
-    )
+    expected = D * scalars.square()
+    torch.testing.assert_close(moments.squares(), expected, rtol=1e-6, atol=1e-9 * float(expected.max()))
 
 
-def test_mean_over_random_rotations_is_the_formula() -> None:
-    """One block: B_h -> Q B_h Q^T, D_j -> Q D_j Q^T for Haar-random Q; the mean of ||J_i||_F^2 is K_ii."""
-    generator = torch.Generator().manual_seed(0)
-    d_model, head, n, draws = 6, 2, 4, 4000
-    pattern = torch.stack(patterns(head, n, 5))
-    b = torch.randn(head, d_model, d_model, generator=generator, dtype=torch.float64)
-    mlp = 0.5 * torch.randn(n, d_model, d_model, generator=generator, dtype=torch.float64)
-    top = torch.randn(d_model, d_model, generator=generator, dtype=torch.float64)
-    r1, rp1 = (0.5 + torch.rand(n, generator=generator, dtype=torch.float64) for _ in range(2))
-
-    overlap = second_moment.mlp_overlap(torch.einsum("ndd->n", mlp), torch.einsum("nde,mde->nm", mlp, mlp), d_model)
-    kernel = second_moment.through_mlp(second_moment.top_kernel(n, top.square().sum()), overlap)
-    traces = torch.einsum("hdd->h", b) / d_model
-    gram = torch.einsum("hde,kde->hk", b, b) / d_model
-    kernel = second_moment.through_attention(kernel, pattern, r1, rp1, traces, gram)
-
-    squares = torch.stack([_rotated_squares(top, b, mlp, pattern, r1, rp1, generator) for _ in range(draws)])
-    error = squares.std(0) / draws**0.5
-    assert bool(((squares.mean(0) - kernel.diagonal()).abs() <= 4.5 * error).all())
+def test_the_last_token_is_exact_at_any_depth_and_unreached_tokens_are_zero() -> None:
+    n, moments = 5, second_moment.top(5, torch.eye(D, dtype=torch.float64))
+    chain = torch.eye(D, dtype=torch.float64)
+    for seed in range(4):
+        mlp, heads = block(n, seed)
+        heads = Heads(heads.left, heads.right, heads.weighted.tril().triu(-1))
+        moments = second_moment.through_attention(second_moment.through_mlp(moments, mlp), heads)
+        rows, edges = dense(mlp, heads)
+        chain = chain @ rows[-1] @ edges[-1, -1]
+        assert (moments.squares()[: max(0, n - 2 - seed)] == 0).all()
+        assert (moments.squares()[max(0, n - 2 - seed) :] > 0).all()
+        torch.testing.assert_close(moments.squares()[-1], chain.square().sum())
 
 
-def _rotated_squares(
-    top: Tensor, b: Tensor, mlp: Tensor, pattern: Tensor, r1: Tensor, rp1: Tensor, generator: torch.Generator
-) -> Tensor:
-    """||J_i||_F^2 of one block, attention and MLP seen through independent Haar rotations."""
-    eye = torch.eye(top.shape[0], dtype=torch.float64)
-    q_attention, q_mlp = _haar(top.shape[0], generator), _haar(top.shape[0], generator)
-    above = top @ (eye + q_mlp @ mlp[-1] @ q_mlp.T)
-    turned = q_attention @ b @ q_attention.T
-    n = pattern.shape[-1]
-    weights = pattern[:, -1] / rp1[-1] / r1
-    jacobians = [above @ (torch.einsum("h,hde->de", weights[:, i], turned) + eye * (i == n - 1)) for i in range(n)]
-    return torch.stack([jacobian.square().sum() for jacobian in jacobians])
+def test_mean_over_random_rotations_is_the_measured_mean() -> None:
+    """Two blocks, each seen through its own Haar rotation: prediction and ||J_j||_F^2 have the same mean."""
+    n, draws, source = 4, 500, generator(0)
+    blocks = [block(n, seed) for seed in (11, 12)]
+    differences = []
+    for _ in range(draws):
+        moments = second_moment.top(n, torch.eye(D, dtype=torch.float64))
+        jacobians = torch.zeros(n, D, D, dtype=torch.float64)
+        jacobians[-1] = torch.eye(D, dtype=torch.float64)
+        for mlp, heads in blocks:
+            first, second = _haar(source), _haar(source)
+            mlp = Mlp(first @ mlp.down, mlp.gate @ first.T, None if mlp.up is None else mlp.up @ first.T, mlp.p, mlp.q)
+            heads = Heads(second @ heads.left, heads.right @ second.T, heads.weighted)
+            moments = second_moment.through_attention(second_moment.through_mlp(moments, mlp), heads)
+            rows, edges = dense(mlp, heads)
+            jacobians = torch.einsum("iab,ijbc->jac", jacobians @ rows, edges)
+        differences.append(moments.squares() - jacobians.square().sum((1, 2)))
+    difference = torch.stack(differences)
+    error = difference.std(0) / draws**0.5
+    assert bool((difference.mean(0).abs() <= 4.5 * error + 1e-9).all())
+    assert float(difference.std(0)[:-1].min()) > 1e-3
 
 
-def _haar(d: int, generator: torch.Generator) -> Tensor:
-    q, r = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))
+def _haar(source: torch.Generator) -> Tensor:
+    q, r = torch.linalg.qr(normal(source, D, D))
     return q * r.diagonal().sign()
 
 
-@given(st.integers(2, 6), st.integers(0, 10_000))
-def test_kernel_stays_positive_semidefinite(n: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    d_model, head = 4, 3
-    b = torch.randn(head, d_model, d_model, generator=generator, dtype=torch.float64)
-    kernel = second_moment.top_kernel(n, ONE)
-    for layer in range(3):
-        kernel = second_moment.through_attention(
-            kernel,
-            torch.stack(patterns(head, n, seed + layer)),
-            torch.ones(n, dtype=torch.float64),
-            torch.ones(n, dtype=torch.float64),
-            torch.einsum("hdd->h", b) / d_model,
-            torch.einsum("hde,kde->hk", b, b) / d_model,
-        )
-    values = torch.linalg.eigvalsh(kernel)
-    assert float(values.min()) >= -1e-9 * float(values.max())
+def test_probes_are_unbiased_and_exact_when_there_are_d_of_them() -> None:
+    mlp, _ = block(5, 3)
+    source = generator(4)
+    metric = normal(source, D, D)
+    metric = metric @ metric.T
+    parts = (mlp.down, mlp.gate, mlp.up, mlp.p, mlp.q)
+    exact = operators.mlp_inner_products(*parts, metric=metric)
+    whole = operators.orthogonal_probes(D, D + 3, 0, exact)
+    torch.testing.assert_close(operators.mlp_inner_products(*parts, metric=metric, probes=whole), exact)
+    found = torch.stack(
+        [
+            operators.mlp_inner_products(*parts, metric=metric, probes=operators.orthogonal_probes(D, 2, seed, exact))
+            for seed in range(1000)
+        ]
+    )
+    error = found.std(0) / len(found) ** 0.5
+    assert bool(((found.mean(0) - exact).abs() <= 4.5 * error + 1e-9).all())
+    assert float(found.std(0).min()) > 1e-4

@@ -1,0 +1,221 @@
+"""Predictions on whole models: exact for the last token and after one block, by dense matrices below; prefixes; dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure import predicted
+from ostools.measure.block_view import BlockView
+from ostools.measure.forward import forward
+from ostools.measure.predicted import LiveParts
+from ostools.models import Prompt, cast_copy, load_model, prompt_from_ids
+from ostools.theory import edges
+from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+from tests.measure.test_blocks import IDS, N, held
+
+LINEARISATION = {"second-moment": "frozen", "second-moment-full": "full"}
+every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
+both = pytest.mark.parametrize("variant", LINEARISATION)
+
+
+def values(model: TransformerBridge, prompt: Prompt, variant: str, **options) -> np.ndarray:
+    return ost.path_sum(model, prompt, variants=variant, **options).frame["value"].to_numpy()
+
+
+def measured(model: TransformerBridge, prompt: Prompt, linearisation: str) -> np.ndarray:
+    frame = ost.sensitivity(model, prompt, linearisations=[linearisation]).frame
+    return frame["frobenius_norm"].to_numpy()
+
+
+@every_family
+@both
+def test_one_block_is_exact_at_every_token(family: Family, variant: str) -> None:
+    model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=1, scale=1.5)
+    prompt = prompt_from_ids(model, IDS)
+    assert values(model, prompt, variant) == pytest.approx(measured(model, prompt, LINEARISATION[variant]), rel=1e-7)
+
+
+@every_family
+@both
+def test_the_last_token_is_exact_at_any_depth(family: Family, variant: str) -> None:
+    model = tiny_model(family, seed=8, dtype=torch.float64, n_layers=3)
+    prompt = prompt_from_ids(model, IDS)
+    exact = measured(model, prompt, LINEARISATION[variant])
+    found = values(model, prompt, variant)
+    assert found[-1] == pytest.approx(exact[-1], rel=1e-7)
+    assert np.abs(np.log10(found / exact)).max() < 0.5
+
+
+@every_family
+def test_live_squares_are_those_of_the_dense_blocks(family: Family) -> None:
+    """tr(T_ij^T Sigma T_ij) from small cores, against the columns of the certified route; the MLP against its dense rows."""
+    model = tiny_model(family, seed=9, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    factor = torch.randn(32, 32, generator=generator, dtype=torch.float64)
+    metric = factor @ factor.T / factor.square().sum()
+    with torch.no_grad():
+        for block in forward(model, prompt_from_ids(model, IDS).ids).blocks():
+            view = BlockView(block, "svd")
+            parts = LiveParts(view, torch.float64)
+            heads, mlp = parts.heads(N - 1), parts.mlp(N - 1)
+            exact = dense_attention(view)
+            squares = torch.einsum("ijab,ac,ijcb->ij", exact, metric, exact)
+            own = torch.stack([heads.self_square(i, metric) for i in range(N)])  # pyright: ignore[reportAttributeAccessIssue]
+            live = heads.live_squares(metric)  # pyright: ignore[reportAttributeAccessIssue]
+            torch.testing.assert_close(live + torch.diag(own), squares)
+            rows, eye = view.live_rows, torch.eye(32, dtype=torch.float64)
+            torch.testing.assert_close(
+                mlp.overlap(metric).diagonal(), torch.einsum("jab,ac,jcb->j", rows, metric, rows)
+            )
+            torch.testing.assert_close(mlp.traces(factor), torch.einsum("ab,jba->j", factor, rows - eye))
+            weights = torch.rand(N, generator=generator, dtype=torch.float64)
+            torch.testing.assert_close(mlp.mean(weights), torch.einsum("j,jab->ab", weights, rows - eye))
+
+
+def dense_attention(view: BlockView) -> Tensor:
+    """T_ij with nothing held, [query, key, d, d]."""
+    live = view.live_attention
+    whole = torch.zeros(N, N, 32, 32, dtype=torch.float64)
+    for key in range(N):
+        left, basis = live.column(key)
+        whole[key:, key] = left @ basis.T
+    whole[range(N), range(N)] += edges.with_identity(live.query_part(slice(0, N)))
+    return whole
+
+
+@every_family
+@pytest.mark.parametrize("layers", [1, 3])
+def test_diagonal_is_its_formula_in_dense_matrices(family: Family, layers: int) -> None:
+    """row_j <- sum_i row_i ||I + D_i||_F^2 ||T_ij||_F^2 / d^2; T and D by autograd."""
+    case = held(family, layers)
+    one = torch.eye(case.final_jacobian.shape[0], dtype=torch.float64)
+    row = torch.zeros(N, dtype=torch.float64)
+    row[-1] = case.final_jacobian.square().sum()
+    for block in reversed(case.blocks):
+        moved = block.update + torch.eye(N, dtype=torch.float64)[:, :, None, None] * one
+        row = (row * (one + block.mlp).square().sum((1, 2))) @ moved.square().sum((2, 3)) / len(one) ** 2
+    assert case.values("second-moment-diagonal") == pytest.approx(row.sqrt().numpy(), rel=1e-7)
+
+
+@every_family
+@pytest.mark.parametrize("layers", [2, 3])
+def test_second_moment_is_its_recursion_in_dense_matrices(family: Family, layers: int) -> None:
+    """Traces of whole d x d blocks and the two directions, T and D by autograd."""
+    case = held(family, layers)
+    eye, one = torch.eye(case.final_jacobian.shape[0], dtype=torch.float64), torch.eye(N, dtype=torch.float64)
+    whole, shared = torch.zeros(N, N, *eye.shape, dtype=torch.float64), None
+    whole[-1, -1] = case.final_jacobian.T @ case.final_jacobian
+    for block in reversed(case.blocks):
+        rows, moved = eye + block.mlp, block.update + one[:, :, None, None] * eye
+        reached = (traces(whole).diagonal() > 0)[:-1]
+        whole = torch.einsum("iba,ijbc,jcd->ijad", rows, whole, rows)
+        shared = None if shared is None else turned_by_mlp(rows[:-1][reached], shared)
+        whole = collapsed(whole, shared)
+        whole = torch.einsum("ikba,ijbc,jlcd->klad", moved, whole, moved)
+        own = torch.stack([whole[j, j] / whole[j, j].trace() for j in range(N - 1) if whole[j, j].trace() > 0])
+        whole, shared = collapsed(whole, own.mean(0)), own.mean(0)
+    assert case.values("second-moment") == pytest.approx(traces(whole).diagonal().sqrt().numpy(), rel=1e-6)
+
+
+def traces(whole: Tensor) -> Tensor:
+    return whole.diagonal(dim1=2, dim2=3).sum(-1)
+
+
+def turned_by_mlp(rows: Tensor, shared: Tensor) -> Tensor:
+    """What the others' MLPs have in common turns the direction; the rest of the trace is undirected."""
+    weights = 1 / torch.einsum("jba,bc,jca->j", rows, shared, rows)
+    mean = (rows * weights[:, None, None]).sum(0) / weights.sum()
+    common = mean.T @ shared @ mean
+    rest = len(weights) / weights.sum() - common.trace()
+    turned = common + rest * torch.eye(len(shared), dtype=torch.float64) / len(shared)
+    return turned / turned.trace()
+
+
+def collapsed(whole: Tensor, shared: Tensor | None) -> Tensor:
+    """K_jj' Sigma: the last token's own direction for its pairs, `shared` for the others."""
+    kernel, own = traces(whole), whole[-1, -1] / whole[-1, -1].trace()
+    out = kernel[:, :, None, None] * (torch.zeros_like(own) if shared is None else shared)
+    out[-1], out[:, -1] = kernel[-1][:, None, None] * own, kernel[-1][:, None, None] * own
+    return out
+
+
+@pytest.mark.parametrize(
+    ("variant", "trace"),
+    [
+        ("second-moment", "exact"),
+        ("second-moment", "probes"),
+        ("second-moment-diagonal", "exact"),
+        ("second-moment-full", "exact"),
+    ],
+)
+def test_all_positions_are_the_runs_on_prefixes(variant: str, trace: str) -> None:
+    model = tiny_model("gemma2", seed=3, dtype=torch.float64, n_layers=3)
+    frame: Any = ost.path_sum(
+        model, prompt_from_ids(model, IDS), variants=variant, positions="all", mlp_trace=trace
+    ).frame
+    for m in range(N):
+        row = frame[frame["last"] == m]["value"].to_numpy()
+        prefix = values(model, prompt_from_ids(model, IDS[: m + 1]), variant, mlp_trace=trace)
+        assert row == pytest.approx(prefix, rel=1e-9)
+
+
+@every_family
+@both
+def test_float32_gives_the_float64_prediction(family: Family, variant: str) -> None:
+    single = tiny_model(family, seed=4, n_layers=3)
+    double = cast_copy(single, torch.float64)
+    ids = [2, *range(40, 70), *[60] * 20]
+    found, exact = (values(model, prompt_from_ids(model, ids), variant) for model in (single, double))
+    assert found == pytest.approx(exact, rel=1e-3)
+
+
+def test_probes_are_near_recorded_and_reproducible() -> None:
+    model = tiny_model("llama", seed=6, dtype=torch.float64, n_layers=3)
+    prompt = prompt_from_ids(model, IDS)
+    first = ost.path_sum(model, prompt, variants="second-moment", mlp_trace="probes")
+    assert first.provenance.parameters["mlp_trace"] == predicted.TRACES["probes"]
+    found = first.frame["value"].to_numpy()
+    assert found == pytest.approx(values(model, prompt, "second-moment", mlp_trace="probes"), rel=0)
+    exact = values(model, prompt, "second-moment")
+    assert found == pytest.approx(exact, rel=0.15)
+    assert (found != exact).any()
+    with pytest.raises(InputError, match=r"unknown mlp_trace 'probe': did you mean 'probes'\?"):
+        ost.path_sum(model, prompt, variants="second-moment", mlp_trace="probe")
+
+
+def test_kernels_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    free = psutil.virtual_memory()._replace(available=1000)
+    monkeypatch.setattr(predicted.psutil, "virtual_memory", lambda: free)
+    with pytest.raises(InputError, match=r"second-moment for 7 last positions needs .*second-moment-diagonal"):
+        ost.path_sum(model, prompt_from_ids(model, IDS), variants="second-moment", positions="all")
+
+
+@both
+def test_predictions_stand_beside_the_measured_profile_of_a_trained_model(variant: str) -> None:
+    model = load_model(device="cpu")
+    prompt = ost.encode(model, "Consider the following sequence: 01010101010101. What is the last digit?")
+    _near(values(model, prompt, variant), measured(model, prompt, LINEARISATION[variant]))
+
+
+@both
+@pytest.mark.skipif(not STORIES.exists(), reason="the pretrained model is not here")
+def test_predictions_stand_beside_the_measured_profile_of_stories(variant: str) -> None:
+    model = load_model(str(STORIES), device="cpu")
+    prompt = ost.encode(model, "Once upon a time, there was a little girl named Lily. She loved to play outside.")
+    _near(values(model, prompt, variant), measured(model, prompt, LINEARISATION[variant]))
+
+
+def _near(found: np.ndarray, exact: np.ndarray) -> None:
+    assert float(np.asarray(spearmanr(found, exact))[0]) >= 0.9
+    assert abs(float(np.median(np.log10(found / exact)))) <= np.log10(1.5)
