@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ostools import theory as theory
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
+    from ostools.measure import looseness as looseness
     from ostools.measure import path_sum as path_sum
     from ostools.measure import profile as profile
     from ostools.measure import sensitivity as sensitivity
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _HOME = {
     "collapse": "ostools.measure",
     "compare": "ostools.measure",
+    "looseness": "ostools.measure",
     "path_sum": "ostools.measure",
     "profile": "ostools.measure",
     "sensitivity": "ostools.measure",
@@ -53,6 +55,7 @@ __all__ = [
     "compare",
     "encode",
     "load_model",
+    "looseness",
     "path_sum",
     "profile",
     "report",

@@ -4,6 +4,8 @@ from ostools.measure.collapse import Collapse as Collapse
 from ostools.measure.collapse import collapse as collapse
 from ostools.measure.compare import Comparison as Comparison
 from ostools.measure.compare import compare as compare
+from ostools.measure.looseness import Looseness as Looseness
+from ostools.measure.looseness import looseness as looseness
 from ostools.measure.path_sum import PathSum as PathSum
 from ostools.measure.path_sum import path_sum as path_sum
 from ostools.measure.profiles import Profile as Profile
@@ -17,6 +19,7 @@ from ostools.measure.spectra import spectra as spectra
 __all__ = [
     "Collapse",
     "Comparison",
+    "Looseness",
     "PathSum",
     "Profile",
     "Sensitivity",
@@ -24,6 +27,7 @@ __all__ = [
     "collapse",
     "compare",
     "jacobian",
+    "looseness",
     "path_sum",
     "profile",
     "sensitivity",

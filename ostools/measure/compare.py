@@ -60,8 +60,8 @@ def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
         raise InputError(
             f"compare: expected a Sensitivity and a PathSum, found {type(measured).__name__} and {type(paths).__name__}"
         )
-    _require_same_run(measured.provenance, paths.provenance)
-    profile = _at_the_embeddings(measured)
+    require_same_run(measured.provenance, paths.provenance)
+    profile = at_the_embeddings(measured)
     rounding = _ROUNDING.get(str(measured.provenance.model["dtype"]), _ROUNDING["float32"])
     last = paths.frame["last"].max()
     of_last = paths.frame.loc[paths.frame["last"] == last].drop(columns="last")
@@ -87,7 +87,7 @@ def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
     return Comparison(frame, measured.provenance, pd.DataFrame(rows))
 
 
-def _at_the_embeddings(measured: Sensitivity) -> Any:
+def at_the_embeddings(measured: Sensitivity) -> Any:
     """The profile of v^(0) in long form: a row a position, linearisation and norm, with value, lower and upper."""
     frame: Any = measured.frame
     frame = frame[frame["layer"] == 0]
@@ -106,7 +106,8 @@ def _at_the_embeddings(measured: Sensitivity) -> Any:
     return pd.concat(norms, ignore_index=True)
 
 
-def _require_same_run(measured: Provenance, paths: Provenance) -> None:
+def require_same_run(measured: Provenance, paths: Provenance) -> None:
+    """The same tokens, weights, configuration and edits; else `InputError`."""
     if measured.token_ids != paths.token_ids:
         raise InputError("compare: the profile and the path sum are of different prompts (their token ids differ)")
     if measured.model["weight_hash"] != paths.model["weight_hash"]:

@@ -5,6 +5,7 @@ Each takes a result and returns a chart: `.save("figure.pdf")`, or the last line
 
 from ostools.reporting.curves import collapse_chart as collapse_chart
 from ostools.reporting.heat import attention_chart as attention_chart
+from ostools.reporting.looseness_chart import looseness_chart as looseness_chart
 from ostools.reporting.profile_charts import layers_chart as layers_chart
 from ostools.reporting.profile_charts import profile_chart as profile_chart
 from ostools.reporting.profiles import comparison_chart as comparison_chart
@@ -17,6 +18,7 @@ __all__ = [
     "collapse_chart",
     "comparison_chart",
     "layers_chart",
+    "looseness_chart",
     "path_sum_chart",
     "profile_chart",
     "sensitivity_chart",
