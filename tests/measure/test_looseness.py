@@ -73,7 +73,7 @@ def test_parts_of_a_model_add_up_and_none_is_negative(family: Family) -> None:
     for linearisation, parts in (("frozen", [*PARTS][:-1]), ("full", [*PARTS])):
         exact = norms.loc[norms["linearisation"] == linearisation, "operator_norm"].to_numpy()
         assert table[parts].sum(axis=1).to_numpy() == pytest.approx(np.log10(uniform / exact), abs=1e-12)
-    assert (frame.loc[frame["is_looseness"], "log10"] >= -1e-9).all()
+    assert frame.loc[frame["is_looseness"], "log10"].min() >= -1e-9
     assert result.summary["mean"].sum() == pytest.approx(float(np.log10(uniform / exact).mean()), abs=1e-12)
 
 
