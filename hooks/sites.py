@@ -82,7 +82,8 @@ def site(name: str) -> Site:
 
 def available_sites(model: TransformerBridge) -> tuple[str, ...]:
     """The names of the sites that this model has, in the table's order."""
-    return tuple(name for name, place in SITES.items() if place.template.format(layer=0) in model.hook_dict)
+    known = model.hook_dict  # put together anew at every access
+    return tuple(name for name, place in SITES.items() if place.template.format(layer=0) in known)
 
 
 def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tuple[int, ...]:
@@ -106,13 +107,13 @@ def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = N
     keys: tuple[int | None, ...] = checked_layers(model, layers) if place.per_layer else (None,)
     if not place.per_layer and layers is not None:
         raise HookError(f"site {name!r} is one place in the model, found layers={tuple(layers)}: leave layers out")
-    found = {}
+    found, known = {}, model.hook_dict
     for key in keys:
         full_name = place.template.format(layer=key)
-        if full_name not in model.hook_dict:
+        if full_name not in known:
             raise HookError(
                 f"this model ({model.cfg.architecture}) has no site {name!r} ({full_name}): "
                 f"{nearest(name, available_sites(model))}"
             )
-        found[key] = model.hook_dict[full_name]
+        found[key] = known[full_name]
     return found
