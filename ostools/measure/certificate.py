@@ -27,6 +27,8 @@ _STEPS = {torch.float32: (3e-2, 1e-2, 3e-3), torch.float64: (1e-3, 1e-4, 1e-5)}
 _TOLERANCE = {torch.float32: 5e-3, torch.float64: 1e-5}
 # Rounding of y_n over its size, what a difference of two of them starts from.
 _NOISE = {torch.float32: 2e-6, torch.float64: 1e-14}
+# Scores of one pass over moved prompts: a long prompt goes through alone.
+_SQUARES = 1 << 21
 _SEED = 0
 
 
@@ -110,8 +112,12 @@ def _last_tokens(
     """y_n of every moved prompt; what the linearisation holds is held at the values of the prompt itself."""
     attention = linearisation in ("frozen", "frozen-attention")
     norms = linearisation in ("frozen", "frozen-norm")
+    together = max(1, _SQUARES // (int(model.cfg.n_heads) * len(embedded) ** 2))
+    found = []
     with torch.no_grad(), hooks.held(model, attention, norms), hooks.capture(model, "final_norm") as record:
         if attention or norms:
             model(embedded[None], start_at_layer=0, logits_to_keep=1)
-        model(moved, start_at_layer=0, logits_to_keep=1)
-    return record["final_norm"][:, -1]
+        for part in moved.split(together):
+            model(part, start_at_layer=0, logits_to_keep=1)
+            found.append(record["final_norm"][:, -1])
+    return torch.cat(found)

@@ -115,8 +115,8 @@ def _forecast(
     square = heads * sum((stop - start) * stop for start, stop in bounds)
     block = (2 if live else 1) * square + pos * (gated * d_mlp + 4 * d_model) + (5 * head_vectors if live else 0)
     kept = (n_layers - 1) * block
-    # One block as it is read: scores, pattern and what is compared with them.
-    reading = kept + 6 * heads * pos**2 + pos * (6 * d_mlp + 12 * d_model)
+    # One block as it is read: its pattern, and where they are differentiated the scores and what they are compared with.
+    reading = kept + (10 if live else 3) * heads * pos**2 + pos * (6 * d_mlp + 12 * d_model)
     strip = heads * max((stop - start) * stop for start, stop in bounds) if live else 0
     work = chunk * (2 * strip + pos * (5 * d_model + 2 * d_mlp) + (6 if live else 3) * head_vectors)
     if by_autograd:
