@@ -31,6 +31,8 @@ ONES = 24
 """How long the sequence of the default prompt is: the paper's copy prompt then has some 150 tokens at one character each."""
 LONGEST = 256
 DTYPES = ("float32", "bfloat16", "float16")
+# A norm for every pair of tokens: what is left out of a report would take longer than all that is in it.
+_DEAR = ("heads", "edge", "windowed(1)", "local-full", "edge-full")
 # Shares of the whole run that its parts took on the embedded model; only the progress bar uses them.
 _SHARES = {"sensitivity": 40, "path sum": 15, "attention": 1, "collapse": 10}
 
@@ -91,9 +93,8 @@ def measure(
     found = Measurements(Provenance.collect(model, ids, measurement="report", lengths=lengths, dtypes=DTYPES), prompt)
     steps = _Steps(progress, found.skipped)
     found.sensitivity = steps.run("sensitivity", "sensitivity", lambda part: sensitivity(model, prompt, progress=part))
-    paths = steps.run(
-        "path sum", "path sums", lambda part: path_sum(model, prompt, variants=list(VARIANTS), progress=part)
-    )
+    variants = [name for name in VARIANTS if name not in _DEAR]
+    paths = steps.run("path sum", "path sums", lambda part: path_sum(model, prompt, variants=variants, progress=part))
     if found.sensitivity is not None and paths is not None:
         found.comparison = compare(found.sensitivity, paths)
     found.attention = steps.run("attention", "attention", lambda part: last_token_attention(model, prompt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -48,8 +49,12 @@ def bounds(model: TransformerBridge, prompt: Prompt, variants: tuple[str, ...], 
 
 
 def measured(model: TransformerBridge, prompt: Prompt) -> dict[str, np.ndarray]:
-    frame: Any = ost.sensitivity(model, prompt, linearisations=["frozen", "full"]).frame
-    return {name: frame.loc[frame["linearisation"] == name, "operator_norm"].to_numpy() for name in ("frozen", "full")}
+    """||d y_n / d v_i|| of both derivatives by autograd, which shares nothing with the formulas of the bounds."""
+    with hooks.exact_arithmetic(model):
+        embedded = model.input_to_embed(prompt.ids[None])[0][0]
+        freezes = {"frozen": hooks.frozen(model), "full": nullcontext()}
+        jacobians = {name: ost.measure.jacobian(model, embedded, freeze=freeze) for name, freeze in freezes.items()}
+    return {name: torch.linalg.matrix_norm(found, ord=2).numpy() for name, found in jacobians.items()}
 
 
 def falls(values: list[np.ndarray]) -> None:
@@ -58,7 +63,7 @@ def falls(values: list[np.ndarray]) -> None:
         assert (smaller <= larger * (1 + 1e-9) + 1e-12 * smaller.max()).all()
 
 
-@settings(max_examples=250)
+@settings(max_examples=200)
 @given(
     family=st.sampled_from(TEXT_FAMILIES),
     seed=st.integers(0, 10_000),
