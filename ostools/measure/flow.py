@@ -115,4 +115,4 @@ def _nodes(tokens: Prompt, sizes: list[Tensor], weights: list[Tensor]) -> pd.Dat
         for layer, (size, added) in enumerate(zip(sizes, [*between, torch.zeros_like(sizes[-1])], strict=True))
     ]
     order = ["layer", *columns.columns, "frobenius_norm", "interference"]
-    return pd.concat(tables, ignore_index=True)[order]
+    return pd.concat(tables, ignore_index=True).reindex(columns=order)

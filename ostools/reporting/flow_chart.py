@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import altair as alt
 
@@ -20,8 +20,9 @@ def flow_chart(flow: Flow) -> alt.TopLevelMixin:
 
     Circles: the flow that arrives at, or starts from, a token of that layer. Drawn are the strongest edges of every block.
     """
-    frame, layers = flow.frame, int(flow.nodes["layer"].max())
-    last = int(flow.nodes["position"].max())
+    # pandas types every selection as a frame, a column or a number.
+    frame, placed = cast(Any, flow.frame), cast(Any, flow.nodes)
+    layers, last = int(placed["layer"].max()), int(placed["position"].max())
     kept = frame.sort_values("flow", ascending=False).groupby("layer").head(_EDGES_A_BLOCK)
     edges = kept.assign(above=kept["layer"] + 1)[
         ["layer", "above", "key", "query", "key_token", "query_token", "flow"]
@@ -30,8 +31,8 @@ def flow_chart(flow: Flow) -> alt.TopLevelMixin:
     nodes = started.rename(columns={"key": "position"})
     nodes.loc[len(nodes)] = [layers, last, 1.0]
     nodes = nodes.astype({"layer": int, "position": int})
-    nodes = nodes.merge(flow.nodes[["layer", "position", "token", "frobenius_norm"]], on=["layer", "position"])
-    words = flow.nodes[flow.nodes["layer"] == 0]["token"].tolist()
+    nodes = nodes.merge(placed[["layer", "position", "token", "frobenius_norm"]], on=["layer", "position"])
+    words = placed[placed["layer"] == 0]["token"].tolist()
     x = axes.token_axis(words, field="key", margin=0.7)
     labels = axes.lookup(list(range(layers + 1)), ["embedding", *[f"after block {n}" for n in range(layers)]])
     y = alt.Y(

@@ -82,7 +82,7 @@ def test_the_picture_draws_the_strongest_edges_of_every_block() -> None:
     model = tiny_model("gemma", n_layers=2)
     result = flow(model, prompt_from_ids(model, [2, *range(40, 70)]))
     chart: Any = result.plot().to_dict()
-    drawn = chart["layer"][0]["data"]["values"][0]
+    drawn = chart["datasets"][chart["layer"][0]["data"]["name"]][0]
     assert drawn["layer"].count(0) == drawn["layer"].count(1) + 60 - 31 == 60
     edges = table(result.frame)
     strongest = edges[edges["layer"] == 0]["flow"].nlargest(60)
