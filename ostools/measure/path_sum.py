@@ -61,7 +61,8 @@ def path_sum(
         variants: `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the
             frozen operator norm, no free constant. `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`,
             `theorem-b5`, `proof` (default), `multi-head`: as printed in the papers, which bound nothing on a real model.
-            `second-moment`: a prediction of the frozen Frobenius norm; `rollout`: a ranking.
+            `second-moment`: a prediction of the frozen Frobenius norm, `second-moment-full` of the real derivative's;
+            `second-moment-diagonal`: cheaper, blind to interference (repeated tokens); `rollout`: a ranking.
         mlp_norm: ||D_i|| by exact singular values ("svd") or by a cheaper, larger product of weight norms ("product"), in
             every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i) T_ij as a whole.
         mlp_trace: the MLP's inner products in the predictions, through ff x ff matrices ("exact"), or estimated without bias
