@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ostools import theory as theory
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
+    from ostools.measure import flow as flow
     from ostools.measure import looseness as looseness
     from ostools.measure import path_sum as path_sum
     from ostools.measure import profile as profile
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _HOME = {
     "collapse": "ostools.measure",
     "compare": "ostools.measure",
+    "flow": "ostools.measure",
     "looseness": "ostools.measure",
     "path_sum": "ostools.measure",
     "profile": "ostools.measure",
@@ -54,6 +56,7 @@ __all__ = [
     "collapse",
     "compare",
     "encode",
+    "flow",
     "load_model",
     "looseness",
     "path_sum",

@@ -1,4 +1,4 @@
-"""The command line: `ostools report | sensitivity | path-sum | collapse | models`.
+"""The command line: `ostools report | sensitivity | path-sum | looseness | profile | flow | spectra | collapse | models`.
 
 Only typer is imported here, so that `--help` answers at once; the work is in `ostools.commands`. Results go to stdout, progress
 and refusals to stderr. Exit codes: 0 done; 2 refused, with one line that says why; 130 interrupted.
@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from ostools.commands.options import Device, Dtype, Layers, MaxMemory, Model, Out, Prompt
 from ostools.errors import InputError
 
 # typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
@@ -29,19 +30,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-Model = Annotated[
-    str, typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id such as google/gemma-7b.")
-]
-Device = Annotated[str, typer.Option(metavar="NAME", help="'auto' (cuda, else cpu) or a torch device.")]
-Dtype = Annotated[str, typer.Option(metavar="NAME", help="The dtype to load the model in, such as bfloat16.")]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Chart (.html .png .svg .pdf) or table (.parquet .csv .json); else a table here."
-    ),
-]
-Prompt = Annotated[str, typer.Option(metavar="TEXT", help="The text to measure on.")]
 
 
 def _show_version(wanted: bool) -> bool:
@@ -96,6 +84,15 @@ def sensitivity(
             metavar="NAME", help="full, frozen, frozen-attention, frozen-norm; repeatable. Else full and frozen."
         ),
     ] = None,
+    layers: Layers = "0",
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="exact, estimate (random cotangents, with intervals) or auto.")
+    ] = "auto",
+    relative_error: Annotated[
+        float, typer.Option(metavar="X", help="An estimate stops when every interval is that narrow.")
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of an estimate.")] = 0,
+    max_memory: MaxMemory = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -103,44 +100,122 @@ def sensitivity(
 ) -> None:
     """Measure what each token means to the last.
 
-    Exact norms of dy/dv, y the last token's representation and v each token's embedding: one row per token.
+    The norms of d y_n / d v_i for every token i, exact or estimated; nothing held constant (full), or attention patterns and
+    norm scales (frozen). Checked by finite differences on every run.
 
     \b
     Example:
-      ostools sensitivity --prompt "11111110" --linearisation full --linearisation frozen --out profile.pdf
+      ostools sensitivity --prompt "The capital of France is" --out france.html
+      ostools sensitivity --prompt "The capital of France is" --layers all --out layers.png
     """
-    from ostools.commands import run
+    from ostools.commands import depth
 
-    run.sensitivity(model, prompt, linearisation, out, device, dtype)
+    settings = depth.Measuring(linearisation, layers, method, relative_error, seed, max_memory)
+    depth.sensitivity(model, prompt, settings, out, device, dtype)
 
 
-@app.command()
+@app.command(name="path-sum")
 def path_sum(
     prompt: Prompt,
     variant: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Certified: uniform, local. The paper's: proof, theorem-5.1, theorem-b5, multi-head. "
-            "Predicted: second-moment, rollout. Repeatable; else proof, uniform, local, second-moment.",
+            help="uniform, local, heads, edge, windowed(k), local-full, edge-full, theorem-5.1, theorem-b5, proof, multi-head, "
+            "second-moment[-diagonal|-full], rollout; repeatable.",
         ),
     ] = None,
+    positions: Annotated[
+        str, typer.Option(metavar="WHICH", help="last, or all: the triangular matrix (to a table file).")
+    ] = "last",
+    mlp_norm: Annotated[str, typer.Option(metavar="NAME", help="svd, or product: cheaper and looser.")] = "svd",
+    mlp_trace: Annotated[str, typer.Option(metavar="NAME", help="exact, or probes: for wide MLPs.")] = "exact",
+    max_memory: MaxMemory = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """Bound and predict it, by Theorem 5.1.
+    """Bound and predict it (Theorem 5.1).
 
-    The sum over paths from each token to the last: certified bounds, the paper's forms, predictions.
+    The sum over paths from every token to the last, out of one forward pass and no gradient.
 
     \b
     Example:
-      ostools path-sum --prompt "11111110" --variant local --variant second-moment --out paths.svg
+      ostools path-sum --prompt "The capital of France is" --variant local --variant proof
     """
-    from ostools.commands import run
+    from ostools.commands import depth
 
-    run.path_sum(model, prompt, variant, out, device, dtype)
+    settings = depth.Folding(variant, positions, mlp_norm, mlp_trace, max_memory)
+    depth.path_sum(model, prompt, settings, out, device, dtype)
+
+
+@app.command()
+def looseness(
+    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+) -> None:
+    """Split a certified bound's looseness into where it arises.
+
+    From the paper's kind of bound (uniform) down to the measured norm, part by part, in decades that add up.
+
+    \b
+    Example:
+      ostools looseness --prompt "The capital of France is" --out waterfall.png
+    """
+    from ostools.commands import depth
+
+    depth.looseness(model, prompt, out, device, dtype)
+
+
+@app.command()
+def profile(
+    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+) -> None:
+    """Say which tokens matter, and test for a U-shape.
+
+    The measured profile with and without the sink, its shape with intervals, full against frozen.
+
+    \b
+    Example:
+      ostools profile --prompt "The capital of France is"
+    """
+    from ostools.commands import depth
+
+    depth.profile(model, prompt, out, device, dtype)
+
+
+@app.command()
+def flow(
+    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+) -> None:
+    """Draw where sensitivity flows, layer by layer.
+
+    The predicted share of every edge between tokens and layers, out of one forward pass.
+
+    \b
+    Example:
+      ostools flow --prompt "The capital of France is" --out flow.png
+    """
+    from ostools.commands import depth
+
+    depth.flow(model, prompt, out, device, dtype)
+
+
+@app.command()
+def spectra(
+    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+) -> None:
+    """Follow the patterns' products through depth (Lemma B.6, Proposition 5.2).
+
+    Eigenvalues of the row-stochastic matrices, and how fast their product's mass moves to the first token.
+
+    \b
+    Example:
+      ostools spectra --prompt "The capital of France is" --out spectra.png
+    """
+    from ostools.commands import depth
+
+    depth.spectra(model, prompt, out, device, dtype)
 
 
 @app.command()

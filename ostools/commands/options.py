@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
 from ostools.errors import InputError
 
+Model = Annotated[
+    str, typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id such as google/gemma-7b.")
+]
+Device = Annotated[str, typer.Option(metavar="NAME", help="'auto' (cuda, else cpu) or a torch device.")]
+Dtype = Annotated[str, typer.Option(metavar="NAME", help="The dtype to load the model in, such as bfloat16.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Chart (.html .png .svg .pdf) or table (.parquet .csv .json); else a table here."
+    ),
+]
+Prompt = Annotated[str, typer.Option(metavar="TEXT", help="The text to measure on.")]
+Layers = Annotated[
+    str, typer.Option(metavar="WHICH", help="Residual streams: 0 (the embeddings), 0,2 or all, from the same passes.")
+]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="What the run may take beside the model, such as 4GiB; else what is free."),
+]
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _LONGEST = 1_000_000
 
 
@@ -21,6 +47,31 @@ def parse_lengths(text: str) -> list[int]:
             raise InputError(f"--lengths {text!r}: the range {part.strip()!r} runs backwards; write {high}:{low}")
         lengths.update(range(low, high + 1))
     return sorted(lengths)
+
+
+def parse_bytes(text: str | None) -> int | None:
+    """`4GiB`, `500 MB` or a number of bytes; None stays None. Raises `InputError` for anything else."""
+    if text is None:
+        return None
+    number = text.strip().rstrip("bBiIkKmMgG ").strip()
+    unit = text.strip()[len(number) :].strip().lower()
+    try:
+        size = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        size = float("nan")
+    if not 1 <= size < 2**62:
+        raise InputError(f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number of bytes")
+    return int(size)
+
+
+def parse_layers(text: str) -> Literal["all"] | list[int]:
+    """`all`, or numbers joined by commas. Raises `InputError` for anything else."""
+    if text.strip() == "all":
+        return "all"
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
+        raise InputError(f"--layers {text!r}: expected 'all' or numbers such as 0,2")
+    return [int(word) for word in words]
 
 
 def _length(word: str, text: str) -> int:

@@ -1,9 +1,11 @@
-"""Measurements on a model: sensitivity, the path sum beside it, their comparison, and collapse."""
+"""Measurements on a model: sensitivity and what is read off it, the path sum beside it, their comparison, and collapse."""
 
 from ostools.measure.collapse import Collapse as Collapse
 from ostools.measure.collapse import collapse as collapse
 from ostools.measure.compare import Comparison as Comparison
 from ostools.measure.compare import compare as compare
+from ostools.measure.flow import Flow as Flow
+from ostools.measure.flow import flow as flow
 from ostools.measure.looseness import Looseness as Looseness
 from ostools.measure.looseness import looseness as looseness
 from ostools.measure.path_sum import PathSum as PathSum
@@ -19,6 +21,7 @@ from ostools.measure.spectra import spectra as spectra
 __all__ = [
     "Collapse",
     "Comparison",
+    "Flow",
     "Looseness",
     "PathSum",
     "Profile",
@@ -26,6 +29,7 @@ __all__ = [
     "Spectra",
     "collapse",
     "compare",
+    "flow",
     "jacobian",
     "looseness",
     "path_sum",

@@ -1,0 +1,43 @@
+"""What every command does first and last: refuse early, load the model, write the file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ostools as ost
+from ostools.commands import output
+from ostools.results import Result, checked_output
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+SMALL = 20_000_000
+"""Below this many parameters one thread computes as fast as several."""
+
+
+def check(out: Path | None, prompt: str | None = None) -> None:
+    """What can be refused before a model is loaded."""
+    if out is not None:
+        checked_output(out)
+    if prompt == "":
+        raise ost.InputError("--prompt: expected text, found nothing; give at least one character")
+
+
+def load(model: str, device: str, dtype: str) -> TransformerBridge:
+    import torch
+
+    with output.progress("loading the model"):
+        loaded = ost.load_model(model, dtype=dtype, device=device)
+    # Matrices this small are not worth sharing out: on busy cores two threads wait for each other and take far longer.
+    if "OMP_NUM_THREADS" not in os.environ and sum(weight.numel() for weight in loaded.parameters()) < SMALL:
+        torch.set_num_threads(1)
+    return loaded
+
+
+def saved(result: Result, out: Path | None) -> bool:
+    if out is None:
+        return False
+    output.print_text([f"wrote {result.save(out)}"])
+    return True
