@@ -19,6 +19,8 @@ from ostools.measure.linear import strip_bounds
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
 _BLOCK = {"cpu": 2048, "cuda": 1 << 16}
+# What the allocator keeps back of small blocks that were freed.
+_ALLOCATOR = 32 << 20
 _SMALLEST = {"cpu": 4, "cuda": 16}
 
 
@@ -27,7 +29,8 @@ class Plan:
     """How a run will go, and its forecast in bytes on top of the loaded model.
 
     `chunk` cotangents go through at a time. `reading`: while the blocks are read; `kept`: of what is read; `work`: of a block
-    of cotangents; `rows`: of the products that are kept, in a file if `on_disk`; `norms`: of taking their norms.
+    of cotangents; `rows`: of the products that are kept, in a file if `on_disk`; `norms`: of taking their norms; `check`: of
+    the finite differences, which hold every block's pattern where the linearisation does.
     """
 
     chunk: int
@@ -37,12 +40,13 @@ class Plan:
     work: int
     rows: int
     norms: int
+    check: int
 
     @property
     def peak(self) -> int:
-        """The blocks are read, then applied, then the norms are taken; rows in a file do not count."""
+        """The blocks are read, then applied, then the norms are taken and checked; rows in a file do not count."""
         rows = 0 if self.on_disk else self.rows
-        return max(self.reading, self.kept + rows + max(self.work, self.norms))
+        return _ALLOCATOR + max(self.reading, self.kept + rows + max(self.work, self.norms, self.check))
 
     def __str__(self) -> str:
         where = f" and {self.rows / 2**30:.2f} GiB in a temporary file" if self.on_disk else ""
@@ -115,8 +119,9 @@ def _forecast(
     square = heads * sum((stop - start) * stop for start, stop in bounds)
     block = (2 if live else 1) * square + pos * (gated * d_mlp + 4 * d_model) + (5 * head_vectors if live else 0)
     kept = (n_layers - 1) * block
+    sites = site_bytes(model, pos)
     # One block as it is read: its pattern, and where they are differentiated the scores and what they are compared with.
-    reading = kept + (10 if live else 3) * heads * pos**2 + pos * (6 * d_mlp + 12 * d_model)
+    reading = kept + (9 if live else 3) * heads * pos**2 + pos * (6 * d_mlp + 12 * d_model)
     strip = heads * max((stop - start) * stop for start, stop in bounds) if live else 0
     work = chunk * (2 * strip + pos * (5 * d_model + 2 * d_mlp) + (6 if live else 3) * head_vectors)
     if by_autograd:
@@ -128,9 +133,10 @@ def _forecast(
     return Plan(
         chunk=chunk,
         on_disk=on_disk,
-        reading=reading * element + min(site_bytes(model, pos), KEPT),
+        reading=reading * element + (sites if sites <= KEPT else sites // n_layers),
         kept=kept * element,
         work=work * element,
         rows=places * rows * d_model * element,
         norms=norms * element,
+        check=heads * pos**2 * (3 if live else 3 + n_layers) * element,
     )
