@@ -63,9 +63,9 @@ def falls(values: list[np.ndarray]) -> None:
         assert (smaller <= larger * (1 + 1e-9) + 1e-12 * smaller.max()).all()
 
 
-@settings(max_examples=200)
+@every_family
+@settings(max_examples=40)
 @given(
-    family=st.sampled_from(TEXT_FAMILIES),
     seed=st.integers(0, 10_000),
     scale=st.sampled_from([0.3, 1.0, 3.0, 8.0]),
     sharp=st.sampled_from([1.0, 50.0]),
