@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 TABLES = (".parquet", ".csv", ".json")
 CHARTS = (".html", ".png", ".svg", ".pdf")
 _VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
+
+
+@cache
+def _version(distribution: str) -> str:
+    return importlib.metadata.version(distribution)
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Provenance:
         import hooks
         from ostools.models import describe
 
-        versions = {name: importlib.metadata.version(name) for name in _VERSIONED}
+        versions = {name: _version(name) for name in _VERSIONED}
         edits = tuple(f"{edit.kind} at {edit.where} (block {edit.block})" for edit in hooks.active_edits(model))
         return cls(asdict(describe(model)), parameters, token_ids, versions, edits)
 

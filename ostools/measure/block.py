@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
+from hooks import Norm
 from ostools.measure.checks import require_close
 from ostools.measure.scores import Scores, read_scores
 from ostools.measure.weights import BlockWeights, block_weights
@@ -43,7 +43,7 @@ class Block:
 
     Scales r1, r2 and, for the norms after attention and MLP, rp1, rp2 (1 where there are none). A norm's `direction` is
     u = (x - c(x)) / (sqrt(d) r(x)), so that its N(x) = I - u u^T; 0 where there is no such norm. `read` gives captured
-    sites by their names; `scaled`: a temperature edit is active.
+    sites by their names; `norms` are the model's; `scaled`: a temperature edit is active.
     """
 
     def __init__(
@@ -51,11 +51,12 @@ class Block:
         model: TransformerBridge,
         layer: int,
         read: Callable[[Sequence[str]], dict[str, Tensor]],
+        norms: Mapping[str, Norm],
         dtype: torch.dtype,
         scaled: bool,
     ) -> None:
         self.layer = layer
-        self._model, self._read, self._dtype, self._scaled = model, read, dtype, scaled
+        self._model, self._read, self._norms, self._dtype, self._scaled = model, read, norms, dtype, scaled
 
     @cached_property
     def _sites(self) -> dict[str, Tensor]:
@@ -63,7 +64,7 @@ class Block:
 
     @cached_property
     def weights(self) -> BlockWeights:
-        return block_weights(self._model, self.layer, self._dtype)
+        return block_weights(self._model, self.layer, self._norms, self._dtype)
 
     @property
     def raw_pattern(self) -> Float[Tensor, "head query key"]:
@@ -116,7 +117,9 @@ class Block:
     def scores(self) -> Scores:
         """What the real derivative needs; raises `InputError` where the pattern is not the softmax of the scores."""
         weights, sites = self.weights, {"pattern": self.raw_pattern, **self._read(LIVE_SITES)}
-        return read_scores(self._model, self.layer, weights, sites, self._normalised, self.value, self._scaled)
+        return read_scores(
+            self._model, self.layer, self._norms, weights, sites, self._normalised, self.value, self._scaled
+        )
 
     @property
     def p(self) -> Float[Tensor, "pos d_mlp"]:
@@ -173,7 +176,7 @@ class Block:
 
     def _direction(self, norm: str, site: str, scale: Float[Tensor, " pos"]) -> Float[Tensor, "pos d_model"]:
         """u of one norm; 0 where the model has none."""
-        known = hooks.norms(self._model).get(f"blocks.{self.layer}.{norm}")
+        known = self._norms.get(f"blocks.{self.layer}.{norm}")
         if known is None:
             return torch.zeros_like(self._site("residual_pre"))
         x = known.centre(self._site(site))

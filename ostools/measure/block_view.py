@@ -23,7 +23,8 @@ class BlockView:
     @cached_property
     def mean_pattern(self) -> Float[Tensor, "query key"]:
         """The paper has one head; on a model with several its alpha is their mean."""
-        return self.block.pattern.mean(0)
+        heads = len(self.block.raw_pattern)
+        return paths.weighted_pattern(self.block.raw_pattern, self.block.norm1_scale.new_full((heads,), 1.0 / heads))
 
     @cached_property
     def scales(self) -> Float[Tensor, "query key"]:
@@ -34,7 +35,7 @@ class BlockView:
     def weighted(self) -> Float[Tensor, "query key"]:
         """sum_h omega_h alpha_ij^h."""
         omega = operators.head_norms(self.block.weights.left, self.block.weights.right)
-        return paths.weighted_pattern(self.block.pattern, omega)
+        return paths.weighted_pattern(self.block.raw_pattern, omega)
 
     @cached_property
     def head_sums(self) -> Float[Tensor, "query key"]:

@@ -55,10 +55,12 @@ class Forward:
     def blocks(self, dtype: torch.dtype = torch.float64) -> Iterator[Block]:
         """Each block in that dtype, last first, checked against what the model computed."""
         scaled = any(edit.kind == "scale_scores" for edit in hooks.active_edits(self.model))
+        norms = hooks.norms(self.model)
         for layer in reversed(range(len(self.calls))):
-            block = Block(self.model, layer, partial(self._sites, layer), dtype, scaled)
+            block = Block(self.model, layer, partial(self._sites, layer), norms, dtype, scaled)
             block.check()
             yield block
+            del block
 
     def _sites(self, layer: int, wanted: Sequence[str]) -> dict[str, Tensor]:
         names, call = _available(self.model, wanted), self.calls[layer]
@@ -102,11 +104,11 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
         for handle in handles:
             handle.remove()
     kept = {name: dict(record[name]) for name in names}
-    tensors = [tensor for layers in kept.values() for tensor in layers.values()]
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in (logits, *tensors)):
+    (residual,) = last["residual_post"].values()
+    # What is not finite before reaches the last block's residual stream; each block's own check sees the rest.
+    if not bool(torch.isfinite(logits).all() and torch.isfinite(residual).all()):
         raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
     scale = record["final_norm_scale"].double()
-    (residual,) = last["residual_post"].values()
     direction = norm.centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
     return Forward(model, calls, kept, scale[:, 0], direction)
 

@@ -22,7 +22,7 @@ import hooks
 from ostools.errors import InputError, unknown_name
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import forward
-from ostools.measure.precision import full_precision, true_arithmetic
+from ostools.measure.precision import full_precision
 from ostools.measure.predicted import TRACES
 from ostools.measure.prompts import Progress, as_prompt, token_columns
 from ostools.measure.variants import MlpNorm, Variant, checked_variants, variant_named
@@ -119,14 +119,17 @@ def _fold(
     progress: Progress | None,
 ) -> dict[str, Float[Tensor, "last pos"]]:
     """One forward pass, then the blocks from the last to the first through every variant at once."""
+    predicted = all(variant_named(name).kind == "predicted" for name in names)
+    # Bounds are computed in float64; a prediction is off by percents, whatever the precision.
+    dtype = next(model.parameters()).dtype if predicted else torch.float64
     with torch.inference_mode(False), torch.no_grad():
-        with true_arithmetic(model):
-            run = forward(model, tokens.ids)
+        run = forward(model, tokens.ids)
         folds = {name: variant_named(name).fold(run, last) for name in names}
-        for done, block in enumerate(run.blocks(), start=1):
+        for done, block in enumerate(run.blocks(dtype), start=1):
             view = BlockView(block, *reading)
             for fold in folds.values():
                 fold.step(view)
+            del view, block  # before the next block is read: a long prompt's patterns fill the memory
             if progress is not None:
                 progress(done, int(model.cfg.n_layers))
         return {name: fold.values() for name, fold in folds.items()}

@@ -8,6 +8,7 @@ temperature that an edit may have put in; each is the identity where the model h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from hooks import Norm
 from hooks.register import hidden
 from ostools.errors import InputError
@@ -122,6 +122,7 @@ class Scores:
 def read_scores(
     model: TransformerBridge,
     layer: int,
+    norms: Mapping[str, Norm],
     weights: BlockWeights,
     sites: dict[str, Tensor],
     normalised: Float[Tensor, "pos d_model"],
@@ -135,7 +136,6 @@ def read_scores(
     do not give what the model computed.
     """
     attention = model.blocks[layer].attn
-    norms = hooks.norms(model)
     group = len(weights.query) // len(weights.key)
     rotation = None
     if "rotary_cos" in sites:

@@ -56,7 +56,7 @@ class RowFold:
         self.kept: list[tuple[float, ...]] = []
 
     def step(self, view: BlockView) -> None:
-        self.rows = self.rows @ self.edges(view)
+        self.rows = self.rows @ self.edges(view).to(self.rows)
         self.kept.append(self.numbers(view))
 
     def values(self) -> Float[Tensor, "last pos"]:

@@ -10,6 +10,7 @@ takes the mean off, which is folded in as a projection. Grouped heads are expand
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,9 +58,10 @@ class BlockWeights:
     down_bias: Float[Tensor, " d_model"]
 
 
-def block_weights(model: TransformerBridge, layer: int, dtype: torch.dtype = torch.float64) -> BlockWeights:
+def block_weights(
+    model: TransformerBridge, layer: int, norms: Mapping[str, Norm], dtype: torch.dtype = torch.float64
+) -> BlockWeights:
     """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes beta infinite)."""
-    norms = hooks.norms(model)
     prefix = f"blocks.{layer}"
     ln1, ln2 = norms[f"{prefix}.ln1"], norms[f"{prefix}.ln2"]
     post1, post2 = norms.get(f"{prefix}.ln1_post"), norms.get(f"{prefix}.ln2_post")

@@ -31,7 +31,7 @@ def path_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"]:
 
 def with_skip(update: Edges) -> Edges:
     """alpha-weighted update + delta_ij: every block adds to the residual stream."""
-    return update + torch.eye(update.shape[-1], dtype=update.dtype, device=update.device)
+    return update.diagonal_scatter(update.diagonal() + 1.0)
 
 
 def theorem_51_edges(mean_pattern: Edges, beta_2: float) -> Edges:
@@ -66,9 +66,13 @@ def multi_head_edges(pattern: Pattern) -> Edges:
 def weighted_pattern(pattern: Pattern, omega: Float[Tensor, " head"]) -> Edges:
     """sum_h omega_h |alpha_ij^h|, with omega_h = ||W_OV^h||_2, gains folded in: how much a layer can move at most.
 
-    Attention weights are not negative; what an edit puts in their place may be.
+    Attention weights are not negative; what an edit puts in their place may be. In the dtype of `omega`, a head at a time, so
+    that of a long prompt's patterns no second copy is made.
     """
-    return torch.einsum("h,hqk->qk", omega.to(pattern), pattern.abs())
+    total = torch.zeros(pattern.shape[1:], dtype=omega.dtype, device=pattern.device)
+    for alpha, size in zip(pattern, omega, strict=True):
+        total += size * alpha.abs()
+    return total
 
 
 def local_edges(
@@ -78,8 +82,8 @@ def local_edges(
     mlp_norm: Float[Tensor, " query"],
 ) -> Edges:
     """(1 + ||D_i||) ( sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij ): certified, each position with its own scales."""
-    update = weighted / (post_norm1_scale[:, None] * norm1_scale[None, :])
-    return (1.0 + mlp_norm)[:, None] * with_skip(update)
+    moved = with_skip(weighted / post_norm1_scale[:, None] / norm1_scale)
+    return moved.mul_((1.0 + mlp_norm)[:, None])
 
 
 def uniform_edges(

@@ -222,7 +222,6 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, float], message
 
 
 def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
-    room = {"exact_bytes": 1 << 30, "available_bytes": 1 << 33}
     assert [choose_method(d, exact_fits=True).method for d in (64, 768, 1024, 2048)] == ["exact"] * 3 + ["estimate"]
     assert choose_method(2048, exact_fits=True).reason == "64 passes at first in place of 2048"
     assert choose_method(2048, directions=32, exact_fits=True).method == "exact"
