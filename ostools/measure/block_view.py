@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.errors import InputError
 from ostools.measure.block import Block
 from ostools.theory import edges, operators, paths
 
@@ -19,6 +20,14 @@ class BlockView:
         self.block = block
         self.mlp_norm, self.mlp_trace = mlp_norm, mlp_trace
         self._norms = operators.mlp_norms if mlp_norm == "svd" else operators.mlp_norm_products
+
+    def require_causal(self, variant: str) -> None:
+        """`InputError` where a replaced pattern looks at later tokens: this variant cuts off what it takes for no path."""
+        if any(bool(head.triu(1).any()) for head in self.block.raw_pattern):
+            raise InputError(
+                f"block {self.block.layer}: variant {variant!r} expects a causal pattern, the one that an edit put in place "
+                f"looks at later tokens; use 'windowed(1)' or a looser bound, or measure with sensitivity()"
+            )
 
     @cached_property
     def mean_pattern(self) -> Float[Tensor, "query key"]:

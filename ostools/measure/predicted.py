@@ -21,7 +21,7 @@ from ostools.measure.forward import Forward
 from ostools.measure.weights import final_norm_squared
 from ostools.theory import operators, second_moment
 from ostools.theory.live_moments import LiveHeads, LiveMlp
-from ostools.theory.second_moment import Heads, Mlp, Moments
+from ostools.theory.second_moment import Heads, Mlp
 
 PROBES, PROBE_SEED = 8, 0
 TRACES = {"exact": "exact", "probes": f"{PROBES} orthogonal probes a block, seed {PROBE_SEED} + layer"}
@@ -124,17 +124,23 @@ class KernelFold:
         return norm.centre(torch.diag(norm.gain.double())) / run.final_norm_scale[m]
 
     def step(self, view: BlockView) -> None:
+        view.require_causal("second-moment")
         parts = self.parts(view, self.dtype)
         pairs = zip(self.moments, self.last, strict=True)
         self.moments = [
             second_moment.through_attention(second_moment.through_mlp(moments, parts.mlp(m)), parts.heads(m))
             for moments, m in pairs
         ]
+        # In every block: a negative square may turn positive again further down.
+        for moments in self.moments:
+            _norms(moments.squares(), self.dtype)
 
     def values(self) -> Float[Tensor, "last pos"]:
         widest = max(self.last)
         pairs = zip(self.moments, self.last, strict=True)
-        return torch.stack([torch.nn.functional.pad(_norms(moments), (0, widest - m)) for moments, m in pairs])
+        return torch.stack(
+            [torch.nn.functional.pad(_norms(moments.squares(), self.dtype), (0, widest - m)) for moments, m in pairs]
+        )
 
 
 class FullFold(KernelFold):
@@ -156,7 +162,7 @@ class DiagonalFold:
     """
 
     def __init__(self, run: Forward, last: list[int]) -> None:
-        scale = run.final_norm_scale
+        scale, self.dtype = run.final_norm_scale, next(run.model.parameters()).dtype
         top = final_norm_squared(run.model) / scale[last].square()
         self.rows = top[:, None] * torch.eye(len(scale), dtype=torch.float64, device=scale.device)[last]
 
@@ -166,18 +172,20 @@ class DiagonalFold:
         eye = torch.eye(mlp.down.shape[0], dtype=torch.float64, device=self.rows.device)
         eye = eye / len(eye)
         self.rows = (self.rows * mlp.overlap(eye).diagonal()) @ heads.squares(eye)
+        _norms(self.rows, self.dtype)
 
     def values(self) -> Float[Tensor, "last pos"]:
-        return self.rows.clamp_min(0.0).sqrt()
+        return _norms(self.rows, self.dtype)
 
 
-def _norms(moments: Moments) -> Float[Tensor, " pos"]:
-    """sqrt(tr S_jj); refused where it came out negative, beyond what rounding leaves of an exact 0."""
-    squares = moments.squares()
-    if not bool((squares >= -1e-5 * squares.max()).all()):
+def _norms(squares: Float[Tensor, "*last pos"], dtype: torch.dtype) -> Float[Tensor, "*last pos"]:
+    """The square roots; refused where a square came out negative, beyond what `dtype` rounds, or is no number."""
+    rounding = 100 * torch.finfo(dtype).eps
+    if not bool((squares >= -rounding * squares.amax(-1, keepdim=True)).all()):
         raise InputError(
-            "second-moment: paths cancel on this prompt as the prediction's directions do not allow for (a squared norm came "
-            "out negative); use variant 'second-moment-diagonal', or measure with sensitivity()"
+            "second-moment: paths cancel on this prompt, or probes miss, as the prediction does not allow for (a squared norm "
+            "came out negative or is no number); use mlp_trace='exact', variant 'second-moment-diagonal', or measure with "
+            "sensitivity()"
         )
     return squares.clamp_min(0.0).sqrt()
 

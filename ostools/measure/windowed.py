@@ -58,6 +58,7 @@ class WindowedFold:
         self.blocks: list[HeldBlock] = []
 
     def step(self, view: BlockView) -> None:
+        view.require_causal(f"windowed({self.k})")
         block, weights = view.block, view.block.weights
         rows = view.rows(slice(None))
         held = HeldBlock(block.pattern, weights.left, weights.right, block.norm1_scale, block.post_norm1_scale, rows)

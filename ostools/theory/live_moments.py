@@ -185,7 +185,8 @@ class LiveMlp(Mlp):
         lost = 2.0 * (self._pulled * self._pull(self.gain * lifted)).sum(1)
         lost = lost - self._pulled.square().sum(1) * (lifted * self._lifted).sum(1)
         lost = lost + shrink * (self._pushed @ metric * self._pushed).sum(1)
-        ratio = (1.0 - lost / overlap.diagonal()).clamp_min(0.0).sqrt()
+        # No number where a square estimated by probes comes out negative: 0 would say that nothing passes there.
+        ratio = (1.0 - lost / overlap.diagonal()).sqrt()
         return overlap * ratio[:, None] * ratio
 
     @cached_property

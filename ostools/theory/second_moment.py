@@ -158,7 +158,10 @@ def through_mlp(moments: Moments, mlp: Mlp) -> Moments:
     overlap = mlp.overlap(moments.shared)
     kernel = moments.kernel * overlap
     # Each token counts with its own size: in S_jj / tr S_jj that of before the step is in both.
-    weights = _inverse(_others(kernel.diagonal())) * moments.kernel.diagonal()
+    others = _others(kernel.diagonal())
+    if not bool(others.any()):
+        return _normalised(_with_last(kernel, row), turned @ step, None, moments.log_size)
+    weights = _inverse(others) * moments.kernel.diagonal()
     weights = weights / weights.sum()
     mean = eye + mlp.mean(weights)
     common = mean.T @ moments.shared @ mean
@@ -220,8 +223,8 @@ def _coefficients(
 def _normalised(kernel: Kernel, own: Direction, shared: Direction | None, log_size: float) -> Moments:
     """Both directions of trace 1, K in units of tr S_nn."""
     size = own.trace()
-    if shared is not None:
-        shared = shared / shared.trace() if bool(shared.trace() > 0) else None
+    # Only exactly nothing is dropped: what is not a number stays in, and is refused where K is read.
+    shared = None if shared is None or bool(shared.trace() == 0) else shared / shared.trace()
     return Moments(kernel / size, own / size, shared, log_size + float(size.double().log()))
 
 
@@ -238,8 +241,8 @@ def _others(values: Float[Tensor, " pos"]) -> Float[Tensor, " pos"]:
 
 
 def _inverse(values: Float[Tensor, " pos"]) -> Float[Tensor, " pos"]:
-    """1 / x where x > 0; 0 for a token that nothing reaches."""
-    return torch.where(values > 0, 1.0 / values, torch.zeros_like(values))
+    """1 / x where x > 0; 0 for a token that nothing reaches; what is no number stays so."""
+    return torch.where(values <= 0, torch.zeros_like(values), 1.0 / values)
 
 
 def _with_last(kernel: Kernel, row: Float[Tensor, " pos"]) -> Kernel:

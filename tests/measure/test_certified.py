@@ -168,3 +168,18 @@ def test_full_bounds_refuse_a_pattern_that_no_scores_gave() -> None:
 def test_windows_are_named_by_a_number_of_blocks(name: str) -> None:
     with pytest.raises(ost.InputError, match=r"unknown variant 'windowed.*did you mean 'windowed\("):
         ost.path_sum(built("gemma"), "ab", variants=name)
+
+
+@pytest.mark.parametrize("variant", ["windowed(2)", "second-moment"])
+def test_what_counts_on_causality_refuses_a_pattern_that_looks_ahead(variant: str) -> None:
+    """There windowed(2) was 0.65 of the measured norm; the bounds out of whole rows hold, negative weights included."""
+    model = filled("gpt2", 3, 2.0, 1.0)
+    prompt = prompt_from_ids(model, IDS)
+    pattern = torch.randn(1, 4, len(IDS), len(IDS), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    with hooks.replace_pattern(model, pattern):
+        falls([*bounds(model, prompt, FROZEN[:5]).values(), measured(model, prompt)["frozen"]])
+        with pytest.raises(ost.errors.InputError, match="causal pattern"):
+            bounds(model, prompt, (variant,))
+    with hooks.replace_pattern(model, pattern.tril()):
+        falls([*bounds(model, prompt, FROZEN).values(), measured(model, prompt)["frozen"]])
+        assert (bounds(model, prompt, ("second-moment",))["second-moment"] > 0).all()

@@ -19,7 +19,7 @@ from ostools.measure.block_view import BlockView
 from ostools.measure.forward import forward
 from ostools.measure.predicted import LiveParts
 from ostools.models import Prompt, cast_copy, load_model, prompt_from_ids
-from ostools.theory import edges
+from ostools.theory import edges, second_moment
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
 from tests.measure.test_blocks import IDS, N, held
 
@@ -219,3 +219,32 @@ def test_predictions_stand_beside_the_measured_profile_of_stories(variant: str) 
 def _near(found: np.ndarray, exact: np.ndarray) -> None:
     assert float(np.asarray(spearmanr(found, exact))[0]) >= 0.9
     assert abs(float(np.median(np.log10(found / exact)))) <= np.log10(1.5)
+
+
+@pytest.mark.parametrize("block", [0, 1, 4])
+@pytest.mark.parametrize(
+    ("variant", "wrong"),
+    [
+        *(("second-moment", wrong) for wrong in (-50.0, float("nan"))),
+        *(("second-moment-diagonal", wrong) for wrong in (-50.0, float("nan"))),
+        ("second-moment-full", 1e-9),  # less than what the norms take off
+    ],
+)
+def test_a_square_that_is_none_is_refused_in_whichever_block_it_arises(
+    monkeypatch: pytest.MonkeyPatch, variant: str, wrong: float, block: int
+) -> None:
+    """Dropped with the other tokens' direction, or set to 0, it left a plausible profile."""
+    model = tiny_model("llama", dtype=torch.float64, n_layers=6, d_model=16, d_mlp=24)
+    overlap, calls = second_moment.Mlp.overlap, []
+
+    def spoiled(self: second_moment.Mlp, metric: Tensor) -> Tensor:
+        found = overlap(self, metric).clone()
+        calls.append(None)
+        if len(calls) == block + 1:
+            found.diagonal().mul_(wrong)
+        return found
+
+    monkeypatch.setattr(second_moment.Mlp, "overlap", spoiled)
+    prompt = prompt_from_ids(model, IDS)
+    with pytest.raises(InputError, match="squared norm came out negative or is no number"):
+        values(model, prompt, variant)
