@@ -9,6 +9,7 @@ derivative is taken, so that an error in the formulas, in autograd or in a hook'
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from hooks.register import Order, attached
+from hooks.sites import points
 from ostools.errors import InputError
 
 PAIRS = 3
@@ -50,20 +53,26 @@ def certify(
     embedded: Float[Tensor, "pos d_model"],
     linearisation: str,
     product: Callable[[int, Float[Tensor, " d_model"]], Float[Tensor, " d_model"]],
+    layer: int = 0,
 ) -> Certificate:
-    """Compare `product(i, u)` = J_i u with finite differences; raises `InputError` where they differ.
+    """Compare `product(i, u)` = J_i u, J_i = d y_n / d v_i^(layer), with finite differences; `InputError` where they differ.
 
-    The last token is always among the positions. Cost: 6 forward passes a pair.
+    The last token is always among the positions. Cost: 6 forward passes a pair, from that layer on.
     """
     generator = torch.Generator().manual_seed(_SEED)
     pos, d_model = embedded.shape
+    stream = _stream(model, embedded, layer)
+
+    def network(moved: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row d_model"]:
+        return _last_tokens(model, embedded, moved, linearisation, layer)
+
     positions = [pos - 1, *torch.randint(pos, (PAIRS - 1,), generator=generator).tolist()]
     errors = []
     for position in positions:
         direction = torch.randn(d_model, generator=generator, dtype=torch.float64).to(embedded)
         direction = direction / direction.norm()
         expected = product(position, direction).double()
-        found, bar = _difference(model, embedded, linearisation, position, direction)
+        found, bar = _difference(network, stream, position, direction)
         error, size = float((found - expected).norm()), float(expected.norm())
         if not error <= 4 * bar + _TOLERANCE[embedded.dtype] * size:
             raise InputError(
@@ -76,25 +85,52 @@ def certify(
     return Certificate(max(errors, default=float("nan")), len(errors), len(positions))
 
 
+def _stream(
+    model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], layer: int
+) -> Float[Tensor, "pos d_model"]:
+    """v^(layer) of the prompt, as edited."""
+    if layer == 0:
+        return embedded
+    name, block = _place(model, layer)
+    with torch.no_grad(), hooks.capture(model, name, layers=[block]) as record:
+        model(embedded[None], start_at_layer=0, logits_to_keep=1)
+    return record[name][block][0]
+
+
+def _place(model: TransformerBridge, layer: int) -> tuple[str, int]:
+    """The site, and its block, that a v^(layer) above the embeddings is read from."""
+    last = int(model.cfg.n_layers)
+    return ("residual_pre", layer) if layer < last else ("residual_post", last - 1)
+
+
+def _imposed(
+    model: TransformerBridge, layer: int, stream: Float[Tensor, "row pos d_model"]
+) -> AbstractContextManager[None]:
+    """`stream` as v^(layer), whatever an edit there would make of it; at the embeddings a pass starts with it anyway."""
+    if layer == 0:
+        return nullcontext()
+    name, block = _place(model, layer)
+    return attached([(points(model, name, [block])[block], lambda _: stream, Order.OBSERVE)])
+
+
 def _difference(
-    model: TransformerBridge,
-    embedded: Float[Tensor, "pos d_model"],
-    linearisation: str,
+    network: Callable[[Float[Tensor, "row pos d_model"]], Float[Tensor, "row d_model"]],
+    stream: Float[Tensor, "pos d_model"],
     position: int,
     direction: Float[Tensor, " d_model"],
 ) -> tuple[Float[Tensor, " d_model"], float]:
-    """The best central difference over the steps, extrapolated from two neighbours, and its error bar."""
-    size = float(embedded[position].norm()) or 1.0
-    steps = [step * size for step in _STEPS[embedded.dtype]]
-    moved = embedded.expand(2 * len(steps), *embedded.shape).clone()
+    """Of the central differences over the steps, the one that its wider neighbour and rounding bound best; that bound."""
+    size = float(stream[position].norm()) or 1.0
+    steps = [step * size for step in _STEPS[stream.dtype]]
+    moved = stream.expand(2 * len(steps), *stream.shape).clone()
     for index, step in enumerate(steps):
         moved[2 * index, position] += step * direction
         moved[2 * index + 1, position] -= step * direction
-    values = _last_tokens(model, embedded, moved, linearisation).double()
+    values = network(moved).double()
     # The steps that were taken, after rounding of v + h u.
     taken = ((moved[0::2, position] - moved[1::2, position]).double() @ direction.double())[:, None]
     slopes = (values[0::2] - values[1::2]) / taken
-    noise = _NOISE[embedded.dtype] * float(values.norm(dim=-1).max())
+    noise = _NOISE[stream.dtype] * float(values.norm(dim=-1).max())
     best, bar = slopes[-1], float("inf")
     for wide, narrow, step in zip(slopes, slopes[1:], steps[1:], strict=False):
         this = float((wide - narrow).norm()) + 2 * noise / step
@@ -108,8 +144,9 @@ def _last_tokens(
     embedded: Float[Tensor, "pos d_model"],
     moved: Float[Tensor, "row pos d_model"],
     linearisation: str,
+    layer: int,
 ) -> Float[Tensor, "row d_model"]:
-    """y_n of every moved prompt; what the linearisation holds is held at the values of the prompt itself."""
+    """y_n from every moved v^(layer); what the linearisation holds is held at the values of the prompt itself."""
     attention = linearisation in ("frozen", "frozen-attention")
     norms = linearisation in ("frozen", "frozen-norm")
     together = max(1, _SQUARES // (int(model.cfg.n_heads) * len(embedded) ** 2))
@@ -118,6 +155,7 @@ def _last_tokens(
         if attention or norms:
             model(embedded[None], start_at_layer=0, logits_to_keep=1)
         for part in moved.split(together):
-            model(part, start_at_layer=0, logits_to_keep=1)
+            with _imposed(model, layer, part):
+                model(part, start_at_layer=min(layer, int(model.cfg.n_layers) - 1), logits_to_keep=1)
             found.append(record["final_norm"][:, -1])
     return torch.cat(found)

@@ -65,7 +65,7 @@ class Norms:
 def norms(found: Jacobians, device: torch.device) -> Norms:
     """Operator norm as the root of the largest eigenvalue of J^T J: exact to rounding, half the time of singular values.
 
-    Every J is divided by its largest entry first, so that no square overflows.
+    Every J is divided by its largest entry first, so that no square overflows. The norms of a J that is not finite are not.
     """
     places, d_out, d_model = found.shape
     chunk = max(1, NORM_BUDGET // (d_out * d_model * found.element_size()))
@@ -74,6 +74,7 @@ def norms(found: Jacobians, device: torch.device) -> Norms:
         here = found[start : start + chunk].to(device)
         largest = here.abs().amax((1, 2), keepdim=True)
         unit = here / torch.where(largest > 0, largest, 1.0)
+        unit.masked_fill_(~torch.isfinite(largest), 0.0)  # eigvalsh would raise: 0 times such a scale is NaN
         gram = unit.mT @ unit
         scale = largest[:, 0, 0].double()
         operator.append(torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0.0).sqrt().double() * scale)

@@ -125,9 +125,7 @@ def _exact(
     with exact.jacobians(route, places, embedded, way.chunk, way.on_disk, progress) as rows:
         norms = exact.norms(rows, embedded.device)
         _require_sound(norms.frobenius, linearisation)
-        if layers[0] == 0:
-            product = exact.product(rows)
-            account["certificate"] = asdict(certify(model, embedded, linearisation, product))
+        account["certificate"] = asdict(certify(model, embedded, linearisation, exact.product(rows), layers[0]))
     operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
     return Measured(operator, operator, operator, frobenius, frobenius, frobenius, "exact", account)
 
@@ -158,8 +156,7 @@ def _estimate(
         tangents[0, place] = direction
         return route.push(tangents)[0]
 
-    if layers[0] == 0:
-        account["certificate"] = asdict(certify(model, embedded, linearisation, product))
+    account["certificate"] = asdict(certify(model, embedded, linearisation, product, layers[0]))
     account |= {"passes": found.passes, "relative_error_reached": found.relative_error}
     if progress is not None:
         progress(1, 1)
@@ -178,12 +175,15 @@ def _estimate(
 def _checked_embedding(
     model: TransformerBridge, ids: Int[Tensor, " pos"], linearisation: str
 ) -> Float[Tensor, "pos d_model"]:
-    """v^(0) of the prompt, after proving that the pass from v^(0), and the frozen pass, give the plain pass's logits."""
+    """v^(0) of the prompt, after proving that the pass from v^(0), and the frozen pass, give the plain pass's logits.
+
+    Those of the last token, whose Jacobian is meant: a large vocabulary's at every token would outweigh the rest of the run.
+    """
     with torch.no_grad():
         embedded = model.input_to_embed(ids[None])[0].detach()
-        plain, from_embedding = model(ids[None]), model(embedded, start_at_layer=0)
+        plain, from_embedding = model(ids[None], logits_to_keep=1), model(embedded, start_at_layer=0, logits_to_keep=1)
         with freezing(model, linearisation):
-            held = model(ids[None])
+            held = model(ids[None], logits_to_keep=1)
     _require_same_logits(plain, from_embedding, "the forward pass from embeddings", _ROUNDING)
     _require_same_logits(plain, held, f"the {linearisation} forward pass", _FROZEN_ROUNDING)
     return embedded[0]

@@ -77,7 +77,9 @@ def test_rows_in_a_file_are_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> No
     model = tiny_model("llama", seed=1, dtype=torch.float64, d_model=128, d_head=32)
     unlimited = ost.sensitivity(model, prompt_of(model))
     plenty = memory.plan(model, len(IDS), 1, live=True, max_memory=1 << 40)
-    allocator = plenty.peak - max(plenty.reading, plenty.kept + plenty.rows + max(plenty.work, plenty.norms, plenty.check))
+    allocator = plenty.peak - max(
+        plenty.reading, plenty.kept + plenty.rows + max(plenty.work, plenty.norms, plenty.check)
+    )
     tight = allocator + plenty.kept + plenty.rows - 1
     limited = ost.sensitivity(model, prompt_of(model), max_memory=tight)
     assert "temporary file" in runs(limited)["full"]["plan"]
@@ -172,6 +174,54 @@ def _without_keys(self: linear.LinearScores, moved: torch.Tensor) -> tuple[torch
 
 
 PULL = linear.LinearScores.pull
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layers", [[0], [1], [2], [1, 2]])
+@pytest.mark.parametrize("method", ["exact", "estimate"])
+def test_a_wrong_derivative_is_refused_at_every_layer(
+    method: str, layers: list[int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five percent too much, in both directions."""
+    model = tiny_model("gemma", seed=3, dtype=dtype)
+    for name in ("pull", "push"):
+        whole = getattr(linear.Linearised, name)
+        monkeypatch.setattr(linear.Linearised, name, lambda self, x, whole=whole: 1.05 * whole(self, x))
+    with pytest.raises(ost.InputError, match="failed its check"):
+        ost.sensitivity(model, prompt_of(model), layers=layers, method=method)
+
+
+@every_family
+def test_every_layer_is_certified_under_an_edit_right_there(family: Family) -> None:
+    """v_i^(l) is what the edit leaves: the certificate and the Jacobian mean the same."""
+    model = tiny_model(family, seed=3, dtype=torch.float64)
+    for layer, where in ((1, "blocks.1.hook_resid_pre"), (2, "blocks.1.hook_resid_post")):
+        model.hook_dict[where].add_hook(lambda tensor, hook: 1.3 * tensor)
+        result = ost.sensitivity(model, prompt_of(model), linearisations=LINEARISATIONS, layers=[layer])
+        model.hook_dict[where].remove_hooks()
+        for run in runs(result).values():
+            assert run["certificate"]["informative"] >= 1
+            assert run["certificate"]["error"] < 1e-6
+
+
+@pytest.mark.parametrize("method", ["exact", "estimate"])
+def test_a_derivative_that_is_not_finite_is_refused(method: str) -> None:
+    """Finite values with an infinite slope: x + sqrt|x - x|."""
+    model = tiny_model("llama")
+    point = model.hook_dict["blocks.0.hook_mlp_out"]
+    point.add_hook(lambda tensor, hook: tensor + (tensor - tensor.detach()).abs().sqrt())
+    with pytest.raises(ost.InputError, match="not finite"):
+        ost.sensitivity(model, prompt_of(model), method=method)
+
+
+def test_no_pass_makes_logits_of_every_token() -> None:
+    """A vocabulary of 256,000 at 2,000 tokens would take 2 GB a pass, in no forecast."""
+    model = tiny_model("gemma")
+    shapes = []
+    handle = model.unembed.register_forward_hook(lambda module, args, out: shapes.append(out.shape[1]))
+    ost.sensitivity(model, prompt_of(model))
+    handle.remove()
+    assert set(shapes) == {1}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
