@@ -238,12 +238,29 @@ def test_a_reader_who_leaves_is_no_error(directory: str) -> None:
 # --- what is done
 
 
+def assert_forecasts(err: str) -> None:
+    """One line of memory a linearisation, and nothing else."""
+    full, frozen = err.splitlines()
+    assert full.startswith("forecast: full, exact: ")
+    assert frozen.startswith("forecast: frozen, exact: ")
+
+
 def test_sensitivity_prints_a_table_and_what_it_shows(run, directory: str) -> None:
     code, out, err = run("sensitivity", "--prompt", "The 11", "--model", directory)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert_forecasts(err)
     assert "full operator" in out
     assert "frozen frobenius" in out
     assert "Measured, full:" in out
+
+
+def test_an_estimate_is_not_shown_as_measured(run, directory: str) -> None:
+    code, out, _ = run("sensitivity", "--prompt", "The 11", "--model", directory, "--method", "estimate")
+    assert code == 0
+    assert "Estimated sensitivity" in out
+    assert "full operator lower" in out
+    assert "full operator upper" in out
+    assert "Measured" not in out
 
 
 def test_path_sum_says_what_each_column_is(run, directory: str) -> None:
@@ -269,7 +286,8 @@ def test_collapse_compares_the_precisions_that_were_named(run, directory: str) -
 def test_out_is_written_by_its_ending(run, tmp_path: Path, directory: str, ending: str) -> None:
     name = f"profile.{ending}"
     code, out, err = run("sensitivity", "--prompt", "The 11", "--model", directory, "--out", name)
-    assert (code, out, err) == (0, f"wrote {name}\n", "")
+    assert (code, out) == (0, f"wrote {name}\n")
+    assert_forecasts(err)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
@@ -295,10 +313,10 @@ def test_models_lists_what_can_be_loaded(run) -> None:
         assert words in out
 
 
-def test_nothing_but_results_is_written_in_a_process_of_its_own(directory: str, tmp_path: Path) -> None:
+def test_nothing_but_forecasts_and_results_is_written_in_a_process_of_its_own(directory: str, tmp_path: Path) -> None:
     done = in_a_process("sensitivity", "--prompt", "The", "--model", directory, cwd=tmp_path)
     assert done.returncode == 0
-    assert done.stderr == ""
+    assert_forecasts(done.stderr)
     assert done.stdout.startswith("Measured sensitivity")
 
 

@@ -169,12 +169,17 @@ def _show_profile(result: Any) -> None:
 def _show_sensitivity(result: Sensitivity) -> None:
     from ostools.reporting import findings
 
-    columns = ["operator_norm", "frobenius_norm"]
     frame: Any = result.frame
-    lowest = frame["layer"].min()
+    lowest, is_estimate = frame["layer"].min(), (frame["method"] == "estimate").any()
+    columns = (
+        ["operator_lower", "operator_upper", "frobenius_norm"] if is_estimate else ["operator_norm", "frobenius_norm"]
+    )
     table = frame[frame["layer"] == lowest].pivot(index=["position", "token"], columns="linearisation", values=columns)
-    names = [f"{linearisation} {str(norm).removesuffix('_norm')}" for norm, linearisation in table.columns]
-    _show_tokens(f"Measured sensitivity of the last representation, at layer {lowest}", names, table)
+    names = [
+        f"{linearisation} {str(norm).removesuffix('_norm').replace('_', ' ')}" for norm, linearisation in table.columns
+    ]
+    word = "Estimated" if is_estimate else "Measured"
+    _show_tokens(f"{word} sensitivity of the last representation, at layer {lowest}", names, table)
     output.print_text(["", *findings.sensitivity_findings(result)])
 
 

@@ -37,29 +37,37 @@ NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 def sensitivity_findings(result: Sensitivity) -> list[str]:
     """Where the measured sensitivity is large and small, and what freezing changes."""
     profiles = _profiles(result)
+    word, norm = _known(result)
     said = []
     for name, rows in profiles.items():
-        norms = rows["operator_norm"].to_numpy()
+        norms = rows[f"{norm}_norm"].to_numpy()
         top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
         said.append(
-            f"Measured, {name}: the last token's representation responds most to {_place(top)}, operator norm "
+            f"{word.capitalize()}, {name}: the last token's representation responds most to {_place(top)}, {NORMS[norm]} "
             f"{number(float(norms.max()))}, and least to {_place(low)}, {number(float(norms.min()))}; {_spread(norms)}. "
             f"{_trend(norms)}".strip()
         )
     if {"full", "frozen"} <= profiles.keys():
-        full, frozen = (profiles[name]["operator_norm"].to_numpy() for name in ("full", "frozen"))
+        full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
         if (full > 0).all():
             share = frozen / full
             low, middle, high = (number(float(value)) for value in (share.min(), np.median(share), share.max()))
             said.append(
-                f"With patterns and norms frozen, as the theorem assumes, the measured norm is {middle} times the real one in "
+                f"With patterns and norms frozen, as the theorem assumes, the {word} norm is {middle} times the real one in "
                 f"the median over tokens (from {low} to {high}); a bound of the frozen derivative is no bound of the real one."
             )
     return said
 
 
+def _known(result: Sensitivity) -> tuple[str, str]:
+    """What the numbers are, and the norm to speak of: of an operator norm, an estimate knows a lower bound only."""
+    return ("estimated", "frobenius") if (frame_of(result)["method"] == "estimate").any() else ("measured", "operator")
+
+
 def _profiles(result: Sensitivity) -> dict[str, Frame]:
-    groups = frame_of(result).groupby("linearisation", sort=False)
+    """By linearisation, at the lowest layer: a token of another layer is another input."""
+    frame = frame_of(result)
+    groups = frame[frame["layer"] == frame["layer"].min()].groupby("linearisation", sort=False)
     return {str(name): rows.sort_values("position") for name, rows in groups}
 
 
@@ -175,13 +183,14 @@ def _shape(row: Mapping[Any, Any]) -> str:
 
 
 def sensitivity_summary(result: Sensitivity) -> list[str]:
-    """One sentence: how unequal the measured sensitivity is over the tokens."""
+    """One sentence: how unequal the sensitivity is over the tokens."""
     profiles = _profiles(result)
+    word, norm = _known(result)
     name = "full" if "full" in profiles else next(iter(profiles))
-    norms = profiles[name]["operator_norm"].to_numpy()
+    norms = profiles[name][f"{norm}_norm"].to_numpy()
     middle = number(ratio(float(norms[-1]), float(np.median(norms[:-1])))) if len(norms) > 1 else "1"
     return [
-        f"Sensitivity, measured ({name} derivative, {len(norms)} tokens): operator norms from {number(float(norms.min()))} to "
+        f"Sensitivity, {word} ({name} derivative, {len(norms)} tokens): {NORMS[norm]}s from {number(float(norms.min()))} to "
         f"{number(float(norms.max()))}; the last token's own is {middle} times the median of the others. "
         f"{_trend(norms)}".strip()
     ]

@@ -152,6 +152,27 @@ def test_what_freezing_changes() -> None:
     assert len(findings.sensitivity_findings(made_sensitivity({"full": [1, 2, 4]}))) == 1
 
 
+def test_tokens_of_higher_layers_are_not_counted_among_those_of_the_lowest() -> None:
+    made = made_sensitivity({"full": [1, 4, 2]})
+    above = made.frame.assign(layer=1, operator_norm=[0.0, 0.0, 9.0])
+    both = replace(made, frame=pd.concat([made.frame, above], ignore_index=True))
+    assert findings.sensitivity_findings(both) == findings.sensitivity_findings(made)
+    assert findings.sensitivity_summary(both) == findings.sensitivity_summary(made)
+
+
+def test_an_estimate_is_not_called_measured_and_has_no_operator_norm() -> None:
+    """Frobenius norms are twice the operator norms here."""
+    made = made_sensitivity({"full": [1, 4, 2], "frozen": [1, 2, 2]})
+    estimated = replace(made, frame=made.frame.assign(method="estimate"))
+    said = " ".join(findings.sensitivity_findings(estimated) + findings.sensitivity_summary(estimated))
+    assert "Estimated, full: " in said
+    assert "Frobenius norm 8" in said
+    assert "the estimated norm is" in said
+    assert "Frobenius norms from 2 to 8" in said
+    assert "easured" not in said
+    assert "operator" not in said
+
+
 # --- bounds and predictions
 
 PROFILE = np.array([1.0, 3.0, 2.0, 5.0, 4.0, 6.0])
