@@ -16,6 +16,7 @@ from ostools.errors import InputError
 from ostools.measure.exact import NORM_BUDGET
 from ostools.measure.forward import KEPT, site_bytes
 from ostools.measure.linear import strip_bounds
+from ostools.theory.operators import CHUNK_BUDGET
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
 _BLOCK = {"cpu": 2048, "cuda": 1 << 16}
@@ -97,6 +98,22 @@ def plan(
 def fits(model: TransformerBridge, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
     """Whether the exact run has a plan at all."""
     return _forecast(model, pos, layers, live, int(model.cfg.d_model), 1, True, False).peak <= max_memory
+
+
+def path_sum_bytes(model: TransformerBridge, pos: int, *, heads: bool, live: bool) -> int:
+    """The forecast of a path sum to the last token: O(n^2) numbers a head, of one block at a time.
+
+    `heads`: a variant reads the heads' patterns one by one in float64; `live`: a variant of the real derivative. Measured on a
+    CPU from 1,000 to 4,000 tokens it is within 30%, mostly below.
+    """
+    cfg, element = model.cfg, next(model.parameters()).element_size()
+    squares, square = int(cfg.n_heads) * pos**2 * element, pos**2 * 8
+    vectors = pos * (6 * int(cfg.d_mlp or 4 * cfg.d_model) + 20 * int(cfg.d_model)) * 8
+    # The block as the model runs it, then what is read off it: rows in float64, scores and what they are compared with.
+    reading = squares + 5 * square + (2 if heads else 0) * squares + (18 if live else 0) * squares
+    sites = site_bytes(model, pos)
+    kept = sites if sites <= KEPT else 0
+    return _ALLOCATOR + 3 * CHUNK_BUDGET + kept + vectors + max(7 * squares // 2, reading)
 
 
 def _forecast(

@@ -8,7 +8,7 @@ matrices a block (`uniform`, `local`; `mlp_norm="product"` spares them and is lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +22,7 @@ import hooks
 from ostools.errors import InputError, unknown_name
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import forward
+from ostools.measure.memory import available_memory, path_sum_bytes
 from ostools.measure.precision import full_precision
 from ostools.measure.predicted import TRACES
 from ostools.measure.prompts import Progress, as_prompt, token_columns
@@ -52,7 +53,9 @@ def path_sum(
     variants: str | Sequence[str] = "proof",
     mlp_norm: MlpNorm | str = "svd",
     mlp_trace: Literal["exact", "probes"] | str = "exact",
-    positions: Literal["last", "all"] = "last",
+    positions: Literal["last", "all"] | str = "last",
+    max_memory: int | None = None,
+    announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> PathSum:
     """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
@@ -69,6 +72,8 @@ def path_sum(
             from a few random probes ("probes"), where ff is too large for those; their number and seed are in the provenance.
         positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
             triangular matrix in long form (rows with position <= last).
+        max_memory: bytes that the run may take beside the model; what is free by default.
+        announce: called with the forecast of its memory before it runs.
         progress: called as progress(done, total), blocks of the model.
 
     Raises `InputError` for an unknown variant, for an active edit of the forward pass that the formulas do not know, for
@@ -94,9 +99,31 @@ def path_sum(
     )
     n = len(tokens.ids)
     last = [n - 1] if positions == "last" else list(range(n))
+    _require_memory(model, n, names, max_memory, announce)
     values = _fold(full_precision(model, "path_sum"), tokens, names, last, (mlp_norm, mlp_trace), progress)
     tables = [_table(tokens, variant_named(name), last, values[name]) for name in names]
     return PathSum(pd.concat(tables, ignore_index=True), provenance)
+
+
+def _require_memory(
+    model: TransformerBridge,
+    pos: int,
+    names: Sequence[str],
+    max_memory: int | None,
+    announce: Callable[[str], None] | None,
+) -> None:
+    variants = [variant_named(name) for name in names]
+    simple = {"uniform", "local", "rollout"}
+    heads = any(variant.kind != "paper" and variant.name not in simple for variant in variants)
+    needed = path_sum_bytes(model, pos, heads=heads, live=any(each.linearisation == "full" for each in variants))
+    limit = available_memory(next(model.parameters()).device) if max_memory is None else max_memory
+    if announce is not None:
+        announce(f"path sums: {needed / 2**30:.2f} GiB of memory")
+    if needed > limit:
+        raise InputError(
+            f"the path sums of {pos} tokens need about {needed / 2**30:.2f} GiB, {limit / 2**30:.2f} GiB are allowed: "
+            f"shorten the prompt, raise max_memory, or ask for 'local', which reads the least"
+        )
 
 
 def _refuse_replaced_pattern(model: TransformerBridge, names: Sequence[str]) -> None:
@@ -125,11 +152,13 @@ def _fold(
     with torch.inference_mode(False), torch.no_grad():
         run = forward(model, tokens.ids)
         folds = {name: variant_named(name).fold(run, last) for name in names}
-        for done, block in enumerate(run.blocks(dtype), start=1):
+        for block in run.blocks(dtype):
+            done = int(model.cfg.n_layers) - block.layer
             view = BlockView(block, *reading)
             for fold in folds.values():
                 fold.step(view)
-            del view, block  # before the next block is read: a long prompt's patterns fill the memory
+            # Before the next block is read: a long prompt's patterns fill the memory. (enumerate() would keep the block.)
+            del view, block
             if progress is not None:
                 progress(done, int(model.cfg.n_layers))
         return {name: fold.values() for name, fold in folds.items()}

@@ -14,7 +14,6 @@ need 2 n_kv d_head columns, or d_model where that is less. Source: THEORY sectio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -23,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.theory import paths
+from ostools.theory.operators import chunks, spectral_norms
 
 Left = Float[Tensor, "head d_model d_head"]
 Right = Float[Tensor, "head d_head d_model"]
@@ -31,26 +31,6 @@ Pattern = Float[Tensor, "head query key"]
 PerHead = Float[Tensor, "head pos d_head"]
 Vectors = Float[Tensor, "pos d_model"]
 Matrices = Float[Tensor, "pos d_model d_model"]
-
-_BUDGET = 1 << 27
-
-
-def chunks(total: int, bytes_each: int, budget: int = _BUDGET) -> Iterator[slice]:
-    """0..total in slices that fit `budget` bytes, one at least at a time."""
-    step = max(1, budget // max(1, bytes_each))
-    for start in range(0, total, step):
-        yield slice(start, min(start + step, total))
-
-
-def spectral_norms(matrices: Float[Tensor, "*batch rows cols"]) -> Float[Tensor, "*batch"]:
-    """||M||_2 of each, from the largest eigenvalue of the smaller Gram matrix: exact to rounding, no power iteration.
-
-    Every matrix is divided by its largest entry first: patterns hold numbers whose squares are 0 in floating point.
-    """
-    size = matrices.abs().amax((-2, -1))
-    unit = matrices / torch.where(size > 0, size, 1.0)[..., None, None]
-    gram = unit @ unit.mT if matrices.shape[-2] <= matrices.shape[-1] else unit.mT @ unit
-    return size * torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0.0).sqrt()
 
 
 def with_identity(matrices: Float[Tensor, "*batch d_model d_model"]) -> Float[Tensor, "*batch d_model d_model"]:
@@ -87,7 +67,13 @@ def combination_norms(
 def head_sum_norms(pattern: Pattern, left: Left, right: Right) -> Edges:
     """|| sum_h alpha_ij^h L_h R_h ||_2 for every pair; O(n^2 m^3), m = min(d_model, n_kv d_head)."""
     cores = head_cores(left, right)
-    return torch.stack([combination_norms(weights, cores) for weights in pattern.transpose(0, 1)])
+    norms = torch.zeros(pattern.shape[1:], dtype=cores.dtype, device=cores.device)
+    queries, keys = pattern.ne(0).any(0).nonzero(as_tuple=True)
+    # Always as many pairs: buffers of ever other sizes, a query at a time, would leave the memory in pieces.
+    for part in chunks(len(queries), 2 * cores[0].numel() * cores.element_size()):
+        pairs = queries[part], keys[part]
+        norms[pairs] = combination_norms(pattern[:, *pairs], cores)
+    return norms
 
 
 def self_updates(

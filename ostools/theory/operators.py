@@ -6,6 +6,8 @@ The gated MLP's Jacobian is W_down (diag(p) W_gate + diag(q) W_up) with p = act'
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,6 +17,27 @@ Right = Float[Tensor, "head d_head d_model"]
 Down = Float[Tensor, "d_model d_mlp"]
 Up = Float[Tensor, "d_mlp d_model"]
 Factor = Float[Tensor, "pos d_mlp"]
+
+
+CHUNK_BUDGET = 1 << 26
+
+
+def chunks(total: int, bytes_each: int, budget: int = CHUNK_BUDGET) -> Iterator[slice]:
+    """0..total in slices that fit `budget` bytes, one at least at a time."""
+    step = max(1, budget // max(1, bytes_each))
+    for start in range(0, total, step):
+        yield slice(start, min(start + step, total))
+
+
+def spectral_norms(matrices: Float[Tensor, "*batch rows cols"]) -> Float[Tensor, "*batch"]:
+    """||M||_2 of each, from the largest eigenvalue of the smaller Gram matrix: exact to rounding, no power iteration.
+
+    Every matrix is divided by its largest entry first: patterns hold numbers whose squares are 0 in floating point.
+    """
+    size = matrices.abs().amax((-2, -1))
+    unit = matrices / torch.where(size > 0, size, 1.0)[..., None, None]
+    gram = unit @ unit.mT if matrices.shape[-2] <= matrices.shape[-1] else unit.mT @ unit
+    return size * torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0.0).sqrt()
 
 
 def head_norms(left: Left, right: Right) -> Float[Tensor, " head"]:
@@ -46,19 +69,12 @@ def mlp_jacobian(
     return down @ inner
 
 
-def mlp_norms(
-    down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None, budget: int = 1 << 28
-) -> Float[Tensor, " pos"]:
-    """||J_psi||_2 at every position by exact singular values; O(n d^2 (ff + d)), as many at a time as fit `budget` bytes.
-
-    One position needs three ff x d matrices, however small the budget.
-    """
+def mlp_norms(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:
+    """||J_psi||_2 at every position, exactly; O(n d^2 (ff + d)), and memory for three ff x d matrices at least."""
     norms = []
-    chunk = max(1, budget // (3 * gate.numel() * gate.element_size()))
-    for start in range(0, p.shape[0], chunk):
-        part = slice(start, start + chunk)
+    for part in chunks(len(p), 3 * gate.numel() * gate.element_size()):
         jacobian = mlp_jacobian(down, gate, up, p[part], None if q is None else q[part])
-        norms.append(torch.linalg.matrix_norm(jacobian, ord=2))
+        norms.append(spectral_norms(jacobian))
     return torch.cat(norms)
 
 
