@@ -25,13 +25,15 @@ NORMS = {
     SHAPE: "path sum, scale unknown",
 }
 
+ESTIMATE_NOTE = "An estimated operator norm is drawn at its lower end: the norm itself is at least as large."
+
 
 def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
-    """Measured sensitivity of y_n to every token at one layer, one line per linearisation, one panel per norm."""
+    """Sensitivity of y_n to every token at one layer, measured or estimated: a line per linearisation, a panel per norm."""
     layers = frame_of(result)["layer"].nunique()
     if layers > 1:
         raise InputError(f"sensitivity_chart: expected one layer, found {layers} layers; draw them with layers_chart")
-    return _profiles(measured_rows(frame_of(result)), "Measured sensitivity of the last representation to each token")
+    return _profiles(measured_rows(frame_of(result)), "Sensitivity of the last representation to each token")
 
 
 def path_sum_chart(result: PathSum) -> alt.VConcatChart:
@@ -42,19 +44,19 @@ def path_sum_chart(result: PathSum) -> alt.VConcatChart:
 def comparison_chart(result: Comparison) -> alt.VConcatChart:
     """Measured, certified, the paper's and predicted profiles on one log axis per norm."""
     rows = path_rows(frame_of(result).rename(columns={"source": "variant"}))
-    return _profiles(rows, "Measured sensitivity against the path sums")
+    return _profiles(rows, "Sensitivity against the path sums")
 
 
 def measured_rows(frame: Frame) -> Frame:
     """A sensitivity table in the long form of the others: one row per position, linearisation and norm."""
     rows = frame.melt(
-        id_vars=["position", "token", "linearisation"],
+        id_vars=["position", "token", "linearisation", "method"],
         value_vars=["operator_norm", "frobenius_norm"],
         var_name="norm",
         value_name="value",
     )
     rows["norm"] = rows["norm"].str.removesuffix("_norm")
-    return rows.assign(kind="measured", name=rows["linearisation"])
+    return rows.assign(kind=rows["method"].map(theme.METHODS), name=rows["linearisation"])
 
 
 def path_rows(frame: Frame) -> Frame:
@@ -75,6 +77,8 @@ def _profiles(rows: Frame, title: str) -> alt.VConcatChart:
     norms = [norm for norm in NORMS if norm in set(data["norm"])]
     panels = [_profile_panel(data[data["norm"] == norm], norm, legend, tokens, norm == norms[-1]) for norm in norms]
     subtitle = [axes.ZERO_NOTE] if 0.0 in set(data["value"]) else []
+    if ((data["kind"] == "estimated") & (data["norm"] == "operator")).any():
+        subtitle.append(ESTIMATE_NOTE)
     chart = alt.vconcat(*panels, title=alt.TitleParams(title, subtitle=subtitle), spacing=18)
     return axes.themed(chart.resolve_scale(color="shared", strokeDash="shared"))
 

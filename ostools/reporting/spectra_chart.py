@@ -26,9 +26,10 @@ def spectra_chart(result: Spectra) -> alt.VConcatChart:
     against: Any = result.against
     norm = "operator" if (against["norm"] == "operator").any() else "frobenius"
     against = against[against["norm"] == norm]
-    linearisations = list(dict.fromkeys(against["linearisation"]))
+    against = against.assign(kind=against["method"].map(theme.METHODS))
+    linearisations = list(dict.fromkeys(zip(against["kind"], against["linearisation"], strict=True)))
     colours = {_WORDS["pattern"]: theme.colour("uniform"), _WORDS["lazy"]: theme.colour("theorem-b5")}
-    colours |= {theme.series("measured", name): theme.colour(name) for name in linearisations}
+    colours |= {theme.series(kind, name): theme.colour(name) for kind, name in linearisations}
     panels = [_eigenvalues(frame_of(result), colours), _depth(result.depth, colours), _powers(result.limit, colours)]
     if linearisations:
         panels.append(_measured(against, colours))
@@ -42,9 +43,9 @@ def _agreement(against: Any) -> list[str]:
     """How the last row of the whole product ranks the tokens, beside the measured profile of the embeddings."""
     whole = against[against["layer"] == 0]
     return [
-        f"Rank correlation of the last row with the measured {name} profile of the embeddings: "
+        f"Rank correlation of the last row with the {kind} {name} profile of the embeddings: "
         + ", ".join(f"{_WORDS[row['matrix']]}: {row['spearman']:.2f}" for row in group.to_dict("records"))
-        for name, group in whole.groupby("linearisation", sort=False)
+        for (kind, name), group in whole.groupby(["kind", "linearisation"], sort=False)
     ]
 
 
@@ -113,7 +114,7 @@ def _powers(limit: Any, colours: dict[str, str]) -> alt.Chart:
 
 def _measured(against: Any, colours: dict[str, str]) -> alt.LayerChart:
     rollout = against.assign(series=against["matrix"].map(_WORDS), value=against["rollout_first_share"])
-    named = [theme.series("measured", name) for name in against["linearisation"]]
+    named = [theme.series(kind, name) for kind, name in zip(against["kind"], against["linearisation"], strict=True)]
     real = against.assign(series=named, value=against["measured_first_share"])
     data: Frame = pd.concat([rollout, real]).drop_duplicates(["layer", "series"]).assign(kind=_LAST)
     data, floor = axes.floored(data.rename(columns={"layer": "place"})[_COLUMNS])
@@ -124,4 +125,4 @@ def _measured(against: Any, colours: dict[str, str]) -> alt.LayerChart:
     layers = [_lines(base), base.mark_circle(size=22)]
     if floor is not None:
         layers.append(axes.zero_marks(base))
-    return _titled(alt.layer(*layers), "From layer l to the top: products, and the measured sensitivity")
+    return _titled(alt.layer(*layers), "From layer l to the top: products, and the sensitivity")

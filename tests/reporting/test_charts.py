@@ -97,6 +97,15 @@ def test_operator_and_frobenius_norms_share_no_axis() -> None:
     assert "Frobenius norm" in svg
 
 
+def test_estimated_rows_are_not_called_measured() -> None:
+    exact = made_sensitivity({"full": PROFILE})
+    svg = svg_of(charts.sensitivity_chart(replace(exact, frame=exact.frame.assign(method="estimate"))))
+    assert "estimated: full" in svg
+    assert "is drawn at its lower end" in svg
+    assert "easured" not in svg
+    assert "lower end" not in svg_of(charts.sensitivity_chart(exact))
+
+
 def test_a_variant_without_a_scale_has_a_panel_of_its_own() -> None:
     spec = comparison_chart().to_dict()
     names = [{row["series"] for row in _rows(*spec["datasets"][panel["data"]["name"]])} for panel in spec["vconcat"]]

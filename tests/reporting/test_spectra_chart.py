@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,14 @@ def test_the_words_say_what_was_compared(found: Any) -> None:
     assert "Rank correlation of the last row with the measured frozen profile" in svg
     assert "measured: full" in svg
     assert "lazy (A + I) / 2" in svg
+
+
+def test_an_estimated_profile_is_not_called_measured(found: Any) -> None:
+    against = found.against[found.against["norm"] == "frobenius"].assign(method="estimate")
+    svg = svg_of(charts.spectra_chart(replace(found, against=against)))
+    assert "estimated: full" in svg
+    assert "with the estimated frozen profile" in svg
+    assert "measured" not in svg
 
 
 def test_without_a_measured_profile_there_is_no_comparison() -> None:
