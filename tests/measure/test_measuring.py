@@ -239,6 +239,17 @@ def test_a_wrong_derivative_is_refused(plant: str, dtype: torch.dtype, monkeypat
         ost.sensitivity(model, prompt_of(model), linearisations=["full"])
 
 
+def test_sharp_attention_does_not_silence_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, where steps of 3e-3 are too wide for it, a derivative 30% too large would pass."""
+    model = tiny_model("llama", seed=7, scale=3.0, n_layers=4)
+    sharp = ost.sensitivity(model, prompt_of(model), linearisations=["full"])
+    assert runs(sharp)["full"]["certificate"]["informative"] >= 1
+    whole = exact.product
+    monkeypatch.setattr(exact, "product", lambda rows: lambda i, u: 1.3 * whole(rows)(i, u))
+    with pytest.raises(ost.InputError, match="failed its check"):
+        ost.sensitivity(model, prompt_of(model), linearisations=["full"])
+
+
 def test_a_derivative_of_nothing_is_refused() -> None:
     model = tiny_model("llama")
     model.ln_final.weight.zero_()
