@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
+from ostools.reporting import theme
 from ostools.reporting.collapse_findings import collapse_findings as collapse_findings
 from ostools.reporting.collapse_findings import collapse_summary as collapse_summary
 from ostools.reporting.frames import Frame, Row, frame_of
@@ -120,6 +121,17 @@ def whether_it_holds(holds: Any) -> str:
     return "undecided" if pd.isna(holds) else "yes" if holds else "NO"
 
 
+def _norm(row: Mapping[Any, Any], words: str = "norm") -> str:
+    """The norm that a variant stands beside; of an operator norm, an estimate gives the lower end."""
+    found = f"{theme.METHODS[str(row['method'])]} {words}"
+    lower = row["method"] == "estimate" and row["norm"] == "operator"
+    return f"lower end of the {found}" if lower else found
+
+
+def _of(row: Mapping[Any, Any]) -> str:
+    return f"{row['linearisation']} {NORMS[str(row['norm'])]}"
+
+
 def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
     median, worst = float(row["median_log10_looseness"]), float(row["max_log10_looseness"])
     found = whether_it_holds(row["holds"])
@@ -129,7 +141,7 @@ def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
         holds = "the intervals of the estimate do not decide whether it holds"
     else:
         holds = (
-            f"IT DOES NOT HOLD, the measured norm is larger at {below} of {total} tokens: a certified bound that fails is a "
+            f"IT DOES NOT HOLD, the {_norm(row)} is larger at {below} of {total} tokens: a certified bound that fails is a "
             "defect of this software or of the run, please report it"
         )
     verdict = "it says nothing of how large the sensitivity is" if median >= LOOSE else "it says little of the size"
@@ -137,7 +149,7 @@ def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
         verdict = "it says something of the size"
     return (
         f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
-        f"{factor(median)} times the measured norm in the median, {factor(worst)} times at worst, so {verdict}; {_shape(row)}."
+        f"{factor(median)} times the {_norm(row)} in the median, {factor(worst)} times at worst, so {verdict}; {_shape(row)}."
     )
 
 
@@ -146,7 +158,7 @@ def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     median = float(row["median_log10_looseness"])
     if math.isnan(median):
         return f"{start} leaves its constant open, so that only its shape can be compared: {_shape(row)}."
-    norm = f"the measured {row['linearisation']} {NORMS[str(row['norm'])]}"
+    norm = f"the {_norm(row, _of(row))}"
     side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
     if below:
         side = f"lies below {norm} at {below} of {total} tokens: it is no bound here"
@@ -158,27 +170,26 @@ def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
     median = float(row["median_log10_looseness"])
     if math.isnan(median):
         return f"{start} is a ranking only: {_shape(row)}."
-    size = "close to the measured size" if abs(median) <= CLOSE else "the right order of magnitude"
+    word = theme.METHODS[str(row["method"])]
+    size = f"close to the {word} size" if abs(median) <= CLOSE else "the right order of magnitude"
     if abs(median) > ROUGH:
-        size = "it misses the measured size"
-    return (
-        f"{start}: {factor(median)} times the measured {row['linearisation']} {NORMS[str(row['norm'])]} in the median "
-        f"({size}); {_shape(row)}."
-    )
+        size = f"it misses the {word} size"
+    return f"{start}: {factor(median)} times the {_norm(row, _of(row))} in the median ({size}); {_shape(row)}."
 
 
 def _shape(row: Mapping[Any, Any]) -> str:
-    """Whether the tokens are in the order of the measured profile."""
+    """Whether the tokens are in the order of the profile that the variant stands beside."""
     rank = float(row["spearman"])
     if math.isnan(rank):
         return "one of the two profiles is flat, and has no order to compare"
+    word = theme.METHODS[str(row["method"])]
     steps = (
-        (0.9, "orders the tokens almost as measured"),
-        (0.6, "orders the tokens roughly as measured"),
-        (TREND, "orders the tokens only weakly as measured"),
-        (-TREND, "does not order the tokens as measured"),
+        (0.9, f"orders the tokens almost as {word}"),
+        (0.6, f"orders the tokens roughly as {word}"),
+        (TREND, f"orders the tokens only weakly as {word}"),
+        (-TREND, f"does not order the tokens as {word}"),
     )
-    words = next((words for least, words in steps if rank >= least), "orders the tokens against the measured order")
+    words = next((words for least, words in steps if rank >= least), f"orders the tokens against the {word} order")
     return f"its shape {words} (Spearman {rank:.2f})"
 
 
@@ -212,7 +223,7 @@ def comparison_summary(result: Comparison) -> list[str]:
             state = f"certified bounds that DO NOT HOLD: {', '.join(broken)}"
         said.append(
             f"Bounds: {state}; the tightest of them, `{row['variant']}`, is "
-            f"{factor(float(row['median_log10_looseness']))} times the measured {row['linearisation']} norm in the "
+            f"{factor(float(row['median_log10_looseness']))} times the {_norm(row, row['linearisation'] + ' norm')} in the "
             f"median; {_shape(row)}."
         )
     predicted = table[(table["kind"] == "predicted") & table["median_log10_looseness"].notna()]

@@ -15,7 +15,7 @@ from ostools.reporting import charts, findings
 from ostools.reporting.attention import COLUMNS, attention_findings, interactive_view, pooling_rule
 from ostools.reporting.frames import Frame, frame_of
 from ostools.reporting.page import Figure, Script, render
-from ostools.reporting.theme import KINDS, display_token
+from ostools.reporting.theme import KINDS, METHODS, display_token
 from ostools.reporting.words import number
 
 if TYPE_CHECKING:
@@ -155,12 +155,12 @@ def _sensitivity(found: Measurements) -> dict[str, Any] | None:
     if found.comparison is None:
         chart, caption, table = (
             charts.sensitivity_chart(found.sensitivity),
-            "Measured sensitivity of y to every token",
+            "Sensitivity of y to every token",
             None,
         )
     else:
         chart, table = charts.comparison_chart(found.comparison), _looseness(found.comparison)
-        caption = "Measured sensitivity of y to every token, certified bounds, the paper's forms and predictions"
+        caption = "Sensitivity of y to every token, certified bounds, the paper's forms and predictions"
         said += findings.comparison_findings(found.comparison)
     figure = Figure("profile", chart, caption, f"{caption}. {said[0]}", said)
     return {"figure": figure, "table": table, "values": _values(found.sensitivity)}
@@ -183,26 +183,30 @@ def _looseness(comparison: Comparison) -> Table:
     columns = [
         "variant",
         "kind",
-        "stands beside measured",
+        "stands beside",
         "holds?",
         "median log10 ratio",
         "max log10 ratio",
         "Spearman",
     ]
     return Table(
-        "Each variant against the measured norm: does it hold, how loose is it, does its shape predict", columns, rows
+        "Each variant against the norm that it stands beside: does it hold, how loose is it, does its shape predict",
+        columns,
+        rows,
     )
 
 
 def _values(profile: Sensitivity) -> Table:
-    """The numbers behind the chart: a row per token."""
-    table = frame_of(profile).pivot(index=["position", "token"], columns="linearisation", values="operator_norm")
+    """The numbers behind the chart: a row per token; of an operator norm, an estimate knows a lower bound only."""
+    frame = frame_of(profile)
+    norm = "frobenius" if (frame["method"] == "estimate").any() else "operator"
+    columns = [f"{METHODS[str(row['method'])]}, {row['linearisation']}" for row in frame.to_dict(orient="records")]
+    table = frame.assign(column=columns).pivot(index=["position", "token"], columns="column", values=f"{norm}_norm")
     rows = [
         [str(position), display_token(str(token)), *(number(float(value)) for value in row)]
         for (position, token), row in zip(table.index, table.to_numpy(), strict=True)
     ]
-    columns = ["position", "token", *(f"measured, {name}" for name in table.columns)]
-    return Table("Measured operator norms, token by token", columns, rows)
+    return Table(f"The {findings.NORMS[norm]}s, token by token", ["position", "token", *table.columns], rows)
 
 
 def _attention(attention: Attention, holds: str) -> dict[str, Any]:

@@ -215,6 +215,19 @@ def test_a_bound_that_an_estimate_leaves_open_is_neither_held_nor_broken() -> No
     assert "do not decide whether every certified bound holds" in findings.comparison_summary(open_still)[0]
 
 
+def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
+    made = made_comparison(
+        [1.0, 2.0, 3.0], {"local": [1.0] * 3, "proof": [1.0, 2.0, 4.0], "second-moment": [2.0, 4.0, 7.0]}
+    )
+    estimated = replace(made, summary=made.summary.assign(method="estimate"))
+    bound, paper, prediction = findings.comparison_findings(estimated)
+    assert "lower end of the estimated norm" in bound
+    assert "lower end of the estimated frozen operator norm" in paper
+    assert "times the estimated frozen Frobenius norm" in prediction
+    assert "measured" not in bound + paper + prediction + " ".join(findings.comparison_summary(estimated))
+    assert "estimated" not in " ".join(findings.comparison_findings(made))
+
+
 def test_a_bound_above_a_token_without_influence_is_infinitely_loose_there() -> None:
     said = findings.comparison_findings(made_comparison([0.0, 1.0, 2.0], {"local": [1.0, 1.0, 2.0]}))[0]
     assert "infinitely many times at worst" in said
