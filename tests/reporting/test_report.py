@@ -12,9 +12,9 @@ import torch
 
 from ostools.errors import InputError
 from ostools.models import encode
-from ostools.reporting import report, sections
+from ostools.reporting import report
 from ostools.reporting.report import measure
-from ostools.reporting.sections import render_report
+from ostools.reporting.sections import _values, render_report
 from tests.checkpoints import tiny_model
 from tests.reporting.made import HOSTILE, made_sensitivity
 from tests.reporting.test_page import Parsed, assert_nothing_gets_out_or_in
@@ -186,8 +186,8 @@ def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_the_table_of_norms_says_whether_they_are_measured() -> None:
     exact = made_sensitivity({"full": [1.0, 2.0]})
-    assert sections._values(exact).columns == ["position", "token", "measured, full"]
-    estimated = sections._values(replace(exact, frame=exact.frame.assign(method="estimate")))
+    assert _values(exact).columns == ["position", "token", "measured, full"]
+    estimated = _values(replace(exact, frame=exact.frame.assign(method="estimate")))
     assert estimated.columns == ["position", "token", "estimated, full"]
     assert "Frobenius" in estimated.caption
     assert [row[-1] for row in estimated.rows] == ["2", "4"]
