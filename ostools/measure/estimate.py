@@ -112,13 +112,18 @@ def most_rows(d_model: int) -> int:
     return 8 * default_directions(d_model)
 
 
-def _check(d_model: int, relative_error: float, confidence: float, max_passes: int, directions: int) -> None:
-    if not 2 <= directions < d_model // 2:
-        raise InputError(f"directions: expected 2 to fewer than d_model / 2 = {d_model // 2}, found {directions}")
+def check_settings(relative_error: float, confidence: float) -> None:
+    """Raises `InputError` for a relative error or a confidence that cannot be."""
     if not relative_error > 0:
         raise InputError(f"relative_error: expected a positive number such as 0.1, found {relative_error}")
     if not 0 < confidence < 1:
         raise InputError(f"confidence: expected a probability between 0 and 1 such as 0.95, found {confidence}")
+
+
+def _check(d_model: int, relative_error: float, confidence: float, max_passes: int, directions: int) -> None:
+    if not 2 <= directions < d_model // 2:
+        raise InputError(f"directions: expected 2 to fewer than d_model / 2 = {d_model // 2}, found {directions}")
+    check_settings(relative_error, confidence)
     if max_passes < first_passes(directions):
         raise InputError(
             f"max_passes: {directions} directions need {first_passes(directions)} passes at least, found {max_passes}; "

@@ -28,6 +28,7 @@ METHODS = ("auto", "exact", "estimate")
 
 # Running from embeddings may round otherwise than running from tokens; freezing changes no value at all.
 _ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}
+_ORACLE = {torch.float32: 1e-2, torch.float64: 1e-6}
 _FROZEN_ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 PerPlace = Float[Tensor, " place"]
@@ -96,18 +97,44 @@ def measured(
     way = plan(model, len(ids), len(layers), live=live, max_memory=limit, rows=kept)
     if announce is not None:
         announce(f"{linearisation}, {method}: {way}")
+    account: dict[str, Any] = {"route": "analytic", "reason": reason}
     try:
         route: Route = Linearised(model, ids, linearisation, layers)
-        how = "analytic"
-    except InputError:  # another architecture, an edit that no formula knows: autograd measures whatever runs
+    except InputError as error:  # an edit or a model that the formulas do not know: autograd measures whatever runs
         way = plan(model, len(ids), len(layers), live=live, max_memory=limit, rows=kept, by_autograd=True)
+        if announce is not None:
+            announce(f"{linearisation}, {method}, by autograd: {way}")
+        account |= {"route": "autograd", "why": str(error)}
         route = AutogradRoute(
             model, embedded, freeze=freezing(model, linearisation), rows=way.chunk, layers=tuple(layers)
         )
-        how = "autograd"
-    account = {"route": how, "plan": str(way), "reason": reason}
+    account["plan"] = str(way)
     run = _exact if method == "exact" else _estimate
-    return run(model, embedded, linearisation, layers, InBlocks(route, way.chunk), way, settings, account, progress)
+    found = run(model, embedded, linearisation, layers, InBlocks(route, way.chunk), way, settings, account, progress)
+    if account["route"] == "analytic" and not account["certificate"]["informative"]:
+        account["certificate"]["against_autograd"] = _checked_by_autograd(model, embedded, linearisation, layers, route)
+    return found
+
+
+def _checked_by_autograd(
+    model: TransformerBridge,
+    embedded: Float[Tensor, "pos d_model"],
+    linearisation: str,
+    layers: Sequence[int],
+    route: Route,
+) -> float:
+    """Where finite differences say nothing (a network at the edge of a step, in float32): one random row by both routes."""
+    cotangent = torch.randn(1, embedded.shape[-1], generator=torch.Generator().manual_seed(0)).to(embedded)
+    oracle = AutogradRoute(model, embedded, freeze=freezing(model, linearisation), rows=1, layers=tuple(layers)).pull(
+        cotangent
+    )
+    error = float((route.pull(cotangent) - oracle).norm() / oracle.norm())
+    if not error <= _ORACLE[embedded.dtype]:
+        raise InputError(
+            f"the {linearisation} Jacobian differs from autograd's by {error:.2g} of its size, and the network is too steep "
+            f"here for finite differences to decide: load the model with dtype='float64'"
+        )
+    return error
 
 
 def _exact(

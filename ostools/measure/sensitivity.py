@@ -22,6 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.errors import InputError, unknown_name
+from ostools.measure.estimate import check_settings
 from ostools.measure.measuring import LINEARISATIONS, METHODS, Measured, Settings, freezing, measured
 from ostools.measure.precision import full_precision, true_arithmetic
 from ostools.measure.prompts import Progress, as_prompt, checked_names, token_columns
@@ -85,8 +86,9 @@ def sensitivity(
         progress: called as progress(done, total) after each block of rows.
 
     Checked on every run, and refused with `InputError` where it fails: the pass from embeddings and every frozen pass give
-    the logits of the plain pass; the Jacobian agrees with finite differences of the network; every number is finite; the
-    forecast fits into the memory. Active edits are respected. Source: THEORY section 2.
+    the logits of the plain pass; the Jacobian at the lowest layer agrees with finite differences of the network, or with
+    autograd where those cannot decide; every number is finite; the forecast fits into the memory. Active edits are
+    respected. Source: THEORY section 2.
     """
     names = checked_names("linearisation", linearisations, LINEARISATIONS)
     if method not in METHODS:
@@ -95,6 +97,7 @@ def sensitivity(
         raise InputError(
             "sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first"
         )
+    check_settings(relative_error, confidence)
     chosen = _checked_layers(model, layers)
     tokens = as_prompt(model, prompt)
     settings = Settings(method, relative_error, confidence, max_memory, seed)

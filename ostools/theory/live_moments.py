@@ -132,7 +132,8 @@ class LiveHeads(Heads):
             gained = gained + sizes[:last] @ self._gained(before.shared, slice(0, last))
         diagonal = kernel.diagonal()
         ratio = torch.where(diagonal > 0, (diagonal + gained) / diagonal, torch.ones_like(diagonal)).sqrt()
-        return kernel * ratio[:, None] * ratio
+        # A token whose held paths cancel exactly still has what the real derivative gains.
+        return (kernel * ratio[:, None] * ratio).diagonal_scatter(diagonal + gained)
 
     def _gained(self, metric: Metric, queries: slice) -> Float[Tensor, "query key"]:
         """tr(T_ij^T metric T_ij) for i in `queries`: nothing held, less all held."""

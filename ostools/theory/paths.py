@@ -71,7 +71,7 @@ def weighted_pattern(pattern: Pattern, omega: Float[Tensor, " head"]) -> Edges:
     """
     total = torch.zeros(pattern.shape[1:], dtype=omega.dtype, device=pattern.device)
     for alpha, size in zip(pattern, omega, strict=True):
-        total += size * alpha.abs()
+        total.add_(alpha.abs(), alpha=float(size))
     return total
 
 

@@ -255,3 +255,25 @@ def test_a_derivative_of_nothing_is_refused() -> None:
     model.ln_final.weight.zero_()
     with pytest.raises(ost.InputError, match=r"logits|0 at every token"):
         ost.sensitivity(model, prompt_of(model))
+
+
+@pytest.mark.parametrize("linearisation", ["full", "frozen"])
+def test_a_network_too_steep_for_finite_differences_is_held_against_autograd(
+    linearisation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model("llama", seed=8, scale=10.0)
+    result = ost.sensitivity(model, prompt_of(model), linearisations=[linearisation])
+    certificate = runs(result)[linearisation]["certificate"]
+    assert certificate["informative"] == 0
+    assert certificate["against_autograd"] < 1e-2
+    monkeypatch.setattr(linear.LinearNorm, "pull", lambda self, gradient: 1.1 * gradient * self.factor)
+    with pytest.raises(ost.InputError, match=r"differs from autograd's|failed its check"):
+        ost.sensitivity(model, prompt_of(model), linearisations=[linearisation])
+
+
+def test_settings_of_an_estimate_are_checked_whatever_the_method() -> None:
+    model = tiny_model("gemma")
+    with pytest.raises(ost.InputError, match="relative_error"):
+        ost.sensitivity(model, prompt_of(model), relative_error=-1.0)
+    with pytest.raises(ost.InputError, match="confidence"):
+        ost.sensitivity(model, prompt_of(model), confidence=7.0)
