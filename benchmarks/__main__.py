@@ -6,12 +6,13 @@ import os
 
 import torch
 
-from benchmarks import collapse, sensitivity
+from benchmarks import collapse, estimates, sensitivity
 
 
 def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores")
     sensitivity.main()
+    estimates.main()
     collapse.main()
 
 

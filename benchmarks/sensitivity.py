@@ -1,4 +1,5 @@
-"""The exact Jacobian d y_n / d v_i for every i: this package against the three ways that one would write by hand.
+"""The exact Jacobian d y_n / d v_i for every i: this package's two routes against the three ways that one would write by hand;
+and what a prediction costs beside a plain forward pass.
 
 Share of the machine's rate: numerator, the dense floating-point operations of one full backward pass times d_model, the same
 for every route; denominator, the best float32 2048^3 product in the same run.
@@ -17,7 +18,10 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from benchmarks.timing import in_turn
-from ostools.measure import jacobian
+from ostools.measure import exact, jacobian
+from ostools.measure.linear import Linearised
+from ostools.measure.memory import plan
+from ostools.models import prompt_from_ids
 from tests.checkpoints import tiny_model
 
 ROUNDS = 3
@@ -51,17 +55,35 @@ def _grads_batched(model: TransformerBridge, embedded: Tensor, rows: int = 8) ->
     return torch.cat(blocks).transpose(0, 1)
 
 
-ROUTES: dict[str, Callable[[TransformerBridge, Tensor], Tensor]] = {
-    "ostools": jacobian,
+def _linearised(model: TransformerBridge, ids: Tensor) -> Tensor:
+    """What `sensitivity` does: read the network once, then apply it; blocks of rows as its plan has them."""
+    chunk = plan(model, len(ids), 1, live=True, max_memory=1 << 40).chunk
+    embedded = _embedded(model, ids)
+    with exact.jacobians(Linearised(model, ids, "full"), len(ids), embedded, chunk, False, None) as rows:
+        return rows
+
+
+def _embedded(model: TransformerBridge, ids: Tensor) -> Tensor:
+    return model.input_to_embed(ids[None])[0][0].detach()
+
+
+BY_HAND: dict[str, Callable[[TransformerBridge, Tensor], Tensor]] = {
+    "ostools, by autograd": jacobian,
     "loop over rows": _row_loop,
     "autograd.functional.jacobian": _functional,
     "is_grads_batched, 8 rows": _grads_batched,
 }
 
 
-def _flops(model: TransformerBridge, embedded: Tensor) -> int:
+ROUTES: dict[str, Callable[[TransformerBridge, Tensor], Tensor]] = {
+    "ostools": _linearised,
+    **{name: lambda model, ids, route=route: route(model, _embedded(model, ids)) for name, route in BY_HAND.items()},
+}
+
+
+def _flops(model: TransformerBridge, ids: Tensor) -> int:
     """One full backward pass, counted by torch; times d_model."""
-    x = embedded[None].clone().requires_grad_(True)
+    x = _embedded(model, ids)[None].clone().requires_grad_(True)
     y = _last_token(model, x)[0]
     with FlopCounterMode(display=False) as counter:
         torch.autograd.grad(y[0], x)
@@ -78,13 +100,13 @@ def _matmul_rate() -> float:
     return 2 * 2048**3 / best
 
 
-def _compare(title: str, model: TransformerBridge, embedded: Tensor) -> None:
-    results = {name: route(model, embedded) for name, route in ROUTES.items()}
+def _compare(title: str, model: TransformerBridge, ids: Tensor) -> None:
+    results = {name: route(model, ids) for name, route in ROUTES.items()}
     reference = results["loop over rows"]
     for name, found in results.items():
         torch.testing.assert_close(found, reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()), msg=name)
-    seconds = in_turn({name: lambda route=route: route(model, embedded) for name, route in ROUTES.items()}, ROUNDS)
-    flops, rate = _flops(model, embedded), _matmul_rate()
+    seconds = in_turn({name: lambda route=route: route(model, ids) for name, route in ROUTES.items()}, ROUNDS)
+    flops, rate = _flops(model, ids), _matmul_rate()
     print(f"\nexact sensitivity, {title}: {flops / 1e9:.0f} GFLOP, matmul rate {rate / 1e9:.0f} GFLOP/s")
     for name, taken in seconds.items():
         speedup = taken / seconds["ostools"]
@@ -93,15 +115,34 @@ def _compare(title: str, model: TransformerBridge, embedded: Tensor) -> None:
         )
 
 
+def _predictions(model: TransformerBridge, pos: int = 256) -> None:
+    prompt = prompt_from_ids(model, torch.randint(10, 200, (pos,), generator=torch.Generator().manual_seed(0)).tolist())
+
+    def plain() -> None:
+        with torch.no_grad():
+            model(prompt.ids[None])
+
+    runs: dict[str, Callable[[], object]] = {"a plain forward pass": plain}
+    for variant in ("local", "second-moment", "second-moment-diagonal", "rollout"):
+        runs[variant] = lambda variant=variant: ost.path_sum(model, prompt, variants=variant)
+    for run in runs.values():
+        run()
+    seconds = in_turn(runs, 5)
+    print(f"\npath sums, embedded model, {pos} tokens")
+    for name, taken in seconds.items():
+        print(f"  {name:30s} {taken:8.3f} s   {taken / seconds['a plain forward pass']:5.1f} plain passes")
+
+
 def main() -> None:
     embedded_model = ost.load_model(device="cpu")
     ids = torch.randint(10, 200, (128,), generator=torch.Generator().manual_seed(0))
-    _compare("embedded model, 128 tokens", embedded_model, embedded_model.input_to_embed(ids[None])[0][0])
+    _compare("embedded model, 128 tokens", embedded_model, ids)
+    _predictions(embedded_model)
     wide = tiny_model(
         "gemma", d_model=256, n_layers=6, n_heads=8, n_key_value_heads=1, d_head=32, d_mlp=1024, context=512
     )
     ids = torch.randint(10, 200, (256,), generator=torch.Generator().manual_seed(0))
-    _compare("random Gemma, 6 layers, d_model 256, 256 tokens", wide, wide.input_to_embed(ids[None])[0][0])
+    _compare("random Gemma, 6 layers, d_model 256, 256 tokens", wide, ids)
 
 
 if __name__ == "__main__":

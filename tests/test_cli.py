@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ostools import cli
-from ostools.commands.options import parse_lengths
+from ostools.commands.options import parse_bytes, parse_lengths
 from ostools.errors import InputError
 from tests.checkpoints import edit_config, write_checkpoint
 
@@ -267,10 +267,69 @@ def test_path_sum_says_what_each_column_is(run, directory: str) -> None:
     code, out, err = run(
         "path-sum", "--prompt", "The 11", "--model", directory, "--variant", "local", "--variant", "proof"
     )
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err.startswith("forecast: path sums: ")
+    assert len(err.splitlines()) == 1
     assert "local: certified bound" in out
     assert "proof: paper's form (not certified)" in out
     assert "uniform" not in out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("looseness", ["constants", "chaining", "assumptions"]),
+        ("profile", ["verdict", "sink_share", "share_without_sink"]),
+        ("flow", ["key_token", "query_token", "flow"]),
+        ("spectra", ["first_mass_last", "lazy"]),
+    ],
+)
+def test_what_is_read_off_a_prompt(run, directory: str, tmp_path: Path, command: str, words: list[str]) -> None:
+    """A table on stdout, or a chart in a file."""
+    code, out, err = run(command, "--prompt", "The 11", "--model", directory)
+    assert (code, err) == (0, "")
+    assert all(word in out for word in words)
+    assert run(command, "--prompt", "The 11", "--model", directory, "--out", "x.svg") == (0, "wrote x.svg\n", "")
+    assert (tmp_path / "x.svg").stat().st_size > 1000
+
+
+def test_every_layer_and_every_last_position_can_be_saved(run, directory: str, tmp_path: Path) -> None:
+    prompt = ["--prompt", "The 11", "--model", directory]
+    assert run("sensitivity", *prompt, "--layers", "0,2", "--out", "x.parquet")[0] == 0
+    assert set(pd.read_parquet(tmp_path / "x.parquet")["layer"]) == {0, 2}
+    assert run("path-sum", *prompt, "--variant", "local", "--positions", "all", "--out", "y.parquet")[0] == 0
+    triangle = pd.read_parquet(tmp_path / "y.parquet")
+    n = triangle["last"].max() + 1
+    assert len(triangle) == n * (n + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sensitivity", "--layers", "two"], "--layers 'two': expected 'all' or numbers such as 0,2"),
+        (["sensitivity", "--layers", "9"], r"out of 0..2, found [9]"),
+        (["sensitivity", "--method", "exat"], "did you mean 'exact'"),
+        (["sensitivity", "--max-memory", "3zB"], "--max-memory '3zB': expected a size such as 4GiB"),
+        (["sensitivity", "--max-memory", "1kB", "--method", "exact"], "need"),
+        (["sensitivity", "--relative-error", "-1"], "relative_error"),
+        (["path-sum", "--variant", "windowed(0)"], "did you mean"),
+        (["path-sum", "--max-memory", "1MB"], "0.00 GiB are allowed"),
+        (["path-sum", "--positions", "some"], "unknown positions 'some'"),
+        (["path-sum", "--mlp-trace", "probe"], "did you mean 'probes'"),
+    ],
+)
+def test_options_that_cannot_be_end_in_one_line(run, directory: str, arguments: list[str], message: str) -> None:
+    code, out, err = run(*arguments, "--prompt", "The 11", "--model", directory)
+    assert (code, out) == (2, "")
+    (line,) = [line for line in err.splitlines() if not line.startswith("forecast: ")]
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4GiB", 4 << 30), ("500 MB", 500_000_000), ("1.5kib", 1536), ("77", 77), (None, None)]
+)
+def test_sizes_of_memory(text: str | None, size: int | None) -> None:
+    assert parse_bytes(text) == size
 
 
 def test_collapse_compares_the_precisions_that_were_named(run, directory: str) -> None:

@@ -197,8 +197,9 @@ def test_kernels_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     model = tiny_model("llama")
     free = psutil.virtual_memory()._replace(available=1000)
     monkeypatch.setattr(predicted.psutil, "virtual_memory", lambda: free)
+    settings: Any = {"variants": "second-moment", "positions": "all", "max_memory": 1 << 40}
     with pytest.raises(InputError, match=r"second-moment for 7 last positions needs .*second-moment-diagonal"):
-        ost.path_sum(model, prompt_from_ids(model, IDS), variants="second-moment", positions="all")
+        ost.path_sum(model, prompt_from_ids(model, IDS), **settings)
 
 
 @both
