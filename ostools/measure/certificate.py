@@ -22,6 +22,9 @@ from hooks.register import Order, attached
 from hooks.sites import points
 from ostools.errors import InputError
 
+# (i, u) -> J_i u
+Product = Callable[[int, Float[Tensor, " d_model"]], Float[Tensor, " d_model"]]
+
 PAIRS = 3
 """Random (position, direction) pairs of one certificate."""
 # Steps relative to |v_i|: the one whose truncation and rounding are smallest together is taken. Sharp attention needs small
@@ -53,7 +56,7 @@ def certify(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],
     linearisation: str,
-    product: Callable[[int, Float[Tensor, " d_model"]], Float[Tensor, " d_model"]],
+    product: Product,
     layer: int = 0,
 ) -> Certificate:
     """Compare `product(i, u)` = J_i u, J_i = d y_n / d v_i^(layer), with finite differences; `InputError` where they differ.

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.errors import InputError
 from ostools.measure import exact
-from ostools.measure.certificate import certify
+from ostools.measure.certificate import Product, certify
 from ostools.measure.cost import choose_method
 from ostools.measure.estimate import estimate_norms, most_rows
 from ostools.measure.linear import Linearised
@@ -68,6 +68,28 @@ class Measured:
     account: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Run:
+    """One linearisation about to be measured: the network, the products with its Jacobians, and how far to go."""
+
+    model: TransformerBridge
+    embedded: Float[Tensor, "pos d_model"]
+    linearisation: str
+    layers: Sequence[int]
+    route: Route
+    way: Plan
+    settings: Settings
+    progress: Progress | None
+
+    @property
+    def places(self) -> int:
+        return len(self.embedded) * len(self.layers)
+
+    def certificate(self, product: Product) -> dict[str, Any]:
+        """Of the lowest layer, by finite differences."""
+        return asdict(certify(self.model, self.embedded, self.linearisation, product, self.layers[0]))
+
+
 def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:
     """The context in which a forward pass has that linearisation."""
     if linearisation == "full":
@@ -109,84 +131,57 @@ def measured(
             model, embedded, freeze=freezing(model, linearisation), rows=way.chunk, layers=tuple(layers)
         )
     account["plan"] = str(way)
-    run = _exact if method == "exact" else _estimate
-    found = run(model, embedded, linearisation, layers, InBlocks(route, way.chunk), way, settings, account, progress)
+    run = _Run(model, embedded, linearisation, layers, InBlocks(route, way.chunk), way, settings, progress)
+    found = _exact(run, account) if method == "exact" else _estimate(run, account)
     if account["route"] == "analytic" and not account["certificate"]["informative"]:
-        account["certificate"]["against_autograd"] = _checked_by_autograd(model, embedded, linearisation, layers, route)
+        account["certificate"]["against_autograd"] = _checked_by_autograd(run)
     return found
 
 
-def _checked_by_autograd(
-    model: TransformerBridge,
-    embedded: Float[Tensor, "pos d_model"],
-    linearisation: str,
-    layers: Sequence[int],
-    route: Route,
-) -> float:
+def _checked_by_autograd(run: _Run) -> float:
     """Where finite differences say nothing (a network at the edge of a step, in float32): one random row by both routes."""
-    cotangent = torch.randn(1, embedded.shape[-1], generator=torch.Generator().manual_seed(0)).to(embedded)
-    oracle = AutogradRoute(model, embedded, freeze=freezing(model, linearisation), rows=1, layers=tuple(layers)).pull(
-        cotangent
-    )
-    error = float((route.pull(cotangent) - oracle).norm() / oracle.norm())
-    if not error <= _ORACLE[embedded.dtype]:
+    like, freeze = run.embedded, freezing(run.model, run.linearisation)
+    cotangent = torch.randn(1, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
+    oracle = AutogradRoute(run.model, like, freeze=freeze, rows=1, layers=tuple(run.layers)).pull(cotangent)
+    error = float((run.route.pull(cotangent) - oracle).norm() / oracle.norm())
+    if not error <= _ORACLE[like.dtype]:
         raise InputError(
-            f"the {linearisation} Jacobian differs from autograd's by {error:.2g} of its size, and the network is too steep "
-            f"here for finite differences to decide: load the model with dtype='float64'"
+            f"the {run.linearisation} Jacobian differs from autograd's by {error:.2g} of its size, and the network is too "
+            f"steep here for finite differences to decide: load the model with dtype='float64'"
         )
     return error
 
 
-def _exact(
-    model: TransformerBridge,
-    embedded: Float[Tensor, "pos d_model"],
-    linearisation: str,
-    layers: Sequence[int],
-    route: Route,
-    way: Plan,
-    settings: Settings,
-    account: dict[str, Any],
-    progress: Progress | None,
-) -> Measured:
-    places = len(embedded) * len(layers)
-    with exact.jacobians(route, places, embedded, way.chunk, way.on_disk, progress) as rows:
-        norms = exact.norms(rows, embedded.device)
-        _require_sound(norms.frobenius, linearisation)
-        account["certificate"] = asdict(certify(model, embedded, linearisation, exact.product(rows), layers[0]))
+def _exact(run: _Run, account: dict[str, Any]) -> Measured:
+    way = run.way
+    with exact.jacobians(run.route, run.places, run.embedded, way.chunk, way.on_disk, run.progress) as rows:
+        norms = exact.norms(rows, run.embedded.device)
+        _require_sound(norms.frobenius, run.linearisation)
+        account["certificate"] = run.certificate(exact.product(rows))
     operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
     return Measured(operator, operator, operator, frobenius, frobenius, frobenius, "exact", account)
 
 
-def _estimate(
-    model: TransformerBridge,
-    embedded: Float[Tensor, "pos d_model"],
-    linearisation: str,
-    layers: Sequence[int],
-    route: Route,
-    way: Plan,
-    settings: Settings,
-    account: dict[str, Any],
-    progress: Progress | None,
-) -> Measured:
-    generator = torch.Generator().manual_seed(settings.seed)
+def _estimate(run: _Run, account: dict[str, Any]) -> Measured:
+    settings = run.settings
     found = estimate_norms(
-        route,
-        embedded.shape[-1],
+        run.route,
+        run.embedded.shape[-1],
         relative_error=settings.relative_error,
         confidence=settings.confidence,
-        generator=generator,
+        generator=torch.Generator().manual_seed(settings.seed),
     )
-    _require_sound(found.frobenius, linearisation)
+    _require_sound(found.frobenius, run.linearisation)
 
     def product(place: int, direction: Float[Tensor, " d_model"]) -> Float[Tensor, " d_out"]:
-        tangents = direction.new_zeros(1, len(embedded) * len(layers), len(direction))
+        tangents = direction.new_zeros(1, run.places, len(direction))
         tangents[0, place] = direction
-        return route.push(tangents)[0]
+        return run.route.push(tangents)[0]
 
-    account["certificate"] = asdict(certify(model, embedded, linearisation, product, layers[0]))
+    account["certificate"] = run.certificate(product)
     account |= {"passes": found.passes, "relative_error_reached": found.relative_error}
-    if progress is not None:
-        progress(1, 1)
+    if run.progress is not None:
+        run.progress(1, 1)
     return Measured(
         operator_norm=found.operator_lower,
         operator_lower=found.operator_lower,
