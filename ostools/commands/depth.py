@@ -44,7 +44,7 @@ class Folding:
 
 def sensitivity(model: str, prompt: str, settings: Measuring, out: Path | None, device: str, dtype: str) -> None:
     """`ostools sensitivity`."""
-    from ostools.measure.measuring import LINEARISATIONS
+    from ostools.measure.linearisations import LINEARISATIONS
     from ostools.measure.prompts import checked_names
 
     check(out, prompt)

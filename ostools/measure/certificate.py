@@ -21,6 +21,7 @@ import hooks
 from hooks.register import Order, attached
 from hooks.sites import points
 from ostools.errors import InputError
+from ostools.measure.linearisations import HELD
 
 # (i, u) -> J_i u
 Product = Callable[[int, Float[Tensor, " d_model"]], Float[Tensor, " d_model"]]
@@ -151,12 +152,11 @@ def _last_tokens(
     layer: int,
 ) -> Float[Tensor, "row d_model"]:
     """y_n from every moved v^(layer); what the linearisation holds is held at the values of the prompt itself."""
-    attention = linearisation in ("frozen", "frozen-attention")
-    norms = linearisation in ("frozen", "frozen-norm")
+    held = HELD[linearisation]
     together = max(1, _SQUARES // (int(model.cfg.n_heads) * len(embedded) ** 2))
     found = []
-    with torch.no_grad(), hooks.held(model, attention, norms), hooks.capture(model, "final_norm") as record:
-        if attention or norms:
+    with torch.no_grad(), hooks.held(model, held.attention, held.norms), hooks.capture(model, "final_norm") as record:
+        if held.attention or held.norms:
             model(embedded[None], start_at_layer=0, logits_to_keep=1)
         for part in moved.split(together):
             with _imposed(model, layer, part):

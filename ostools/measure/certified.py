@@ -18,12 +18,10 @@ from dataclasses import dataclass, replace
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import Forward
-from ostools.measure.weights import final_gain
+from ostools.measure.weights import final_norm
 from ostools.theory import edges, paths
 
 Edges = Float[Tensor, "query key"]
@@ -99,9 +97,3 @@ def joint_norms(
         norms[i] = edges.spectral_norms(row @ edges.with_identity(view.self_updates(here)[0]))
         found.append(norms)
     return torch.stack(found)
-
-
-def final_norm(model: TransformerBridge) -> Float[Tensor, "d_model d_model"]:
-    """diag(g3), diag(g3) (I - 11^T / d) for a LayerNorm: the final norm without its scale."""
-    matrix = torch.diag(final_gain(model))
-    return matrix - matrix.mean(-1, keepdim=True) if hooks.norms(model)["ln_final"].centred else matrix

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
 
 from ostools.errors import InputError
 from ostools.measure.path_sum import PathSum
 from ostools.measure.sensitivity import Sensitivity
 from ostools.measure.variants import variant_named
 from ostools.results import Provenance, Result
+from ostools.theory.profiles import rank_correlation
 
 # Measured norms come from float32 Jacobians: two numbers closer than this are the same number.
 _ROUNDING = {"float32": 1e-4, "float64": 1e-9}
@@ -134,7 +134,7 @@ def _summarise(variant: str, group: Any, partner: Any, rounding: float) -> dict[
         "holds": _holds(value, partner, rounding) if kind == "certified" else pd.NA,
         "median_log10_looseness": float(np.median(loose)),
         "max_log10_looseness": float(np.max(loose)),
-        "spearman": _spearman(value, measured),
+        "spearman": rank_correlation(value, measured),
     }
 
 
@@ -154,9 +154,3 @@ def log10_ratio(value: np.ndarray, measured: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log10(value) - np.log10(measured)
     return np.where((value == 0) & (measured == 0), 0.0, ratio)
-
-
-def _spearman(value: np.ndarray, measured: np.ndarray) -> float:
-    if len(value) < 3 or np.ptp(value) == 0 or np.ptp(measured) == 0:
-        return float("nan")
-    return float(np.asarray(spearmanr(value, measured))[0])

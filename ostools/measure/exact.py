@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ostools.measure.prompts import Progress
 from ostools.measure.routes import Route
+from ostools.theory.operators import chunks
 
 NORM_BUDGET = 1 << 26
 """Bytes of Jacobians whose norms are taken at a time."""
@@ -68,10 +69,9 @@ def norms(found: Jacobians, device: torch.device) -> Norms:
     Every J is divided by its largest entry first, so that no square overflows. The norms of a J that is not finite are not.
     """
     places, d_out, d_model = found.shape
-    chunk = max(1, NORM_BUDGET // (d_out * d_model * found.element_size()))
     operator, frobenius = [], []
-    for start in range(0, places, chunk):
-        here = found[start : start + chunk].to(device)
+    for part in chunks(places, d_out * d_model * found.element_size(), NORM_BUDGET):
+        here = found[part].to(device)
         largest = here.abs().amax((1, 2), keepdim=True)
         unit = here / torch.where(largest > 0, largest, 1.0)
         unit.masked_fill_(~torch.isfinite(largest), 0.0)  # eigvalsh would raise: 0 times such a scale is NaN

@@ -22,7 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import forward
-from ostools.measure.precision import full_precision, true_arithmetic
+from ostools.measure.precision import full_precision
 from ostools.measure.predicted import KernelFold, Parts
 from ostools.measure.prompts import Progress, as_prompt, token_columns
 from ostools.models import Prompt
@@ -59,8 +59,7 @@ def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress |
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), linearisation="frozen")
     work = full_precision(model, "flow")
     with torch.inference_mode(False), torch.no_grad():
-        with true_arithmetic(work):
-            run = forward(work, tokens.ids)
+        run = forward(work, tokens.ids)
         last = len(tokens.ids) - 1
         fold = KernelFold(run, [last])
         sizes, weights = [fold.values()[0].double()], []

@@ -12,7 +12,7 @@ not read here. Memory: the patterns and slopes of every block, and `c` cotangent
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,6 +24,7 @@ import hooks
 from hooks import Norm
 from ostools.measure.block import Block
 from ostools.measure.forward import Forward, forward
+from ostools.measure.linearisations import HELD
 
 # Position first: the cotangents of a position lie side by side, so that every product below is one large one.
 Gradients = Float[Tensor, "pos c d_model"]
@@ -64,8 +65,8 @@ class LinearNorm:
 class LinearMlp:
     """D at the positions `rows`."""
 
-    def __init__(self, model: TransformerBridge, block: Block, rows: slice, live_norms: bool) -> None:
-        norms, prefix = hooks.norms(model), f"blocks.{block.layer}"
+    def __init__(self, norms: Mapping[str, Norm], block: Block, rows: slice, live_norms: bool) -> None:
+        prefix = f"blocks.{block.layer}"
         weights = block.weights
         self.before = LinearNorm.of(norms[f"{prefix}.ln2"], block.norm2_scale, block.norm2_direction, rows, live_norms)
         post = norms.get(f"{prefix}.ln2_post")
@@ -186,9 +187,15 @@ class LinearAttention:
     """T - I: from the queries at the positions `rows` to every key."""
 
     def __init__(
-        self, model: TransformerBridge, block: Block, rows: slice, live_pattern: bool, live_norms: bool
+        self,
+        model: TransformerBridge,
+        norms: Mapping[str, Norm],
+        block: Block,
+        rows: slice,
+        live_pattern: bool,
+        live_norms: bool,
     ) -> None:
-        norms, prefix = hooks.norms(model), f"blocks.{block.layer}"
+        prefix = f"blocks.{block.layer}"
         everywhere = slice(None)
         self.rows = rows
         ln1 = norms[f"{prefix}.ln1"]
@@ -248,20 +255,20 @@ class Linearised:
         linearisation: str,
         layers: Sequence[int] = (0,),
     ) -> None:
-        live_pattern = linearisation in ("full", "frozen-norm")
-        live_norms = linearisation in ("full", "frozen-attention")
+        held, norms = HELD[linearisation], hooks.norms(model)
+        live_pattern, live_norms = not held.attention, not held.norms
         dtype = next(model.parameters()).dtype
         with torch.no_grad():
             run: Forward = forward(model, ids)
             self.pos, self.layers = len(ids), tuple(layers)
             last = slice(self.pos - 1, self.pos)
             scale, direction = run.final_norm_scale.to(dtype), run.final_norm_direction.to(dtype)
-            self.norm = LinearNorm.of(hooks.norms(model)["ln_final"], scale, direction, last, live_norms)
+            self.norm = LinearNorm.of(norms["ln_final"], scale, direction, last, live_norms)
             blocks: list[tuple[LinearMlp, LinearAttention]] = []
             rows = last
             for block in run.blocks(dtype):
-                mlp = LinearMlp(model, block, rows, live_norms)
-                blocks.append((mlp, LinearAttention(model, block, rows, live_pattern, live_norms)))
+                mlp = LinearMlp(norms, block, rows, live_norms)
+                blocks.append((mlp, LinearAttention(model, norms, block, rows, live_pattern, live_norms)))
                 rows = slice(0, self.pos)
             self.blocks = blocks[::-1]
 

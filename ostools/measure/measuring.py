@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -12,18 +11,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from ostools.errors import InputError
 from ostools.measure import exact
 from ostools.measure.certificate import Product, certify
 from ostools.measure.cost import choose_method
 from ostools.measure.estimate import estimate_norms, most_rows
 from ostools.measure.linear import Linearised
+from ostools.measure.linearisations import HELD, freezing
 from ostools.measure.memory import Plan, available_memory, fits, plan
 from ostools.measure.prompts import Progress
 from ostools.measure.routes import AutogradRoute, InBlocks, Route
 
-LINEARISATIONS = ("full", "frozen", "frozen-attention", "frozen-norm")
 METHODS = ("auto", "exact", "estimate")
 
 # Running from embeddings may round otherwise than running from tokens; freezing changes no value at all.
@@ -69,6 +67,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Where every linearisation of a prompt starts: v^(0), and the plain pass's logits at the last token."""
+
+    embedded: Float[Tensor, "pos d_model"]
+    logits: Float[Tensor, "1 1 d_vocab"]
+
+
+@dataclass(frozen=True)
 class _Run:
     """One linearisation about to be measured: the network, the products with its Jacobians, and how far to go."""
 
@@ -90,16 +96,10 @@ class _Run:
         return asdict(certify(self.model, self.embedded, self.linearisation, product, self.layers[0]))
 
 
-def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:
-    """The context in which a forward pass has that linearisation."""
-    if linearisation == "full":
-        return nullcontext()
-    return hooks.frozen(model, attention=linearisation != "frozen-norm", norms=linearisation != "frozen-attention")
-
-
 def measured(
     model: TransformerBridge,
     ids: Int[Tensor, " pos"],
+    start: Start,
     linearisation: str,
     layers: Sequence[int],
     settings: Settings,
@@ -107,8 +107,8 @@ def measured(
     progress: Progress | None,
 ) -> Measured:
     """The norms of d y_n / d v_i^(l) at every layer l of `layers` and token i."""
-    embedded = _checked_embedding(model, ids, linearisation)
-    live = linearisation in ("full", "frozen-norm")
+    _require_frozen_is_plain(model, ids, start, linearisation)
+    embedded, live = start.embedded, not HELD[linearisation].attention
     limit = available_memory(embedded.device) if settings.max_memory is None else settings.max_memory
     d_model = embedded.shape[-1]
     method, reason = settings.method, "as asked"
@@ -194,21 +194,24 @@ def _estimate(run: _Run, account: dict[str, Any]) -> Measured:
     )
 
 
-def _checked_embedding(
-    model: TransformerBridge, ids: Int[Tensor, " pos"], linearisation: str
-) -> Float[Tensor, "pos d_model"]:
-    """v^(0) of the prompt, after proving that the pass from v^(0), and the frozen pass, give the plain pass's logits.
+def checked_start(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Start:
+    """v^(0) and the plain logits of the prompt, after proving that the pass from v^(0) gives the same.
 
     Those of the last token, whose Jacobian is meant: a large vocabulary's at every token would outweigh the rest of the run.
     """
     with torch.no_grad():
         embedded = model.input_to_embed(ids[None])[0].detach()
         plain, from_embedding = model(ids[None], logits_to_keep=1), model(embedded, start_at_layer=0, logits_to_keep=1)
-        with freezing(model, linearisation):
-            held = model(ids[None], logits_to_keep=1)
     _require_same_logits(plain, from_embedding, "the forward pass from embeddings", _ROUNDING)
-    _require_same_logits(plain, held, f"the {linearisation} forward pass", _FROZEN_ROUNDING)
-    return embedded[0]
+    return Start(embedded[0], plain)
+
+
+def _require_frozen_is_plain(
+    model: TransformerBridge, ids: Int[Tensor, " pos"], start: Start, linearisation: str
+) -> None:
+    with torch.no_grad(), freezing(model, linearisation):
+        held = model(ids[None], logits_to_keep=1)
+    _require_same_logits(start.logits, held, f"the {linearisation} forward pass", _FROZEN_ROUNDING)
 
 
 def _require_same_logits(expected: Tensor, found: Tensor, what: str, rounding: Mapping[torch.dtype, float]) -> None:

@@ -14,11 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-import hooks
 from ostools.errors import InputError
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import Forward
-from ostools.measure.weights import final_norm_squared
+from ostools.measure.weights import final_norm, final_norm_squared
 from ostools.theory import operators, second_moment
 from ostools.theory.live_moments import LiveHeads, LiveMlp
 from ostools.theory.second_moment import Heads, Mlp
@@ -120,8 +119,7 @@ class KernelFold:
 
     def final_norm(self, run: Forward, m: int) -> Float[Tensor, "d_model d_model"]:
         """diag(g3) C / r3_m, its scale held."""
-        norm = hooks.norms(run.model)["ln_final"]
-        return norm.centre(torch.diag(norm.gain.double())) / run.final_norm_scale[m]
+        return final_norm(run.model) / run.final_norm_scale[m]
 
     def step(self, view: BlockView) -> None:
         view.require_causal("second-moment")

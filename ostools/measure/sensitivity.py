@@ -10,7 +10,7 @@ Frobenius norms out of one forward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -22,10 +22,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.errors import InputError, unknown_name
+from ostools.measure import exact
 from ostools.measure.estimate import check_settings
-from ostools.measure.measuring import LINEARISATIONS, METHODS, Measured, Settings, freezing, measured
+from ostools.measure.linearisations import LINEARISATIONS, freezing
+from ostools.measure.measuring import METHODS, Measured, Settings, checked_start, measured
 from ostools.measure.precision import full_precision, true_arithmetic
 from ostools.measure.prompts import Progress, as_prompt, checked_names, token_columns
+from ostools.measure.routes import AutogradRoute
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 
@@ -108,8 +111,9 @@ def sensitivity(
     ids = tokens.ids.to(next(work.parameters()).device)
     tables = []
     with torch.inference_mode(False), true_arithmetic(work):
+        start = checked_start(work, ids)
         for index, name in enumerate(names):
-            found = measured(work, ids, name, chosen, settings, announce, _part(progress, index, len(names)))
+            found = measured(work, ids, start, name, chosen, settings, announce, _part(progress, index, len(names)))
             runs[name] = found.account
             tables.extend(_tables(tokens, name, chosen, found))
     return Sensitivity(pd.concat(tables, ignore_index=True), provenance)
@@ -132,20 +136,9 @@ def jacobian(
         raise InputError(f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model")
     d_model = embedded.shape[-1]
     rows = min(_ROWS.get(embedded.device.type, 4), d_model)
-    batch = embedded.detach().expand(rows, *embedded.shape).clone().requires_grad_(True)
-    with torch.enable_grad(), freeze or nullcontext(), hooks.capture(model, "final_norm", detach=False) as record:
-        model(batch, start_at_layer=0, logits_to_keep=1)
-    last: Float[Tensor, "rows d_model"] = record["final_norm"][:, -1]
-    blocks = []
-    for start in range(0, d_model, rows):
-        cotangent = torch.zeros_like(last)
-        here = torch.arange(min(rows, d_model - start), device=last.device)
-        cotangent[here, start + here] = 1.0
-        (gradient,) = torch.autograd.grad(last, batch, cotangent, retain_graph=True)
-        blocks.append(gradient[: len(here)].transpose(0, 1))
-        if progress is not None:
-            progress(start + len(here), d_model)
-    return torch.cat(blocks, dim=1)
+    route = AutogradRoute(model, embedded, freeze=freeze, rows=rows)
+    with exact.jacobians(route, len(embedded), embedded, rows, False, progress) as found:
+        return found
 
 
 def _checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:

@@ -126,10 +126,15 @@ def final_gain(model: TransformerBridge) -> Float[Tensor, " d_model"]:
     return hooks.norms(model)["ln_final"].gain.double()
 
 
+def final_norm(model: TransformerBridge) -> Float[Tensor, "d_model d_model"]:
+    """diag(g3), diag(g3) (I - 11^T / d) for a LayerNorm: the final norm without its scale."""
+    norm = hooks.norms(model)["ln_final"]
+    return norm.centre(torch.diag(norm.gain.double()))
+
+
 def final_norm_squared(model: TransformerBridge) -> Float[Tensor, ""]:
     """||diag(g3)||_F^2, of diag(g3) (I - 11^T / d) for a LayerNorm; divide by r3_n^2."""
-    norm = hooks.norms(model)["ln_final"]
-    return _before(norm, torch.eye(len(norm.gain), dtype=torch.float64, device=norm.gain.device)).square().sum()
+    return final_norm(model).square().sum()
 
 
 def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:

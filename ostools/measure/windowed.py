@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.measure.block_view import BlockView
-from ostools.measure.certified import final_norm
 from ostools.measure.forward import Forward
+from ostools.measure.weights import final_norm
 from ostools.theory import edges
 
 Rows = Float[Tensor, "query key"]
