@@ -49,7 +49,7 @@ _HOME = {
     "load_model": "ostools.models",
     "report": "ostools.reporting",
 }
-_ROOMS = ("tasks", "theory", "models", "measure", "reporting")
+_ROOMS = ("tasks", "theory", "models", "measure", "experiments", "reporting")
 
 __all__ = [
     "InputError",

@@ -35,12 +35,16 @@ def _version(distribution: str) -> str:
     return importlib.metadata.version(distribution)
 
 
+def _versions() -> dict[str, str]:
+    return {name: _version(name) for name in _VERSIONED}
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Everything needed to get the same numbers again.
 
     `model` is the `ModelDescription` as a mapping (name, revision, weight hash, architecture, dtype, device, attention
-    implementation, ...), `parameters` the arguments of the measurement, `token_ids` the prompt as the model saw it, `edits`
+    implementation, ...), empty where there is none; `parameters` the arguments of the measurement, `token_ids` the prompt as the model saw it, `edits`
     the edits of the forward pass that were active, each with the number of its with-block in this process.
     """
 
@@ -59,9 +63,13 @@ class Provenance:
         import hooks
         from ostools.models import describe
 
-        versions = {name: _version(name) for name in _VERSIONED}
         edits = tuple(f"{edit.kind} at {edit.where} (block {edit.block})" for edit in hooks.active_edits(model))
-        return cls(asdict(describe(model)), parameters, token_ids, versions, edits)
+        return cls(asdict(describe(model)), parameters, token_ids, _versions(), edits)
+
+    @classmethod
+    def without_model(cls, **parameters: Any) -> Provenance:
+        """The provenance of a run on nothing but numbers, with the arguments (seeds, sizes) that define them."""
+        return cls({}, parameters, None, _versions())
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain, JSON-able values."""

@@ -1,0 +1,103 @@
+"""The command line: each command is declared in this package, and does its work in `ostools.commands`.
+
+Only typer is imported here, so that `--help` answers at once. Results go to stdout, progress and refusals to stderr. Exit codes:
+0 done; 2 refused, with one line that says why; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from ostools.cli.collapse import collapse
+from ostools.cli.general import models, report
+from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
+from ostools.errors import InputError
+
+# typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+# What shells give a program that Ctrl-C ended; typer returns it, or raises, by where the interrupt met it.
+_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="ostools",
+    help="Measure representational collapse and over-squashing in decoder-only language models, against the theory.",
+    epilog="Example: ostools report --model google/gemma-7b --device cuda --out gemma.html",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"ostools {version('oversquashing-tools')}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """The options of ostools itself."""
+
+
+for _command in (report, sensitivity, path_sum, looseness, profile, flow, spectra, collapse, models):
+    app.command()(_command)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit: a refusal is one line on stderr and code 2, never a traceback."""
+    _quieten_libraries()
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        code = _INTERRUPTED
+    except _UsageError as error:
+        context = getattr(error, "ctx", None)
+        name = context.command_path if context is not None else "ostools"
+        code = _refuse(f"{error.format_message()} (see {name} --help)")  # pyright: ignore[reportAttributeAccessIssue]
+    except ValueError as error:
+        if not _is_refusal(error):
+            raise
+        code = _refuse(str(error))
+    except BrokenPipeError:
+        # The reader (head, less) left: not our error, and nothing more may be written on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    if code == _INTERRUPTED:
+        sys.stderr.write("ostools: interrupted\n")
+    sys.exit(code)
+
+
+def _is_refusal(error: ValueError) -> bool:
+    """InputError, or the hooks' own error, without importing hooks (and torch) to ask."""
+    hooks = sys.modules.get("hooks")
+    return isinstance(error, InputError) or (hooks is not None and isinstance(error, hooks.HookError))
+
+
+def _refuse(message: str) -> int:
+    """One line, in which whatever the user or a file put into it can neither break the line nor drive the terminal."""
+    line = "".join(character if character.isprintable() else " " for character in message)
+    sys.stderr.write(f"ostools: {' '.join(line.split())}\n")
+    return 2
+
+
+def _quieten_libraries() -> None:
+    """What the libraries would tell on stderr (load reports, deprecations) is either checked by ostools or no news."""
+    import warnings
+
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    warnings.simplefilter("ignore")

@@ -1,0 +1,48 @@
+"""The declarations of the commands about everything: the report, and what can be loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ostools.commands.options import Device, Dtype, Model
+
+
+def report(
+    model: Model = "embedded",
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The text to measure sensitivity on; else the paper's copy prompt."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The HTML file to write.")] = Path("report.html"),
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Measure everything, write one HTML file.
+
+    The whole chain, in a report that needs no network.
+
+    \b
+    Example:
+      ostools report
+      ostools report --model ./my-model --prompt "The capital of France is" --out france.html
+    """
+    from ostools.commands import run
+
+    run.report(model, prompt, out, device, dtype)
+
+
+def models() -> None:
+    """List what can be loaded.
+
+    The embedded model, the families of architectures, and how to name a hub model.
+
+    \b
+    Example:
+      ostools models
+    """
+    from ostools.commands import run
+
+    run.models()
