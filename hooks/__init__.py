@@ -20,6 +20,7 @@ from hooks.norms import norms as norms
 from hooks.precision import exact_arithmetic as exact_arithmetic
 from hooks.register import Edit as Edit
 from hooks.register import active_edits as active_edits
+from hooks.rounding import rounded as rounded
 from hooks.sites import SITES as SITES
 from hooks.sites import Site as Site
 from hooks.sites import available_sites as available_sites
@@ -43,5 +44,6 @@ __all__ = [
     "mask_scores",
     "norms",
     "replace_pattern",
+    "rounded",
     "scale_scores",
 ]

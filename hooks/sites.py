@@ -48,6 +48,7 @@ SITES: Mapping[str, Site] = _table(
     ("final_norm", "ln_final.hook_out", _RESIDUAL, "y: after the final norm, what the unembedding reads"),
     ("scores", "blocks.{layer}.attn.hook_attn_scores", "batch head query key", "before softmax, masked"),
     ("pattern", "blocks.{layer}.attn.hook_pattern", "batch head query key", "alpha: attention weights, rows sum to 1"),
+    ("key", "blocks.{layer}.attn.hook_k", "batch pos kv_head d_head", "key vectors, before a qk-norm and RoPE"),
     ("value", "blocks.{layer}.attn.hook_v", "batch pos kv_head d_head", "value vectors, key/value heads not expanded"),
     ("z", "blocks.{layer}.attn.hook_z", "batch pos head d_head", "pattern-weighted values, before W_O"),
     ("head_output", "blocks.{layer}.attn.hook_z", "batch pos head d_model", "each head's own output, z W_O, no bias"),

@@ -1,0 +1,180 @@
+"""Store a part of the forward pass in few bits while the arithmetic stays the model's own.
+
+Low precision is two things at once: numbers are stored in few bits, and they are computed with in few bits. Casting a model
+does both; `rounded` does the first alone, for the residual stream or for what a key/value cache holds.
+
+Cost: an elementwise operation at each place; for integers one more forward pass, which finds their scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge import TransformerBridge
+
+from hooks.capture import capture
+from hooks.errors import HookError, nearest
+from hooks.register import HookBody, Order, attached
+from hooks.sites import available_sites, points
+
+FLOATS: Mapping[str, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+}
+"""Floating formats by name."""
+
+INTEGERS: Mapping[str, int] = {"int8": 127, "int4": 7}
+"""Integer formats by name, with their largest code: symmetric, so that 0 is stored as 0 and the lowest code is not used."""
+
+FORMATS = (*FLOATS, *INTEGERS)
+PARTS = ("residual", "kv")
+
+_SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+
+
+@contextmanager
+def rounded(
+    model: TransformerBridge, part: str, format: str, *, calibration: Int[Tensor, "batch pos"] | None = None
+) -> Iterator[None]:
+    """Run the block with a part of the forward pass rounded to what `format` can hold, and computed with as before.
+
+    Args:
+        part: "residual" rounds v^(0), ..., v^(L), what is stored between blocks (z, between attention and MLP, is not
+            stored); "kv" rounds keys after RoPE and values, as a cache stores them.
+        format: bfloat16, float16, float8_e4m3fn, float8_e5m2: the nearest representable number, ties to even. int8, int4:
+            scale * k with a whole |k| <= 127 or 7 (`stored`), a scale per channel (a coordinate of the residual stream or of
+            a head), the same for every token.
+        calibration: token ids, for integers only: a forward pass over them on entry finds the scales, the largest magnitude
+            of each channel / 127 or 7. What lies beyond in a later pass saturates. Scales are static because one found in
+            the pass itself would depend on tokens that come later, so that no prefix would be computed as on its own.
+
+    Gradients pass as if nothing were rounded: the derivative of a staircase is 0 almost everywhere, and says nothing.
+
+    Raises `HookError` for an unknown part or format, a calibration that is missing, superfluous or no batch of ids, a model in
+    16 bits (its numbers are rounded already), and for numbers that a floating format cannot hold, with the place.
+    """
+    if part not in PARTS:
+        raise HookError(f"rounded: unknown part {part!r}: {nearest(part, PARTS)}")
+    if format not in FORMATS:
+        raise HookError(f"rounded: unknown format {format!r}: {nearest(format, FORMATS)}")
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    if dtypes & set(_SIXTEEN_BITS):
+        raise HookError(
+            f"rounded: expected a model in float32 or float64, found {sorted(map(str, dtypes))}: its arithmetic would round "
+            "too; cast a copy to float32"
+        )
+    if (calibration is None) != (format in FLOATS):
+        need = "takes no calibration" if format in FLOATS else "needs a calibration, a batch of token ids"
+        raise HookError(f"rounded: format {format!r} {need}")
+    places = _places(model, part)
+    scales = {} if calibration is None else _scales(model, places, calibration, format)
+    placements = [(point, _body(format, scales.get(key), str(point.name)), Order.EDIT) for key, point in places.items()]
+    with attached(placements, kind="rounded"):
+        yield
+
+
+def stored(
+    x: Float[Tensor, "*shape"], format: str, scale: Float[Tensor, ...] | None = None, what: str = "numbers"
+) -> Float[Tensor, "*shape"]:
+    """The nearest numbers to x that `format` holds, in x's own dtype; ties to even.
+
+    Floating formats: the cast and back. Integers: scale * round(x / scale), the code clamped to +-127 (int8) or +-7 (int4);
+    `scale` broadcasts against x (`integer_scale`), and 0 stores 0.
+
+    Raises `HookError` for a number that is not finite and one beyond the largest of a floating format (`what` says whose):
+    what becomes of such a number (infinity, NaN, the largest) differs between devices.
+    """
+    if format in INTEGERS:
+        if scale is None:
+            raise HookError(f"format {format!r} needs a scale")
+        largest = INTEGERS[format]
+        _require_within(x, float("inf"), format, what)
+        codes = (x / torch.where(scale > 0, scale, 1.0)).round().clamp(-largest, largest)
+        return codes * scale
+    dtype = FLOATS[format]
+    _require_within(x, torch.finfo(dtype).max, format, what)
+    narrow = _odd_float32(x) if x.dtype == torch.float64 else x
+    return narrow.to(dtype).to(x.dtype)
+
+
+def integer_scale(largest_magnitude: Float[Tensor, "*shape"], format: str) -> Float[Tensor, "*shape"]:
+    """The scale of a channel with that largest magnitude, which is stored as the largest code."""
+    return largest_magnitude / INTEGERS[format]
+
+
+def _odd_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """float64 to float32, where inexact to the neighbour whose last bit is 1.
+
+    Torch narrows float64 by way of float32, and two roundings to nearest are not one: 1 + 2^-8 + 2^-40 would become 1 in
+    bfloat16. An odd last bit keeps the number on its side of every tie of a narrower format.
+    """
+    near = x.float()
+    towards_x = torch.where(x > near, torch.inf, -torch.inf).to(near)
+    even = near.view(torch.int32) & 1 == 0
+    return torch.where(even & (near.double() != x), torch.nextafter(near, towards_x), near)
+
+
+def _require_within(x: Tensor, largest: float, format: str, what: str) -> None:
+    # Written so that NaN fails too.
+    size = x.detach().abs().amax() if x.numel() else torch.zeros(())
+    if not bool(size <= largest) or not bool(size.isfinite()):
+        raise HookError(
+            f"{what}: expected finite numbers up to {largest:.5g} to store as {format}, found {float(size):.5g}; use a format "
+            "with a wider range"
+        )
+
+
+Key = tuple[str, int]
+
+
+def _places(model: TransformerBridge, part: str) -> dict[Key, HookPoint]:
+    """The hook points of a part, by site and layer."""
+    last = int(model.cfg.n_layers) - 1
+    if part == "residual":
+        wanted = {"residual_pre": None, "residual_post": [last]}  # a block's output is the next one's input
+    else:
+        keys = "rotary_k" if "rotary_k" in available_sites(model) else "key"
+        wanted = {keys: None, "value": None}
+    return {
+        (name, layer): point
+        for name, layers in wanted.items()
+        for layer, point in points(model, name, layers).items()
+        if layer is not None
+    }
+
+
+def _scales(
+    model: TransformerBridge, places: Mapping[Key, HookPoint], ids: Int[Tensor, "batch pos"], format: str
+) -> dict[Key, Tensor]:
+    """The scale of each channel at each place, over the tokens of one forward pass."""
+    if ids.ndim != 2 or ids.is_floating_point() or not ids.numel():
+        raise HookError(
+            f"rounded: expected a calibration of token ids [batch, pos], found {tuple(ids.shape)} {ids.dtype}"
+        )
+
+    def largest_magnitude(tensor: Tensor, layer: int | None) -> Tensor:
+        return tensor.abs().amax((0, 1))
+
+    names = dict.fromkeys(name for name, _ in places)
+    with torch.no_grad(), capture(model, *names, reduce=largest_magnitude) as record:
+        model(ids.to(next(model.parameters()).device), use_cache=False)
+    scales = {(name, layer): integer_scale(record[name][layer], format) for name, layer in places}
+    for (name, layer), scale in scales.items():
+        if not bool(scale.isfinite().all()):
+            raise HookError(f"rounded: the calibration is not finite at {name} of layer {layer}")
+    return scales
+
+
+def _body(format: str, scale: Tensor | None, where: str) -> HookBody:
+    def body(tensor: Tensor) -> Tensor:
+        # x - stop(x) is exactly 0: the value is the rounded one, the gradient that of x.
+        return stored(tensor.detach(), format, scale, where) + (tensor - tensor.detach())
+
+    return body
