@@ -44,8 +44,9 @@ class Provenance:
     """Everything needed to get the same numbers again.
 
     `model` is the `ModelDescription` as a mapping (name, revision, weight hash, architecture, dtype, device, attention
-    implementation, ...), empty where there is none; `parameters` the arguments of the measurement, `token_ids` the prompt as the model saw it, `edits`
-    the edits of the forward pass that were active, each with the number of its with-block in this process.
+    implementation, ...), empty where there is none; `parameters` the arguments of the measurement, `token_ids` the prompt as
+    the model saw it, `edits` the edits of the forward pass that were active, each with the number of its with-block in this
+    process.
     """
 
     model: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """The command line: each command is declared in this package, and does its work in `ostools.commands`.
 
-Only typer is imported here, so that `--help` answers at once. Results go to stdout, progress and refusals to stderr. Exit codes:
-0 done; 2 refused, with one line that says why; 130 interrupted.
+Only typer is imported here, so that `--help` answers at once. Results go to stdout, progress and refusals to stderr. Exit
+codes: 0 done; 2 refused, with one line that says why; 130 interrupted.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _CURVE = ["task", "pair", "seed", "length", "site"]
 _NUMBERS = ["mean", "minimum", "maximum", "relative", "ulps", "noise", "machine_line", "total_variation"]
 _FLAGS = ["same_top_token", "identical_logits"]
 COLUMNS = ["task", "pair", "seed", "length", "tokens", "dtype", "site", "per", "norm", *_NUMBERS, *_FLAGS]
-TOP_TOKEN = "top-token"
+TOP_TOKEN, IDENTICAL = "top-token", "identical-logits"
 REFERENCE = "float64"
 
 _KINDS = (
@@ -57,10 +57,10 @@ _SAME_LOGITS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2,
 class Collapse(Result):
     """One row per pair, length, dtype, site, reading and norm.
 
-    Columns: task, pair (theorem | one-more-digit), seed, length (items of v), tokens (of v), dtype, site (residual: v^(L),
-    y, logits, attention: the last block's heads), per (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine);
-    mean, minimum, maximum of the distance over the pieces (all the same for a vector); relative (to the same norm of v),
-    ulps (distance / machine line), noise, machine_line, each the mean over the pieces; and, on `logits` rows,
+    Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v), dtype, site (residual:
+    v^(L), y, logits, attention: the last block's heads), per (vector | head-chunk | head-output), norm (l1 | l2 | linf |
+    cosine); mean, minimum, maximum of the distance over the pieces (all the same for a vector); relative (to the same norm of
+    v), ulps (distance / machine line), noise, machine_line, each the mean over the pieces; and, on `logits` rows,
     total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit). NA where a column has no
     meaning. Head chunks are left out where the number of heads does not divide d_model.
 
@@ -78,8 +78,9 @@ class Collapse(Result):
         """The collapse length of each (task, pair, seed, dtype, site): measured, not extrapolated.
 
         The smallest n0 such that at every n >= n0, on consecutive lengths up to n_max >= max(2 n0, n0 + 32), the float64
-        L2 distance is below the dtype's rounding noise (sites residual, y, logits), or the top token is the same
-        ("top-token"). Otherwise NA. Columns: task, pair, seed, dtype, site, collapse_length, n_max, status (in words).
+        L2 distance is below the dtype's rounding noise (sites residual, y, logits), the top token is the same
+        ("top-token"), or the logits are the same bit for bit ("identical-logits"). Otherwise NA. Columns: task, pair, seed,
+        dtype, site, collapse_length, n_max, status (in words).
         float64 is the reference, and has no row.
         """
         vectors = self.frame.query(f"per == 'vector' and norm == 'l2' and dtype != '{REFERENCE}'")
@@ -93,6 +94,7 @@ class Collapse(Result):
             rows.append((*curve, site, *_verdict((group["distance"] < group["noise"]).tolist(), lengths)))
             if site == "logits":
                 rows.append((*curve, TOP_TOKEN, *_verdict(group["same_top_token"].tolist(), lengths)))
+                rows.append((*curve, IDENTICAL, *_verdict(group["identical_logits"].tolist(), lengths)))
         names = ["task", "pair", "seed", "dtype", "site", "collapse_length", "n_max", "status"]
         return pd.DataFrame(rows, columns=names).astype({"collapse_length": "Int64"})
 
@@ -113,15 +115,17 @@ def collapse(
     lengths: Iterable[int],
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = (0,),
+    bos: bool = True,
     progress: Progress | None = None,
 ) -> Collapse:
     """Distances between the last-token representations of a task's pairs, at every length and dtype.
 
     Args:
-        task: `tasks.figure_5a()` to `tasks.figure_5d()`, or such a task's name.
+        task: `tasks.figure_5a()` to `tasks.figure_5d()`, `tasks.RepeatTask(...)`, `tasks.task_pairs(...)`, or the name of one.
         lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
         dtypes: float32, bfloat16, float16 or float64. Copies of the model are cast; the model itself stays as it is.
         seeds: one digit stream each, for a task that draws digits.
+        bos: false takes the tokenizer's BOS, which attention sinks into, out of every prompt.
         progress: called as progress(done, total) after each forward pass.
 
     Raises `InputError` for lengths below 1 or beyond the context, an unknown task or dtype, a tokenizer that merges the
@@ -133,7 +137,7 @@ def collapse(
     task = task if isinstance(task, CollapseTask) else tasks.get(task)
     wanted, names, seeds = _checked_lengths(lengths), _checked_dtypes(dtypes), _checked_seeds(seeds, task)
     _check_model(model)
-    run = _Run(model, task, [PromptSet.build(model, task, wanted, seed) for seed in seeds], progress, names)
+    run = _Run(model, task, [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds], progress, names)
     references = run.measure(REFERENCE)
     tables = [
         run.table(references, None, name) if name == REFERENCE else run.table(run.measure(name), references, name)
@@ -145,6 +149,7 @@ def collapse(
         measurement="collapse",
         task=task.name,
         items=task.items,
+        bos=bos,
         lengths=wanted,
         dtypes=names,
         seeds=seeds,
@@ -172,6 +177,8 @@ class _Run:
         self.progress = progress
         self.done, self.total = 0, len({REFERENCE, *names}) * len(sets)
         self.way = route(model, [pack.tree for prompts in sets for pack in prompts.packs])
+        if any(pair.kind == "task" for prompts in sets for pair in prompts.pairs):
+            self.way = Route("loop", "text follows the sequence: every prompt has an end of its own")
         self.differences: dict[str, float] = {}
 
     def measure(self, name: str) -> list[Measured]:

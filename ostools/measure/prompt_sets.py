@@ -20,10 +20,12 @@ from ostools.tasks import CollapseTask, Pair
 
 
 class ModelEncoder:
-    """A model's tokenizer as `tasks.Encoder`: many texts at once, each as `models.encode` encodes it."""
+    """A model's tokenizer as `tasks.Encoder`: many texts at once, each as `models.encode` encodes it; without its BOS where
+    `bos` is false."""
 
-    def __init__(self, model: TransformerBridge) -> None:
+    def __init__(self, model: TransformerBridge, bos: bool = True) -> None:
         self.model = model
+        self.bos = bos
         self._known: set[int] | None = None
 
     def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
@@ -39,10 +41,16 @@ class ModelEncoder:
                 raise InputError(
                     f"expected digits that the tokenizer knows, found that it makes {self.token(index)!r} of one"
                 )
-        return [tuple(ids) for ids in found]
+        return [tuple(ids) if self.bos else self._without_bos(ids) for ids in found]
 
     def token(self, index: int) -> str:
         return token_text(self.model.tokenizer, index)
+
+    def _without_bos(self, ids: Sequence[int]) -> tuple[int, ...]:
+        tokenizer: Any = self.model.tokenizer
+        if tokenizer.bos_token_id is None or ids[0] != tokenizer.bos_token_id:
+            raise InputError("bos=False takes the tokenizer's BOS out, but this tokenizer puts none before a text")
+        return tuple(ids[1:])
 
     def _checked(self, text: str) -> set[int]:
         """The ids that are known to be right: `encode` is too slow for every text, and refuses what can be wrong in one."""
@@ -64,9 +72,11 @@ class PromptSet:
     packs: tuple[Pack, ...]
 
     @classmethod
-    def build(cls, model: TransformerBridge, task: CollapseTask, lengths: list[int], seed: int) -> PromptSet:
+    def build(
+        cls, model: TransformerBridge, task: CollapseTask, lengths: list[int], seed: int, bos: bool = True
+    ) -> PromptSet:
         """The task's pairs at those lengths. Raises `InputError` where one does not fit the model's context."""
-        encoder = ModelEncoder(model)
+        encoder = ModelEncoder(model, bos)
         context = context_length(model)
         # Each item is a token or more, so a length beyond the context needs no tokenizing.
         pairs = tuple(task.pairs(encoder, lengths, seed)) if lengths[-1] <= context else ()

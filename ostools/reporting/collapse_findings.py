@@ -26,15 +26,24 @@ POWER_LAW = 0.8
 """A power of n is named where the log-log fit explains at least this share of the variance."""
 
 
+COMPARED = {
+    "theorem": "the sequence and y of the sequence with its last token repeated",
+    "task": "the task with n items and y of the task with n + 1 (its words stand behind the sequence: no theorem applies)",
+    "one-more-digit": "the sequence and y of the sequence with one more digit",
+}
+"""What is compared, by the kind of pair."""
+
+
 def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None) -> list[str]:
     """The paragraphs under a collapse curve, at y in L2; `trained`: the longest trained length by task, from a card."""
-    rows = _whole(frame_of(result), "y")
-    theorem = rows[rows["pair"] == "theorem"]
-    said = []
-    if not theorem.empty:
-        said.append(_fall(reference_curve(result)))
-        said += [_stop(theorem, dtype, collapse_length(result, dtype)) for dtype in dict.fromkeys(theorem["dtype"])]
-        said.append(_answers(_whole(frame_of(result), "logits")))
+    rows, pair = _whole(frame_of(result), "y"), main_pair(result)
+    main = rows[rows["pair"] == pair]
+    logits = _whole(frame_of(result), "logits")
+    said = [
+        _fall(reference_curve(result), COMPARED[pair]),
+        *(_stop(main, dtype, collapse_length(result, dtype)) for dtype in dict.fromkeys(main["dtype"])),
+        _answers(logits[logits["pair"] == pair]),
+    ]
     return [*said, *_one_more_digit(result), *_beyond(rows, trained)]
 
 
@@ -71,10 +80,16 @@ def _names(names: Sequence[str], total: int) -> str:
     return f"all {total} tasks" if len(names) == total > 1 else ", ".join(names)
 
 
-def reference_curve(result: Collapse, pair: str = "theorem", site: str = "y") -> Column:
-    """The float64 L2 distance by length, the mean over seeds."""
+def main_pair(result: Collapse) -> str:
+    """The kind of pair that the result is about: the theorem's where it has some."""
+    kinds = set(map(str, frame_of(result)["pair"]))
+    return next(kind for kind in ("theorem", "task", "one-more-digit") if kind in kinds)
+
+
+def reference_curve(result: Collapse, pair: str | None = None, site: str = "y") -> Column:
+    """The float64 L2 distance by length, the mean over seeds. `pair`: else the kind that the result is about."""
     table: Frame = result.reference
-    chosen = table[(table["pair"] == pair) & (table["site"] == site)]
+    chosen = table[(table["pair"] == (pair or main_pair(result))) & (table["site"] == site)]
     return chosen.groupby("length")["distance"].mean().sort_index()
 
 
@@ -85,9 +100,9 @@ def fall_ratio(curve: Column) -> float:
 
 
 def collapse_length(result: Collapse, dtype: str) -> int | None:
-    """The collapse length of the theorem pair at y in a dtype: the greatest over seeds, None where a seed did not reach it."""
+    """The collapse length of the main pair at y in a dtype: the greatest over seeds, None where a seed did not reach it."""
     table: Frame = result.collapse_lengths()
-    table = table[(table["dtype"] == dtype) & (table["site"] == "y") & (table["pair"] == "theorem")]
+    table = table[(table["dtype"] == dtype) & (table["site"] == "y") & (table["pair"] == main_pair(result))]
     reached = table["collapse_length"]
     return None if table.empty or bool(reached.isna().any()) else int(reached.max())
 
@@ -96,10 +111,11 @@ def _whole(rows: Frame, site: str) -> Frame:
     return rows[(rows["site"] == site) & (rows["per"] == "vector") & (rows["norm"] == "l2")]
 
 
-def _fall(curve: Column) -> str:
+def _fall(curve: Column, compared: str) -> str:
+    """How the distance of y of `compared` goes with the length."""
     first, last = float(curve.iloc[0]), float(curve.iloc[-1])
     span = (
-        "Measured in float64, the L2 distance between y of the sequence and y of the sequence with its last token repeated "
+        f"Measured in float64, the L2 distance between y of {compared} "
         f"goes from {number(first)} at n = {curve.index[0]} to {number(last)} at n = {curve.index[-1]}"
     )
     if len(curve) < FEW:
@@ -145,7 +161,6 @@ def _stop(rows: Frame, dtype: str, length: int | None) -> str:
 
 def _answers(rows: Frame) -> str:
     """What the model itself would say of the two sequences."""
-    rows = rows[rows["pair"] == "theorem"]
     parts = []
     for dtype, here in rows.groupby("dtype", sort=False):
         same, identical = int(here["same_top_token"].sum()), int(here["identical_logits"].sum())
@@ -158,7 +173,7 @@ def _answers(rows: Frame) -> str:
 
 
 def _one_more_digit(result: Collapse) -> list[str]:
-    other, theorem = reference_curve(result, "one-more-digit"), reference_curve(result)
+    other, theorem = (reference_curve(result, pair) for pair in ("one-more-digit", "theorem"))
     if other.empty:
         return []
     said = (
@@ -178,7 +193,8 @@ def trained_length(result: Collapse, trained: Mapping[str, int] | None) -> int |
 
 def _trained_on(rows: Frame, trained: Mapping[str, int] | None) -> int | None:
     name = "" if rows.empty else str(rows["task"].iloc[0])
-    return (trained or {}).get(tasks.get(name).form.name) if name in tasks.FIGURE_5 else None
+    known = tasks.get(name).trained_as if name in tasks.COLLAPSE_TASKS else None
+    return None if known is None else (trained or {}).get(known)
 
 
 def _beyond(rows: Frame, trained: Mapping[str, int] | None) -> list[str]:

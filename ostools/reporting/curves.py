@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NORM_WORDS = {"l1": "L1", "l2": "L2", "linf": "L∞", "cosine": "cosine"}
 WIDTH, HEIGHT = 240, 190
-PAIRS = {"theorem": "", "one-more-digit": ": one more digit (no theorem)"}
+PAIRS = {"theorem": "", "task": ": n and n + 1 items (no theorem)", "one-more-digit": ": one more digit (no theorem)"}
 """What a panel's title adds for a pair that is not the theorem's."""
 QUANTITIES: dict[str, tuple[str, list[float]]] = {
     "distance": ("measured distance of the pair (dots where it jumps)", [1, 0]),

@@ -131,7 +131,7 @@ def _collapse(result: Collapse, trained: Mapping[str, int] | None) -> dict[str, 
     caption = "L2 distance of the two y against the number of items, one panel per dtype"
     return {
         "title": f"{name}: {QUESTIONS.get(name, 'task')}",
-        "example": tasks.get(name).text(6) if name in tasks.FIGURE_5 else "",
+        "example": tasks.get(name).example if name in tasks.COLLAPSE_TASKS else "",
         "figure": Figure(name, chart, caption, f"{caption}. {said[0] if said else ''}", said),
         "lengths": _lengths(result, name),
         "route": f"Computed by {route.get('route', 'one pass')}: {route.get('route_reason', '')}"

@@ -1,31 +1,71 @@
-"""The paper's prompts: `figure_5a()` to `figure_5d()` for collapse, `AppendixTask` for what a model answers."""
+"""The paper's prompts: `AppendixTask` for what a model answers; for collapse `figure_5a()` to `figure_5d()`, repeats of other
+tokens, and `task_pairs`."""
 
+from ostools.errors import unknown_name
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import AppendixTask as AppendixTask
+from ostools.tasks.counting import TASK_PAIRS as TASK_PAIRS
+from ostools.tasks.counting import TaskPairs as TaskPairs
+from ostools.tasks.counting import task_pairs as task_pairs
 from ostools.tasks.figure5 import FIGURE_5 as FIGURE_5
-from ostools.tasks.figure5 import CollapseTask as CollapseTask
-from ostools.tasks.figure5 import ItemsAs as ItemsAs
+from ostools.tasks.figure5 import Figure5Task as Figure5Task
 from ostools.tasks.figure5 import figure_5a as figure_5a
 from ostools.tasks.figure5 import figure_5b as figure_5b
 from ostools.tasks.figure5 import figure_5c as figure_5c
 from ostools.tasks.figure5 import figure_5d as figure_5d
-from ostools.tasks.figure5 import get as get
+from ostools.tasks.pairs import CollapseTask as CollapseTask
 from ostools.tasks.pairs import Encoder as Encoder
+from ostools.tasks.pairs import ItemsAs as ItemsAs
 from ostools.tasks.pairs import Pair as Pair
 from ostools.tasks.pairs import theorem_pair as theorem_pair
+from ostools.tasks.repeats import REPEATS as REPEATS
+from ostools.tasks.repeats import RepeatTask as RepeatTask
+from ostools.tasks.repeats import last_token as last_token
+from ostools.tasks.repeats import letters as letters
+from ostools.tasks.repeats import words as words
+
+COLLAPSE_TASKS = (*FIGURE_5, *REPEATS, "text", *TASK_PAIRS)
+"""The names that `get` knows."""
+
+
+def get(name: str, items: ItemsAs = "text") -> CollapseTask:
+    """The task for `collapse` of that name; an unknown one raises `InputError` with the nearest.
+
+    `items`: "text" or "ids", for tasks that end in a sequence of items; the others have one way only.
+    """
+    if name in FIGURE_5:
+        return FIGURE_5[name](items)
+    if name in REPEATS:
+        return REPEATS[name](items)
+    if name == "text":
+        return last_token()
+    if name in TASK_PAIRS:
+        return task_pairs(name)
+    raise unknown_name("task", name, COLLAPSE_TASKS)
+
 
 __all__ = [
     "APPENDIX_NAMES",
+    "COLLAPSE_TASKS",
     "FIGURE_5",
+    "REPEATS",
+    "TASK_PAIRS",
     "AppendixTask",
     "CollapseTask",
     "Encoder",
+    "Figure5Task",
     "ItemsAs",
     "Pair",
+    "RepeatTask",
+    "TaskPairs",
     "figure_5a",
     "figure_5b",
     "figure_5c",
     "figure_5d",
     "get",
+    "last_token",
+    "letters",
+    "task_pairs",
     "theorem_pair",
+    "words",
 ]

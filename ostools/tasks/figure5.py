@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from mitigations import Mitigation, Separator, insert
-from ostools.errors import InputError, unknown_name
+from ostools.errors import unknown_name
 from ostools.tasks.appendix_c import AppendixTask
-from ostools.tasks.pairs import Encoder, Pair, PairKind, require_no_merge, theorem_pair
-
-ItemsAs = Literal["text", "ids"]
+from ostools.tasks.pairs import CollapseTask, Encoder, ItemsAs, Pair, PairKind, item_ids, require_no_merge, theorem_pair
 
 
 @dataclass(frozen=True)
-class CollapseTask:
+class Figure5Task(CollapseTask):
     """A question followed by a sequence that ends the prompt, so that its last token can be repeated.
 
     name: "figure-5a" to "figure-5d".
@@ -43,8 +40,15 @@ class CollapseTask:
 
     @property
     def random(self) -> bool:
-        """Whether the sequence depends on the seed."""
         return self.form.uniform
+
+    @property
+    def trained_as(self) -> str:
+        return self.form.name
+
+    @property
+    def example(self) -> str:
+        return self.text(6)
 
     def text(self, length: int, seed: int = 0) -> str:
         """The prompt with a sequence of `length` digits."""
@@ -91,54 +95,32 @@ class CollapseTask:
         """The question, and each digit and separator by its own id."""
         pieces = {length: insert(self.mitigation, digits) for length, digits in items.items()}
         digits = set().union(*items.values())
-        known = _item_ids(encoder, self.question, digits, set().union(*pieces.values()) - digits)
+        known = item_ids(encoder, self.question, digits)
+        known |= item_ids(encoder, self.question + min(digits), set().union(*pieces.values()) - digits)
         (question,) = encoder.ids([self.question])
         return {length: (*question, *(known[piece] for piece in parts)) for length, parts in pieces.items()}
 
 
-def _item_ids(encoder: Encoder, question: str, items: set[str], inserted: set[str]) -> dict[str, int]:
-    """The one token of each digit, found behind the question, and of each separator, found behind a digit."""
-    known: dict[str, int] = {}
-    for pieces, before in ((sorted(items), question), (sorted(inserted), question + min(items))):
-        prefix, *encoded = encoder.ids([before, *(before + piece for piece in pieces)])
-        for piece, ids in zip(pieces, encoded, strict=True):
-            if ids[:-1] != prefix:
-                shown = ", ".join(repr(encoder.token(index)) for index in ids[-2:])
-                raise InputError(
-                    f"expected {piece!r} to be one token of its own behind {before[-12:]!r}, found the tokens ... {shown}: "
-                    "this tokenizer has no token for it alone"
-                )
-            known[piece] = ids[-1]
-    return known
-
-
-def figure_5a(items: ItemsAs = "text") -> CollapseTask:
+def figure_5a(items: ItemsAs = "text") -> Figure5Task:
     """Figure 5 (a): "How many ones are in the following sequences?" and ones."""
-    return CollapseTask("figure-5a", AppendixTask("count-ones-figure-5"), Mitigation(), ("theorem",), items)
+    return Figure5Task("figure-5a", AppendixTask("count-ones-figure-5"), Mitigation(), ("theorem",), items)
 
 
-def figure_5b(items: ItemsAs = "text") -> CollapseTask:
+def figure_5b(items: ItemsAs = "text") -> Figure5Task:
     """Figure 5 (b): the same question and uniformly sampled digits that end in one or two ones, by the seed."""
     form = AppendixTask("count-ones-figure-5", uniform=True)
-    return CollapseTask("figure-5b", form, Mitigation(), ("theorem",), items)
+    return Figure5Task("figure-5b", form, Mitigation(), ("theorem",), items)
 
 
-def figure_5c(items: ItemsAs = "text") -> CollapseTask:
+def figure_5c(items: ItemsAs = "text") -> Figure5Task:
     """Figure 5 (c): "Can you copy the following number?" and ones."""
-    return CollapseTask("figure-5c", AppendixTask("copy"), Mitigation(), ("theorem",), items)
+    return Figure5Task("figure-5c", AppendixTask("copy"), Mitigation(), ("theorem",), items)
 
 
-def figure_5d(items: ItemsAs = "text") -> CollapseTask:
+def figure_5d(items: ItemsAs = "text") -> Figure5Task:
     """Figure 5 (d): (c) with a comma after every third digit; pairs "theorem" and, apart, "one-more-digit"."""
     kinds: tuple[PairKind, ...] = ("theorem", "one-more-digit")
-    return CollapseTask("figure-5d", AppendixTask("copy"), Separator(every=3), kinds, items)
+    return Figure5Task("figure-5d", AppendixTask("copy"), Separator(every=3), kinds, items)
 
 
 FIGURE_5 = {"figure-5a": figure_5a, "figure-5b": figure_5b, "figure-5c": figure_5c, "figure-5d": figure_5d}
-
-
-def get(name: str) -> CollapseTask:
-    """The task of that name; an unknown one raises `InputError` with the nearest."""
-    if name not in FIGURE_5:
-        raise unknown_name("task", name, FIGURE_5)
-    return FIGURE_5[name]()

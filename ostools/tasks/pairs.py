@@ -6,13 +6,15 @@ No torch is needed here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from ostools.errors import InputError
 
-PairKind = Literal["theorem", "one-more-digit"]
+PairKind = Literal["theorem", "one-more-digit", "task"]
+ItemsAs = Literal["text", "ids"]
 
 
 @runtime_checkable
@@ -33,7 +35,8 @@ class Pair:
     """Two prompts whose last-token representations are compared, `ids` (v) and `extended` (v*).
 
     kind: "theorem": v* is v with its last token repeated once, which is proved when the pair is made; "one-more-digit":
-        v* has one more item, and whatever separator belongs before it.
+        v* has one more item, and whatever separator belongs before it; "task": a task's prompt with one more item, and text
+        after the sequence. Of the last two no theorem speaks.
     length: how many items v has (not tokens).
 
     Raises `InputError` for a "theorem" pair that is none.
@@ -54,6 +57,37 @@ class Pair:
             )
 
 
+class CollapseTask(ABC):
+    """What `collapse` compares: for every length n a pair of prompts, built and proved on token ids.
+
+    name: how results and commands call it.
+    items: "text" tokenizes each prompt whole and refuses a tokenizer that merges what is repeated; "ids" puts every item in by
+        its own token id, whatever the tokenizer would merge.
+    """
+
+    name: str
+    items: ItemsAs
+
+    @property
+    def random(self) -> bool:
+        """Whether the sequence depends on the seed."""
+        return False
+
+    @property
+    def trained_as(self) -> str | None:
+        """Under which name a model's card lists the lengths that it was trained on; None where no training can be meant."""
+        return None
+
+    @property
+    def example(self) -> str:
+        """A short prompt of this task, to show."""
+        return ""
+
+    @abstractmethod
+    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterable[Pair]:
+        """The pairs of every kind at every length. Raises `InputError` where this tokenizer makes none."""
+
+
 def repeats_last(ids: Sequence[int], extended: Sequence[int]) -> bool:
     """The proof: v*[:n] == v, v*[n] == v[n-1], and nothing behind."""
     n = len(ids)
@@ -63,6 +97,22 @@ def repeats_last(ids: Sequence[int], extended: Sequence[int]) -> bool:
 def theorem_pair(length: int, ids: tuple[int, ...]) -> Pair:
     """The pair on ids: v, and v with its last token once more."""
     return Pair("theorem", length, ids, (*ids, ids[-1]))
+
+
+def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, int]:
+    """The one token of each item, as it stands behind `before`. Raises `InputError` for one that has none of its own."""
+    known: dict[str, int] = {}
+    pieces = sorted(set(items))
+    prefix, *encoded = encoder.ids([before, *(before + piece for piece in pieces)])
+    for piece, ids in zip(pieces, encoded, strict=True):
+        if ids[:-1] != prefix:
+            shown = ", ".join(repr(encoder.token(index)) for index in ids[-2:])
+            raise InputError(
+                f"expected {piece!r} to be one token of its own behind {before[-12:]!r}, found the tokens ... {shown}: "
+                "this tokenizer has no token for it alone"
+            )
+        known[piece] = ids[-1]
+    return known
 
 
 def require_no_merge(encoder: Encoder, what: str, item: str, ids: Sequence[int], extended: Sequence[int]) -> None:

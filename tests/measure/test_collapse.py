@@ -27,7 +27,6 @@ from ostools.measure.pair_distances import pair_columns
 from ostools.measure.prefixes import last_rows, packs, prefix_tree, route, sliding_window
 from ostools.models import cast_copy, encode, load_model
 from ostools.results import Provenance
-from ostools.tasks import CollapseTask
 from ostools.theory.distances import distance, head_chunks, machine_line
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, make_model, tiny_model, write_tokenizer
 
@@ -348,7 +347,7 @@ def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Co
     blank = dict.fromkeys(COLUMNS, [None] * n) | {
         "task": ["t"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
         "site": ["logits"] * n, "per": ["vector"] * n, "norm": ["l2"] * n, "noise": [noise] * n,
-        "mean": [123.0] * n, "same_top_token": same_top_token,
+        "mean": [123.0] * n, "same_top_token": same_top_token, "identical_logits": [False] * n,
     }  # fmt: skip
     reference = pd.DataFrame({name: blank[name] for name in ("task", "pair", "seed", "length", "site")})
     return Collapse(pd.DataFrame(blank), Provenance({}, {}, None, {}), reference.assign(distance=distances))
@@ -375,7 +374,7 @@ def test_collapse_lengths_leave_the_reference_out() -> None:
         tiny_model("llama"), "figure-5d", lengths=range(1, 5), dtypes=["float64", "bfloat16"]
     ).collapse_lengths()
     assert set(found["dtype"]) == {"bfloat16"}
-    assert set(found["site"]) == {"residual", "y", "logits", "top-token"}
+    assert set(found["site"]) == {"residual", "y", "logits", "top-token", "identical-logits"}
     assert set(found["pair"]) == {"theorem", "one-more-digit"}
     assert every(found["collapse_length"].isna())  # four lengths prove nothing
 
@@ -446,7 +445,7 @@ def test_a_real_model_falls_with_length() -> None:
 
 def test_the_encoder_is_encode() -> None:
     model = tiny_model("gemma")
-    task: CollapseTask = tasks.figure_5d()
+    task = tasks.figure_5d()
     texts = [task.text(length) for length in (1, 3, 4, 30)]
     assert _encoder(model).ids(texts) == [tuple(encode(model, text).ids.tolist()) for text in texts]
 
