@@ -9,8 +9,8 @@ and precision as the only things that change. A pre-norm decoder with a gated ML
 
 Cost: O(L (n^2 d + n d^2)) for n tokens. With a causal mask ONE pass holds the last-token representation of every prefix: row
 i of a long pass is the last row of a pass over i + 1 tokens, up to the rounding of kernels whose order of summation depends on
-the length. Without the mask (`causal=False`) each length needs its own pass. The blocks of `Decoder.random` do not depend on the
-depth either: its residuals v^(l) are those of the decoder with l layers and the same seed.
+the length. Without the mask (`causal=False`) each length needs its own pass. The blocks of `Decoder.random` do not depend on
+the depth either: its residuals v^(l) are those of the decoder with l layers and the same seed.
 
 Source: Barbero et al. 2024 (arXiv 2406.04267), section 3.
 """

@@ -1,0 +1,258 @@
+"""The laboratory's decoder against Hugging Face, torch's own attention, and the laws that hold whatever the weights."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from ostools.errors import InputError
+from ostools.theory.decoder import Block, Decoder
+from ostools.theory.positions import ENCODINGS
+from tests.checkpoints import make_model
+
+
+def tokens(*shape: int, seed: int = 0, vocabulary: int = 16) -> torch.Tensor:
+    return torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def from_llama(model: Any) -> Decoder:
+    """The same weights as our decoder: Linear stores [out, in], heads one after the other."""
+    heads, body = model.config.num_attention_heads, model.model
+
+    def projection(weight: torch.Tensor) -> torch.Tensor:
+        return weight.T.unflatten(1, (heads, -1)).movedim(1, 0)
+
+    blocks = [
+        Block(
+            gain1=layer.input_layernorm.weight,
+            W_Q=projection(layer.self_attn.q_proj.weight),
+            W_K=projection(layer.self_attn.k_proj.weight),
+            W_V=projection(layer.self_attn.v_proj.weight),
+            W_O=layer.self_attn.o_proj.weight.T.unflatten(0, (heads, -1)),
+            gain2=layer.post_attention_layernorm.weight,
+            W_gate=layer.mlp.gate_proj.weight.T,
+            W_up=layer.mlp.up_proj.weight.T,
+            W_down=layer.mlp.down_proj.weight.T,
+        )
+        for layer in body.layers
+    ]
+    return Decoder(
+        body.embed_tokens.weight,
+        tuple(blocks),
+        body.norm.weight,
+        model.lm_head.weight.T,
+        positions="rope",
+        rope_base=model.config.rope_parameters["rope_theta"],
+        eps=model.config.rms_norm_eps,
+    )
+
+
+@pytest.mark.parametrize("base", [100.0, 10_000.0])
+@pytest.mark.parametrize("scale", [1.0, 1.6])
+def test_equals_a_hugging_face_llama(base: float, scale: float) -> None:
+    rope = {"rope_type": "default", "rope_theta": base}
+    model = make_model("llama", n_layers=3, n_heads=4, n_key_value_heads=4, scale=scale, rope_parameters=rope)
+    ids = tokens(2, 40, vocabulary=model.config.vocab_size)
+    theirs = model(ids, output_hidden_states=True, output_attentions=True)
+    decoder = from_llama(model)
+    ours = decoder.forward(ids)
+    assert len(ours.patterns) == len(theirs.attentions) == 3
+    # Hugging Face's last hidden state is already normed.
+    for mine, other in zip((*ours.residuals[:3], ours.y), theirs.hidden_states, strict=True):
+        assert_near(mine, other)
+    for mine, other in zip(ours.patterns, theirs.attentions, strict=True):
+        assert_near(mine, other)
+    assert_near(decoder.logits(ours.y), theirs.logits)
+
+
+def assert_near(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Equal up to float32's rounding, of the size of the whole: sharp attention (`scale`) makes more of it."""
+    assert ours.shape == theirs.shape
+    assert (ours - theirs).abs().amax() < 5e-5 * theirs.abs().amax()
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_is_torchs_own(name: str, causal: bool) -> None:
+    from ostools.theory import positions
+
+    decoder = Decoder.random(1, n_layers=1, positions=name, causal=causal)
+    block = decoder.blocks[0]
+    x = decoder.embedded(tokens(2, 30))
+    q, k, v = (torch.stack([x @ W[h] for h in range(4)], dim=1) for W in (block.W_Q, block.W_K, block.W_V))
+    if name == "rope":
+        q, k = positions.rotated(q, 1e4), positions.rotated(k, 1e4)
+    bias = torch.zeros(4, 30, 30, dtype=torch.float64)
+    if name == "alibi":
+        for h, slope in enumerate((1 / 4, 1 / 16, 1 / 64, 1 / 256)):
+            bias[h] = torch.tensor([[-slope * abs(i - j) for j in range(30)] for i in range(30)])
+    if causal:
+        bias = bias + torch.full((30, 30), -torch.inf, dtype=torch.float64).triu(1)
+    heads = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    expected = sum(heads[:, h] @ block.W_O[h] for h in range(4))
+    attended, pattern = decoder.attention(block, x)
+    torch.testing.assert_close(attended, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(pattern.sum(-1), torch.ones(2, 4, 30, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("window", [None, 5])
+def test_one_causal_pass_holds_every_prefix(name: str, window: int | None) -> None:
+    decoder = Decoder.random(2, n_layers=3, positions=name, window=window)
+    ids = tokens(1, 60)
+    whole = decoder.forward(ids)
+    for n in (1, 2, 17, 59):
+        part = decoder.forward(ids[:, :n])
+        torch.testing.assert_close(part.y, whole.y[:, :n], rtol=1e-11, atol=1e-11)
+    other = decoder.forward(torch.cat([ids[:, :30], 15 - ids[:, 30:]], dim=1))
+    torch.testing.assert_close(other.y[:, :30], whole.y[:, :30], rtol=0, atol=0)
+
+
+def test_without_the_mask_prefixes_are_not_held() -> None:
+    decoder = Decoder.random(2, n_layers=1, causal=False)
+    ids = tokens(1, 20)
+    assert (decoder.forward(ids[:, :10]).y - decoder.forward(ids).y[:, :10]).abs().amax() > 0.01
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi", "none"])
+@pytest.mark.parametrize(("n_layers", "window"), [(1, 4), (3, 3), (4, 2), (2, 1)])
+def test_collapse_is_exact_under_windows_and_not_one_copy_earlier(name: str, n_layers: int, window: int) -> None:
+    """Windows at every layer, relative positions: the last token reads L (w - 1) + 1 tokens, and counts no others."""
+    decoder = Decoder.random(3, n_layers=n_layers, positions=name, window=window)
+    reach = n_layers * (window - 1) + 1
+    prefix, copy = tokens(1, 6) % 15, 15
+    ids = torch.cat([prefix, torch.full((1, reach + 20), copy)], dim=1)
+    y = decoder.forward(ids).y[0]
+    differences = (y[1:] - y[:-1]).norm(dim=-1)  # entry i: i + 1 tokens against i + 2
+    first = 6 + reach - 1
+    assert differences[first:].amax() < 1e-12
+    if reach > 1:
+        assert differences[first - 1] > 1e-6
+
+
+@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
+def test_absolute_positions_break_the_exact_collapse(name: str) -> None:
+    decoder = Decoder.random(3, n_layers=2, positions=name, window=3)
+    y = decoder.forward(torch.full((1, 60), 5)).y[0]
+    assert (y[-1] - y[-2]).norm() > 1e-3
+
+
+@pytest.mark.parametrize("n_layers", [1, 6])
+def test_equal_ratios_are_one_representation_without_positions_and_mask(n_layers: int) -> None:
+    """Proposition 6.1, per token type; broken as soon as the mask, positions or a first token are put back."""
+    free = Decoder.random(4, n_layers=n_layers, positions="none", causal=False)
+
+    def gap(decoder: Decoder, bos: tuple[int, ...] = ()) -> float:
+        short = decoder.forward(torch.tensor([[*bos, 1, 0]])).y[0, len(bos) :]
+        long = decoder.forward(torch.tensor([[*bos, 1, 1, 0, 0]])).y[0, len(bos) :]
+        return float((long - short[[0, 0, 1, 1]]).abs().amax())
+
+    assert gap(free) < 1e-13
+    assert gap(free, bos=(2,)) > 1e-3
+    assert gap(dataclasses.replace(free, causal=True)) > 1e-3
+    for name in ("sinusoidal", "rope", "alibi", "learned"):
+        assert gap(dataclasses.replace(free, positions=name)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_shallow_decoder_is_the_beginning_of_a_deep_one(name: str) -> None:
+    ids = tokens(1, 20)
+    deep = Decoder.random(5, n_layers=8, positions=name)
+    residuals = deep.forward(ids).residuals
+    for depth in (0, 1, 5):
+        shallow = Decoder.random(5, n_layers=depth, positions=name)
+        assert torch.equal(shallow.forward(ids).residuals[-1], residuals[depth])
+        torch.testing.assert_close(shallow.forward(ids).y, deep.normed(residuals[depth], deep.gain3), rtol=0, atol=0)
+
+
+def test_the_learned_table_is_not_the_embeddings() -> None:
+    decoder = Decoder.random(6, positions="learned")
+    table = decoder.embedded(tokens(1, 16)) - decoder.embedding[tokens(1, 16)]
+    assert (table[0] - decoder.embedding).abs().amax(-1).amin() > 0.5
+
+
+def test_weights_have_the_variances_that_figure_8_asks_for() -> None:
+    block = Decoder.random(7).blocks[0]
+    for W, fan_in in ((block.W_Q, 64), (block.W_K, 64), (block.W_V, 64), (block.W_O, 64), (block.W_down, 256)):
+        assert abs(float(W.var()) * fan_in - 1.0) < 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_cast_stays_near_the_float64_reference(dtype: torch.dtype) -> None:
+    ids = tokens(1, 40)
+    exact = Decoder.random(8, n_layers=4)
+    cast = exact.to(dtype).forward(ids)
+    assert cast.y.dtype == dtype
+    assert all(pattern.dtype == dtype for pattern in cast.patterns)
+    error = (cast.y.double() - exact.forward(ids).y).abs().amax() / torch.finfo(dtype).eps
+    assert 0.1 < error < 100
+    assert torch.equal(Decoder.random(8, n_layers=4, dtype=dtype).forward(ids).y, cast.y)
+
+
+def test_storing_rounds_that_part_and_no_other() -> None:
+    ids, decoder = tokens(1, 30), Decoder.random(9, n_layers=2)
+    plain = decoder.forward(ids)
+    on_grid = {}
+    for part in ("weights", "residual", "kv"):
+        stored = decoder.forward(ids, store={part: torch.bfloat16})
+        assert stored.y.dtype == torch.float64
+        assert 1e-5 < (stored.y - plain.y).norm(dim=-1).mean() < 0.5
+        on_grid[part] = [torch.equal(v, v.bfloat16().double()) for v in stored.residuals]
+    # With rounded weights the embeddings are rounded, and so is v^(0); with rounded residuals all of them.
+    assert on_grid == {"weights": [True, False, False], "residual": [True, True, True], "kv": [False, False, False]}
+    rounded = decoder.to(torch.bfloat16).to(torch.float64).forward(ids)
+    assert torch.equal(decoder.forward(ids, store={"weights": torch.bfloat16}).y, rounded.y)
+    assert torch.equal(decoder.forward(ids, store={"residual": torch.float64}).y, plain.y)
+
+
+def test_stored_keys_and_values_are_what_attention_reads() -> None:
+    decoder = Decoder.random(9, positions="none")
+    block, x = decoder.blocks[0], decoder.embedded(tokens(1, 12))
+    rounded_k, rounded_v = (
+        torch.stack([x @ W[h] for h in range(4)], 1).bfloat16().double() for W in (block.W_K, block.W_V)
+    )
+    q = torch.stack([x @ block.W_Q[h] for h in range(4)], 1)
+    heads = torch.nn.functional.scaled_dot_product_attention(q, rounded_k, rounded_v, is_causal=True)
+    attended, _ = decoder.attention(block, x, torch.bfloat16)
+    torch.testing.assert_close(attended, sum(heads[:, h] @ block.W_O[h] for h in range(4)), rtol=1e-12, atol=1e-12)
+
+
+def test_without_norm_one_head_can_be_the_identity() -> None:
+    """THEORY's exact case: W_OV = I, no MLP, no norm, uniform scores: v^(1) = v + its running mean."""
+    eye, zero = torch.eye(4, dtype=torch.float64)[None], torch.zeros(1, 4, 4, dtype=torch.float64)
+    ones, mlp = torch.ones(4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
+    block = Block(ones, zero, zero, eye, eye, ones, mlp, mlp, mlp)
+    decoder = Decoder(torch.eye(4, dtype=torch.float64), (block,), ones, mlp, positions="none", norm="none")
+    x = torch.randn(1, 9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(decoder.forward(x).y, x + x.cumsum(1) / torch.arange(1, 10)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"positions": "rop"}, "unknown positions 'rop': did you mean 'rope'"),
+        ({"norm": "layer"}, "unknown norm 'layer'.*known are none, rms"),
+        ({"window": 0}, "window: expected at least 1 key"),
+        ({"n_heads": 5}, "n_heads: expected a divisor of d_model = 64, found 5"),
+        ({"n_layers": -1}, "n_layers: expected at least 0"),
+        ({"vocabulary": 0}, "vocabulary: expected at least 1"),
+        ({"rope_base": 0.0}, "rope_base: expected a positive number"),
+        ({"d_model": 4, "n_heads": 4}, "expected an even width, found 1"),
+        ({"d_model": 5, "n_heads": 1, "positions": "sinusoidal", "n_layers": 0}, "expected an even width, found 5"),
+    ],
+)
+def test_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Decoder.random(0, **options)
+
+
+def test_refusals_of_a_pass() -> None:
+    decoder = Decoder.random(0)
+    with pytest.raises(InputError, match="expected ids 0 to 15, found -1"):
+        decoder.forward(torch.tensor([[0, -1]]))
+    with pytest.raises(InputError, match="unknown part to store 'residuals': did you mean 'residual'"):
+        decoder.forward(tokens(1, 3), store={"residuals": torch.bfloat16})
+    large = dataclasses.replace(decoder, embedding=1e6 * decoder.embedding)
+    with pytest.raises(InputError, match="float16 cannot hold values up to"):
+        large.forward(tokens(1, 3), store={"residual": torch.float16})

@@ -1,0 +1,68 @@
+"""The encodings of positions against published tables, Hugging Face's code and their own laws."""
+
+import pytest
+import torch
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+from ostools.theory import positions
+
+
+def test_sinusoidal_is_vaswanis_formula() -> None:
+    table = positions.sinusoidal(50, 16)
+    for i in (0, 1, 7, 49):
+        for k in range(8):
+            angle = torch.tensor(i / 10_000.0 ** (2 * k / 16), dtype=torch.float64)
+            torch.testing.assert_close(table[i, 2 * k], angle.sin(), rtol=0, atol=1e-13)
+            torch.testing.assert_close(table[i, 2 * k + 1], angle.cos(), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("d_model", [1, 3, 64])
+def test_a_longer_learned_table_begins_with_a_shorter_one(d_model: int) -> None:
+    long = positions.learned(200, d_model, seed=3)
+    for n in (1, 5, 16, 17, 199):
+        assert torch.equal(long[:n], positions.learned(n, d_model, seed=3))
+    assert not torch.equal(long, positions.learned(200, d_model, seed=4))
+
+
+@pytest.mark.parametrize("base", [100.0, 1e4, 1e6])
+def test_rotated_scores_depend_on_the_difference_of_positions_only(base: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 16, generator=generator, dtype=torch.float64)
+    n = 300
+    scores = positions.rotated(q.expand(n, 16), base) @ positions.rotated(k.expand(n, 16), base).T
+    for back in (0, 1, 17):
+        diagonal = scores.diagonal(-back)
+        torch.testing.assert_close(diagonal, diagonal[0].expand_as(diagonal), rtol=0, atol=1e-11)
+    torch.testing.assert_close(scores[0, 0], q @ k)
+    assert (scores[1:, 0] - scores[0, 0]).abs().amax() > 0.1
+
+
+def test_rotating_keeps_norms() -> None:
+    x = torch.randn(2, 3, 40, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(positions.rotated(x, 1e4).norm(dim=-1), x.norm(dim=-1))
+
+
+def test_alibi_slopes_are_the_published_ones() -> None:
+    expected = [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    torch.testing.assert_close(positions.alibi_slopes(8), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 3, 4, 6, 12, 16, 20])
+def test_alibi_is_blooms_up_to_what_softmax_cannot_see(n_heads: int) -> None:
+    n = 30
+    theirs = build_alibi_tensor(
+        torch.ones(1, n), n_heads, torch.float32
+    )  # m_h j; ours is m_h (j - i) below the diagonal
+    ours = positions.alibi(n, n_heads)
+    expected = theirs.double() - positions.alibi_slopes(n_heads)[:, None, None] * torch.arange(n)[:, None]
+    lower = torch.ones(n, n, dtype=torch.bool).tril()
+    torch.testing.assert_close(ours[:, lower], expected[:, lower], rtol=1e-5, atol=1e-5)
+
+
+def test_a_window_counts_the_token_itself() -> None:
+    seen = positions.visible(10, causal=True, window=3)
+    assert seen.sum(-1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3, 3, 3]
+    assert bool(seen.diagonal().all())
+    assert not bool(seen.triu(1).any())
+    assert bool(positions.visible(10, causal=False, window=None).all())
+    assert positions.visible(10, causal=False, window=2).sum(-1).tolist() == [2, *[3] * 8, 2]
