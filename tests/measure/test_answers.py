@@ -1,0 +1,252 @@
+"""What a model answers: Hugging Face's own greedy decoding, the whole text at every step, and answers of known texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+import hooks
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure import answers as module
+from ostools.measure.answers import Answer, answers, score
+from ostools.models import cast_copy, encode, prompt_from_ids
+from ostools.tasks import AppendixTask
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+
+TEXTS = ("How many ones? 1111", "How many ones? 1101", "the in he a the")
+
+
+def whole_text(model, ids: list[int], steps: int) -> list[int]:
+    """The oracle without a cache, prompt by prompt: every token from a pass over everything before it."""
+    written: list[int] = []
+    for _ in range(steps):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*ids, *written]]), use_cache=False)
+        written.append(int(logits[0, -1].argmax()))
+    return written
+
+
+def without_ends(model) -> None:
+    """Answers of full length, so that two routes have much to agree on."""
+    model.original_model.generation_config.eos_token_id = None
+    model.tokenizer.eos_token = None
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return ost.load_model()
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
+    model = tiny_model(family, seed=3, scale=1.5)
+    without_ends(model)
+    own = make_model(family, seed=3, scale=1.5)
+    found = answers(model, TEXTS, max_new_tokens=8, stop=None)
+    for text, answer in zip(TEXTS, found, strict=True):
+        ids = encode(model, text).ids[None]
+        options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        written: Any = own.generate(ids, attention_mask=torch.ones_like(ids), **options)  # pyright: ignore[reportCallIssue]
+        assert answer.ids == tuple(written[0, ids.shape[1] :].tolist())
+        assert answer.ended == "length"
+    assert len({answer.ids for answer in found}) > 1
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        ("gemma", torch.float64),
+        ("gemma2", torch.float32),
+        ("gemma3", torch.float64),
+        ("llama", torch.float32),
+        ("gpt2", torch.float32),
+    ],
+)
+def test_batched_and_cached_equals_the_whole_text_one_by_one(family: Family, dtype: torch.dtype) -> None:
+    model = tiny_model(family, seed=5, scale=1.5, dtype=dtype)
+    without_ends(model)
+    prompts = [prompt_from_ids(model, ids) for ids in torch.randint(6, 260, (3, 11)).tolist()]
+    prompts += [prompt_from_ids(model, prompts[0].ids[:7])]
+    for prompt, answer in zip(prompts, answers(model, prompts, max_new_tokens=6, stop=None), strict=True):
+        assert answer.ids == tuple(whole_text(model, prompt.ids.tolist(), 6))
+        assert answers(model, [prompt], max_new_tokens=6, stop=None) == [answer]
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3", "llama"])
+def test_edits_act_as_on_the_whole_text(family: Family) -> None:
+    model = tiny_model(family, seed=7, scale=1.5)
+    without_ends(model)
+    plain = answers(model, TEXTS, max_new_tokens=8, stop=None)
+    with (
+        hooks.mask_scores(model, lambda query, key: (query - key < 3) | (key == 0)),
+        hooks.ablate_heads(model, [(0, 1)]),
+    ):
+        edited = answers(model, TEXTS, max_new_tokens=8, stop=None)
+        for text, answer in zip(TEXTS, edited, strict=True):
+            assert answer.ids == tuple(whole_text(model, encode(model, text).ids.tolist(), 8))
+    assert edited != plain
+
+
+@contextmanager
+def reads(model) -> Iterator[list[int]]:
+    """How many tokens each forward pass reads; a watcher in the embedding, outside of what counts as an edit."""
+    seen: list[int] = []
+    forward = model.original_model.forward
+
+    def watched(*arguments, **options):
+        ids: Any = arguments[0] if arguments else options["input_ids"]
+        seen.append(ids.shape[1])
+        return forward(*arguments, **options)
+
+    model.original_model.forward = watched
+    yield seen
+    model.original_model.forward = forward
+
+
+def test_a_hook_that_nobody_knows_reads_the_whole_text_at_every_step() -> None:
+    model = tiny_model("gemma", seed=1)
+    without_ends(model)
+    length = len(encode(model, TEXTS[0]).ids)
+    with reads(model) as seen:
+        answers(model, TEXTS[:1], max_new_tokens=4, stop=None)
+    assert seen == [length, 1, 1, 1]
+
+    def last_position(tensor, hook):  # at every step another one: through a cache, older ones would stay changed
+        out = tensor.clone()
+        out[:, -1] += 0.5
+        return out
+
+    point = model.blocks[0].hook_resid_pre
+    point.add_hook(last_position)
+    try:
+        with reads(model) as seen:
+            found = answers(model, TEXTS[:1], max_new_tokens=4, stop=None)
+        assert found[0].ids == tuple(whole_text(model, encode(model, TEXTS[0]).ids.tolist(), 4))
+    finally:
+        model.reset_hooks()
+    assert seen == [length, length + 1, length + 2, length + 3]
+
+
+def test_the_embedded_model_counts_and_its_answers_score(embedded) -> None:
+    task = AppendixTask("count-ones")
+    found = answers(embedded, [task.prompt(n) for n in (3, 12, 12)], max_new_tokens=24)
+    assert [answer.ended for answer in found] == ["eos"] * 3
+    assert found[1] == found[2]
+    assert found[1].text == "\n" + task.answer_line("12")
+    assert [score(a, task.answer_line(key), key).correct for a, key in zip(found, ("3", "12", "12"), strict=True)] == [
+        True
+    ] * 3
+    low = answers(cast_copy(embedded, torch.bfloat16), [task.prompt(12)], max_new_tokens=24)
+    assert low[0].text == found[1].text
+
+
+def test_answers_end_at_the_stop_but_not_at_blank_lines_before_any_text(embedded) -> None:
+    prompt = AppendixTask("count-ones").prompt(12)
+    (whole,) = answers(embedded, [prompt], max_new_tokens=24)
+    (cut,) = answers(embedded, [prompt], max_new_tokens=24, stop=" maths")
+    assert (cut.text, cut.ended) == ("\nThe final answer to your", "stop")
+    assert cut.ids == whole.ids[: len(cut.ids)]
+    (short,) = answers(embedded, [prompt], max_new_tokens=3)
+    assert (short.ids, short.ended) == (whole.ids[:3], "length")
+    assert whole.ids[-1] == embedded.tokenizer.eos_token_id
+
+
+def test_progress_counts_prompts(embedded) -> None:
+    told: list[tuple[int, int]] = []
+    answers(embedded, ["a", "b", "a b c"], max_new_tokens=1, progress=lambda *found: told.append(found))
+    assert told == [(2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"prompts": []}, "at least one prompt, found none"),
+        ({"max_new_tokens": 0}, "max_new_tokens of at least 1, found 0"),
+        ({"max_new_tokens": 250}, r"prompt of 8 tokens and max_new_tokens=250 do not fit the model's context of 256"),
+        ({"stop": ""}, "at least one character, or None"),
+    ],
+)
+def test_refuses(options: dict, words: str) -> None:
+    model = tiny_model("gemma")
+    with pytest.raises(InputError, match=words):
+        answers(model, **({"prompts": ["1111111"], "max_new_tokens": 4} | options))
+
+
+def test_refuses_what_is_no_prompt_and_a_model_without_a_tokenizer() -> None:
+    model = tiny_model("gemma")
+    with pytest.raises((InputError, TypeCheckError)):
+        answers(model, [3], max_new_tokens=4)  # pyright: ignore[reportArgumentType]
+    prompt = encode(model, "11")
+    model.tokenizer = None
+    with pytest.raises(InputError, match="with a tokenizer, found none"):
+        answers(model, [prompt], max_new_tokens=4)
+
+
+def test_refuses_logits_that_are_not_finite() -> None:
+    model = tiny_model("gemma")
+    model.blocks[1].ln1.weight.data[0] = float("inf")
+    with pytest.raises(InputError, match="prompt of 3 tokens are not finite in float32"):
+        answers(model, ["11"], max_new_tokens=4)
+
+
+def answer(text: str, ended: str = "eos") -> Answer:
+    return Answer((), text, ended)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "correct"),
+    [
+        ("The final answer is: 12", 12, True),
+        ("\nSome steps: 1 + 1\n\n  The final answer is: 12  \n", 12, True),
+        ("The final answer is: 13", 13, False),
+        ("The final answer is: 12.", 12, False),
+        ("The final answer is:12", 12, False),
+        ("**12**", 12, False),
+        ("The final answer is: 1 2", None, False),
+        ("The final answer is: 12\nor 13 or 14", None, False),
+        ("The final answer is: -12", None, False),
+        ("The final answer is: 12.5", None, False),
+        ("The final answer is: 1,200", None, False),
+        ("The final answer is: twelve", None, False),
+        ("The final answer is: 12th", None, False),
+        ("The final answer is: \u0661\u0662", None, False),
+        ("The final answer is: " + "1" * 18, int("1" * 18), False),
+        ("The final answer is: " + "1" * 19, None, False),
+        ("The final answer is: " + "1" * 9000, None, False),
+        ("", None, False),
+        (" \n ", None, False),
+    ],
+)
+def test_score(text: str, number: int | None, correct: bool) -> None:
+    found = score(answer(text), "The final answer is: 12", "12")
+    assert (found.number, found.correct) == (number, correct)
+    assert found.absolute_error == (None if number is None else abs(number - 12))
+
+
+def test_an_answer_that_was_cut_is_never_right_and_its_last_number_not_known() -> None:
+    for ended, expected in (("length", (False, None)), ("stop", (True, 12)), ("eos", (True, 12))):
+        found = score(answer(" 12", ended), "12", "12")
+        assert (found.correct, found.number) == expected
+    found = score(answer("12 apples", "length"), "12", "12")
+    assert (found.correct, found.number) == (False, 12)
+
+
+def test_a_key_that_is_no_number_has_no_error() -> None:
+    found = score(answer("1,1"), "1,1", "1,1")
+    assert (found.correct, found.number, found.absolute_error) == (True, None, None)
+
+
+def test_batches_hold_one_length_each_and_not_too_many_tokens() -> None:
+    model = tiny_model("gemma")
+    prompts = [encode(model, text) for text in ("1" * 100, "11", "1" * 100)] + [encode(model, "22")] * 3000
+    batches = list(module._batches(prompts))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(prompts)))
+    for batch in batches:
+        assert len({len(prompts[index].ids) for index in batch}) == 1
+        assert sum(len(prompts[index].ids) for index in batch) <= 4096
