@@ -75,7 +75,7 @@ def rounded(
         raise HookError(f"rounded: format {format!r} {need}")
     places = _places(model, part)
     scales = {} if calibration is None else _scales(model, places, calibration, format)
-    placements = [(point, _body(format, scales.get(key), str(point.name)), Order.EDIT) for key, point in places.items()]
+    placements = [(point, _body(format, scales.get(place), place), Order.EDIT) for place, point in places.items()]
     with attached(placements, kind="rounded"):
         yield
 
@@ -131,10 +131,10 @@ def _require_within(x: Tensor, largest: float, format: str, what: str) -> None:
         )
 
 
-Key = tuple[str, int]
+Place = tuple[str, int]  # a site and a layer
 
 
-def _places(model: TransformerBridge, part: str) -> dict[Key, HookPoint]:
+def _places(model: TransformerBridge, part: str) -> dict[Place, HookPoint]:
     """The hook points of a part, by site and layer."""
     last = int(model.cfg.n_layers) - 1
     if part == "residual":
@@ -151,8 +151,8 @@ def _places(model: TransformerBridge, part: str) -> dict[Key, HookPoint]:
 
 
 def _scales(
-    model: TransformerBridge, places: Mapping[Key, HookPoint], ids: Int[Tensor, "batch pos"], format: str
-) -> dict[Key, Tensor]:
+    model: TransformerBridge, places: Mapping[Place, HookPoint], ids: Int[Tensor, "batch pos"], format: str
+) -> dict[Place, Tensor]:
     """The scale of each channel at each place, over the tokens of one forward pass."""
     if ids.ndim != 2 or ids.is_floating_point() or not ids.numel():
         raise HookError(
@@ -172,7 +172,9 @@ def _scales(
     return scales
 
 
-def _body(format: str, scale: Tensor | None, where: str) -> HookBody:
+def _body(format: str, scale: Tensor | None, place: Place) -> HookBody:
+    where = f"{place[0]} of layer {place[1]}"
+
     def body(tensor: Tensor) -> Tensor:
         # x - stop(x) is exactly 0: the value is the rounded one, the gradient that of x.
         return stored(tensor.detach(), format, scale, where) + (tensor - tensor.detach())

@@ -1,0 +1,325 @@
+"""Rounding to a format against every number that the format has, and rounded passes against Hugging Face's own."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import DynamicCache
+
+import hooks
+from hooks.rounding import FLOATS, FORMATS, INTEGERS, integer_scale, stored
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+
+Tokens = Int[Tensor, "batch pos"]
+# (bits of the exponent, bits of the mantissa, largest finite number)
+LAYOUT = {
+    "bfloat16": (8, 7, 2.0**127 * (2 - 2.0**-7)),
+    "float16": (5, 10, 65504.0),
+    "float8_e4m3fn": (4, 3, 448.0),
+    "float8_e5m2": (5, 2, 57344.0),
+}
+
+
+def every_number(format: str) -> Float[np.ndarray, " code"]:
+    """Every finite number >= 0 of the format, ascending, decoded from its bits by hand: code k is entry k."""
+    exponent_bits, mantissa_bits, largest = LAYOUT[format]
+    bias = 2 ** (exponent_bits - 1) - 1
+    code = np.arange(2 ** (exponent_bits + mantissa_bits))
+    exponent, fraction = code >> mantissa_bits, (code & (2**mantissa_bits - 1)) / 2**mantissa_bits
+    values = np.where(exponent > 0, np.ldexp(1 + fraction, exponent - bias), np.ldexp(fraction, 1 - bias))
+    return values[values <= largest]
+
+
+def nearest_even(x: Float[np.ndarray, " row"], format: str) -> Float[np.ndarray, " row"]:
+    """The nearest number of the format, the even code on a tie: by search among all of them, float64 exact."""
+    numbers = every_number(format)
+    size = np.abs(x)
+    above = np.searchsorted(numbers, size).clip(1, len(numbers) - 1)
+    below = above - 1
+    # Sterbenz: both differences are exact, or far from a tie.
+    down, up = size - numbers[below], numbers[above] - size
+    code = np.where(down < up, below, np.where(up < down, above, np.where(below % 2 == 0, below, above)))
+    return np.copysign(numbers[code], x)
+
+
+def hard_numbers(format: str) -> Float[np.ndarray, " row"]:
+    """Every number, every midpoint of two, the float64 and float32 neighbours of those, and random ones."""
+    numbers = every_number(format)
+    ties = (numbers[1:] + numbers[:-1]) / 2
+    exact = np.concatenate([numbers, ties])
+    random = np.exp(np.random.default_rng(0).uniform(np.log(numbers[1] / 8), np.log(numbers[-1]), 4000))
+    parts = [exact, random]
+    for towards in (-np.inf, np.inf):
+        parts += [np.nextafter(exact, towards), np.nextafter(exact.astype(np.float32), np.float32(towards))]
+        parts += [exact * (1 + np.sign(towards) * 2.0**-30)]
+    values = np.concatenate([part.astype(np.float64) for part in parts])
+    return np.concatenate([values, -values])[np.abs(np.concatenate([values, values])) <= numbers[-1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("format", FLOATS)
+def test_floats_are_the_nearest_of_all_numbers_of_the_format(format: str, dtype: torch.dtype) -> None:
+    x = torch.from_numpy(hard_numbers(format)).to(dtype)
+    largest = float(every_number(format)[-1])
+    assert torch.finfo(FLOATS[format]).max == largest
+    x = x[x.abs() <= largest]
+    found = stored(x, format)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found.double().numpy(), nearest_even(x.double().numpy(), format))
+    assert torch.equal(stored(found, format), found)
+    if dtype == torch.float32:
+        assert torch.equal(found, x.to(FLOATS[format]).float())
+
+
+def test_float64_is_rounded_once() -> None:
+    """By way of float32 this would be two roundings to nearest, and 1."""
+    x = torch.tensor([1 + 2.0**-8 + 2.0**-40], dtype=torch.float64)
+    assert stored(x, "bfloat16").item() == 1 + 2.0**-7
+    assert stored(torch.tensor([5e-324], dtype=torch.float64), "float16").item() == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("format", INTEGERS)
+def test_integers_are_the_nearest_on_their_grid(format: str, dtype: torch.dtype) -> None:
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    x[:, 3], x[7, 1] = 0.0, 30.0  # a channel of nothing, and one whose scale an outlier sets
+    largest = {"int8": 127, "int4": 7}[format]
+    scale = integer_scale(x.abs().amax(0), format)
+    found = stored(x, format, scale)
+    for row, channel in [(i, j) for i in range(40) for j in range(5)]:
+        step = Fraction(scale[channel].item())
+        code = 0 if not step else round(Fraction(x[row, channel].item()) / step)  # Python rounds half to even, exactly
+        assert abs(code) <= largest
+        assert found[row, channel].item() == code * scale[channel].item() or dtype == torch.float32
+        assert found[row, channel].item() == pytest.approx(code * scale[channel].item(), rel=1e-6)
+    assert torch.equal(stored(found, format, scale), found)
+    assert float((found - x).abs().sub(scale / 2).max()) <= 1e-6
+    assert torch.equal(found[:, 3], torch.zeros(40, dtype=dtype))
+    assert found[7, 1].item() == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(("format", "largest"), [("int8", 127), ("int4", 7)])
+def test_integers_agree_with_torch_and_saturate(format: str, largest: int) -> None:
+    x = 3 * torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
+    scale = integer_scale(x.abs().amax(0) / 2, format)  # half of the range: the rest saturates
+    zero = torch.zeros(16, dtype=torch.int32)
+    expected = torch.fake_quantize_per_channel_affine(x, scale, zero, 1, -largest, largest)
+    torch.testing.assert_close(stored(x, format, scale), expected, rtol=1e-6, atol=0)
+    assert int((stored(x, format, scale).abs() == largest * scale).sum()) > 16
+    half = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5])
+    assert stored(half, format, torch.ones(5)).tolist() == [0.0, 2.0, 2.0, -0.0, -2.0]
+
+
+@pytest.mark.parametrize("format", FLOATS)
+def test_what_a_format_cannot_hold_is_refused(format: str) -> None:
+    largest = LAYOUT[format][2]
+    x = torch.tensor([1.0, -largest], dtype=torch.float64)
+    assert stored(x, format)[1].item() == -largest
+    for wrong in (largest * 1.0001, float("inf"), float("nan")):
+        with pytest.raises(
+            hooks.HookError, match=rf"here: expected finite numbers up to .* to store as {format}, found"
+        ):
+            stored(torch.tensor([1.0, -wrong], dtype=torch.float64), format, what="here")
+
+
+def test_an_integer_needs_a_scale_and_finite_numbers() -> None:
+    with pytest.raises(hooks.HookError, match="needs a scale"):
+        stored(torch.ones(2), "int8")
+    with pytest.raises(hooks.HookError, match="found nan"):
+        stored(torch.tensor([1.0, float("nan")]), "int8", torch.ones(2))
+
+
+# Rounded passes. The oracle is Hugging Face's own model without any bridge: a cache that rounds what it is given, and
+# torch hooks around its blocks.
+
+
+def calibration_for(format: str, tokens: Tokens) -> Tokens | None:
+    return tokens if format in INTEGERS else None
+
+
+def blocks_of(module: Any) -> tuple[Any, Any]:
+    """The blocks of a Hugging Face model, and its final norm."""
+    inner = getattr(module, "transformer", None) or module.model
+    return getattr(inner, "h", None) or inner.layers, getattr(inner, "ln_f", None) or inner.norm
+
+
+def by_hand(x: Tensor, format: str, largest_magnitude: Tensor | None) -> Tensor:
+    """Rounding written a second time."""
+    if largest_magnitude is None:
+        return torch.from_numpy(nearest_even(x.double().flatten().numpy(), format)).to(x.dtype).view(x.shape)
+    codes = {"int8": 127, "int4": 7}[format]
+    scale = (largest_magnitude / codes).clamp_min(1e-30)
+    return torch.clamp(torch.round(x / scale), -codes, codes) * scale
+
+
+class RoundingCache(DynamicCache):
+    """A key/value cache that stores in a format; `largest` by (layer, name), filled by a first pass with format None."""
+
+    def __init__(self, format: str | None, largest: dict[tuple[int, str], Tensor]) -> None:
+        super().__init__()
+        self.format = format
+        self.largest = largest
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        rounded = []
+        for name, states in (("key", key_states), ("value", value_states)):  # [batch, kv_head, pos, d_head]
+            if self.format is None:
+                self.largest[layer_idx, name] = states.abs().amax((0, 2))[:, None]
+                rounded.append(states)
+            else:
+                largest = self.largest[layer_idx, name] if self.format in INTEGERS else None
+                rounded.append(by_hand(states, self.format, largest))
+        return super().update(*rounded, layer_idx, *args, **kwargs)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_rounded_keys_and_values_are_those_of_a_rounding_cache(family: Family, tokens: Tokens) -> None:
+    model = tiny_model(family, seed=1, dtype=torch.float64)
+    module = make_model(family, seed=1, dtype=torch.float64)
+    largest: dict[tuple[int, str], Tensor] = {}
+    with torch.no_grad():
+        plain = module(tokens, past_key_values=RoundingCache(None, largest)).logits
+        for format in FORMATS:
+            expected = module(tokens, past_key_values=RoundingCache(format, largest)).logits
+            with hooks.rounded(model, "kv", format, calibration=calibration_for(format, tokens)):
+                found = model(tokens)
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+            assert float((found - plain).abs().max()) > 1e-4
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_a_rounded_residual_stream_is_that_of_rounded_blocks(family: Family, tokens: Tokens) -> None:
+    """Every block of Hugging Face's model reads rounded numbers, and so does its final norm."""
+    model = tiny_model(family, seed=1, dtype=torch.float64)
+    module = make_model(family, seed=1, dtype=torch.float64)
+    blocks, norm = blocks_of(module)
+    largest: dict[int, Tensor] = {}
+    storing: list[str] = []
+
+    def before(place: int) -> Any:
+        def hook(_: Any, args: tuple[Tensor, ...]) -> Any:
+            if not storing:
+                largest[place] = args[0].abs().amax((0, 1))
+                return None
+            format = storing[0]
+            return (by_hand(args[0], format, largest[place] if format in INTEGERS else None), *args[1:])
+
+        return hook
+
+    for place, part in enumerate([*blocks, norm]):
+        part.register_forward_pre_hook(before(place))
+    last = len(blocks) - 1
+    with torch.no_grad():
+        plain = module(tokens).logits
+        for format in FORMATS:
+            storing[:] = [format]
+            expected = module(tokens).logits
+            with (
+                hooks.rounded(model, "residual", format, calibration=calibration_for(format, tokens)),
+                hooks.capture(model, "residual_pre", "residual_post") as record,
+            ):
+                found = model(tokens)
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+            assert float((found - plain).abs().max()) > 1e-4
+            for place, residual in {**record["residual_pre"], last + 1: record["residual_post"][last]}.items():
+                scale = integer_scale(largest[place], format) if format in INTEGERS else None
+                torch.testing.assert_close(stored(residual, format, scale), residual, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_a_prefix_is_computed_as_on_its_own(family: Family) -> None:
+    """No number knows of a later token: what one pass for all lengths stands on.
+
+    In float64: a number near a tie may fall either way between two passes in float32, and that is a step of the format.
+    """
+    model = tiny_model(family, seed=1, dtype=torch.float64)
+    long = torch.randint(10, 200, (1, 14), generator=torch.Generator().manual_seed(4))
+    for part, format in itertools.product(("residual", "kv"), ("float8_e4m3fn", "int4")):
+        rounding = hooks.rounded(model, part, format, calibration=calibration_for(format, long))
+        with hooks.exact_arithmetic(model), rounding:
+            all_rows = model(long)
+            for length in (1, 13):
+                torch.testing.assert_close(model(long[:, :length]), all_rows[:, :length], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("part", ["residual", "kv"])
+def test_the_model_is_as_it_was(model: TransformerBridge, tokens: Tokens, part: str) -> None:
+    before, weights = model(tokens), {name: value.clone() for name, value in model.named_parameters()}
+    with hooks.rounded(model, part, "int4", calibration=tokens):
+        assert {edit.kind for edit in hooks.active_edits(model)} == {"rounded"}
+        assert not torch.equal(model(tokens), before)
+    assert torch.equal(model(tokens), before)
+    assert hooks.active_edits(model) == ()
+    assert all(torch.equal(value, weights[name]) for name, value in model.named_parameters())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_gradients_pass_as_if_nothing_were_rounded(format: str, tokens: Tokens) -> None:
+    """With nothing added by any block v^(L) is v^(0), and its derivative the identity: not 0, and not rounded itself."""
+    model = tiny_model("llama")
+    for block in model.blocks:
+        block.attn.o.weight.zero_()
+        block.mlp.out.weight.zero_()
+    embedded = model.input_to_embed(tokens[:1])[0].detach().requires_grad_(True)
+    weights = torch.rand(embedded.shape, generator=torch.Generator().manual_seed(0))
+    with (
+        hooks.rounded(model, "residual", format, calibration=calibration_for(format, tokens)),
+        hooks.capture(model, "residual_post", layers=[1], detach=False) as record,
+    ):
+        model(embedded, start_at_layer=0)
+        (record["residual_post"][1] * weights).sum().backward()
+    assert embedded.grad is not None
+    assert torch.equal(embedded.grad, weights)
+
+
+def test_generation_with_a_cache_stores_rounded_keys(tokens: Tokens) -> None:
+    """Token by token through a cache, or all at once: the same keys and values are read."""
+    model = tiny_model("gemma3", dtype=torch.float64)
+    with hooks.rounded(model, "kv", "float8_e4m3fn"):
+        at_once = model(tokens)
+        cache, steps = DynamicCache(), []
+        for position in range(tokens.shape[1]):
+            steps.append(model(tokens[:, position : position + 1], past_key_values=cache, use_cache=True))
+    torch.testing.assert_close(torch.cat(steps, dim=1), at_once, rtol=1e-6, atol=1e-6)
+
+
+def enter(model: TransformerBridge, *args: Any, **kwargs: Any) -> None:
+    with hooks.rounded(model, *args, **kwargs):
+        pass
+
+
+def test_refusals_say_what_was_found(tokens: Tokens) -> None:
+    model = tiny_model("llama")
+    with pytest.raises(hooks.HookError, match="unknown part 'residuals': did you mean 'residual'"):
+        enter(model, "residuals", "int8")
+    with pytest.raises(hooks.HookError, match="unknown format 'float8': did you mean 'float16' or"):
+        enter(model, "kv", "float8")
+    with pytest.raises(hooks.HookError, match="'int8' needs a calibration, a batch of token ids"):
+        enter(model, "kv", "int8")
+    with pytest.raises(hooks.HookError, match="'bfloat16' takes no calibration"):
+        enter(model, "kv", "bfloat16", calibration=tokens)
+    with pytest.raises(hooks.HookError, match=r"expected a calibration of token ids \[batch, pos\], found \(2, 0\)"):
+        enter(model, "kv", "int8", calibration=tokens[:, :0])
+    with pytest.raises(hooks.HookError, match=r"expected a model in float32 or float64, found \['torch.bfloat16'\]"):
+        enter(tiny_model("llama", dtype=torch.bfloat16), "kv", "bfloat16")
+    with pytest.raises(hooks.HookError, match="edit 'rounded' matched nothing"):
+        enter(model, "kv", "bfloat16")
+
+
+def test_an_overflow_in_the_pass_names_its_place(tokens: Tokens) -> None:
+    model = tiny_model("llama")
+    model.W_E.mul_(1e5)
+    with (
+        pytest.raises(hooks.HookError, match=r"residual_pre of layer 0: expected finite numbers up to 448"),
+        hooks.rounded(model, "residual", "float8_e4m3fn"),
+    ):
+        model(tokens)
+    assert hooks.active_edits(model) == ()
