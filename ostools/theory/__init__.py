@@ -2,14 +2,15 @@
 
 `paths`: Theorem 5.1 as a product of matrices. `second_moment`: the path sum that predicts. `operators`: norms, traces and inner
 products of heads and MLPs. `distances`: Theorem 4.2's distances and the units of a dtype. `profiles`: shares, and the test
-for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2.
+for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that read as their statements.
 """
 
 from ostools.theory import distances as distances
+from ostools.theory import lemmas as lemmas
 from ostools.theory import operators as operators
 from ostools.theory import paths as paths
 from ostools.theory import profiles as profiles
 from ostools.theory import second_moment as second_moment
 from ostools.theory import spectra as spectra
 
-__all__ = ["distances", "operators", "paths", "profiles", "second_moment", "spectra"]
+__all__ = ["distances", "lemmas", "operators", "paths", "profiles", "second_moment", "spectra"]
