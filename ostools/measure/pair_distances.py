@@ -5,7 +5,7 @@ Cost: all in float64, in chunks of pairs, so that the logits of a large vocabula
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ostools.errors import InputError
+from ostools.measure.precisions import Precision
 from ostools.measure.prefixes import LastRows, Unembedding
 from ostools.theory import distances
 
@@ -30,9 +31,9 @@ Heads = Float[Tensor, "head d_head d_model"]
 
 @dataclass(frozen=True)
 class Measured:
-    """The last tokens of all prompts in one dtype, with what turns them into logits and head outputs."""
+    """The last tokens of all prompts in one precision, with what turns them into logits and head outputs."""
 
-    dtype: torch.dtype
+    precision: Precision
     rows: LastRows
     unembedding: Unembedding
     w_o: Heads
@@ -55,13 +56,22 @@ class Measured:
         return int(self.unembedding.d_vocab if site == "logits" else self.rows.y.shape[-1])
 
 
+@dataclass(frozen=True)
+class References:
+    """Two float64 runs: of the weights as this precision stores them (None where the run itself is that one, whose own
+    rounding is not known), and of the weights as the model was given (None where they are the same)."""
+
+    same_weights: Measured | None
+    given_weights: Measured | None
+
+
 def pair_columns(
-    here: Measured, reference: Measured | None, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+    here: Measured, references: References, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
 ) -> Iterator[tuple[str, str, str, Columns]]:
     """For each (site, per, norm) the columns over pairs of rows: v = `first`, v* = `second`.
 
-    `reference` is the float64 run that rounding noise is taken against; None where `here` is that run itself, whose own
-    noise is not known (NA).
+    noise: ||y - y_float64||, both with the weights that this precision stores; weight_shift: what storing them did to y,
+    ||y_float64 of these weights - y_float64 of the given ones||, which v and v* have in common.
     """
     n_heads = int(here.w_o.shape[0])
     for site in (*VECTOR_SITES, "attention"):
@@ -69,10 +79,13 @@ def pair_columns(
         parts: dict[tuple[str, str], list[Columns]] = {}
         for start in range(0, len(first), step):
             v, v_star = (here.at(site, index[start : start + step]) for index in (first, second))
-            exact = None if reference is None else reference.at(site, first[start : start + step])
+            exact, given = (
+                None if run is None else run.at(site, first[start : start + step])
+                for run in (references.same_weights, references.given_weights)
+            )
             said = _said(v, v_star) if site == "logits" else {}
-            for per, pieces in _readings(site, (v.double(), v_star.double(), exact), n_heads):
-                for norm, columns in _floors_and_distances(pieces, here.dtype):
+            for per, pieces in _readings(site, (v.double(), v_star.double(), exact, given), n_heads):
+                for norm, columns in _floors_and_distances(pieces, here.precision):
                     parts.setdefault((per, norm), []).append(columns | said)
         for (per, norm), chunks in parts.items():
             yield site, per, norm, {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
@@ -93,25 +106,30 @@ def vector_distances(
     return found
 
 
-# v, v* and float64's v (None: not known), in float64; [pair, piece, d], or [pair, d] for a vector not cut yet.
-Pieces = tuple[Float[Tensor, "pair ..."], Float[Tensor, "pair ..."], Float[Tensor, "pair ..."] | None]
+# v, v*, and float64's v with the same and with the given weights (None: see `References`), in float64; [pair, piece, d], or
+# [pair, d] for a vector not cut yet.
+Some = Float[Tensor, "pair ..."]
+Pieces = tuple[Some, Some, Some | None, Some | None]
 
 
 def _readings(site: str, pieces: Pieces, n_heads: int) -> Iterator[tuple[str, Pieces]]:
     """The vectors cut into the pieces of each reading."""
-    v, v_star, exact = pieces
     if site == "attention":
         yield HEAD_OUTPUT, pieces
         return
-    yield VECTOR, (v[:, None], v_star[:, None], None if exact is None else exact[:, None])
-    if site != "logits" and v.shape[-1] % n_heads == 0:
-        chunks = partial(distances.head_chunks, n_heads=n_heads)
-        yield HEAD_CHUNK, (chunks(v), chunks(v_star), None if exact is None else chunks(exact))
+    yield VECTOR, _cut(pieces, lambda x: x[:, None])
+    if site != "logits" and pieces[0].shape[-1] % n_heads == 0:
+        yield HEAD_CHUNK, _cut(pieces, partial(distances.head_chunks, n_heads=n_heads))
 
 
-def _floors_and_distances(pieces: Pieces, dtype: torch.dtype) -> Iterator[tuple[str, Columns]]:
-    v, v_star, exact = pieces
-    steps = distances.steps_between(v, v_star, dtype)
+def _cut(pieces: Pieces, cut: Callable[[Tensor], Tensor]) -> Pieces:
+    v, v_star, exact, given = pieces
+    return cut(v), cut(v_star), None if exact is None else cut(exact), None if given is None else cut(given)
+
+
+def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tuple[str, Columns]]:
+    v, v_star, exact, given = pieces
+    steps = precision.steps(v, v_star)
     for norm in distances.NORMS:
         found = distances.distance(v, v_star, norm)
         unknown = torch.full_like(found, _NA)
@@ -121,6 +139,9 @@ def _floors_and_distances(pieces: Pieces, dtype: torch.dtype) -> Iterator[tuple[
             line = distances.vector_norm(steps, norm)
             relative, ulps = torch.where(size > 0, found / size, unknown), found / line
         noise = unknown if exact is None else distances.distance(v, exact, norm)
+        shift = torch.zeros_like(found)
+        if given is not None:
+            shift = distances.distance(v if exact is None else exact, given, norm)
         columns = {
             "mean": found.mean(-1),
             "minimum": found.amin(-1),
@@ -128,6 +149,7 @@ def _floors_and_distances(pieces: Pieces, dtype: torch.dtype) -> Iterator[tuple[
             "relative": relative.mean(-1),
             "ulps": ulps.mean(-1),
             "noise": noise.mean(-1),
+            "weight_shift": shift.mean(-1),
             "machine_line": line.mean(-1),
         }
         yield norm, {name: values.cpu().numpy() for name, values in columns.items()}
@@ -145,8 +167,8 @@ def _said(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Tensor, "pai
 
 
 def require_finite(measured: Measured, what: str, lengths: list[int]) -> None:
-    """Refuse rows that are not finite: say in which dtype, where, and from which length. `lengths`: items of each row."""
-    name = str(measured.dtype).removeprefix("torch.")
+    """Refuse rows that are not finite: say in which precision, where, and from which length. `lengths`: items of each row."""
+    name, dtype = measured.precision.name, measured.precision.dtype
     step = max(1, _CHUNK // measured.width("logits"))
     for site in ("residual", "y", "attention", "logits"):
         for start in range(0, len(lengths), step):
@@ -155,6 +177,7 @@ def require_finite(measured: Measured, what: str, lengths: list[int]) -> None:
             if bool(wrong.any()):
                 length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
                 raise InputError(
-                    f"{what} in {name}: {site} at length {length} is not finite; {name} holds numbers up to "
-                    f"{torch.finfo(measured.dtype).max:.3g}: leave this dtype out, or check the model's weights"
+                    f"{what} in {name}: {site} at length {length} is not finite; "
+                    f"{str(dtype).removeprefix('torch.')} holds numbers up to "
+                    f"{torch.finfo(dtype).max:.3g}: leave this dtype out, or check the model's weights"
                 )

@@ -87,9 +87,11 @@ def main_pair(result: Collapse) -> str:
 
 
 def reference_curve(result: Collapse, pair: str | None = None, site: str = "y") -> Column:
-    """The float64 L2 distance by length, the mean over seeds. `pair`: else the kind that the result is about."""
+    """The float64 L2 distance of the given weights by length, the mean over seeds. `pair`: else the result's main kind."""
     table: Frame = result.reference
-    chosen = table[(table["pair"] == (pair or main_pair(result))) & (table["site"] == site)]
+    chosen = table[
+        (table["pair"] == (pair or main_pair(result))) & (table["site"] == site) & (table["weights"] == "given")
+    ]
     return chosen.groupby("length")["distance"].mean().sort_index()
 
 

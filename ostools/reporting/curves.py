@@ -88,9 +88,11 @@ def _collapse_rows(frame: Frame, reference: Frame | None) -> Frame:
         parts.append(floor.assign(value=value, low=value, high=value, quantity=quantity))
     if reference is not None:
         exact = reference[reference["site"].isin(frame["site"])]
-        exact = exact.groupby(["pair", "length", "site"], as_index=False, sort=False).agg(value=("distance", "mean"))
+        keys = ["weights", "pair", "length", "site"]
+        exact = exact.groupby(keys, as_index=False, sort=False).agg(value=("distance", "mean"))
         exact = exact.assign(low=exact["value"], high=exact["value"], quantity="reference", hue="float64")
-        parts += [exact.assign(dtype=dtype) for dtype in dict.fromkeys(frame["dtype"]) if dtype != "float64"]
+        stored = frame[frame["dtype"] != "float64"].drop_duplicates("dtype").set_index("dtype")["weights"]
+        parts += [exact[exact["weights"] == weights].assign(dtype=dtype) for dtype, weights in stored.items()]
     rows = pd.concat(parts, ignore_index=True)
     names = zip(rows["site"], rows["dtype"], rows["pair"], strict=True)
     rows["panel"] = [_panel(*map(str, name)) for name in names]

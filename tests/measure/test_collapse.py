@@ -98,8 +98,7 @@ def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     task = tasks.get(name)
     prompts = list({ids for pair in task.pairs(_encoder(model), range(1, 45), 0) for ids in (pair.ids, pair.extended)})
     trees = packs(prompts)
-    assert len(trees) == (2 if name == "figure-5b" else 1)
-    assert all(len(pack.tree.ids) > (100 if name == "figure-5b" else pack.tree.trunk) for pack in trees)
+    assert all(len(pack.tree.ids) > 100 for pack in trees)
     way = route(model, [pack.tree for pack in trees])
     assert way.name == "packed pass"
     packed = last_rows(model, prompts, trees, way)
@@ -114,30 +113,6 @@ def _encoder(model: TransformerBridge) -> tasks.Encoder:
     return ModelEncoder(model)
 
 
-def test_a_tree_of_prompts() -> None:
-    prompts = [(7, 1), (7, 1, 1), (7, 1, 2, 2), (7, 1, 2), (7, 1, 1, 1)]
-    tree = prefix_tree(prompts)
-    assert len(tree.ids) == 6
-    assert not tree.is_chain
-    seen = tree.ancestors()
-    for prompt, end in zip(prompts, tree.ends, strict=True):
-        path = [node for node in range(len(tree.ids)) if seen[end, node]]
-        assert tuple(tree.ids[node] for node in path) == prompt
-        assert [tree.positions[node] for node in path] == list(range(len(prompt)))
-    assert prefix_tree([(7, 1, 1), (7,), (7, 1)]).is_chain
-
-
-def test_many_branches_make_two_packs() -> None:
-    """The shorter and the longer prompts; every prompt in exactly one of them, and none longer than it has to be."""
-    prompts = [(7, *range(20, 20 + n), branch) for n in range(10) for branch in (1, 2, 3)]
-    halves = packs(prompts)
-    assert sorted(index for pack in halves for index in pack.chosen) == list(range(len(prompts)))
-    assert [pack.tree.trunk for pack in halves] == [6, 11]
-    chain = [tuple(range(n)) for n in range(1, 10)]
-    (only,) = packs(chain)
-    assert only.tree.is_chain
-
-
 def test_frame_has_the_columns_and_no_made_up_numbers() -> None:
     found = collapse(tiny_model("gemma2", seed=1), tasks.figure_5a(), lengths=[3, 5], dtypes=["bfloat16", "float64"])
     frame = found.frame
@@ -148,6 +123,9 @@ def test_frame_has_the_columns_and_no_made_up_numbers() -> None:
     }  # fmt: skip
     assert set(frame["norm"]) == {"l1", "l2", "linf", "cosine"}
     assert len(frame) == 2 * 2 * 6 * 4
+    assert set(zip(frame["dtype"], frame["weights"], strict=True)) == {("bfloat16", "bfloat16"), ("float64", "given")}
+    assert every(frame.loc[frame["dtype"] == "float64", "weight_shift"] == 0)
+    assert every(frame.loc[frame["dtype"] == "bfloat16", "weight_shift"] > 0)
     cosine, others = frame.query("norm == 'cosine'"), frame.query("norm != 'cosine'")
     assert every(cosine[["relative", "ulps", "machine_line"]].isna())
     assert every(others[["relative", "ulps", "machine_line"]].notna())
@@ -165,12 +143,13 @@ def test_frame_has_the_columns_and_no_made_up_numbers() -> None:
 def test_floors_by_their_definitions() -> None:
     """Noise, machine line, ULPs and relative distance of one length, from passes of the prompts' own."""
     model = tiny_model("llama", seed=2)
-    low, exact = cast_copy(model, torch.bfloat16), cast_copy(model, torch.float64)
+    low, given = cast_copy(model, torch.bfloat16), cast_copy(model, torch.float64)
+    exact = cast_copy(low, torch.float64)
     frame = collapse(model, tasks.figure_5a(), lengths=[9], dtypes=["bfloat16"]).frame
     ids = tuple(encode(model, tasks.figure_5a().text(9)).ids.tolist())
     v, v_star = last_token(low, ids), last_token(low, (*ids, ids[-1]))
-    with hooks.exact_arithmetic(exact):
-        reference = last_token(exact, ids)
+    with hooks.exact_arithmetic(exact), hooks.exact_arithmetic(given):
+        reference, unmoved = last_token(exact, ids), last_token(given, ids)
     for site in ("residual", "y", "logits"):
         for norm in ("l1", "l2", "linf"):
             (row,) = select(frame, site=site, per="vector", norm=norm).to_dict("records")
@@ -178,11 +157,13 @@ def test_floors_by_their_definitions() -> None:
             line = float(machine_line(y, y_star, torch.bfloat16, norm))
             apart, size = float(distance(y, y_star, norm)), float(distance(y, 0 * y, norm))
             noise = float(distance(y, reference[site], norm))
+            shift = float(distance(reference[site], unmoved[site], norm))
             expected = {
                 "mean": apart,
                 "relative": apart / size,
                 "ulps": apart / line,
                 "noise": noise,
+                "weight_shift": shift,
                 "machine_line": line,
             }
             for column, value in expected.items():
@@ -207,22 +188,26 @@ def test_total_variation_and_identity_of_the_logits() -> None:
 
 
 def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
-    from ostools.measure.pair_distances import Measured
+    from ostools.measure.pair_distances import Measured, References
+    from ostools.measure.precisions import Precision
     from ostools.measure.prefixes import Unembedding
 
     model = tiny_model("gemma", seed=1, dtype=torch.float64)
     prompts = [(5, 6, 7), (5, 6, 8)]
     trees = packs(prompts)
     rows = last_rows(model, prompts, trees, route(model, [pack.tree for pack in trees]))
-    here = Measured(torch.float64, rows, Unembedding.of(model), model.blocks[1].attn.W_O)
+    here = Measured(Precision.named("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
     zero = torch.zeros(1, dtype=torch.int64)
-    for site, _, norm, columns in pair_columns(here, here, zero, zero):
+    for site, _, norm, columns in pair_columns(here, References(here, None), zero, zero):
         assert columns["mean"] == 0.0, (site, norm)
         assert columns["noise"] == 0.0
         if site == "logits":
             assert every(columns["identical_logits"])
             assert columns["total_variation"] == 0.0
-    apart = {(site, norm): columns["mean"] for site, _, norm, columns in pair_columns(here, here, zero, zero + 1)}
+    apart = {
+        (site, norm): columns["mean"]
+        for site, _, norm, columns in pair_columns(here, References(here, None), zero, zero + 1)
+    }
     assert min(float(value[0]) for value in apart.values()) > 0
 
 
@@ -280,8 +265,8 @@ def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pyt
 
     model = tiny_model("llama", seed=1)
     right = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
-    true_tree = prefixes.PrefixTree.ancestors
-    monkeypatch.setattr(prefixes.PrefixTree, "ancestors", lambda tree: torch.ones_like(true_tree(tree)).tril())
+    true_mask = prefixes.PrefixTree.seen
+    monkeypatch.setattr(prefixes.PrefixTree, "seen", lambda tree, group: torch.ones_like(true_mask(tree, group)))
     found = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
     assert found.provenance.parameters["route"] == "loop"
     assert "differs from a prompt's own pass" in found.provenance.parameters["route_reason"]
@@ -304,19 +289,22 @@ def test_the_users_model_is_bit_identical_afterwards(family: Family) -> None:
 def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    module = importlib.import_module("ostools.measure.collapse")
+    module = importlib.import_module("ostools.measure.precisions")
     copies: list[weakref.ref[Any]] = []
 
     def remembering(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
         gc.collect()
-        assert not any(copy() is not None for copy in copies)  # the one before is gone when the next is made
+        # At most the one that this is made of: that before it is gone.
+        assert sum(copy() is not None for copy in copies) <= 1
         copy = cast_copy(model, dtype)
         copies.append(weakref.ref(copy.blocks[0].mlp))
         return copy
 
     monkeypatch.setattr(module, "cast_copy", remembering)
     collapse(tiny_model("gemma"), "figure-5a", lengths=[1, 2], dtypes=["bfloat16", "float16"])
-    assert len(copies) == 3
+    assert (
+        len(copies) == 5
+    )  # float64; and for each dtype its weights in float64, by way of the dtype, and the dtype itself
 
 
 def test_seeds_are_digit_streams() -> None:
@@ -345,11 +333,11 @@ def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Co
     n = len(distances)
     lengths = list(range(1, n + 1))
     blank = dict.fromkeys(COLUMNS, [None] * n) | {
-        "task": ["t"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
+        "task": ["t"] * n, "weights": ["given"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
         "site": ["logits"] * n, "per": ["vector"] * n, "norm": ["l2"] * n, "noise": [noise] * n,
         "mean": [123.0] * n, "same_top_token": same_top_token, "identical_logits": [False] * n,
     }  # fmt: skip
-    reference = pd.DataFrame({name: blank[name] for name in ("task", "pair", "seed", "length", "site")})
+    reference = pd.DataFrame({name: blank[name] for name in ("task", "pair", "seed", "weights", "length", "site")})
     return Collapse(pd.DataFrame(blank), Provenance({}, {}, None, {}), reference.assign(distance=distances))
 
 

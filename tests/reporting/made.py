@@ -117,10 +117,12 @@ def made_collapse(
                     rows.append(
                         heads | {"per": "head-chunk", "norm": "linf", "minimum": spread / 2, "maximum": spread * 2}
                     )
-    frame: Any = pd.DataFrame(rows).astype({"same_top_token": "boolean", "identical_logits": "boolean"})
+    frame: Any = (
+        pd.DataFrame(rows).assign(weights="given").astype({"same_top_token": "boolean", "identical_logits": "boolean"})
+    )
     reference = frame[(frame["per"] == "vector") & (frame["dtype"] == frame["dtype"].iloc[0])]
     reference = reference.rename(columns={"mean": "distance"})
-    columns = ["task", "pair", "seed", "length", "site", "distance"]
+    columns = ["task", "pair", "seed", "weights", "length", "site", "distance"]
     return Collapse(frame, PROVENANCE, reference[columns].reset_index(drop=True))
 
 
