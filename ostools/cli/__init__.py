@@ -1,7 +1,7 @@
 """The command line: each command is declared in this package, and does its work in `ostools.commands`.
 
 Only typer is imported here, so that `--help` answers at once. Results go to stdout, progress and refusals to stderr. Exit
-codes: 0 done; 2 refused, with one line that says why; 130 interrupted.
+codes: 0 done; 1 a lemma of `ostools theory` failed; 2 refused, with one line that says why; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from ostools.cli.collapse import collapse
+from ostools.cli.counting import counting
 from ostools.cli.general import models, report
 from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
+from ostools.cli.theory import figure, theory
 from ostools.errors import InputError
 
 # typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
@@ -51,7 +53,20 @@ def _options(
     """The options of ostools itself."""
 
 
-for _command in (report, sensitivity, path_sum, looseness, profile, flow, spectra, collapse, models):
+for _command in (
+    report,
+    sensitivity,
+    path_sum,
+    looseness,
+    profile,
+    flow,
+    spectra,
+    collapse,
+    counting,
+    theory,
+    figure,
+    models,
+):
     app.command()(_command)
 
 

@@ -68,6 +68,7 @@ def theory_chart(result: TheoryChecks) -> alt.VConcatChart:
 
 def _panel(lemma: str, panel: Panel, result: TheoryChecks) -> Any:
     curves: Any = result.curves
+    checks: Any = result.frame
     rows: Frame = curves[curves["lemma"] == lemma]
     axes.require_finite(rows["value"], f"the curve of {lemma}")
     floor = None
@@ -78,7 +79,7 @@ def _panel(lemma: str, panel: Panel, result: TheoryChecks) -> Any:
     base = _base(rows, panel, floor)
     solid = base.transform_filter("datum.kind === 'measured'")
     layers = [solid.mark_line(strokeWidth=1.6)]
-    if rows.groupby("series").size().max() <= _DOTTED:
+    if int(rows["series"].value_counts().max()) <= _DOTTED:
         layers.append(solid.transform_filter("!datum.zero").mark_circle(size=14, opacity=0.8))
     for kind in ("certified", "predicted"):
         part = base.transform_filter(f"datum.kind === '{kind}'")
@@ -89,7 +90,7 @@ def _panel(lemma: str, panel: Panel, result: TheoryChecks) -> Any:
             layers.append(part.mark_line(strokeWidth=1.2, strokeDash=theme.DASHES[kind]))
     if floor is not None:
         layers.append(axes.zero_marks(base))
-    passed = bool(result.frame[result.frame["lemma"] == lemma]["passed"].all())
+    passed = bool(checks[checks["lemma"] == lemma]["passed"].all())
     words = f"{lemma}: {panel.title}" + ("" if passed else "  (FAILED)")
     title = alt.TitleParams(words, fontSize=11, fontWeight="normal", offset=6, frame="group")
     return axes.unfolded(alt.layer(*layers), rows).properties(width=_WIDTH, height=_HEIGHT, title=title)
