@@ -1,0 +1,151 @@
+"""The fit of a decay: exact on exact curves, honest in noise, and able to say that there is none."""
+
+import numpy as np
+import pytest
+
+from ostools.errors import InputError
+from ostools.theory import fits
+from ostools.theory.fits import fit_decay
+
+N = np.arange(1, 201, dtype=float)
+
+
+def noise(seed: int, rho: float, size: float, length: int = 200) -> np.ndarray:
+    """Stationary AR(1) noise of standard deviation `size`."""
+    steps = np.random.default_rng(seed).standard_normal(length) * (1 - rho**2) ** 0.5
+    steps[0] /= (1 - rho**2) ** 0.5
+    for i in range(1, length):
+        steps[i] += rho * steps[i - 1]
+    return size * steps
+
+
+CURVES = {
+    "power": lambda n: 3.0 * n**-0.7,
+    "exponential": lambda n: 2.0 * np.exp(-0.05 * n),
+    "power to a level": lambda n: 3.0 * n**-0.7 + 0.2,
+    "exponential to a level": lambda n: 2.0 * np.exp(-0.05 * n) + 0.01,
+}
+
+
+@pytest.mark.parametrize("verdict", CURVES)
+def test_exact_curves_are_found_exactly(verdict: str) -> None:
+    fit = fit_decay(N, CURVES[verdict](N))
+    assert fit.verdict == verdict
+    assert fit.law is not None
+    rate = 0.7 if "power" in verdict else 0.05
+    assert fit.law.rate == pytest.approx(rate, rel=1e-9)
+    assert fit.law.low <= rate <= fit.law.high
+    assert fit.law.high - fit.law.low < 1e-8
+    np.testing.assert_allclose(fit.law(N), CURVES[verdict](N), rtol=1e-8)
+    assert (fit.evidence > 0) == ("power" in verdict)
+    assert (fit.used, fit.left_out) == (200, 0)
+
+
+def test_plain_laws_are_least_squares_in_the_log() -> None:
+    values = 0.5 * N**-1.1 * np.exp(noise(0, 0.6, 0.3))
+    fit = fit_decay(N, values)
+    assert fit.power is not None
+    assert fit.exponential is not None
+    slope, intercept = np.polyfit(np.log(N), np.log(values), 1)
+    assert (fit.power.rate, fit.power.log_amplitude) == pytest.approx((-slope, intercept))
+    slope, intercept = np.polyfit(N, np.log(values), 1)
+    assert (fit.exponential.rate, fit.exponential.log_amplitude) == pytest.approx((-slope, intercept))
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_units_of_the_values_do_not_matter(scale: float) -> None:
+    values = 0.5 * N**-1.1 * np.exp(noise(0, 0.6, 0.3))
+    one, other = fit_decay(N, values), fit_decay(N, scale * values)
+    assert one.verdict == other.verdict == "power"
+    assert one.power is not None
+    assert other.power is not None
+    assert (other.power.rate, other.power.low) == pytest.approx((one.power.rate, one.power.low), rel=1e-6)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("name", ["power", "exponential"])
+def test_the_interval_holds_the_truth_about_95_times_in_100(rho: float, name: str) -> None:
+    n, held, runs = N[:100], 0, 200
+    x = fits._SCALES[name](n)
+    for seed in range(runs):
+        law = fits._plain(name, n, -0.3 * x + noise(seed, rho, 0.4, 100), 0.95)
+        held += law.low <= 0.3 <= law.high
+    assert 0.91 <= held / runs <= 1.0
+    if rho == 0.0:  # and it is not wide for nothing: near the textbook's width where neighbours are independent
+        textbook = 1.984 * 0.4 / ((x - x.mean()) ** 2).sum() ** 0.5
+        assert (law.high - law.low) / 2 == pytest.approx(textbook, rel=0.5)
+
+
+def test_an_interval_that_ignores_the_correlation_would_be_far_too_narrow() -> None:
+    laws = [fits._plain("exponential", N, noise(seed, 0.9, 0.4), 0.95) for seed in range(15)]
+    textbook = 1.972 * 0.4 / ((N - N.mean()) ** 2).sum() ** 0.5
+    assert np.median([law.high - law.low for law in laws]) / 2 > 3 * textbook
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_noise_without_decay_is_called_no_decay(rho: float) -> None:
+    found = [fit_decay(N, np.exp(noise(seed, rho, 0.3))) for seed in range(20)]
+    assert sum(fit.verdict == "no decay" for fit in found) >= 19
+    assert all(fit.law is None for fit in found if fit.verdict == "no decay")
+    assert all(fit.power is not None for fit in found)
+
+
+def test_a_rising_curve_does_not_decay() -> None:
+    fit = fit_decay(N, N**0.5)
+    assert fit.verdict == "no decay"
+    assert fit.power is not None
+    assert fit.power.rate == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize("verdict", CURVES)
+def test_the_law_is_found_in_correlated_noise(verdict: str) -> None:
+    found = [fit_decay(N, CURVES[verdict](N) * np.exp(noise(seed, 0.7, 0.1))).verdict for seed in range(20)]
+    assert found.count(verdict) >= 17
+
+
+def test_a_range_too_short_to_tell_the_laws_apart_is_undecided() -> None:
+    n = np.arange(100, 140, dtype=float)
+    found = [fit_decay(n, 1 / n * np.exp(noise(seed, 0.0, 0.05, 40))) for seed in range(20)]
+    assert sum(fit.verdict == "undecided" for fit in found) >= 12
+    assert all(abs(fit.evidence) < fits.DECISIVE for fit in found if fit.verdict == "undecided")
+
+
+def test_the_first_value_at_the_floor_ends_the_fit() -> None:
+    values = CURVES["power"](N)
+    cut = values.copy()
+    cut[50:] = 1e-9
+    cut[60] = 1.0  # what noise lifts over the floor is no measurement
+    fit, short = fit_decay(N, cut, floor=1e-9), fit_decay(N[:50], values[:50])
+    assert (fit.used, fit.left_out) == (50, 150)
+    assert fit.law == short.law
+    few = fit_decay(N, np.where(N < 8, values, 0.0))
+    assert (few.verdict, few.law, few.power, few.used, few.left_out) == ("too few", None, None, 7, 193)
+
+
+def test_over_seeds_is_students_interval() -> None:
+    mean, low, high = fits.over_seeds([1.0, 2.0, 3.0])
+    assert (mean, high - mean) == pytest.approx((2.0, 4.302653 / 3**0.5))
+    assert mean - low == pytest.approx(high - mean)
+    assert np.isnan(fits.over_seeds([1.0])[1:]).all()
+    values = [N**-0.7 * np.exp(noise(seed, 0.5, 0.2)) for seed in range(3)]
+    each = [fit_decay(N, one).power for one in values]
+    together = fit_decay(N, np.exp(np.mean(np.log(values), axis=0))).power
+    assert together is not None
+    assert fits.over_seeds([law.rate for law in each if law])[0] == pytest.approx(together.rate)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "values", "options", "message"),
+    [
+        (N, N[:-1], {}, r"one value a length, found \(200,\) lengths and \(199,\) values"),
+        (N[::-1], N, {}, "increasing lengths"),
+        (N - 1, N, {}, "lengths of at least 1"),
+        (N, -N, {}, "finite values of at least 0, found -1.0"),
+        (N, N * np.nan, {}, "finite values of at least 0, found nan"),
+        (N, N, {"floor": -1.0}, "expected floor >= 0"),
+        (N, N, {"confidence": 95.0}, "0 < confidence < 1, found 0.0 and 95.0"),
+    ],
+)
+def test_refusals(lengths: np.ndarray, values: np.ndarray, options: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        fit_decay(lengths, values, **options)
