@@ -3,14 +3,29 @@
 `paths`: Theorem 5.1 as a product of matrices. `second_moment`: the path sum that predicts. `operators`: norms, traces and inner
 products of heads and MLPs. `distances`: Theorem 4.2's distances and the units of a dtype. `profiles`: shares, and the test
 for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that read as their statements.
+`decoder`: one decoder in pure torch, its `positions`. `fits`: by which law a distance falls.
 """
 
+from ostools.theory import decoder as decoder
 from ostools.theory import distances as distances
+from ostools.theory import fits as fits
 from ostools.theory import lemmas as lemmas
 from ostools.theory import operators as operators
 from ostools.theory import paths as paths
+from ostools.theory import positions as positions
 from ostools.theory import profiles as profiles
 from ostools.theory import second_moment as second_moment
 from ostools.theory import spectra as spectra
 
-__all__ = ["distances", "lemmas", "operators", "paths", "profiles", "second_moment", "spectra"]
+__all__ = [
+    "decoder",
+    "distances",
+    "fits",
+    "lemmas",
+    "operators",
+    "paths",
+    "positions",
+    "profiles",
+    "second_moment",
+    "spectra",
+]

@@ -30,6 +30,7 @@ from ostools.errors import InputError, unknown_name
 from ostools.theory import positions as encodings
 
 Residual = Float[Tensor, "batch pos d_model"]
+Projected = Float[Tensor, "batch head pos d_head"]
 Pattern = Float[Tensor, "batch head query key"]
 
 NORMS = ("rms", "none")
@@ -232,16 +233,21 @@ class Decoder:
 
     def attention(self, block: Block, x: Residual, store: torch.dtype | None = None) -> tuple[Residual, Pattern]:
         """sum_h sum_j alpha_ij^h W_O^h W_V^h x_j, and the pattern alpha; `store` rounds keys and values."""
-        project = "batch pos d_model, head d_model d_head -> batch head pos d_head"
-        q, k, v = (einsum(x, W, project) for W in (block.W_Q, block.W_K, block.W_V))
-        if self.positions == "rope":
-            q, k = encodings.rotated(q, self.rope_base), encodings.rotated(k, self.rope_base)
+        q, k, v = self.projected(block, x)
         k, v = _rounded(k, store), _rounded(v, store)
         pattern = self.pattern(q, k)
         heads = einsum(pattern, v, "batch head query key, batch head key d_head -> batch head query d_head")
         return einsum(heads, block.W_O, "batch head pos d_head, head d_head d_model -> batch pos d_model"), pattern
 
-    def pattern(self, q: Float[Tensor, "batch head pos d_head"], k: Float[Tensor, "batch head pos d_head"]) -> Pattern:
+    def projected(self, block: Block, x: Residual) -> tuple[Projected, Projected, Projected]:
+        """Queries, keys and values; queries and keys turned, where positions are rotary."""
+        project = "batch pos d_model, head d_model d_head -> batch head pos d_head"
+        q, k, v = (einsum(x, W, project) for W in (block.W_Q, block.W_K, block.W_V))
+        if self.positions == "rope":
+            q, k = encodings.rotated(q, self.rope_base), encodings.rotated(k, self.rope_base)
+        return q, k, v
+
+    def pattern(self, q: Projected, k: Projected) -> Pattern:
         """alpha_ij = softmax_j(q_i k_j / sqrt(d_head) + what ALiBi adds), over the keys that i sees."""
         scores = einsum(q, k, "batch head query d_head, batch head key d_head -> batch head query key")
         scores = scores * q.shape[-1] ** -0.5
