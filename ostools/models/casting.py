@@ -32,6 +32,11 @@ def cast_copy(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
     result: TransformerBridge = copy.deepcopy(model, memo)
+    for block in result.blocks:
+        # TransformerLens' own hooks are closures over the block that they were made for: a copied one would write into the
+        # original, and raise once that is gone.
+        block._teardown_capture_hooks()
+        block._maybe_wire_capture_hooks()
     for module in result.modules():
         exact = getattr(module, "scalar_embed_scale", None)
         if isinstance(exact, float):  # Gemma's sqrt(d_model): rounded once, not through the old dtype

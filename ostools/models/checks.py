@@ -17,6 +17,7 @@ from torch import nn
 
 from ostools.errors import InputError
 from ostools.models.families import FAMILIES, Family
+from ostools.models.quantised import check_quantisation
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -54,10 +55,7 @@ def check_config(directory: Path) -> Family:
             )
     if (directory / "adapter_config.json").exists():
         raise InputError(f"expected a whole model, found an adapter in {directory}: merge it into its base model first")
-    if config.get("quantization_config") is not None:
-        raise InputError(
-            f"expected full-precision weights, found a quantised checkpoint in {directory}: use the original"
-        )
+    check_quantisation(config, directory)
     kind = config.get("model_type")
     text = config.get("text_config")
     for settings in (config, text if isinstance(text, dict) else {}):
@@ -82,8 +80,8 @@ def check_config(directory: Path) -> Family:
     return family
 
 
-def check_weight_files(directory: Path) -> None:
-    """Every safetensors file that the model needs is there and whole. Reads headers, not weights."""
+def check_weight_files(directory: Path) -> list[Path]:
+    """Every safetensors file that the model needs, there and whole. Reads headers, not weights."""
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.exists():
         shards = [single]
@@ -99,6 +97,7 @@ def check_weight_files(directory: Path) -> None:
         raise InputError(f"expected model.safetensors in {directory}, found {found}: {remedy}")
     for shard in shards:
         _check_safetensors(shard)
+    return shards
 
 
 def _check_safetensors(file: Path) -> None:

@@ -28,11 +28,13 @@ _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on."""
+    """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on, and how
+    the checkpoint was quantised (None: in full precision)."""
 
     name: str
     revision: str | None = None
     trained_lengths: dict[str, int] | None = None
+    quantisation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class ModelDescription:
     device: str
     attention_implementation: str
     trained_lengths: dict[str, int] | None
+    quantisation: str | None = None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -107,6 +110,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
         device="+".join(devices),
         attention_implementation=str(getattr(model.original_model.config, "_attn_implementation", "eager")),
         trained_lengths=known.trained_lengths,
+        quantisation=known.quantisation,
     )
 
 

@@ -30,9 +30,11 @@ from ostools.models.checks import (
     check_tokenizer_files,
     check_weight_files,
     one_line,
+    read_json,
 )
 from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.families import Family
+from ostools.models.quantised import check_quantisation, dequantised
 from ostools.models.sources import locate
 from ostools.theory.distances import dtype_named
 
@@ -47,7 +49,8 @@ def load_model(
     """Load a model as a raw `TransformerBridge`: eval mode, no parameter requires grad, attention computed eagerly.
 
     `name` is nothing or "embedded" (the model that the package carries), a directory with a Hugging Face model,
-    or a hub id (Gemma 1, 2, 3, Llama, GPT-2; of a multimodal Gemma 3 the text part). `dtype` is float32, float64,
+    or a hub id (Gemma 1, 2, 3, Llama, GPT-2; of a multimodal Gemma 3 the text part). A checkpoint in torchao's int8
+    weight-only format is loaded as the weights that it stands for, dequantised in float32. `dtype` is float32, float64,
     bfloat16 or float16; `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub
     branch, tag or commit. Its tokenizer is `model.tokenizer`; turn text into ids with `encode`.
 
@@ -59,18 +62,19 @@ def load_model(
     source = locate(name, revision)
     family = check_config(source.directory)
     check_tokenizer_files(source.directory)
-    check_weight_files(source.directory)
+    shards = check_weight_files(source.directory)
     trained_lengths = read_trained_lengths(source.directory)
     with _quiet():
-        config = _read_config(source.directory, family)
+        config, quantisation = _read_config(source.directory, family)
         tokenizer = _read_tokenizer(source.directory)
         check_tokenizer(tokenizer, config.vocab_size, source.directory)
-        module = _read_weights(source.directory, family, config, torch_dtype)
+        weights = None if quantisation is None else dequantised(shards)
+        module = _read_weights(source.directory, family, config, torch_dtype, weights)
         module.to(torch_device)  # pyright: ignore[reportArgumentType]
         bridge = _bridge(module, family, source.name)
     bridge.tokenizer = tokenizer
     bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
-    remember(bridge, Metadata(source.name, source.revision, trained_lengths))
+    remember(bridge, Metadata(source.name, source.revision, trained_lengths, quantisation))
     return bridge
 
 
@@ -110,8 +114,8 @@ def _quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _read_config(directory: Path, family: Family) -> PreTrainedConfig:
-    """The configuration of the text model, ready for its causal language model class."""
+def _read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, str | None]:
+    """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation."""
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # whatever a hand-edited config.json makes the library raise
@@ -122,7 +126,10 @@ def _read_config(directory: Path, family: Family) -> PreTrainedConfig:
         text = config.get_text_config()
         text.tie_word_embeddings = config.tie_word_embeddings
         config = text
-    return config
+    quantisation = check_quantisation(read_json(directory / "config.json"), directory)
+    if quantisation is not None:
+        delattr(config, "quantization_config")  # the weights are dequantised before the model sees them
+    return config, quantisation
 
 
 def _read_tokenizer(directory: Path) -> Any:
@@ -132,11 +139,18 @@ def _read_tokenizer(directory: Path) -> Any:
         raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None
 
 
-def _read_weights(directory: Path, family: Family, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """The Hugging Face model in `dtype`, every weight from the checkpoint and finite."""
+def _read_weights(
+    directory: Path,
+    family: Family,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    weights: dict[str, torch.Tensor] | None,
+) -> PreTrainedModel:
+    """The Hugging Face model in `dtype`, every weight from the checkpoint (from `weights`, where given) and finite."""
     try:
         module, info = getattr(transformers, family.module).from_pretrained(
-            directory,
+            directory if weights is None else None,
+            state_dict=weights,
             config=config,
             dtype=dtype,
             attn_implementation="eager",

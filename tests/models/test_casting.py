@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,19 @@ def test_a_copy_shares_nothing_with_its_model_but_the_tokenizer(family: Family) 
     assert torch.equal(copied(IDS), logits)
     assert copied.tokenizer is model.tokenizer
     assert copied.cfg is not model.cfg
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_a_copy_outlives_its_model_and_writes_nothing_into_it(family: Family) -> None:
+    model = tiny_model(family)
+    logits, attention = model(IDS), model.blocks[0].attn
+    copied = cast_copy(model, torch.float32)
+    attention._captured_pre_ln_residual = None
+    assert torch.equal(copied(IDS), logits)
+    assert attention._captured_pre_ln_residual is None
+    del model, attention
+    gc.collect()
+    assert torch.equal(copied(IDS), logits)
 
 
 def test_views_stay_views_in_the_copy() -> None:
@@ -115,8 +129,6 @@ def test_a_hooked_model_is_refused() -> None:
 
 
 def test_copies_are_freed() -> None:
-    import gc
-
     model = tiny_model("gemma")
     copied = cast_copy(model, torch.bfloat16)
     describe(copied)
