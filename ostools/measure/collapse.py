@@ -55,9 +55,12 @@ class Collapse(Result):
     reference: pd.DataFrame
 
     def plot(self) -> alt.TopLevelMixin:
-        from ostools.reporting.charts import collapse_chart
+        """The curves dtype by dtype; with parts stored in few bits, or more than four dtypes, the precisions side by side."""
+        from ostools.reporting.charts import collapse_chart, precision_chart
 
-        return collapse_chart(self)
+        names = set(self.frame["dtype"])
+        many = len(names) > 4 or any(Precision.named(name).part is not None for name in names)
+        return precision_chart(self) if many else collapse_chart(self)
 
     def collapse_lengths(self) -> pd.DataFrame:
         """The collapse length of each (task, pair, seed, dtype, site): measured, not extrapolated.

@@ -54,11 +54,15 @@ COLOURS: dict[str, str] = {
     "second-moment-diagonal": "#8f7d00",
     "second-moment-full": "#4a7fa8",
     "rollout": "#7d7d7d",
-    # dtypes
+    # dtypes, and formats that numbers are only stored in
     "float64": "#7d7d7d",
     "float32": "#0072b2",
     "bfloat16": "#d1491f",
     "float16": "#178a5b",
+    "float8_e4m3fn": "#9a48d0",
+    "float8_e5m2": "#d0386b",
+    "int8": "#b07400",
+    "int4": "#7d8a1f",
 }
 _SPARE = ("#7a6a9a", "#6d8a3f", "#a85a5a", "#4f86a0")
 

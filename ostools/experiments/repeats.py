@@ -1,0 +1,147 @@
+"""Theorem 4.2 on a trained model beyond ones: letters, words, any text, with the sink's token and without it.
+
+The theorem speaks of every sequence that goes on repeating its last token. Does a trained model collapse on all of them, by
+which law, and does it need the BOS, the token that attention sinks into?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools import tasks
+from ostools.errors import InputError
+from ostools.experiments.decay import fits
+from ostools.measure.collapse import Collapse, collapse
+from ostools.measure.prompts import Progress
+from ostools.results import Provenance, Result
+from ostools.tasks import CollapseTask
+
+if TYPE_CHECKING:
+    import altair as alt
+
+PRESENT, ABSENT = "present", "absent"
+TASKS = ("figure-5a", "letters", "words", "text")
+SITE = "y"
+
+
+@dataclass(frozen=True, eq=False)
+class Repeats(Result):
+    """The float64 distance ||y - y*||_2 by prompt, sink and length.
+
+    `frame`: task, sink (the BOS is present or absent), length, distance. `summary`, a row for each prompt and sink:
+    first_token (what stands first and can serve as a sink), first_token_share (of the last token's attention on the longest
+    prompt, the mean over heads and layers), the fit of the decay (verdict, law, rate with its 95% interval low to high;
+    `theory.fits`), and for every dtype the collapse length at y, of the logits, and of the top token (NA: not reached), in
+    words in `status`.
+    """
+
+    summary: pd.DataFrame
+
+    def plot(self) -> alt.TopLevelMixin:
+        from ostools.reporting.repeats_chart import repeats_chart
+
+        return repeats_chart(self)
+
+
+def repeats(
+    model: TransformerBridge,
+    prompts: Sequence[CollapseTask | str] = TASKS,
+    *,
+    lengths: Iterable[int] = range(1, 257),
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    fitted_from: int = 8,
+    progress: Progress | None = None,
+) -> Repeats:
+    """Collapse on every prompt, with the tokenizer's BOS and without it, and the law by which each curve falls.
+
+    Args:
+        prompts: tasks that end in a repeated token (`tasks.RepeatTask`, `tasks.figure_5a()`, ...), or their names.
+        fitted_from: shorter lengths are left out of the fit: few copies are not yet many.
+
+    A tokenizer without BOS gives the rows without it alone. Raises `InputError` for whatever `collapse` refuses, and for a task
+    with pairs that no theorem speaks of. Cost: `collapse` once or twice a prompt. Source: arXiv 2406.04267, Theorem 4.2.
+    """
+    chosen = [tasks.get(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    if not chosen:
+        raise InputError("repeats: expected at least one prompt, found none")
+    wanted = list(lengths)
+    sinks = [True, False] if _adds_bos(model) else [False]
+    curves: list[Any] = []
+    rows: list[dict[str, Any]] = []
+    runs = [(task, bos) for task in chosen for bos in sinks]
+    for done, (task, bos) in enumerate(runs):
+        if progress is not None:
+            progress(done, len(runs))
+        found = collapse(model, task, lengths=wanted, dtypes=dtypes, bos=bos or not _adds_bos(model))
+        _require_theorem(found, task)
+        key = {"task": task.name, "sink": PRESENT if bos else ABSENT}
+        curves.append(_curve(found).assign(**key))
+        rows.append(key | _first_token(model, found) | _lengths(found))
+    frame: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance"]]
+    laws = fits(frame, ["distance"], fitted_from, ["task", "sink"]).drop(columns="quantity")
+    if progress is not None:
+        progress(len(runs), len(runs))
+    provenance = Provenance.collect(
+        model,
+        None,
+        measurement="repeats",
+        prompts=[task.name for task in chosen],
+        lengths=wanted,
+        dtypes=list(dtypes),
+        fitted_from=fitted_from,
+    )
+    return Repeats(frame, provenance, pd.DataFrame(rows).merge(laws, on=["task", "sink"], validate="one_to_one"))
+
+
+def _adds_bos(model: TransformerBridge) -> bool:
+    tokenizer: Any = model.tokenizer
+    bos = getattr(tokenizer, "bos_token_id", None)
+    return bos is not None and list(tokenizer("a").input_ids[:1]) == [bos]
+
+
+def _require_theorem(found: Collapse, task: CollapseTask) -> None:
+    if "theorem" not in set(found.frame["pair"]):
+        raise InputError(f"repeats: {task.name} makes no theorem pairs: give a prompt that ends in what is repeated")
+
+
+def _curve(found: Collapse) -> Any:
+    """The float64 distance of the theorem pairs at y with the weights as given, over seeds by its mean."""
+    table: Any = found.reference
+    table = table[(table["pair"] == "theorem") & (table["site"] == SITE) & (table["weights"] == "given")]
+    return table.groupby("length", as_index=False)["distance"].mean()
+
+
+def _first_token(model: TransformerBridge, found: Collapse) -> dict[str, Any]:
+    """What stands first in the longest prompt, and its share of the last token's attention there."""
+    ids = found.provenance.token_ids
+    if not ids:
+        raise InputError("repeats: the collapse has no prompt to look at")
+
+    def of_last_on_first(pattern: torch.Tensor, layer: int | None) -> torch.Tensor:
+        return pattern[0, :, -1, 0].clone()
+
+    device = next(model.parameters()).device
+    with torch.no_grad(), hooks.capture(model, "pattern", reduce=of_last_on_first) as record:
+        model(torch.tensor([ids], device=device), use_cache=False)
+    tokenizer: Any = model.tokenizer
+    share = torch.stack([value.double().cpu() for value in record["pattern"].values()]).mean()
+    return {"first_token": str(tokenizer.convert_ids_to_tokens(ids[0])), "first_token_share": float(share)}
+
+
+def _lengths(found: Collapse) -> dict[str, Any]:
+    """Collapse lengths by dtype at y, of the logits and of the top token; the statuses in words."""
+    table: Any = found.collapse_lengths()
+    table = table[(table["pair"] == "theorem") & table["site"].isin([SITE, "logits", "top-token"])]
+    columns: dict[str, Any] = {}
+    for (dtype, site), rows in table.groupby(["dtype", "site"], sort=False):
+        reached = rows["collapse_length"]
+        columns[f"{dtype}_{str(site).replace('-', '_')}"] = pd.NA if reached.isna().any() else int(reached.max())
+    said = table[table["site"] == SITE].groupby("dtype", sort=False)["status"].agg("; ".join)
+    return columns | {"status": ", ".join(f"{dtype} {status}" for dtype, status in said.items())}
