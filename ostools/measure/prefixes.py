@@ -1,88 +1,36 @@
 """The last-token representations of many prompts out of one forward pass.
 
 A causal model's representation of a prefix does not depend on what follows, so prompts that share prefixes are packed
-into one tree: each node is a token at its own position, and sees its ancestors only (a tree attention mask). Prompts that
-are each other's prefixes make a chain, and need no mask at all. A model whose rotation of keys depends on the length of the
-prompt, or that is not one of the known families, goes through a loop over lengths instead (`route`).
+into one tree (`trees`): each node is a token at its own position, and sees its ancestors only. The longest prompt, the trunk,
+needs no mask; the branches follow in groups, with the trunk's keys and values before them and a tree attention mask. A model
+whose rotation of keys depends on the length of the prompt, or that is not one of the known families, goes through a loop
+over lengths instead (`route`).
 
-Cost: one pass over the tree's nodes, or two where branches outnumber the trunk: O(N) tokens where a loop over N lengths reads
-O(N^2). Memory: the scores of the nodes among themselves, heads x nodes^2.
+Cost: every node goes through the model once: O(N) tokens where a loop over N lengths reads O(N^2). Memory: the scores of the
+trunk, heads x trunk^2, and its keys and values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
+from transformers import DynamicCache
 
 import hooks
 from ostools.measure.precision import true_arithmetic
+from ostools.measure.trees import Group, PrefixTree, prefix_tree
 
 _SITES = ("residual_post", "final_norm", "z")
 _FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 _LOOP_TOKENS = 4096  # tokens in one batch of the loop
-
-
-@dataclass(frozen=True)
-class PrefixTree:
-    """Prompts packed into a tree: node k is token `ids[k]`, its predecessor `parents[k]` (-1: none), its position in the
-    prompt `positions[k]`; prompt i ends at node `ends[i]`. Every parent stands before its children."""
-
-    ids: tuple[int, ...]
-    parents: tuple[int, ...]
-    positions: tuple[int, ...]
-    ends: tuple[int, ...]
-
-    @property
-    def trunk(self) -> int:
-        """How many nodes the trunk has: the length of the longest prompt."""
-        return max(self.positions) + 1
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether every prompt is a prefix of the longest."""
-        return self.trunk == len(self.ids)
-
-    def ancestors(self) -> Bool[Tensor, "query key"]:
-        """The tree attention mask: which nodes each node sees, itself among them."""
-        seen = np.eye(len(self.ids), dtype=bool)
-        for node, parent in enumerate(self.parents):
-            if parent >= 0:
-                seen[node] |= seen[parent]
-        return torch.from_numpy(seen)
-
-
-def prefix_tree(prompts: Sequence[Sequence[int]]) -> PrefixTree:
-    """The tree of the prompts. The longest is its trunk, nodes 0, 1, 2, ...; the others share what they can."""
-    trunk = max(prompts, key=len)
-    ids, parents = list(trunk), list(range(-1, len(trunk) - 1))
-    children = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, ids, strict=True))}
-    ends = []
-    trunk_ids = np.asarray(trunk)
-    for prompt in prompts:
-        differs = np.flatnonzero(np.asarray(prompt) != trunk_ids[: len(prompt)])
-        shared = int(differs[0]) if len(differs) else len(prompt)
-        node = shared - 1
-        for token in prompt[shared:]:
-            child = children.get((node, token))
-            if child is None:
-                child = children[node, token] = len(ids)
-                ids.append(token)
-                parents.append(node)
-            node = child
-        ends.append(node)
-    positions: list[int] = []
-    for parent in parents:
-        positions.append(0 if parent < 0 else positions[parent] + 1)
-    return PrefixTree(tuple(ids), tuple(parents), tuple(positions), tuple(ends))
 
 
 @dataclass(frozen=True)
@@ -94,18 +42,8 @@ class Pack:
 
 
 def packs(prompts: Sequence[Sequence[int]]) -> tuple[Pack, ...]:
-    """All prompts in one tree; in two, the shorter and the longer ones, where branches outnumber the trunk.
-
-    Attention costs nodes^2, and branches see nothing of each other: two trees are then the cheaper ones.
-    """
-    everything = tuple(range(len(prompts)))
-    tree = prefix_tree(prompts)
-    if len(tree.ids) <= 2 * tree.trunk or len(prompts) < 2:
-        return (Pack(everything, tree),)
-    by_length = sorted(everything, key=lambda index: len(prompts[index]))
-    half = len(by_length) // 2
-    halves = (tuple(by_length[:half]), tuple(by_length[half:]))
-    return tuple(Pack(chosen, prefix_tree([prompts[index] for index in chosen])) for chosen in halves)
+    """All prompts in one tree."""
+    return (Pack(tuple(range(len(prompts))), prefix_tree(prompts)),)
 
 
 @dataclass(frozen=True)
@@ -176,7 +114,7 @@ def last_rows(
     if way.name == "loop":
         return _loop(model, prompts)
     return _in_order(
-        [_one_pass(model, pack.tree) for pack in packed], [index for pack in packed for index in pack.chosen]
+        [_packed(model, pack.tree) for pack in packed], [index for pack in packed for index in pack.chosen]
     )
 
 
@@ -193,29 +131,60 @@ def separate_rows(model: TransformerBridge, prompt: Sequence[int]) -> tuple[Last
     return _rows(record), logits[0, -1]
 
 
-def _one_pass(model: TransformerBridge, tree: PrefixTree) -> LastRows:
-    batch = _batch(model, [tree.ids])
-    options: dict[str, Any] = {}
-    with ExitStack() as stack:
-        if not tree.is_chain:
-            seen = tree.ancestors().to(batch.device)
-            positions = torch.tensor([tree.positions], device=batch.device)
-            # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions in the prompt (and
-            # reads a step back in the position ids as the start of another document).
-            dtype = next(model.parameters()).dtype
-            hidden = torch.zeros(1, 1, *seen.shape, dtype=dtype, device=batch.device)
-            options = {
-                "position_ids": positions,
-                "attention_mask": hidden.masked_fill_(~seen, torch.finfo(dtype).min),
-            }
-            window, layers = sliding_window(model)
-            if layers:
-                near = positions[0][:, None] - positions[0][None, :] < window
-                stack.enter_context(hooks.mask_scores(model, seen & near, layers=layers))
-        stack.enter_context(true_arithmetic(model))
-        record = stack.enter_context(_recording(model, torch.tensor(tree.ends)))
-        with torch.no_grad():
-            model(batch, use_cache=False, logits_to_keep=1, **options)
+def _packed(model: TransformerBridge, tree: PrefixTree) -> LastRows:
+    """The trunk in a pass that keeps its keys and values, then the branches, a group at a time, with those in sight."""
+    on_trunk = [prompt for prompt, end in enumerate(tree.ends) if end < tree.trunk]
+    ends = [tree.ends[prompt] for prompt in on_trunk]
+    trunk = tree.ids[: tree.trunk]
+    if tree.is_chain:
+        return _in_order([_one_pass(model, trunk, ends)], on_trunk)
+    # Without a configuration no layer of the cache forgets what is beyond its window: a branch may leave before that.
+    cache = DynamicCache()
+    parts, order = [_one_pass(model, trunk, ends, past_key_values=cache)], list(on_trunk)
+    prompts_at: dict[int, list[int]] = {}
+    for prompt, end in enumerate(tree.ends):
+        prompts_at.setdefault(end, []).append(prompt)
+    for group in tree.groups():
+        here = [(row, prompt) for row, node in enumerate(group.nodes) for prompt in prompts_at.get(node, ())]
+        parts.append(_branches(model, tree, group, cache, [row for row, _ in here]))
+        order += [prompt for _, prompt in here]
+    return _in_order(parts, order)
+
+
+def _branches(
+    model: TransformerBridge, tree: PrefixTree, group: Group, cache: DynamicCache, rows: list[int]
+) -> LastRows:
+    """One group of branches, on the keys and values of the trunk before them."""
+    device = next(model.parameters()).device
+    seen, places = tree.seen(group).to(device), tree.key_positions(group).to(device)
+    positions = places[group.reach :]
+    kept: list[Any] = cache.layers
+    before = [(layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :]) for layer in kept]
+    # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions in the prompt (and
+    # reads a step back in the position ids as the start of another document).
+    dtype = next(model.parameters()).dtype
+    hidden = torch.zeros(1, 1, *seen.shape, dtype=dtype, device=device)
+    hidden = hidden.masked_fill_(~seen, torch.finfo(dtype).min)
+    window, layers = sliding_window(model)
+    narrowed = nullcontext()
+    if layers:
+        narrowed = hooks.mask_scores(model, seen & (positions[:, None] - places[None, :] < window), layers=layers)
+    with narrowed:
+        return _one_pass(
+            model,
+            [tree.ids[node] for node in group.nodes],
+            rows,
+            position_ids=positions[None],
+            attention_mask=hidden,
+            past_key_values=DynamicCache(before),
+        )
+
+
+def _one_pass(model: TransformerBridge, ids: Sequence[int], rows: Sequence[int], **options: Any) -> LastRows:
+    """One forward pass, read at the given positions. Without `past_key_values` nothing is cached."""
+    cached = "past_key_values" in options
+    with torch.no_grad(), true_arithmetic(model), _recording(model, torch.tensor(rows, dtype=torch.int64)) as record:
+        model(_batch(model, [ids]), use_cache=cached, logits_to_keep=1, **options)
     return _rows(record)
 
 

@@ -1,0 +1,107 @@
+"""Prompts that share prefixes, packed into one tree: what each token sees, and which tokens go through a pass together.
+
+The longest prompt is the trunk; the others leave it at some node and go on by themselves, seeing nothing of each other. So
+the branches are gone through in groups, each against the trunk's first nodes only: nodes x trunk scores, not nodes^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+_GROUP = 192  # nodes of one group of branches: few enough that they do not see much of each other in vain
+
+
+@dataclass(frozen=True)
+class Group:
+    """Branches that go through one pass: their `nodes`, which see some of the trunk's first `reach` nodes."""
+
+    nodes: tuple[int, ...]
+    reach: int
+
+
+@dataclass(frozen=True)
+class PrefixTree:
+    """Prompts packed into a tree: node k is token `ids[k]`, its predecessor `parents[k]` (-1: none), its position in the
+    prompt `positions[k]`; prompt i ends at node `ends[i]`. Every parent stands before its children, the trunk before all."""
+
+    ids: tuple[int, ...]
+    parents: tuple[int, ...]
+    positions: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @property
+    def trunk(self) -> int:
+        """How many nodes the trunk has: the length of the longest prompt."""
+        return max(self.positions) + 1
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every prompt is a prefix of the longest."""
+        return self.trunk == len(self.ids)
+
+    def groups(self, size: int = _GROUP) -> Iterator[Group]:
+        """The nodes off the trunk in groups of about `size`, whole branches, those that leave the trunk early first."""
+        branches: dict[int, list[int]] = {}  # by the node at which they begin
+        begins = list(range(len(self.ids)))
+        for node in range(self.trunk, len(self.ids)):
+            if self.parents[node] >= self.trunk:
+                begins[node] = begins[self.parents[node]]
+            branches.setdefault(begins[node], []).append(node)
+        nodes: list[int] = []
+        reach = 0
+        for begin in sorted(branches, key=lambda node: self.positions[node]):
+            if nodes and len(nodes) + len(branches[begin]) > size:
+                yield Group(tuple(nodes), reach)
+                nodes = []
+            nodes += branches[begin]
+            reach = self.positions[begin]
+        if nodes:
+            yield Group(tuple(nodes), reach)
+
+    def seen(self, group: Group) -> Bool[Tensor, "query key"]:
+        """The tree attention mask of a group: which of the trunk's first `reach` nodes, then of its own, each node sees."""
+        row = {node: index for index, node in enumerate(group.nodes)}
+        seen = np.zeros((len(group.nodes), group.reach + len(group.nodes)), dtype=bool)
+        for node, index in row.items():
+            parent = self.parents[node]
+            if parent in row:
+                seen[index] = seen[row[parent]]
+            else:
+                seen[index, : parent + 1] = True
+            seen[index, group.reach + index] = True
+        return torch.from_numpy(seen)
+
+    def key_positions(self, group: Group) -> Int[Tensor, " key"]:
+        """The position in the prompt of every key of `seen`."""
+        return torch.tensor([*range(group.reach), *(self.positions[node] for node in group.nodes)])
+
+
+def prefix_tree(prompts: Sequence[Sequence[int]]) -> PrefixTree:
+    """The tree of the prompts. The longest is its trunk, nodes 0, 1, 2, ...; the others share what they can."""
+    trunk = max(prompts, key=len)
+    ids, parents = list(trunk), list(range(-1, len(trunk) - 1))
+    children = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, ids, strict=True))}
+    ends = []
+    trunk_ids = np.asarray(trunk)
+    for prompt in prompts:
+        differs = np.flatnonzero(np.asarray(prompt) != trunk_ids[: len(prompt)])
+        shared = int(differs[0]) if len(differs) else len(prompt)
+        node = shared - 1
+        for token in prompt[shared:]:
+            child = children.get((node, token))
+            if child is None:
+                child = children[node, token] = len(ids)
+                ids.append(token)
+                parents.append(node)
+            node = child
+        ends.append(node)
+    positions: list[int] = []
+    for parent in parents:
+        positions.append(0 if parent < 0 else positions[parent] + 1)
+    return PrefixTree(tuple(ids), tuple(parents), tuple(positions), tuple(ends))

@@ -1,0 +1,99 @@
+"""Prompts packed into a tree, and the passes that read all of them at once."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.measure.prefixes import Route, last_rows, packs, prefix_tree, route
+from ostools.measure.trees import Group, PrefixTree
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+
+
+def path(tree: PrefixTree, node: int) -> list[int]:
+    """The nodes from the root to this one, by the parents."""
+    found = [node]
+    while tree.parents[found[0]] >= 0:
+        found.insert(0, tree.parents[found[0]])
+    return found
+
+
+def random_prompts(seed: int, n: int = 40, longest: int = 30) -> list[tuple[int, ...]]:
+    """Few tokens, so that prefixes are shared; branches of branches, and prompts that share nothing."""
+    stream = random.Random(seed)
+    trunk = [stream.randint(6, 8) for _ in range(longest)]
+    prompts = set()
+    for _ in range(n):
+        kept = stream.randint(0, longest - 1)
+        prompts.add((*trunk[:kept], *(stream.randint(6, 9) for _ in range(stream.randint(1, 8)))))
+    return sorted(prompts)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_tree_of_prompts(seed: int, size: int) -> None:
+    """Every prompt is a path of the tree, and every node sees its own path and nothing else."""
+    prompts = random_prompts(seed)
+    tree = prefix_tree(prompts)
+    for prompt, end in zip(prompts, tree.ends, strict=True):
+        nodes = path(tree, end)
+        assert tuple(tree.ids[node] for node in nodes) == prompt
+        assert [tree.positions[node] for node in nodes] == list(range(len(prompt)))
+    assert [tree.parents[node] for node in range(tree.trunk)] == list(range(-1, tree.trunk - 1))
+    groups = list(tree.groups(size))
+    assert sorted(node for group in groups for node in group.nodes) == list(range(tree.trunk, len(tree.ids)))
+    for group in groups:
+        keys = [*range(group.reach), *group.nodes]
+        assert tree.key_positions(group).tolist() == [tree.positions[key] for key in keys]
+        for node, seen in zip(group.nodes, tree.seen(group), strict=True):
+            assert [key for key, visible in zip(keys, seen.tolist(), strict=True) if visible] == path(tree, node)
+
+
+def test_groups_hold_whole_branches_of_about_the_size() -> None:
+    tree = prefix_tree([(7, *range(20, 20 + n), *branch) for n in range(10) for branch in ((1, 1), (2,), (3,))])
+    groups = list(tree.groups(8))
+    assert all(len(group.nodes) <= 8 for group in groups)
+    assert [group.reach for group in groups] == sorted(group.reach for group in groups)
+    assert len(list(tree.groups(1000))) == 1
+    one_branch = prefix_tree([(1, 2, 3, 4, 5), (1, 9, 9)])
+    assert list(one_branch.groups(1)) == [Group((5, 6), 1)]
+
+
+def test_prefixes_of_each_other_make_a_chain() -> None:
+    tree = prefix_tree([(7, 1, 1), (7,), (7, 1)])
+    assert tree.is_chain
+    assert not list(tree.groups())
+    assert not prefix_tree([(7, 1, 1), (7, 2)]).is_chain
+
+
+@pytest.mark.parametrize("size", [5, 1000])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_random_trees_are_the_loop(family: Family, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Branches of any length, from the first token on, and prompts of unequal beginnings; windows of 5 tokens."""
+    monkeypatch.setattr(PrefixTree.groups, "__defaults__", (size,))
+    model = tiny_model(family, seed=2, scale=2.0, dtype=torch.float64)
+    prompts = random_prompts(1)
+    everything = packs(prompts)
+    packed = last_rows(model, prompts, everything, route(model, [pack.tree for pack in everything]))
+    looped = last_rows(model, prompts, everything, Route("loop", "test"))
+    for site in ("residual", "y", "z"):
+        torch.testing.assert_close(getattr(packed, site), getattr(looped, site), rtol=1e-9, atol=1e-9)
+
+
+def test_no_row_depends_on_what_else_is_packed() -> None:
+    """The same prompt in another company, to rounding."""
+    model: TransformerBridge = tiny_model("gemma2", seed=2, dtype=torch.float64)
+    prompts = random_prompts(4)
+    longest = max(range(len(prompts)), key=lambda index: len(prompts[index]))
+    found = []
+    for chosen in (list(range(len(prompts))), [*range(0, len(prompts), 2), longest]):
+        some = [prompts[index] for index in dict.fromkeys(chosen)]
+        rows = last_rows(model, some, packs(some), Route("packed pass", "test"))
+        found.append(dict(zip(some, rows.y, strict=True)))
+    for prompt, row in found[1].items():
+        torch.testing.assert_close(row, found[0][prompt], rtol=1e-11, atol=1e-11)
+    assert any(bool((a != b).any()) for a, b in itertools.pairwise(found[0].values()))
