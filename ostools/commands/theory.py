@@ -93,7 +93,9 @@ def _show_theory(result: TheoryChecks) -> None:
             given = "" if row.hypotheses == STATED else f"{row.hypotheses}: "
             within = f" ± {row.tolerance:.0e}" if row.tolerance else ""
             required = f"{row.relation} {row.required:.6g}{within}"
-            rows.append(("", f"  {given}{row.computed}", float(row.figure), required, "pass" if row.passed else "FAIL"))
+            rows.append(
+                ("", f"  {given}{row.computed}", f"{row.figure:.6g}", required, "pass" if row.passed else "FAIL")
+            )
     columns = ["lemma", "what was computed", "figure", "required", "result"]
     output.stdout().print(output.table("The paper's lemmas on numbers", columns, rows, left=2))
     failed = int((~frame["passed"]).sum())

@@ -41,7 +41,7 @@ PANELS = {
     ),
     "B.7": Panel("products stay row-stochastic, triangular", "matrices multiplied", "largest error", log_x=False),
     "5.2/B.8": Panel("powers of (Λ + I) / 2 move all to token 1", "L", "mass elsewhere, last token", log_x=False),
-    "6.1/B.9": Panel("one ratio, one representation per type", "layers", "spread within a type, relative"),
+    "6.1/B.9": Panel("one ratio, one representation per type", "layers", "spread within a type, relative", log_x=False),
     "6.2/B.10": Panel(
         "representations that can be told apart", "counted tokens n", "met so far", log_x=False, log_y=False
     ),

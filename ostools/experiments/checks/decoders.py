@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ Tokens = Int[Tensor, " pos"]
 
 _SIZES: dict[str, Any] = {"d_model": 32, "n_heads": 2, "d_mlp": 64, "vocabulary": 8}
 _BOS, _ZERO, _ONE, _OTHER = 0, 1, 2, 3
-_DEPTHS = (1, 2, 4, 8)
+_LAYERS = 8
 _SHARP = 4.0
 """How much larger queries and keys are in the decoders that attend sharply: scores grow by its square."""
 
@@ -38,57 +38,55 @@ SAME_RATIO = (("10", "1100"), ("10", "0011"), ("10", "10" * 20), ("110", "011101
 """Sequences of zeros, ones and a third token x, that hold the same ratio of them."""
 
 
-def same_ratio(seed: int, pairs: Sequence[tuple[str, str]] = SAME_RATIO) -> Checked:
-    """Proposition 6.1 / B.9: sequences with the same ratio of types have one representation per type."""
-    stated = {
-        depth: max(
-            _spread(
-                sharpened(Decoder.random(seed, n_layers=depth, positions="none", causal=False, **_SIZES), factor), pair
-            )
-            for pair in pairs
-            for factor in (1.0, _SHARP)
-        )
-        for depth in _DEPTHS
-    }
-    broken = {name: [_broken(seed, depth, **change) for depth in _DEPTHS] for name, change in _BROKEN.items()}
-    unequal = sum(not counting.same_ratio(_ids(one), _ids(other)) for one, other in pairs)
-    checks = [
-        Check("pairs of sequences that do not hold the same ratio of types", float(unequal), "=", 0.0),
-        Check(
-            f"spread within a type, {len(pairs)} pairs, {_DEPTHS[0]} to {_DEPTHS[-1]} layers, ordinary and sharp attention",
-            max(stated.values()),
-            "<=",
-            1e-10,
-        ),
-        *(
-            Check('spread within a type, "10" and "1100": least over depths', min(found), ">=", 1e-6, hypotheses=name)
-            for name, found in broken.items()
-        ),
-    ]
-    parts = [points(name, _DEPTHS, values) for name, values in ({STATED: list(stated.values())} | broken).items()]
-    return Checked(checks, curves(*parts))
-
-
+AVERAGING: dict[str, Any] = {"positions": "none", "causal": False}
+"""Proposition 6.1's hypotheses on the decoder."""
 _BROKEN: dict[str, dict[str, Any]] = {
     "with the causal mask": {"causal": True},
     **{f"with {name} positions": {"positions": name} for name in ENCODINGS if name != "none"},
     "with a BOS token": {"pair": ("B10", "B1100")},
     "with another ratio": {"pair": ("10", "110")},
 }
-"""Each of the hypotheses put out, one at a time."""
+"""Each hypothesis taken away, one at a time."""
 
 
-def _broken(seed: int, depth: int, pair: tuple[str, str] = ("10", "1100"), **change: Any) -> float:
-    options = _SIZES | {"positions": "none", "causal": False} | change
-    return _spread(Decoder.random(seed, n_layers=depth, **options), pair)
+def same_ratio(
+    seed: int, pairs: Sequence[tuple[str, str]] = SAME_RATIO, options: Mapping[str, Any] = AVERAGING
+) -> Checked:
+    """Proposition 6.1 / B.9: sequences with the same ratio of types have one representation per type, in every layer."""
+    decoder = Decoder.random(seed, n_layers=_LAYERS, **_SIZES, **options)
+    decoders = (decoder, sharpened(decoder, _SHARP))
+    stated = [max(layer) for layer in zip(*(_spreads(d, pair) for d in decoders for pair in pairs), strict=True)]
+    broken = {name: _broken(seed, **change) for name, change in _BROKEN.items()}
+    unequal = sum(not counting.same_ratio(_ids(one), _ids(other)) for one, other in pairs)
+    checks = [
+        Check("pairs of sequences that do not hold the same ratio of types", float(unequal), "=", 0.0),
+        Check(
+            f"spread within a type, {len(pairs)} pairs, after 1 to {_LAYERS} layers, ordinary and sharp attention",
+            max(stated),
+            *("<=", 1e-10),
+        ),
+        *(
+            Check('spread within a type, "10" and "1100": least over layers', min(found), ">=", 1e-6, hypotheses=name)
+            for name, found in broken.items()
+        ),
+    ]
+    depths = range(1, _LAYERS + 1)
+    parts = [points(name, depths, values) for name, values in ({STATED: stated} | broken).items()]
+    return Checked(checks, curves(*parts))
 
 
-def _spread(decoder: Decoder, pair: tuple[str, str]) -> float:
-    """The greatest spread within a type after any block, and in y."""
+def _broken(seed: int, pair: tuple[str, str] = ("10", "1100"), **change: Any) -> list[float]:
+    return _spreads(Decoder.random(seed, n_layers=_LAYERS, **(_SIZES | AVERAGING | change)), pair)
+
+
+def _spreads(decoder: Decoder, pair: tuple[str, str]) -> list[float]:
+    """The spread within a type after 1, 2, ... blocks, through the final norm as in a decoder of so many."""
     tokens = [_ids(text) for text in pair]
-    passes = [decoder.forward(ids[None]) for ids in tokens]
-    stages = zip(*([*found.residuals, found.y] for found in passes), strict=True)
-    return max(counting.type_spread([stage[0] for stage in both], tokens) for both in stages)
+    passes = [decoder.forward(ids[None]).residuals[1:] for ids in tokens]
+    return [
+        counting.type_spread([decoder.normed(v, decoder.gain3)[0] for v in both], tokens)
+        for both in zip(*passes, strict=True)
+    ]
 
 
 Answer = Callable[[Decoder, Float[Tensor, "pos d_model"], int], Tensor]

@@ -17,17 +17,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Tokens = Int[Tensor, " pos"]
-Vectors = Float[Tensor, "pos d_model"]
 
 
-def same_ratio(one: Tokens, other: Tokens) -> bool:
+def same_ratio(one: Tokens, other: Int[Tensor, " other"]) -> bool:
     """Whether every type is the same part of both sequences: Proposition 6.1's hypothesis about them."""
     size = int(max(one.max(), other.max())) + 1
     counts = [torch.bincount(tokens, minlength=size) for tokens in (one, other)]
     return bool((counts[0] * len(other) == counts[1] * len(one)).all())
 
 
-def type_spread(representations: Sequence[Vectors], tokens: Sequence[Tokens]) -> float:
+def type_spread(representations: Sequence[Float[Tensor, "_ d_model"]], tokens: Sequence[Int[Tensor, _]]) -> float:
     """max ||v_i - v_j|| / ||v_j|| over all tokens i of all sequences, v_j the first token met of the same type.
 
     0 (to rounding) is what Proposition 6.1 says of sequences with the same ratio.

@@ -19,18 +19,19 @@ from ostools.errors import InputError
 
 Scores = Float[Tensor, "*batch pos"]
 Scalars = Float[Tensor, "*batch"]
+Others = Float[Tensor, "*batch other"]
 
 ALTERNATING = 2.0 * (math.e - 1.0) / (math.e + 1.0)
 """Lemma B.4's delta at every even n: 0.924..."""
 
 
-def inserted(others: Scores, token: Scalars, last: Scalars) -> tuple[Scores, Float[Tensor, "*batch longer"]]:
+def inserted(others: Others, token: Scalars, last: Scalars) -> tuple[Scores, Float[Tensor, "*batch pos_and_copy"]]:
     """x = (a_1, ..., a_{n-1}, b) and x* = (a_1, ..., a_{n-1}, c, b), with `others` a, `token` c, `last` b (Lemma B.1)."""
     c, b = token[..., None], last[..., None]
     return torch.cat([others, b], dim=-1), torch.cat([others, c, b], dim=-1)
 
 
-def log_decrease(others: Scores, token: Scalars, last: Scalars) -> Scalars:
+def log_decrease(others: Others, token: Scalars, last: Scalars) -> Scalars:
     """log softmax(x)_n - log softmax(x*)_{n+1} = log(1 + e^c / Z), Z = sum_k e^{x_k}: more than 0 for any c (Lemma B.1).
 
     In exact arithmetic. Where e^c / Z is less than half of the dtype's epsilon, the two weights round to one number.

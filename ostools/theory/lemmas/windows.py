@@ -8,7 +8,7 @@ weights: one copy fewer and the token before the copies is still seen.
 
 from __future__ import annotations
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ostools.errors import InputError
@@ -22,12 +22,6 @@ def exact_from(layers: int, window: int) -> int:
     if layers < 0 or window < 1:
         raise InputError(f"exact collapse: expected layers >= 0 and window >= 1, found {layers} and {window}")
     return layers * (window - 1) + 1
-
-
-def copies_of_last(tokens: Int[Tensor, " pos"]) -> int:
-    """How often the last token stands at the end of the sequence."""
-    others = (tokens != tokens[-1]).nonzero()
-    return len(tokens) - (int(others[-1]) + 1 if len(others) else 0)
 
 
 def steps(residual: Float[Tensor, "pos d_model"], copies: int) -> Float[Tensor, " copy"]:

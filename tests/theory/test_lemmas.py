@@ -1,0 +1,229 @@
+"""The lemmas' functions against closed forms, brute force and each other; what they refuse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ostools.errors import InputError
+from ostools.theory import spectra
+from ostools.theory.distances import total_variation
+from ostools.theory.lemmas import counting, softmax, stochastic, windows
+
+FEW = settings(max_examples=25)
+SCORES = st.lists(st.floats(-30, 30), min_size=1, max_size=12)
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# --- B.1
+
+
+@FEW
+@given(st.lists(st.floats(-30, 30), max_size=8), st.floats(-30, 30), st.floats(-30, 30))
+def test_the_decrease_has_its_closed_form_and_its_bound(others: list[float], c: float, b: float) -> None:
+    x, x_star = softmax.inserted(tensor(*others), tensor(c)[0], tensor(b)[0])
+    assert x.tolist() == [*others, b]
+    assert x_star.tolist() == [*others, c, b]
+    weight, weight_star = float(x.softmax(0)[-1]), float(x_star.softmax(0)[-1])
+    z = math.fsum(math.exp(score) for score in (*others, b))
+    found = float(softmax.log_decrease(tensor(*others), tensor(c)[0], tensor(b)[0]))
+    assert found == pytest.approx(math.log1p(math.exp(c) / z), rel=1e-9)
+    assert found > 0
+    assert weight_star == pytest.approx(weight * math.exp(-found), rel=1e-12)
+    scores = [*others, b, c]
+    bound = softmax.decrease_bound(max(scores) - min(scores), len(others) + 1)
+    assert weight - weight_star <= bound * (1 + 1e-12) + 1e-15
+
+
+def test_the_bound_is_tight_for_two_high_scores_among_many_low_ones() -> None:
+    n = 10**6
+    x, x_star = softmax.inserted(torch.zeros(n - 1, dtype=torch.float64), tensor(1.0)[0], tensor(1.0)[0])
+    gap = float(x.softmax(0)[-1] - x_star.softmax(0)[-1])
+    assert gap / softmax.decrease_bound(1.0, n) == pytest.approx(1.0, abs=1e-4)
+
+
+# --- 4.1 / B.2
+
+
+@FEW
+@given(SCORES, st.data())
+def test_every_prefix_in_one_pass_is_a_softmax_each(scores: list[float], data: st.DataObject) -> None:
+    noise = data.draw(
+        st.lists(st.sampled_from([0.0, 0.0, -3.0, 0.1, 20.0]), min_size=len(scores), max_size=len(scores))
+    )
+    x, e = tensor(*scores), tensor(*noise)
+    lengths = range(1, len(scores) + 1)
+    found = softmax.prefix_total_variation(x, x + e, lengths).tolist()
+    for n, delta in zip(lengths, found, strict=True):
+        y, y_star = x[:n].softmax(0), (x + e)[:n].softmax(0)
+        assert delta == pytest.approx(float(total_variation(y, y_star)), abs=1e-13)
+        assert delta <= float(softmax.total_variation_bound(x[:n], (x + e)[:n])) * (1 + 1e-9) + 1e-13
+
+
+def test_prefixes_may_skip_lengths_and_overflow_nothing() -> None:
+    x = 700.0 * torch.rand(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x_star = x.clone()
+    x_star[:20] += 0.1
+    found = softmax.prefix_total_variation(x, x_star, [7, 150, 300]).tolist()
+    each = [float(total_variation(x[:n].softmax(0), x_star[:n].softmax(0))) for n in (7, 150, 300)]
+    # log Z is near 700 here, and known to 1e-13.
+    assert found == pytest.approx(each, abs=1e-12)
+    assert softmax.prefix_total_variation(x, x, [1, 300]).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [1, 4]])
+def test_prefixes_that_are_not_there_are_refused(lengths: list[int]) -> None:
+    with pytest.raises(InputError, match="expected lengths from 1 to 3"):
+        softmax.prefix_total_variation(tensor(1, 2, 3), tensor(1, 2, 3), lengths)
+
+
+@FEW
+@given(st.integers(1, 40), st.floats(0.01, 2.0), st.floats(0.0, 3.0), st.integers(0, 1000))
+def test_noise_on_the_first_places_stays_below_its_rate(places: int, noise: float, spread: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = spread * torch.rand(80, generator=generator, dtype=torch.float64)
+    x[: places // 2] = spread
+    x_star = x.clone()
+    x_star[:places] += noise * torch.rand(places, generator=generator, dtype=torch.float64)
+    lengths = [1, 2, 20, 80]
+    found = softmax.prefix_total_variation(x, x_star, lengths).tolist()
+    bounds = [softmax.first_places_bound(places, noise, spread, n) for n in lengths]
+    assert all(delta <= bound * (1 + 1e-12) + 1e-15 for delta, bound in zip(found, bounds, strict=True))
+
+
+# --- B.4
+
+
+@FEW
+@given(st.integers(1, 3000))
+def test_alternating_sequences_stay_apart(half: int) -> None:
+    x, other = softmax.alternating(2 * half)
+    assert x[:2].tolist() == [0.0, 1.0]
+    assert torch.equal(x + other, torch.ones(2 * half, dtype=torch.float64))
+    assert float(total_variation(x.softmax(0), other.softmax(0))) == pytest.approx(0.924234314520, abs=1e-11)
+    assert pytest.approx(0.924234314520, abs=1e-11) == softmax.ALTERNATING
+
+
+@pytest.mark.parametrize("n", [-2, 0, 1, 7, 4095])
+def test_odd_lengths_are_refused_in_one_line(n: int) -> None:
+    with pytest.raises(InputError, match=f"Lemma B.4: expected an even length of at least 2, found {n}") as refused:
+        softmax.alternating(n)
+    assert "\n" not in str(refused.value)
+
+
+# --- B.6, B.7, 5.2
+
+
+@FEW
+@given(st.integers(0, 1000), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=9))
+def test_a_chosen_diagonal_is_kept_and_the_matrix_is_what_the_lemmas_are_about(seed: int, rest: list[float]) -> None:
+    matrix = stochastic.with_diagonal(tensor(1.0, *rest), seed)
+    assert spectra.eigenvalues(matrix).tolist() == [1.0, *rest]
+    assert spectra.defect(matrix) < 1e-14
+
+
+def test_causal_softmax_of_hand_made_scores() -> None:
+    found = stochastic.causal_softmax(tensor(5.0, 9.0, 0.0, math.log(3.0)).reshape(2, 2))
+    assert found.flatten().tolist() == pytest.approx([1.0, 0.0, 0.25, 0.75])
+
+
+@FEW
+@given(st.integers(0, 1000), st.integers(1, 8), st.data())
+def test_the_fixed_space_grows_with_every_token_that_attends_to_itself_alone(
+    seed: int, n: int, data: st.DataObject
+) -> None:
+    alone = data.draw(st.sets(st.integers(1, n - 1))) if n > 1 else set()
+    diagonal = torch.full((n,), 0.5, dtype=torch.float64)
+    diagonal[[0, *alone]] = 1.0
+    assert stochastic.fixed_dimension(stochastic.with_diagonal(diagonal, seed)) == 1 + len(alone)
+
+
+DIAGONALS = st.lists(st.sampled_from([0.0, 0.3, 0.6, 0.6, 0.95]), min_size=1, max_size=7)
+
+
+@FEW
+@given(st.integers(0, 1000), DIAGONALS, st.integers(1, 400))
+def test_what_is_left_stays_below_its_bound_ties_or_not(seed: int, rest: list[float], power: int) -> None:
+    matrix = stochastic.with_diagonal(tensor(1.0, *rest), seed)
+    left = float(spectra.remainders(spectra.lazy(matrix), power)[-1])
+    assert left <= stochastic.remainder_bound(matrix, power) * (1 + 1e-9)
+    assert stochastic.first_token_distance(matrix, power) >= left * (1 - 1e-9)
+    assert stochastic.lazy_rate(matrix) == pytest.approx((1 + max(rest)) / 2)
+
+
+def test_two_tokens_meet_the_bound_exactly() -> None:
+    matrix = stochastic.with_diagonal(tensor(1.0, 0.5), 0)
+    assert stochastic.remainder_bound(matrix, 10) == pytest.approx(0.75**10)
+    assert float(spectra.remainders(spectra.lazy(matrix), 10)[-1]) == pytest.approx(0.75**10)
+
+
+@FEW
+@given(st.integers(0, 1000), st.integers(1, 40))
+def test_theorem_51_with_the_propositions_constants_is_the_lazy_power(seed: int, blocks: int) -> None:
+    matrix = stochastic.with_diagonal(tensor(1.0, 0.2, 0.7, 0.9), seed)
+    power = torch.linalg.matrix_power(spectra.lazy(matrix), blocks)[-1]
+    assert stochastic.theorem_51_row(matrix, blocks).tolist() == pytest.approx(power.tolist(), abs=1e-13)
+
+
+# --- 6.1, 6.2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ([1, 0], [1, 1, 0, 0], True),
+        ([1], [1, 1], True),
+        ([2, 1, 0], [0, 1, 2, 2, 0, 1], True),
+        ([1, 0], [1, 1, 0], False),
+        ([1, 0], [1, 0, 2], False),
+        ([0], [1], False),
+    ],
+)
+def test_ratios_are_of_all_tokens(one: list[int], other: list[int], same: bool) -> None:
+    assert counting.same_ratio(torch.tensor(one), torch.tensor(other)) is same
+
+
+def test_the_spread_is_within_types_and_across_sequences() -> None:
+    rows = [tensor(3, 4, 30, 40).reshape(2, 2), tensor(3, 4, 30, 42).reshape(2, 2)]
+    tokens = [torch.tensor([7, 5]), torch.tensor([7, 5])]
+    assert counting.type_spread(rows, tokens) == pytest.approx(2 / 50)
+    assert counting.type_spread(rows[:1], tokens[:1]) == 0.0
+
+
+def test_what_is_told_apart() -> None:
+    rows = tensor(1, 1, 2, 1, 1).reshape(5, 1)
+    assert counting.identical_next(rows).tolist() == [True, False, False, True]
+    assert counting.distinct(rows) == 2
+    assert counting.runs(rows).tolist() == [1, 1, 2, 3, 3]
+    assert counting.second_answers(rows, 10 * rows) == 0
+    assert counting.second_answers(rows, tensor(1, 2, 3, 1, 1).reshape(5, 1)) == 1
+    assert counting.identical_next(tensor(0.0, -0.0).reshape(2, 1)).tolist() == [True]
+
+
+# --- windows
+
+
+@pytest.mark.parametrize(
+    ("layers", "window", "copies"), [(0, 9, 1), (1, 1, 1), (5, 1, 1), (1, 3, 3), (4, 3, 9), (2, 6, 11)]
+)
+def test_where_exact_collapse_begins(layers: int, window: int, copies: int) -> None:
+    assert windows.exact_from(layers, window) == copies
+
+
+@pytest.mark.parametrize(("layers", "window"), [(-1, 3), (2, 0)])
+def test_windows_that_cannot_be_are_refused(layers: int, window: int) -> None:
+    with pytest.raises(InputError, match="expected layers >= 0 and window >= 1"):
+        windows.exact_from(layers, window)
+
+
+def test_steps_between_copies_are_relative() -> None:
+    rows = tensor(9, 9, 3, 4, 3, 5, 3, 5).reshape(4, 2)
+    assert windows.steps(rows, 3).tolist() == pytest.approx([1 / 5, 0.0])
