@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 from ostools.errors import InputError as InputError
 
 if TYPE_CHECKING:
+    from ostools import experiments as experiments
     from ostools import tasks as tasks
     from ostools import theory as theory
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
+    from ostools.measure import counting as counting
     from ostools.measure import flow as flow
     from ostools.measure import looseness as looseness
     from ostools.measure import path_sum as path_sum
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 _HOME = {
     "collapse": "ostools.measure",
     "compare": "ostools.measure",
+    "counting": "ostools.measure",
     "flow": "ostools.measure",
     "looseness": "ostools.measure",
     "path_sum": "ostools.measure",
@@ -55,7 +58,9 @@ __all__ = [
     "InputError",
     "collapse",
     "compare",
+    "counting",
     "encode",
+    "experiments",
     "flow",
     "load_model",
     "looseness",

@@ -4,6 +4,8 @@ from ostools.measure.collapse import Collapse as Collapse
 from ostools.measure.collapse import collapse as collapse
 from ostools.measure.compare import Comparison as Comparison
 from ostools.measure.compare import compare as compare
+from ostools.measure.counting import Counting as Counting
+from ostools.measure.counting import counting as counting
 from ostools.measure.flow import Flow as Flow
 from ostools.measure.flow import flow as flow
 from ostools.measure.looseness import Looseness as Looseness
@@ -21,6 +23,7 @@ from ostools.measure.spectra import spectra as spectra
 __all__ = [
     "Collapse",
     "Comparison",
+    "Counting",
     "Flow",
     "Looseness",
     "PathSum",
@@ -29,6 +32,7 @@ __all__ = [
     "Spectra",
     "collapse",
     "compare",
+    "counting",
     "flow",
     "jacobian",
     "looseness",

@@ -1,0 +1,87 @@
+"""A counting task's prompts with the answer line begun, so that the next token is the first of the answer itself.
+
+Corollary 6.2 speaks of the first token that is generated. Behind the bare prompt that token begins "The final answer to ...",
+the same for every count, and says nothing about counting; behind the begun line it is the count's. No torch is needed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import ClassVar
+
+from ostools.errors import InputError, unknown_name
+from ostools.tasks.appendix_c import AppendixTask
+from ostools.tasks.pairs import CollapseTask, Encoder, ItemsAs, Pair
+
+COUNTING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5", "count-word")
+"""The tasks whose answer is a count."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One prompt with its answer line begun: its `ids`, the right answer `key`, and that answer's token ids `answer`."""
+
+    ids: tuple[int, ...]
+    key: str
+    answer: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OpenedPairs(CollapseTask):
+    """The begun prompts of `form` with n and n + 1 items. Raises `InputError` for a task whose answer is no count."""
+
+    form: AppendixTask
+    items: ClassVar[ItemsAs] = "text"
+
+    def __post_init__(self) -> None:
+        if self.form.name not in COUNTING:
+            raise unknown_name("counting task", self.form.name, COUNTING)
+
+    @property
+    def name(self) -> str:
+        return self.form.name
+
+    @property
+    def random(self) -> bool:
+        return self.form.uniform or self.form.name in ("count-ones-bernoulli", "count-word")
+
+    @property
+    def trained_as(self) -> str:
+        return self.form.name
+
+    @property
+    def example(self) -> str:
+        return self._begun(6, 0)
+
+    def prompts(self, encoder: Encoder, counts: Sequence[int], seed: int = 0) -> dict[int, Opened]:
+        """The begun prompt of every number of items.
+
+        The line is begun up to the first token that depends on the answer: what the model would have written so far, had it
+        been right, however the tokenizer cuts the blank before a number. Raises `InputError` where a tokenizer cuts the line
+        otherwise before the right answer than before other digits: there is no common beginning then.
+        """
+        keys = {n: self.form.answer(n, seed) for n in counts}
+        texts = [self._begun(n, seed) + end for n in counts for end in ("1", "2", keys[n])]
+        encoded = iter(encoder.ids(texts))
+        found = {}
+        for n in counts:
+            one, two, right = next(encoded), next(encoded), next(encoded)
+            begun = tuple(
+                token for token, other in takewhile(lambda both: both[0] == both[1], zip(one, two, strict=False))
+            )
+            if right[: len(begun)] != begun or len(right) == len(begun):
+                raise InputError(
+                    f"{self.name} at length {n}: expected the answer {keys[n]!r} to begin with a token of its own, found that "
+                    "this tokenizer cuts the line before it otherwise than before other digits"
+                )
+            found[n] = Opened(begun, keys[n], right[len(begun) :])
+        return found
+
+    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
+        found = self.prompts(encoder, sorted({*lengths, *(n + 1 for n in lengths)}), seed)
+        yield from (Pair("task", n, found[n].ids, found[n + 1].ids) for n in lengths)
+
+    def _begun(self, length: int, seed: int) -> str:
+        return self.form.prompt(length, seed) + "\n" + self.form.answer_line("")
