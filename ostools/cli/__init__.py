@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ostools.cli.collapse import collapse
+from ostools.cli.collapse import collapse, repeats
 from ostools.cli.counting import counting
 from ostools.cli.general import models, report
 from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
@@ -62,6 +62,7 @@ for _command in (
     flow,
     spectra,
     collapse,
+    repeats,
     counting,
     theory,
     figure,
