@@ -3,9 +3,11 @@
 `paths`: Theorem 5.1 as a product of matrices. `second_moment`: the path sum that predicts. `operators`: norms, traces and inner
 products of heads and MLPs. `distances`: Theorem 4.2's distances and the units of a dtype. `profiles`: shares, and the test
 for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that read as their statements.
-`decoder`: one decoder in pure torch, its `positions`. `fits`: by which law a distance falls.
+`decoder`: one decoder in pure torch, its `positions`. `fits`: by which law a distance falls. `bootstrap`: the interval of a
+mean over seeds.
 """
 
+from ostools.theory import bootstrap as bootstrap
 from ostools.theory import decoder as decoder
 from ostools.theory import distances as distances
 from ostools.theory import fits as fits
@@ -18,6 +20,7 @@ from ostools.theory import second_moment as second_moment
 from ostools.theory import spectra as spectra
 
 __all__ = [
+    "bootstrap",
     "decoder",
     "distances",
     "fits",

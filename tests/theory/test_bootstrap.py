@@ -1,0 +1,105 @@
+"""The bootstrap interval of a mean: how often it holds the mean, against scipy, and where there is none."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from ostools.errors import InputError
+from ostools.theory.bootstrap import bootstrap_mean
+
+TRIALS = 3000
+
+
+def coverage(samples: torch.Tensor, mean: float, level: float = 0.95) -> float:
+    """In what share of the columns the interval holds the true mean."""
+    low, high = bootstrap_mean(samples, level=level, resamples=1000)
+    return float(((low <= mean) & (mean <= high)).double().mean())
+
+
+@pytest.mark.parametrize(("n", "level"), [(15, 0.95), (50, 0.95), (50, 0.8), (200, 0.95)])
+def test_coverage_of_a_normals_mean(n: int, level: float) -> None:
+    """Within binomial error of what theory says of n samples, and so near the level for many."""
+    generator = torch.Generator().manual_seed(n)
+    samples = 3 + 2 * torch.randn(n, TRIALS, generator=generator, dtype=torch.float64)
+    z = float(scipy.stats.norm.ppf((1 + level) / 2))
+    expected = 1 - 2 * float(scipy.stats.t.sf(z * math.sqrt((n - 1) / n), n - 1))
+    error = math.sqrt(expected * (1 - expected) / TRIALS)
+    # 0.01: a thousand shared resamples are themselves a sample of the quantiles.
+    assert abs(coverage(samples, 3.0, level) - expected) < 3 * error + 0.01
+
+
+def test_coverage_of_other_distributions() -> None:
+    generator = torch.Generator().manual_seed(1)
+    uniform = torch.rand(100, TRIALS, generator=generator, dtype=torch.float64)
+    assert coverage(uniform, 0.5) == pytest.approx(0.945, abs=0.02)
+    skewed = torch.empty(100, TRIALS, dtype=torch.float64).exponential_(generator=generator)
+    assert 0.91 < coverage(skewed, 1.0) < 0.96
+
+
+def test_five_samples_cover_less_and_the_docstring_says_how_much() -> None:
+    generator = torch.Generator().manual_seed(2)
+    samples = torch.randn(5, TRIALS, generator=generator, dtype=torch.float64)
+    assert 0.80 < coverage(samples, 0.0) < 0.87
+
+
+def test_against_scipy() -> None:
+    samples = np.random.default_rng(0).gamma(2.0, size=12)
+    ours = bootstrap_mean(torch.from_numpy(samples), resamples=20000)
+    theirs = scipy.stats.bootstrap(
+        (samples,), np.mean, method="percentile", n_resamples=20000, rng=np.random.default_rng(1)
+    ).confidence_interval
+    width = theirs.high - theirs.low
+    assert abs(float(ours.low) - theirs.low) < 0.03 * width
+    assert abs(float(ours.high) - theirs.high) < 0.03 * width
+
+
+def test_three_samples_are_all_27_resamples() -> None:
+    samples = torch.tensor([0.0, 1.0, 5.0], dtype=torch.float64)
+    means = torch.tensor([sum(x) / 3 for x in itertools.product(samples.tolist(), repeat=3)], dtype=torch.float64)
+    low, high = bootstrap_mean(samples, level=0.8, resamples=50000)
+    # Quantiles inside a step of the distribution, where there is nothing to interpolate.
+    assert float(low) == pytest.approx(float(means.quantile(0.1)), abs=1e-12)
+    assert float(high) == pytest.approx(float(means.quantile(0.9)), abs=1e-12)
+
+
+def test_laws() -> None:
+    generator = torch.Generator().manual_seed(3)
+    samples = torch.randn(7, 4, 2, generator=generator, dtype=torch.float64)
+    low, high = bootstrap_mean(samples)
+    assert low.shape == high.shape == (4, 2)
+    mean = samples.mean(0)
+    assert bool((samples.amin(0) <= low).all() and (low <= mean).all() and (mean <= high).all())
+    assert bool((high <= samples.amax(0)).all())
+    shifted = bootstrap_mean(3 * samples + 10)
+    torch.testing.assert_close(shifted.low, 3 * low + 10)
+    narrower = bootstrap_mean(samples, level=0.5)
+    assert bool((low < narrower.low).all() and (narrower.high < high).all())
+    again, other = bootstrap_mean(samples), bootstrap_mean(samples, seed=1)
+    assert bool((again.low == low).all())
+    assert not bool((other.low == low).all())
+    one_column = bootstrap_mean(samples[:, 0, 0])
+    torch.testing.assert_close(one_column.low, low[0, 0])
+
+
+def test_samples_all_the_same_have_an_interval_of_no_width() -> None:
+    low, high = bootstrap_mean(torch.full((5, 2), 0.1, dtype=torch.float64))
+    assert bool((low == 0.1).all() and (high == 0.1).all())
+
+
+@pytest.mark.parametrize(
+    ("samples", "level", "words"),
+    [
+        ([1.0, 2.0], 0.95, "at least 3 samples, found 2"),
+        ([1.0, 2.0, float("nan")], 0.95, "expected finite samples"),
+        ([1.0, 2.0, 3.0], 95.0, "level between 0 and 1, found 95.0"),
+    ],
+)
+def test_refusals(samples: list[float], level: float, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        bootstrap_mean(torch.tensor(samples), level=level)
