@@ -16,6 +16,7 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), Figure 8 and appendix C.3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -101,14 +102,18 @@ def _layer(reading: str, n: int, d: int, seed: int) -> Layer:
     places = sinusoidal(n + 1, d)
     here, next_place = places[:-1], places[1:]
     if reading == "vectors":
-        # A token's three vectors together: a longer sequence then begins with the same tokens.
-        q, k, v = torch.randn(n, 3, d, generator=generator, dtype=torch.float64).unbind(1)
-        q, k, v = (x / d**0.5 for x in (q, k, v))
+        q, k, v = (x / d**0.5 for x in _gaussian(n, 3 * d, generator).chunk(3, dim=-1))
         return Layer(q + here, k + here, v, q + next_place, k + next_place, v)
     W_Q, W_K, W_V = torch.randn(3, d, d, generator=generator, dtype=torch.float64) / d**0.5
-    tokens = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    tokens = _gaussian(n, d, generator)
     x, copy = tokens + here, tokens + next_place
     return Layer(x @ W_Q, x @ W_K, x @ W_V, copy @ W_Q, copy @ W_K, copy @ W_V)
+
+
+def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "pos width"]:
+    """Standard normals, a row a token. A longer table begins with a shorter one's rows: torch draws in whole chunks of 16."""
+    rows = math.ceil(n / 16) * 16
+    return torch.randn(rows, width, generator=generator, dtype=torch.float64)[:n]
 
 
 def _pairs(layer: Layer, lengths: Sequence[int]) -> dict[str, list[float]]:

@@ -1,0 +1,196 @@
+"""Figures 8 and 9 against a loop that builds every sequence anew, and what their commands print and refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import ostools as ost
+from ostools.errors import InputError
+from ostools.experiments import decay, figure8
+from ostools.experiments.decay import spread_lengths
+from ostools.theory.positions import sinusoidal
+from tests.reporting.test_charts import rows_of, svg_of
+from tests.test_cli import assert_refused
+from tests.test_cli import run as run
+
+LENGTHS = [1, 2, 7, 30]
+
+
+@pytest.mark.parametrize("reading", figure8.READINGS)
+def test_figure_8_is_a_layer_run_twice(reading: str) -> None:
+    """Dense causal attention over n tokens, and over n + 1 with the last copied, from the same draws."""
+    found = ost.experiments.figure_8(LENGTHS, [3], readings=[reading], d=8).frame.set_index("length")
+    generator = torch.Generator().manual_seed(3)
+    p = sinusoidal(31, 8)
+    shape = (32, 3, 8) if reading == "vectors" else (3, 8, 8)
+    drawn = torch.randn(*shape, generator=generator, dtype=torch.float64) / 8**0.5
+    tokens = torch.randn(32, 8, generator=generator, dtype=torch.float64)
+
+    def last(places: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        here = p[: len(places)]
+        if reading == "vectors":
+            q, k, v = drawn[places].unbind(1)
+            q, k = q + here, k + here
+        else:
+            q, k, v = ((tokens[places] + here) @ W for W in drawn)
+        alpha = (q[-1] @ k.T / 8**0.5).softmax(-1)
+        return alpha, alpha @ v
+
+    for n in LENGTHS:
+        alpha, z = last(list(range(n)))
+        alpha_star, z_star = last([*range(n), n - 1])
+        row: Any = found.loc[n]
+        assert row["l1"] == pytest.approx(float((z - z_star).abs().sum()), rel=1e-9)
+        assert row["linf"] == pytest.approx(float((z - z_star).abs().amax()), rel=1e-9)
+        assert row["relative"] == pytest.approx(float((z - z_star).norm() / z.norm()), rel=1e-9)
+        shift = float((alpha - alpha_star[:-1]).abs().sum() + alpha_star[-1])
+        assert row["total_variation"] == pytest.approx(shift, rel=1e-9)
+
+
+def test_figure_9_is_two_softmaxes_a_length() -> None:
+    found = ost.experiments.figure_9([1, 5, 6, 50], [4], noisy=5, noise=0.3).frame.set_index("length")
+    generator = torch.Generator().manual_seed(4)
+    added = 0.3 * torch.rand(5, generator=generator, dtype=torch.float64)
+    x = torch.rand(50, generator=generator, dtype=torch.float64)
+    for n in (1, 5, 6, 50):
+        x_star = x[:n].clone()
+        x_star[:5] += added[:n]
+        delta = float((x[:n].softmax(0) - x_star.softmax(0)).abs().sum())
+        row: Any = found.loc[n]
+        assert row["delta"] == pytest.approx(delta, abs=1e-14)
+        assert row["delta"] <= row["bound"]
+
+
+@pytest.mark.parametrize("figure", [ost.experiments.figure_8, ost.experiments.figure_9])
+def test_a_longer_figure_8_begins_alike_at_any_width() -> None:
+    for reading in figure8.READINGS:
+        short, long = (ost.experiments.figure_8([1, n], [0], readings=[reading], d=6).frame for n in (3, 40))
+        assert short["l1"][0] == pytest.approx(long["l1"][0], rel=1e-12)
+
+
+def test_longer_ranges_and_other_seeds_leave_a_row_as_it_was(figure: Any) -> None:
+    short = figure([4, 9], [1]).frame
+    long = figure([4, 9, 300], [0, 1]).frame
+    same = long[(long["seed"] == 1) & (long["length"] < 300)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(short, same, rtol=1e-9)
+
+
+def test_the_laws_by_which_they_fall() -> None:
+    nine = ost.experiments.figure_9(spread_lengths(2000, 50_000, 16), range(3))
+    (fit,) = nine.fits.to_dict("records")
+    assert fit["verdict"] == "power"
+    assert fit["low"] < fit["rate"] < fit["high"]
+    assert fit["rate"] == pytest.approx(1.0, abs=0.05)
+    eight = ost.experiments.figure_8(spread_lengths(16, 1024, 25), range(3), readings=["vectors"])
+    fits = eight.fits.set_index("quantity")
+    # The distance falls as random values average out; the weights themselves do not come closer than a level.
+    assert fits.loc["l1", "rate"] == pytest.approx(0.55, abs=0.1)
+    least = eight.frame[eight.frame["length"] == 1024]["total_variation"].min()
+    assert least > 0.1
+
+
+def test_a_constant_and_a_short_curve_are_not_fitted() -> None:
+    frame = pd.DataFrame({"length": [*range(1, 31), *range(1, 31)], "seed": [0] * 30 + [1] * 30, "d": [0.5, 0.6] * 30})
+    assert decay.fits(frame, ["d"], 1)["verdict"].tolist() == ["no decay"]
+    (short,) = decay.fits(frame, ["d"], 28).to_dict("records")
+    assert short["verdict"] == "too few"
+    assert np.isnan(short["rate"])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ost.experiments.figure_8([0, 3]), "figure 8: expected lengths of at least 1, found 0"),
+        (lambda: ost.experiments.figure_9([]), "figure 9: expected lengths of at least 1, found none"),
+        (lambda: ost.experiments.figure_9([3], [-1]), "seeds of at least 0, found -1"),
+        (lambda: ost.experiments.figure_8([3], []), "seeds of at least 0, found none"),
+        (lambda: ost.experiments.figure_8([3], d=7), "even d of at least 2"),
+        (lambda: ost.experiments.figure_8([3], readings=["vector"]), "did you mean 'vectors'"),
+        (lambda: ost.experiments.figure_9([3], noisy=0), "noisy >= 1"),
+        (lambda: ost.experiments.figure_9([3], noise=float("nan")), "found 200 and nan"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+# --- charts
+
+
+def test_the_charts_hold_the_numbers_and_the_laws() -> None:
+    nine = ost.experiments.figure_9(spread_lengths(1, 40_000, 20), range(2))
+    rows = rows_of(nine.plot().to_dict())
+    means = nine.frame.groupby("length")["delta"].mean()
+    drawn = {row["length"]: row["value"] for row in rows if row["kind"] == "measured"}
+    assert drawn == pytest.approx(means.to_dict(), rel=1e-5)
+    svg = svg_of(nine.plot())
+    assert "n^-k, k = " in svg
+    assert "exact zeros" not in svg
+    eight = ost.experiments.figure_8([1, 2, 3], [0])
+    assert "too few to fit" in svg_of(eight.plot())
+    theory = ost.experiments.theory(lemmas=["B.1", "B.4"], lengths=[2, 4])
+    values = [row["value"] for row in rows_of(theory.plot().to_dict())]
+    assert values == pytest.approx(theory.curves["value"].tolist(), rel=1e-5)
+
+
+# --- the commands
+
+
+def test_theory_prints_every_lemma_with_its_figure(run: Any) -> None:
+    code, out, err = run("theory", "--lemma", "B.4", "--lemma", "B.2", "--lengths", "2,4")
+    assert (code, err) == (0, "")
+    assert out.index("4.1/B.2") < out.index("B.4 ")
+    assert "0.924234" in out
+    assert "without bounded scores" in out
+    assert "FAIL" not in out
+
+
+def test_a_failed_lemma_is_exit_code_1(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ostools.theory.lemmas.softmax.ALTERNATING", 0.9)
+    code, out, err = run("theory", "--lemma", "B.4", "--lengths", "2")
+    assert (code, err) == (1, "")
+    assert "FAIL" in out
+    assert "1 of 2 checks FAILED" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["theory", "--lemma", "B.44"], ["unknown lemma 'B.44'", "'B.4'"]),
+        (["theory", "--lemma", "B.4", "--lengths", "2,7"], ["B.4 is about even lengths, found 7"]),
+        (["theory", "--lemma", "windows", "--lengths", "2"], ["lengths belong to"]),
+        (["theory", "--lengths", "0"], ["expected lengths from 1"]),
+        (["theory", "--seed", "-1"], ["--seed"]),
+        (["theory", "--out", "x.doc"], ["expected a name ending in"]),
+        (["figure"], ["Missing argument"]),
+        (["figure", "7"], ["unknown figure 7: known are 5, 8, 9"]),
+        (["figure", "nine"], ["nine"]),
+        (["figure", "9", "--model", "embedded"], ["figure 9 has no model, and so no --model"]),
+        (["figure", "8", "--dtype", "bfloat16"], ["figure 8 has no model, and so no --dtype"]),
+        (["figure", "8", "--device", "cpu"], ["no --device"]),
+        (["figure", "8", "--lengths", "9:3"], ["runs backwards"]),
+        (["figure", "9", "--out", "no/x.png"], ["does not exist"]),
+        (["figure", "5", "--dtype", "bfloat17"], ["did you mean 'bfloat16'"]),
+    ],
+)
+def test_bad_input_is_one_line_and_no_file(run: Any, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    assert_refused(run(*arguments), *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_figures_print_their_curve_and_its_law(run: Any, tmp_path: Path) -> None:
+    code, out, err = run("figure", "8", "--lengths", "1:40", "--seed", "0", "--seed", "2")
+    assert (code, err) == (0, "")
+    assert "16 of 40 lengths" in out
+    assert "vectors l1: " in out
+    assert run("figure", "9", "--lengths", "1:40", "--out", "x.parquet") == (0, "wrote x.parquet\n", "")
+    frame = pd.read_parquet(tmp_path / "x.parquet")
+    assert set(frame["seed"]) == {0, 1, 2, 3, 4}
+    assert len(frame) == 200
