@@ -333,9 +333,9 @@ def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Co
     n = len(distances)
     lengths = list(range(1, n + 1))
     blank = dict.fromkeys(COLUMNS, [None] * n) | {
-        "task": ["t"] * n, "weights": ["given"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
+        "task": ["t"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
         "site": ["logits"] * n, "per": ["vector"] * n, "norm": ["l2"] * n, "noise": [noise] * n,
-        "mean": [123.0] * n, "same_top_token": same_top_token, "identical_logits": [False] * n,
+        "weights": ["given"] * n, "mean": [123.0] * n, "same_top_token": same_top_token, "identical_logits": [False] * n,
     }  # fmt: skip
     reference = pd.DataFrame({name: blank[name] for name in ("task", "pair", "seed", "weights", "length", "site")})
     return Collapse(pd.DataFrame(blank), Provenance({}, {}, None, {}), reference.assign(distance=distances))

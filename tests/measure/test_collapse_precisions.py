@@ -1,0 +1,118 @@
+"""Collapse with one part stored in few bits, in other tasks, and without the BOS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hooks
+from ostools import tasks
+from ostools.errors import InputError
+from ostools.measure.collapse import collapse
+from ostools.measure.precisions import PRECISIONS, Precision
+from ostools.models import cast_copy, encode
+from ostools.models.rounding import rounded_copy
+from ostools.theory.distances import distance
+from tests.checkpoints import tiny_model
+from tests.measure.test_collapse import last_token, select
+
+LENGTHS = (1, 2, 5, 9)
+
+
+def _at(frame: Any, length: int, **wanted: Any) -> Any:
+    (row,) = select(frame, length=length, site="y", per="vector", norm="l2", **wanted).to_dict("records")
+    return row
+
+
+@pytest.mark.parametrize("name", ["bfloat16-residual", "float8_e4m3fn-kv", "int8-kv", "int4-residual"])
+def test_a_stored_part_equals_a_pass_under_the_rounding_hook(name: str) -> None:
+    model = tiny_model("gemma2", seed=1)
+    found = collapse(model, "figure-5a", lengths=LENGTHS, dtypes=[name])
+    longest = tuple(encode(model, tasks.figure_5a().text(9)).ids.tolist())
+    longest = (*longest, longest[-1])
+    precision = Precision.named(name)
+    for length in LENGTHS:
+        ids = longest[: len(longest) - 10 + length]
+        with precision.running(model, longest):
+            v, v_star = last_token(model, ids), last_token(model, (*ids, ids[-1]))
+        row = _at(found.frame, length)
+        size = float(v["y"].norm())
+        assert row["mean"] == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), abs=2e-4 * size)
+        assert row["weights"] == "given"
+        assert row["weight_shift"] == 0
+    assert hooks.active_edits(model) == ()
+
+
+@pytest.mark.parametrize("format", ["bfloat16", "int4"])
+def test_stored_weights_shift_y_but_make_no_noise(format: str) -> None:
+    """The noise is that of running in float32 whatever the weights; the shift is that of the weights alone."""
+    model = tiny_model("llama", seed=2)
+    found = collapse(model, "figure-5c", lengths=[6], dtypes=["float32", f"{format}-weights"])
+    plain, stored = _at(found.frame, 6, dtype="float32"), _at(found.frame, 6, dtype=f"{format}-weights")
+    assert 0 < stored["noise"] < 20 * plain["noise"]
+    ids = tuple(encode(model, tasks.figure_5c().text(6)).ids.tolist())
+    exact = [cast_copy(copy, torch.float64) for copy in (model, rounded_copy(model, format))]
+    with hooks.exact_arithmetic(exact[0]), hooks.exact_arithmetic(exact[1]):
+        before, after = (last_token(one, ids)["y"] for one in exact)
+    assert stored["weight_shift"] == pytest.approx(float((before - after).norm()), rel=1e-6)
+    assert stored["weight_shift"] > 100 * stored["noise"]
+    # The collapse length is read off a curve with the same weights.
+    assert set(found.reference["weights"]) == {"given", stored["weights"]}
+    own = select(found.reference, weights=stored["weights"], site="y")["distance"].item()
+    assert own == pytest.approx(stored["mean"], rel=1e-3)
+    given = select(found.reference, weights="given", site="y")["distance"].item()
+    assert abs(own - given) > 100 * plain["noise"]
+
+
+def test_a_model_loaded_in_bfloat16_has_the_same_noise_as_its_float32_cast() -> None:
+    """The noise of running in bfloat16 does not depend on the dtype in which the same numbers were loaded."""
+    low = tiny_model("gemma", seed=3, dtype=torch.bfloat16)
+    high = cast_copy(low, torch.float32)
+    rows = [_at(collapse(one, "figure-5a", lengths=[7], dtypes=["bfloat16"]).frame, 7) for one in (low, high)]
+    assert rows[0]["weights"] == rows[1]["weights"] == "given"
+    assert rows[0]["noise"] == pytest.approx(rows[1]["noise"], rel=1e-9)
+    assert rows[0]["weight_shift"] == rows[1]["weight_shift"] == 0
+
+
+def test_rows_come_in_the_order_of_the_precisions_asked_for() -> None:
+    names = ["int8-weights", "float64", "bfloat16", "float32", "bfloat16-weights"]
+    found = collapse(tiny_model("llama"), "figure-5a", lengths=[1, 2], dtypes=names)
+    assert list(dict.fromkeys(found.frame["dtype"])) == names
+    assert dict(zip(found.frame["dtype"], found.frame["weights"], strict=True)) == {
+        "int8-weights": "int8-weights", "float64": "given", "bfloat16": "bfloat16", "float32": "given",
+        "bfloat16-weights": "bfloat16",
+    }  # fmt: skip
+
+
+def test_every_precision_runs_on_every_site_with_numbers() -> None:
+    found = collapse(tiny_model("gpt2", seed=1), "figure-5d", lengths=[1, 4], dtypes=list(PRECISIONS))
+    assert set(found.frame["dtype"]) == set(PRECISIONS)
+    assert np.isfinite(found.frame["mean"]).all()
+    assert np.isfinite(select(found.frame, site="y", per="vector", norm="l2")["machine_line"]).all()
+
+
+def test_without_the_bos() -> None:
+    model = tiny_model("llama", seed=1)
+    found = collapse(model, "letters", lengths=LENGTHS, dtypes=["float32"], bos=False)
+    ids = tuple(encode(model, tasks.letters().prompt + "a" * 9).ids.tolist())[1:]
+    v, v_star = last_token(model, ids), last_token(model, (*ids, ids[-1]))
+    assert _at(found.frame, 9)["mean"] == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-3)
+    assert found.provenance.token_ids == (*ids, ids[-1])
+    assert found.provenance.parameters["bos"] is False
+    with pytest.raises(InputError, match="this tokenizer puts none before a text"):
+        collapse(tiny_model("gpt2"), "letters", lengths=[1], bos=False)
+
+
+def test_task_pairs_go_through_the_packed_pass_or_the_loop_and_equal_their_own_passes() -> None:
+    model = tiny_model("gemma3", seed=1)
+    found = collapse(model, tasks.task_pairs("count-ones"), lengths=[1, 2, 8], dtypes=["float32"])
+    assert set(found.frame["pair"]) == {"task"}
+    for length in (1, 8):
+        texts = [tasks.AppendixTask("count-ones").prompt(n) for n in (length, length + 1)]
+        v, v_star = (last_token(model, tuple(encode(model, text).ids.tolist())) for text in texts)
+        row = _at(found.frame, length)
+        assert row["mean"] == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-3)
+    assert set(found.collapse_lengths()["pair"]) == {"task"}

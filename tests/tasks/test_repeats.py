@@ -1,0 +1,88 @@
+"""Letters, words and texts that go on repeating their last token; tasks at n and n + 1 items."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ostools import tasks
+from ostools.errors import InputError
+from ostools.tasks import AppendixTask, RepeatTask
+from tests.tasks.test_pairs import Characters, decoded
+
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)
+
+
+@pytest.mark.parametrize("items", ["text", "ids"])
+@given(lengths=LENGTHS, prompt=st.text("abc ?", max_size=8), item=st.sampled_from(["a", "x", " "]))
+def test_v_is_the_text_and_n_copies(items: tasks.ItemsAs, lengths: list[int], prompt: str, item: str) -> None:
+    encoder = Characters()
+    pairs = list(RepeatTask("own", prompt, item, items).pairs(encoder, lengths))
+    assert [pair.length for pair in pairs] == lengths
+    for pair in pairs:
+        assert decoded(encoder, pair.ids) == prompt + item * pair.length
+        assert decoded(encoder, pair.extended) == prompt + item * (pair.length + 1)
+        assert pair.kind == "theorem"
+
+
+@given(lengths=LENGTHS, prompt=st.text("abc ?", min_size=1, max_size=8))
+def test_without_an_item_the_texts_own_last_token_goes_on(lengths: list[int], prompt: str) -> None:
+    encoder = Characters()
+    for pair in tasks.last_token(prompt).pairs(encoder, lengths):
+        assert decoded(encoder, pair.ids) == prompt + prompt[-1] * (pair.length - 1)
+        assert decoded(encoder, pair.extended) == prompt + prompt[-1] * pair.length
+
+
+def test_a_tokenizer_that_merges_the_item_is_refused_by_text_and_served_by_ids() -> None:
+    encoder = Characters(merges=("aa",))
+    message = r"letters at length 1: .*'a' \+ 'a' -> token 'aa': this tokenizer merges the repeat; .* items='ids'"
+    with pytest.raises(InputError, match=message):
+        list(tasks.letters().pairs(encoder, [1, 2]))
+    (pair,) = tasks.letters("ids").pairs(encoder, [5])
+    assert pair.ids[-5:] == (ord("a"),) * 5
+    assert decoded(encoder, pair.ids[:-5]) == tasks.letters().prompt
+
+
+def test_the_last_token_of_a_merging_tokenizer_is_repeated_whole() -> None:
+    encoder = Characters(merges=("el",))
+    (pair,) = tasks.last_token("wheel").pairs(encoder, [3])
+    assert [encoder.token(index) for index in pair.extended[1:]] == ["w", "h", "e", "el", "el", "el", "el"]
+
+
+def test_an_item_of_several_tokens_is_refused() -> None:
+    with pytest.raises(InputError, match=r"expected ' and' to be one token of its own .* no token for it alone"):
+        list(tasks.words("ids").pairs(Characters(), [1]))
+    with pytest.raises(InputError, match=r"words at length 1: expected ' and' repeated .* to be one more token"):
+        list(tasks.words().pairs(Characters(), [1]))
+
+
+@pytest.mark.parametrize(("prompt", "item"), [("", None), ("text", ""), ("", "")])
+def test_nothing_to_repeat_is_refused(prompt: str, item: str | None) -> None:
+    with pytest.raises(InputError, match="expected something to repeat, found no text"):
+        RepeatTask("own", prompt, item)
+
+
+@pytest.mark.parametrize("name", tasks.TASK_PAIRS)
+@given(lengths=LENGTHS, seed=st.integers(0, 5))
+def test_task_pairs_are_the_papers_prompts_at_n_and_n_plus_1(name: str, lengths: list[int], seed: int) -> None:
+    encoder, form = Characters(), AppendixTask(name)
+    for pair in tasks.task_pairs(name).pairs(encoder, lengths, seed):
+        assert pair.kind == "task"
+        assert decoded(encoder, pair.ids) == form.prompt(pair.length, seed)
+        assert decoded(encoder, pair.extended) == form.prompt(pair.length + 1, seed)
+
+
+def test_a_task_that_ends_in_its_sequence_makes_no_task_pairs() -> None:
+    with pytest.raises(InputError, match="unknown task with text after its sequence 'copy'"):
+        tasks.task_pairs("copy")
+
+
+def test_every_name_is_got() -> None:
+    assert [tasks.get(name).name for name in tasks.COLLAPSE_TASKS] == list(tasks.COLLAPSE_TASKS)
+    assert {name for name in tasks.COLLAPSE_TASKS if tasks.get(name).random} == {
+        "figure-5b", "count-ones-bernoulli", "count-word",
+    }  # fmt: skip
+    assert all(tasks.get(name).example for name in tasks.COLLAPSE_TASKS)
+    with pytest.raises(InputError, match="unknown task 'leters': did you mean 'letters'"):
+        tasks.get("leters")
