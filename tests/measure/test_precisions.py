@@ -1,0 +1,138 @@
+"""Precisions by name: what is run, what it is held against, and what one step of it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from hooks.rounding import FLOATS, FORMATS, INTEGERS
+from ostools.errors import InputError
+from ostools.measure.precisions import PRECISIONS, Precision
+from ostools.models import cast_copy
+from ostools.models.describe import named_weights
+from ostools.models.rounding import rounded_copy
+from ostools.theory.distances import DTYPES, spacing
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+
+IDS = torch.randint(6, 262, (1, 20), generator=torch.Generator().manual_seed(3))
+
+
+def weights_of(model: TransformerBridge) -> dict[str, Tensor]:
+    return {name: weight.double() for name, weight in named_weights(model)}
+
+
+def run(precision: Precision, model: TransformerBridge) -> Tensor:
+    prepared = precision.prepared(model)
+    with precision.running(prepared, IDS[0].tolist()):
+        return prepared(IDS)[0, -1].double()
+
+
+def test_names() -> None:
+    assert len(PRECISIONS) == 4 + 6 * 3
+    for name, precision in PRECISIONS.items():
+        assert Precision.named(name) is precision
+        assert precision.name == name
+        if precision.part is None:
+            assert precision.dtype == DTYPES[name]
+        else:
+            assert (precision.dtype, name) == (torch.float32, f"{precision.format}-{precision.part}")
+    with pytest.raises(InputError, match="unknown dtype 'int8-weight': did you mean 'int8-weights'"):
+        Precision.named("int8-weight")
+
+
+KINDS = ("float32", "bfloat16", "float64", "bfloat16-weights", "float8_e5m2-weights", "int8-weights", "int4-kv")
+
+
+@pytest.mark.parametrize(
+    ("family", "given"),
+    [*((family, torch.float32) for family in TEXT_FAMILIES), ("gemma3", torch.bfloat16), ("gpt2", torch.bfloat16)],
+)
+def test_exact_has_the_weights_that_run_and_keys_say_so(family: Family, given: torch.dtype) -> None:
+    model = tiny_model(family, dtype=given)
+    logits, by_key = model(IDS), {}
+    for precision in map(Precision.named, KINDS):
+        exact, prepared = precision.exact(model), precision.prepared(model)
+        assert {parameter.dtype for parameter in exact.parameters()} == {torch.float64}
+        assert {parameter.dtype for parameter in prepared.parameters()} == {precision.dtype}
+        here = weights_of(exact)
+        assert all(torch.equal(weight, here[name]) for name, weight in weights_of(prepared).items())
+        same = by_key.setdefault(precision.weights_key(model), here)
+        assert all(torch.equal(weight, here[name]) for name, weight in same.items()), precision.name
+    own = weights_of(model)
+    assert all(torch.equal(weight, by_key["given"][name]) for name, weight in own.items())
+    assert ("bfloat16" in by_key) == (given == torch.float32)
+    changed = [key for key, value in by_key.items() if any(not torch.equal(value[name], own[name]) for name in own)]
+    assert set(changed) == set(by_key) - {"given"}
+    assert torch.equal(model(IDS), logits)
+
+
+@pytest.mark.parametrize("part", ["residual", "kv"])
+def test_running_is_the_rounding_of_that_part(part: str) -> None:
+    model = tiny_model("gemma2")
+    for format in FORMATS:
+        calibration = IDS if format in INTEGERS else None
+        with hooks.rounded(model, part, format, calibration=calibration):
+            expected = model(IDS)[0, -1].double()
+        assert torch.equal(run(PRECISIONS[f"{format}-{part}"], model), expected)
+    assert hooks.active_edits(model) == ()
+
+
+def test_casts_and_weights_run_without_hooks() -> None:
+    model = tiny_model("llama")
+    assert torch.equal(run(PRECISIONS["bfloat16"], model), cast_copy(model, torch.bfloat16)(IDS)[0, -1].double())
+    assert torch.equal(run(PRECISIONS["int4-weights"], model), rounded_copy(model, "int4")(IDS)[0, -1].double())
+    assert PRECISIONS["float32"].prepared(model) is model
+    assert PRECISIONS["int8-kv"].prepared(model) is model
+    prepared = PRECISIONS["bfloat16"].prepared(model)
+    with PRECISIONS["bfloat16"].running(prepared, IDS[0].tolist()):
+        assert hooks.active_edits(prepared) == ()
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
+def test_fewer_bits_move_the_logits_more(family: Family) -> None:
+    model = tiny_model(family)
+    for part in ("weights", "residual", "kv"):
+        exact = PRECISIONS["float64"].prepared(model)(IDS)[0, -1]
+        error = {format: float((run(PRECISIONS[f"{format}-{part}"], model) - exact).norm()) for format in FORMATS}
+        assert error["float16"] < error["bfloat16"] < error["float8_e4m3fn"], (part, error)
+        assert 3 * error["int8"] < error["int4"], (part, error)
+
+
+def test_a_float64_model_is_stored_in_float32_for_float32_arithmetic() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    next(model.parameters()).data[0] += 1e-12
+    precision = PRECISIONS["int8-kv"]
+    assert precision.weights_key(model) == "float32"
+    assert PRECISIONS["float64"].weights_key(model) == "given"
+    narrow = weights_of(cast_copy(model, torch.float32))
+    assert all(torch.equal(weight, narrow[name]) for name, weight in weights_of(precision.exact(model)).items())
+
+
+def test_a_step_is_the_spacing_of_the_format() -> None:
+    """Where y is a number of the format: y + u is the next one, and y + u / 2 a tie."""
+    y = torch.tensor([1.0, 1.5, -3.0, 200.0, 0.01, 0.0])
+    for name, dtype in {**DTYPES, **{f"{format}-kv": dtype for format, dtype in FLOATS.items()}}.items():
+        low = y.double().to(torch.float32).to(dtype).double()
+        found = PRECISIONS[name].steps(low, torch.zeros_like(low))
+        torch.testing.assert_close(found, spacing(low, dtype), rtol=0, atol=0)
+        if dtype not in (torch.float64,):
+            up = (low.abs() + found).to(torch.float32)
+            assert torch.equal(up.to(dtype).to(torch.float32), up)
+            assert torch.equal(PRECISIONS[name].steps(torch.zeros_like(low), low), found)
+
+
+def test_a_step_beyond_what_a_format_holds_goes_on_doubling() -> None:
+    y = torch.tensor([[256.0, 448.0, 500.0, 512.0, 1e4, 2.0**40]])
+    found = PRECISIONS["float8_e4m3fn-weights"].steps(y, -y)
+    assert found.tolist() == [[32.0, 32.0, 32.0, 64.0, 1024.0, 2.0**37]]
+
+
+def test_an_integer_step_is_that_of_the_vectors_own_range() -> None:
+    y, y_star = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 7.0]]), torch.tensor([[12.7, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    torch.testing.assert_close(
+        PRECISIONS["int8-residual"].steps(y, y_star), torch.tensor([[0.1] * 3, [7 / 127] * 3]).double()
+    )
+    torch.testing.assert_close(PRECISIONS["int4-residual"].steps(y, y)[1], torch.ones(3).double())

@@ -1,0 +1,120 @@
+"""Rounded weights against Hugging Face's own model run with weights rounded by hand, outside any bridge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import hooks
+from hooks.rounding import FLOATS, FORMATS, INTEGERS
+from ostools.errors import InputError
+from ostools.models.describe import named_weights
+from ostools.models.rounding import holds, rounded_copy
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+
+IDS = torch.randint(6, 262, (1, 20), generator=torch.Generator().manual_seed(3))
+LARGEST = {"int8": 127, "int4": 7}
+
+
+def by_hand(module: Any, format: str) -> None:
+    """Round the parameters of a Hugging Face model where they lie: row by row of what its layers multiply with."""
+    conv = {id(layer.weight) for layer in module.modules() if type(layer).__name__ == "Conv1D"}
+    for parameter in module.parameters():
+        weight: Tensor = parameter.data
+        if format in FLOATS:
+            weight.copy_(weight.to(FLOATS[format]).float())
+        elif weight.ndim == 2:
+            for channel in weight.T if id(parameter) in conv else weight:
+                scale = float(channel.abs().max()) / LARGEST[format]
+                channel.copy_((channel.double() / scale).round() * scale)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_a_rounded_copy_is_the_model_with_rounded_weights(family: Family) -> None:
+    model = tiny_model(family, seed=2)
+    logits, before = model(IDS), {name: weight.clone() for name, weight in named_weights(model)}
+    for format in FORMATS:
+        module = make_model(family, seed=2)
+        by_hand(module, format)
+        expected, found = module(IDS).logits, rounded_copy(model, format)(IDS)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        assert float((found - logits).abs().max()) > 1e-3
+    assert torch.equal(model(IDS), logits)
+    assert all(torch.equal(weight, before[name]) for name, weight in named_weights(model))
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_every_number_is_within_half_a_step_and_the_largest_of_a_channel_stays(family: Family) -> None:
+    model = tiny_model(family, seed=4)
+    before = dict(named_weights(model))
+    for format in INTEGERS:
+        for name, weight in named_weights(rounded_copy(model, format)):
+            if weight.ndim < 2:
+                assert torch.equal(weight, before[name]), name
+                continue
+            linear = family == "gpt2" and "wte" not in name and "wpe" not in name
+            inputs = 0 if linear else 1
+            largest = before[name].abs().amax(inputs, keepdim=True)
+            assert bool(((weight - before[name]).abs() <= largest / LARGEST[format] / 2 * (1 + 1e-5)).all()), name
+            torch.testing.assert_close(weight.abs().amax(inputs, keepdim=True), largest, rtol=1e-6, atol=0)
+            codes = (weight / largest * LARGEST[format]).round().unique()
+            assert 2 * LARGEST[format] + 1 >= len(codes) > LARGEST[format]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_rounding_twice_is_rounding_once(format: str) -> None:
+    once = rounded_copy(tiny_model("gemma3"), format)
+    for (_, first), (_, second) in zip(named_weights(once), named_weights(rounded_copy(once, format)), strict=True):
+        torch.testing.assert_close(second, first, rtol=3e-7, atol=0)
+        assert format in INTEGERS or torch.equal(second, first)
+
+
+@pytest.mark.parametrize("format", ["bfloat16", "int8"])
+def test_tied_weights_stay_tied_and_views_views(format: str) -> None:
+    gemma, gpt2 = (rounded_copy(tiny_model(family), format) for family in ("gemma", "gpt2"))
+    module: Any = gemma.original_model
+    assert module.lm_head.weight.data_ptr() == module.model.embed_tokens.weight.data_ptr()
+    attention = gpt2.blocks[0].attn
+    assert attention.q.weight.data_ptr() == attention.qkv.weight.data_ptr()
+
+
+def test_a_copy_in_16_bits_computes_in_float32() -> None:
+    model = tiny_model("llama", dtype=torch.bfloat16)
+    copied = rounded_copy(model, "bfloat16")
+    assert {parameter.dtype for parameter in copied.parameters()} == {torch.float32}
+    for (_, weight), (_, given) in zip(named_weights(copied), named_weights(model), strict=True):
+        assert torch.equal(weight, given.float())
+
+
+def test_what_a_dtype_holds() -> None:
+    model = tiny_model("llama")
+    assert holds(model, torch.float32)
+    assert holds(model, torch.float64)
+    assert not holds(model, torch.bfloat16)
+    stored = rounded_copy(model, "bfloat16")
+    assert holds(stored, torch.bfloat16)
+    assert not holds(stored, torch.float16) or holds(rounded_copy(stored, "float16"), torch.bfloat16)
+    next(stored.parameters()).data[0] += 1e-6
+    assert not holds(stored, torch.bfloat16)
+
+
+def test_refusals() -> None:
+    model = tiny_model("llama")
+    with pytest.raises(InputError, match="unknown format 'int16': did you mean"):
+        rounded_copy(model, "int16")
+    with hooks.ablate_heads(model, [(0, 0)]):
+        model(IDS)
+        with pytest.raises(InputError, match="expected a model without hooks to copy"):
+            rounded_copy(model, "int8")
+    model.W_E[3, 4] = 449.0
+    with pytest.raises(
+        InputError, match=r"embed_tokens.weight: expected finite numbers up to 448 to store as float8_e4"
+    ):
+        rounded_copy(model, "float8_e4m3fn")
+    rounded_copy(model, "float8_e5m2")
+    model.W_E[3, 4] = float("nan")
+    with pytest.raises(InputError, match="found nan"):
+        rounded_copy(model, "int8")
