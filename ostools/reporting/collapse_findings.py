@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ostools import tasks
 from ostools.reporting.frames import Column, Frame, frame_of
 from ostools.reporting.words import number, ratio
+from ostools.theory.fits import fit_decay
 
 if TYPE_CHECKING:
     from ostools.measure import Collapse
@@ -22,8 +21,6 @@ HALVED, STEADY = 0.5, 0.8
 """The median of a curve's last quarter, as a share of its first quarter's: to HALVED it falls, from STEADY on it does not."""
 FEW = 8
 """With fewer lengths than this no trend is claimed."""
-POWER_LAW = 0.8
-"""A power of n is named where the log-log fit explains at least this share of the variance."""
 
 
 COMPARED = {
@@ -134,14 +131,15 @@ def _fall(curve: Column, compared: str) -> str:
 
 
 def _rate(curve: Column) -> str:
-    """The power law that fits the curve best, where one fits."""
-    curve = curve[curve > 0]
-    x, y = np.log(curve.index.to_numpy(dtype=float)), np.log(curve.to_numpy(dtype=float))
-    if len(x) < FEW or np.ptp(y) == 0:
-        return ""
-    slope = float(np.polyfit(x, y, 1)[0])
-    fit = float(np.corrcoef(x, y)[0, 1] ** 2)
-    return f", about as n^{slope:.2f} (R² {fit:.2f})" if fit >= POWER_LAW else ", by no clear power of n"
+    """The law by which the curve falls, with its interval, where one holds."""
+    lengths = [float(n) for n in curve.index]
+    found = fit_decay(lengths, [float(value) for value in curve])
+    law = found.law
+    if law is None or found.verdict == "undecided":
+        return ", by no law that a fit can tell (a power of n, or an exponential)"
+    interval = f"{number(law.rate)}, 95% interval {number(law.low)} to {number(law.high)}"
+    shape = f"as n^-k with k = {interval}" if law.name.startswith("power") else f"as e^(-r n) with r = {interval}"
+    return f", {shape}{f', to a level of {number(law.level)}' if law.level else ''}"
 
 
 def _stop(rows: Frame, dtype: str, length: int | None) -> str:

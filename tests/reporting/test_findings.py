@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,7 +24,8 @@ def _said(result) -> str:
 def test_a_falling_curve_is_said_to_fall_with_its_power() -> None:
     said = _said(made_collapse(lambda n: 3.0 / n))
     assert "it falls" in said
-    assert "n^-1.00 (R² 1.00)" in said
+    assert "it falls, the median" in said
+    assert ", as n^-k with k = 1, 95% interval 1 to 1." in said
     assert "does not fall" not in said
     assert "goes from 3 at n = 1 to 0.0234 at n = 128" in said
 
@@ -45,8 +47,10 @@ def test_a_curve_that_falls_by_a_third_is_no_collapse() -> None:
     assert "no collapse over these lengths" in said
 
 
-def test_a_jump_has_no_power() -> None:
-    assert "by no clear power of n" in _said(made_collapse(lambda n: 3.0 if n < 65 else 0.01))
+def test_an_exponential_is_told_from_a_power_and_a_jump_from_both() -> None:
+    assert "as e^(-r n) with r = 0.05, 95%" in _said(made_collapse(lambda n: 3.0 * math.exp(-0.05 * n)))
+    assert "to a level of 0.02" in _said(made_collapse(lambda n: 0.02 + 3.0 / n))
+    assert "by no law that a fit can tell" in _said(made_collapse(lambda n: 3.0 if n < 65 else 0.01))
 
 
 def test_a_curve_that_becomes_zero_falls() -> None:
