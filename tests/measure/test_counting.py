@@ -1,0 +1,272 @@
+"""Corollary 6.2 on a model: predicted and measured counts, against Hugging Face, and verdicts on made-up runs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import hooks
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure.collapse import Collapse
+from ostools.measure.counting import COLUMNS, Counting, counting, summarise
+from ostools.models import describe, encode
+from ostools.results import Provenance
+from ostools.tasks import AppendixTask
+from tests.checkpoints import D_VOCAB, STORIES, tiny_model
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return ost.load_model()
+
+
+@pytest.fixture(scope="module")
+def counted(embedded) -> Counting:
+    return ost.counting(embedded, "count-ones", lengths=(9, 10, 19), dtypes=("float32",))
+
+
+@pytest.fixture(scope="module")
+def collapsed() -> tuple[Any, Counting]:
+    """A model that counts nothing, and whose prompts soon cannot be told apart in 16 bits."""
+    model = tiny_model("gemma", seed=2, scale=0.3, n_layers=1)
+    own: Any = model.original_model
+    own.generation_config.eos_token_id = list(range(D_VOCAB))  # one token says all that is asked here
+    return model, counting(model, "count-ones-figure-5", lengths=range(1, 34), dtypes=("bfloat16",))
+
+
+def test_the_embedded_model_counts(counted: Counting) -> None:
+    frame: Any = counted.frame
+    assert list(frame.columns) == list(COLUMNS)
+    assert {name: str(frame[name].dtype) for name in COLUMNS} == COLUMNS
+    assert frame["length"].tolist() == [9, 10, 19]
+    assert frame["dtype"].tolist() == ["float32"] * 3
+    assert frame["key"].tolist() == frame["answer"].tolist() == ["9", "10", "19"]
+    assert frame["correct"].all()
+    assert (frame["absolute_error"] == 0).all()
+    assert frame["first_token"].tolist() == ["9", "1", "1"]
+    assert frame["first_token_right"].all()
+    assert frame["next_right"].all()
+    # 9 and 10, 19 and 20 begin differently; 10 and 11 alike.
+    assert frame["right_ones_differ"].tolist() == [True, False, True]
+    assert frame["same_first_token"].tolist() == [False, True, False]
+    # Two routes to the same tokens: generation, and the passes of `collapse`.
+    assert frame["same_top_token"].tolist() == frame["same_first_token"].tolist()
+    assert counted.summary["same_behind_bare_prompt"].tolist() == ["3 of 3"]
+
+
+def test_first_tokens_are_hugging_faces_own(embedded, counted: Counting) -> None:
+    own: Any = embedded.original_model
+    frame: Any = counted.frame
+    for _, row in frame[frame["dtype"] == "float32"].iterrows():
+        line = AppendixTask("count-ones").prompt(row["length"]) + "\nThe final answer to your maths question is: "
+        ids = encode(embedded, line).ids[None]
+        assert ids.shape[1] == row["tokens"]
+        with torch.no_grad():
+            logits = own(ids).logits[0, -1]
+        assert embedded.tokenizer.decode([int(logits.argmax())]) == row["first_token"]
+
+
+def test_distances_are_those_of_the_curve(counted: Counting) -> None:
+    frame: Any = counted.frame
+    at_y: Any = counted.curve.frame.query("site == 'y' and per == 'vector' and norm == 'l2'")
+    assert frame["noise"].tolist() == at_y["noise"].tolist()
+    assert frame["machine_line"].tolist() == at_y["machine_line"].tolist()
+    # The distance is the float64 one; a dtype's own is within its noise of both prompts.
+    assert (abs(frame["distance"] - at_y["mean"].to_numpy()) < 4 * frame["noise"]).all()
+    assert (frame["distance"] > 10 * frame["noise"]).all()
+    assert set(at_y["pair"]) == {"task"}
+
+
+def test_short_runs_predict_nothing_and_say_why(counted: Counting) -> None:
+    summary: Any = counted.summary
+    for _, row in summary.iterrows():
+        assert pd.isna(row["impossible_from"])
+        assert row["impossible_status"] == "not reached by 19"
+        assert pd.isna(row["first_error"])
+        assert pd.isna(row["always_errs_from"])
+        assert (row["errors"], row["unparsable"], row["counts"], row["verdict"]) == (0, 0, 3, "not tested")
+
+
+def test_the_provenance_says_what_was_run(embedded, counted: Counting) -> None:
+    parameters = counted.provenance.parameters
+    assert parameters["measurement"] == "counting"
+    assert parameters["lengths"] == [9, 10, 19]
+    assert parameters["dtypes"] == ["float32"]
+    assert "count-ones" in parameters["options"]
+    assert counted.provenance.model["weight_hash"] == describe(embedded).weight_hash
+
+
+def test_a_prediction_is_the_collapse_length_and_is_held_against_the_answers(collapsed) -> None:
+    _, result = collapsed
+    lengths: Any = result.curve.collapse_lengths().set_index("site")["collapse_length"]
+    summary: Any = result.summary
+    row = summary.iloc[0]
+    assert row["impossible_from"] == lengths["y"]
+    assert row["impossible_from"] <= 3
+    frame: Any = result.frame
+    beyond = frame[(frame["dtype"] == "bfloat16") & (frame["length"] >= row["impossible_from"])]
+    assert (beyond["distance"] < beyond["noise"]).all()
+    assert row["pairs_beyond"] == len(beyond)
+    tokens = beyond["first_token"].tolist()
+    flips = sum(a != b for a, b in pairwise(tokens))
+    assert row["differ_beyond"] - flips in (0, 1)  # the last count's neighbour has no row
+    assert row["tested_pairs"] == beyond["right_ones_differ"].sum() >= 5
+    assert (row["right_twice"], row["verdict"]) == (0, "consistent")
+    assert (row["first_error"], row["always_errs_from"], row["errors"]) == (1, 1, 33)
+
+
+def test_the_reference_has_no_noise_to_predict_from() -> None:
+    found = summarise(made(RIGHT).assign(dtype="float64"), Curve(y=25)).iloc[0]
+    assert pd.isna(found["impossible_from"])
+    assert "float64 is the reference" in str(found["impossible_status"])
+    assert found["verdict"] == "not tested"
+
+
+def test_the_users_model_stays_as_it_was() -> None:
+    model = tiny_model("llama")
+    before = describe(model).weight_hash
+    told: list[tuple[int, int]] = []
+    task = AppendixTask("count-ones-figure-5", uniform=True)
+    options: dict[str, Any] = {"lengths": [2, 7], "dtypes": ["bfloat16-residual", "float64"], "seed": 5}
+    found = counting(model, task, **options, progress=lambda *p: told.append(p))
+    assert describe(model).weight_hash == before
+    assert hooks.active_edits(model) == ()
+    assert found.frame["key"].tolist() == [task.answer(n, 5) for n in (2, 7)] * 2
+    assert found.frame["dtype"].tolist() == ["bfloat16-residual"] * 2 + ["float64"] * 2
+    assert found.frame["noise"].isna().tolist() == [False, False, True, True]
+    assert told == sorted(told)
+    assert told[-1] == (100, 100)
+
+
+OPTIONS: dict[str, Any] = {"lengths": [1]}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"task": "copy-first"}, "unknown counting task 'copy-first'"),
+        ({"task": "count-wrd"}, "unknown task 'count-wrd': did you mean 'count-word'"),
+        ({"lengths": [0]}, "whole numbers of at least 1, found 0"),
+        ({"lengths": [200]}, "at most 256 tokens .the model's context., found 407"),
+        (
+            {"lengths": [46, 47]},
+            "47 items and one more take 259 tokens with their answer, the model's context holds 256",
+        ),
+        ({"dtypes": ["float8"]}, "unknown dtype 'float8'"),
+        ({"dtypes": []}, "dtypes: expected at least one"),
+        ({"seed": True}, "seed: expected a whole number, found True"),
+    ],
+)
+def test_refuses(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        counting(tiny_model("gemma"), **(OPTIONS | options))
+
+
+def test_refuses_under_an_edit_that_would_not_reach_the_copies() -> None:
+    model = tiny_model("gemma")
+    with hooks.mask_scores(model, lambda query, key: query - key < 4):
+        with pytest.raises(InputError, match="mask_scores"):
+            counting(model, lengths=[1])
+        model(torch.tensor([[2, 3]]))
+
+
+class Curve(Collapse):
+    """A curve of which only the collapse lengths are known."""
+
+    def __init__(self, y: int | None, identical: int | None = None, n_max: int = 40) -> None:
+        rows = [("made", site, at, f"reached at {at}" if at else f"not reached by {n_max}") for site, at in
+                (("y", y), ("identical-logits", identical))]  # fmt: skip
+        table = pd.DataFrame(rows, columns=["dtype", "site", "collapse_length", "status"])
+        super().__init__(pd.DataFrame(), Provenance.without_model(), table.astype({"collapse_length": "Int64"}))
+
+    def collapse_lengths(self) -> pd.DataFrame:
+        return self.reference
+
+
+def made(said: list[str], identical: tuple[int, ...] = ()) -> pd.DataFrame:
+    """A run over counts 1, 2, ...: `said` are the answers, digit by digit; the last is only the neighbour of the one before."""
+    rows = []
+    for n, (here, following) in enumerate(pairwise(said), start=1):
+        rows.append(
+            {
+                "dtype": "made",
+                "length": n,
+                "number": int(here) if here.isdigit() else None,
+                "correct": here == str(n),
+                "first_token_right": here[0] == str(n)[0],
+                "next_right": following[0] == str(n + 1)[0],
+                "same_first_token": here[0] == following[0],
+                "right_ones_differ": str(n)[0] != str(n + 1)[0],
+                "identical_logits": n in identical,
+            }
+        )
+    return pd.DataFrame(rows).astype({"number": "Int64"})
+
+
+def verdict(said: list[str], curve: Collapse, identical: tuple[int, ...] = ()) -> Any:
+    return summarise(made(said, identical), curve).iloc[0]
+
+
+RIGHT = [str(n) for n in range(1, 42)]
+
+
+def test_right_twice_beyond_the_impossible_count_is_a_contradiction() -> None:
+    found = verdict(RIGHT, Curve(y=25))
+    # 29 and 30, 39 and 40: two pairs beyond that ask for different digits, both answered right.
+    assert (found["tested_pairs"], found["right_twice"], found["differ_beyond"]) == (2, 2, 2)
+    assert found["verdict"] == "contradicted"
+    stuck = RIGHT[:24] + ["24"] * 17
+    found = verdict(stuck, Curve(y=25))
+    assert (found["tested_pairs"], found["right_once"], found["right_twice"], found["differ_beyond"]) == (2, 1, 0, 0)
+    assert found["verdict"] == "consistent"
+    one = [*stuck[:38], "39", "40", "24"]
+    assert verdict(one, Curve(y=25))["verdict"] == "contradicted"
+
+
+def test_errors_before_it_are_not_the_corollarys_business() -> None:
+    wrong = ["7"] * 24 + RIGHT[24:28] + ["28"] * 13
+    found = verdict(wrong, Curve(y=28))
+    assert (found["first_error"], found["verdict"]) == (1, "consistent")
+
+
+def test_same_logits_with_different_first_tokens_are_a_contradiction() -> None:
+    assert verdict(RIGHT, Curve(y=None), identical=(12,))["verdict"] == "not tested"  # 12 and 13 begin alike
+    found = verdict(RIGHT, Curve(y=None), identical=(12, 19))
+    assert (found["same_logits_differ"], found["verdict"]) == (1, "contradicted")
+
+
+def test_where_no_pair_asks_for_different_tokens_nothing_is_tested() -> None:
+    found = verdict(RIGHT[:39], Curve(y=30, n_max=38))
+    assert (found["pairs_beyond"], found["tested_pairs"], found["verdict"]) == (9, 0, "not tested")
+
+
+@pytest.mark.parametrize(
+    ("said", "first", "always", "errors", "unparsable"),
+    [
+        (["1", "2", "3", "9"], None, None, 0, 0),
+        (["1", "8", "3", "9"], 2, None, 1, 0),
+        (["1", "2", "x", "9"], 3, 3, 1, 1),
+        (["1", "8", "3", "8", "x", "9"], 2, 4, 3, 1),
+        (["x", "x", "x", "9"], 1, 1, 3, 3),
+    ],
+)
+def test_first_error_and_always(
+    said: list[str], first: int | None, always: int | None, errors: int, unparsable: int
+) -> None:
+    found = verdict(said, Curve(y=None))
+    for name, wanted in (("first_error", first), ("always_errs_from", always)):
+        assert pd.isna(found[name]) if wanted is None else found[name] == wanted
+    assert (found["errors"], found["unparsable"], found["counts"]) == (errors, unparsable, len(said) - 1)
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"{STORIES} is not here")
+def test_a_pretrained_model_that_cannot_count() -> None:
+    result = counting(ost.load_model(str(STORIES)), "sum-ones", lengths=[4, 5], dtypes=["float32"])
+    row: Any = result.summary.iloc[0]
+    assert (row["errors"], row["unparsable"], row["same_behind_bare_prompt"]) == (2, 2, "0 of 3")
+    assert result.frame["absolute_error"].tolist() == [pd.NA] * 2

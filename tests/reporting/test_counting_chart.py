@@ -1,0 +1,145 @@
+"""The chart and the sentences of a counting run: predicted and measured by their names, nothing claimed that was not seen."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ostools.errors import InputError
+from ostools.measure.collapse import Collapse
+from ostools.measure.counting import Counting
+from ostools.reporting.charts import counting_chart
+from ostools.reporting.counting_findings import counting_findings
+from ostools.results import Provenance
+
+
+def made(trained: int | None = None, **summary: Any) -> Counting:
+    """Sixteen counts in bfloat16: right, wrong and unparsable, with an answer that would like to end a script."""
+    n = np.arange(1, 17)
+    kinds = np.array(["right", "wrong", "none", "right"] * 4)
+    frame = pd.DataFrame(
+        {
+            "task": "count-ones",
+            "length": n,
+            "dtype": "bfloat16",
+            "key": [str(i) for i in n],
+            "answer": "</script>",
+            "number": pd.array([7 if kind != "none" else None for kind in kinds], dtype="Int64"),
+            "absolute_error": pd.array([{"right": 0, "wrong": 30}.get(kind) for kind in kinds], dtype="Int64"),
+            "correct": pd.array(kinds == "right", dtype="boolean"),
+            "right_ones_differ": pd.array(n < 10, dtype="boolean"),
+            "distance": 2.0 / n,
+            "noise": 0.3,
+            "machine_line": 0.1,
+        }
+    )
+    row = {
+        "dtype": "bfloat16",
+        "impossible_from": 7,
+        "impossible_status": "reached at 7",
+        "first_error": 2,
+        "always_errs_from": None,
+        "errors": 8,
+        "unparsable": 4,
+        "counts": 16,
+        "pairs_beyond": 10,
+        "differ_beyond": 1,
+        "tested_pairs": 3,
+        "right_once": 2,
+        "right_twice": 0,
+        "same_logits_differ": 0,
+        "verdict": "consistent",
+    }
+    table = pd.DataFrame([row | summary])
+    provenance = replace(
+        Provenance.without_model(), model={"trained_lengths": {"count-ones": trained} if trained else None}
+    )
+    return Counting(frame, provenance, table, Collapse(pd.DataFrame(), provenance, pd.DataFrame()))
+
+
+def test_sentences_tell_predicted_from_measured() -> None:
+    first, scope = counting_findings(made())
+    assert first.startswith("bfloat16: predicted, from n = 7 on")
+    assert "Measured: 8 of 16 counts are right (4 without a number), the first error is at n = 2" in first
+    assert "the last count is right" in first
+    assert "the first tokens are the same at 9 of 10 pairs" in first
+    assert "none is right twice (2 once)" in first
+    assert "CONTRADICTION" not in first
+    assert "one-sided" in scope
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"right_twice": 2}, "both are right at 2: CONTRADICTION"),
+        ({"same_logits_differ": 3}, "CONTRADICTION: at 3 counts the logits of n and n \\+ 1 are the same bit for bit"),
+        ({"tested_pairs": 0}, "None of them asks for two different ones, so the answers do not test the prediction"),
+        ({"errors": 16, "unparsable": 0}, "none of 16 counts is right\\."),
+        ({"first_error": None, "errors": 0}, "all 16 counts are right\\."),
+        ({"always_errs_from": 12}, "every count from n = 12 on is wrong"),
+        (
+            {"impossible_from": None, "impossible_status": "not reached by 16", "pairs_beyond": 0},
+            "no impossible count is predicted, not reached by 16\\. Measured: [^.]*\\.$",
+        ),
+    ],
+)
+def test_sentences_for_what_else_can_be(options: dict[str, Any], words: str) -> None:
+    assert re.search(words, counting_findings(made(**options))[0])
+
+
+def test_training_is_mentioned_where_the_run_goes_beyond_it() -> None:
+    assert counting_findings(made(trained=12))[-1].startswith("The model was trained on this prompt up to n = 12")
+    assert not any("trained" in said for said in counting_findings(made(trained=16)))
+    assert "trained to 12" in counting_chart(made(trained=12)).to_json()
+    assert "trained to" not in counting_chart(made(trained=16)).to_json()
+
+
+def test_the_chart_has_both_panels_and_the_predicted_line() -> None:
+    chart = counting_chart(made())
+    spec = json.loads(chart.to_json())
+    (column,) = spec["hconcat"]
+    assert len(column["vconcat"]) == 2
+    text = json.dumps(spec)
+    assert "predicted impossible from 7" in text
+    assert "predicted impossible from: n = 7; measured first error: n = 2; together: consistent" in text
+    assert "</script>" not in text
+    for words in ("rounding noise of this dtype", "machine line", "wrong number", "no number (at the top edge)"):
+        assert words in text
+    assert "predicted impossible from 7" not in counting_chart(made(impossible_from=None)).to_json()
+
+
+def test_every_answer_is_drawn_as_what_it_is() -> None:
+    spec: Any = json.loads(counting_chart(made()).to_json())
+    layer = spec["hconcat"][0]["vconcat"][1]["layer"][0]
+    (columns,) = spec["datasets"][layer["data"]["name"]]
+    outcomes = pd.Series(columns["outcome"]).value_counts().to_dict()
+    assert outcomes == {"right": 8, "wrong number": 4, "no number (at the top edge)": 4}
+    top = {
+        error for error, kind in zip(columns["error"], columns["outcome"], strict=True) if kind.startswith("no number")
+    }
+    assert top == {61.0}
+    assert (
+        max(error for error, kind in zip(columns["error"], columns["outcome"], strict=True) if kind == "wrong number")
+        == 30
+    )
+
+
+def test_it_draws_with_one_count_and_without_noise(tmp_path) -> None:
+    result = made()
+    frame: Any = result.frame
+    short = replace(result, frame=frame[:1].assign(noise=float("nan"), distance=0.0))
+    assert short.save(tmp_path / "one.png").stat().st_size > 1000
+    assert "exact zeros" in counting_chart(short).to_json()
+
+
+def test_refuses_distances_that_are_not_finite() -> None:
+    result = made()
+    frame: Any = result.frame
+    with pytest.raises(InputError, match="a counting curve holds 16 values that are not finite"):
+        counting_chart(replace(result, frame=frame.assign(distance=float("inf"))))
