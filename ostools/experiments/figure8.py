@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import torch
@@ -116,7 +117,7 @@ def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "
     return torch.randn(rows, width, generator=generator, dtype=torch.float64)[:n]
 
 
-def _pairs(layer: Layer, lengths: Sequence[int]) -> dict[str, list[float]]:
+def _pairs(layer: Layer, lengths: Sequence[int]) -> dict[str, list[Any]]:
     """The last tokens of every prefix, and of every prefix with its last token copied."""
     rows, scale = torch.tensor(lengths) - 1, layer.q.shape[-1] ** -0.5
     hidden = torch.arange(len(layer.k)) > rows[:, None]

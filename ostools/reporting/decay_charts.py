@@ -39,7 +39,9 @@ def figure_9_chart(result: Figure9) -> alt.HConcatChart:
     )
     panel = _panel(rows, result.fits, colours, "delta = sum |y − y*|")
     panel = panel.properties(width=520, height=300, title=_below(result.fits))
-    return axes.themed(alt.hconcat(panel, title=alt.TitleParams(text, subtitle=[_seeds(frame)])))
+    return axes.themed(
+        alt.hconcat(panel, title=alt.TitleParams(text, subtitle=[_seeds(frame), *_zeros(frame, ["delta"])]))
+    )
 
 
 def figure_8_chart(result: Figure8) -> alt.HConcatChart:
@@ -59,7 +61,7 @@ def figure_8_chart(result: Figure8) -> alt.HConcatChart:
         panels.append(panel.properties(width=310, height=240, title=_below(fits)))
     text = f"Figure 8: one attention layer, d = {result.provenance.parameters['d']}, sinusoidal positions"
     pairs = "A sequence of n tokens against the same with its last token copied. "
-    title = alt.TitleParams(text, subtitle=[pairs + _seeds(frame)])
+    title = alt.TitleParams(text, subtitle=[pairs + _seeds(frame), *_zeros(frame, list(_QUANTITIES))])
     return axes.themed(alt.hconcat(*panels, title=title, spacing=30).resolve_scale(color="shared"))
 
 
@@ -89,6 +91,12 @@ def _seeds(frame: Frame) -> str:
     seeds = frame["seed"].nunique()
     bars = "; bars: least to greatest" if seeds > 1 else ""
     return f"Mean over {seeds} seed{'s' if seeds > 1 else ''}{bars}. Thin black lines: the fitted laws, with 95% intervals."
+
+
+def _zeros(frame: Frame, quantities: Sequence[str]) -> list[str]:
+    """What the triangles of a log axis are, where a mean over seeds is exactly 0."""
+    means = frame.groupby("length")[list(quantities)].mean()
+    return [axes.ZERO_NOTE] if bool((means == 0).to_numpy().any()) else []
 
 
 def _spread(frame: Frame, quantity: str) -> Frame:

@@ -67,13 +67,13 @@ def test_figure_9_is_two_softmaxes_a_length() -> None:
         assert row["delta"] <= row["bound"]
 
 
-@pytest.mark.parametrize("figure", [ost.experiments.figure_8, ost.experiments.figure_9])
 def test_a_longer_figure_8_begins_alike_at_any_width() -> None:
     for reading in figure8.READINGS:
         short, long = (ost.experiments.figure_8([1, n], [0], readings=[reading], d=6).frame for n in (3, 40))
         assert short["l1"][0] == pytest.approx(long["l1"][0], rel=1e-12)
 
 
+@pytest.mark.parametrize("figure", [ost.experiments.figure_8, ost.experiments.figure_9])
 def test_longer_ranges_and_other_seeds_leave_a_row_as_it_was(figure: Any) -> None:
     short = figure([4, 9], [1]).frame
     long = figure([4, 9, 300], [0, 1]).frame
@@ -125,14 +125,14 @@ def test_what_cannot_be_drawn_is_refused(call: Any, message: str) -> None:
 
 
 def test_the_charts_hold_the_numbers_and_the_laws() -> None:
-    nine = ost.experiments.figure_9(spread_lengths(1, 40_000, 20), range(2))
+    nine = ost.experiments.figure_9(spread_lengths(1, 40_000, 50), range(2))
     rows = rows_of(nine.plot().to_dict())
     means = nine.frame.groupby("length")["delta"].mean()
     drawn = {row["length"]: row["value"] for row in rows if row["kind"] == "measured"}
     assert drawn == pytest.approx(means.to_dict(), rel=1e-5)
     svg = svg_of(nine.plot())
     assert "n^-k, k = " in svg
-    assert "exact zeros" not in svg
+    assert "exact zeros" in svg  # one token has all the weight, noise or not
     eight = ost.experiments.figure_8([1, 2, 3], [0])
     assert "too few to fit" in svg_of(eight.plot())
     theory = ost.experiments.theory(lemmas=["B.1", "B.4"], lengths=[2, 4])
@@ -171,7 +171,7 @@ def test_a_failed_lemma_is_exit_code_1(run: Any, monkeypatch: pytest.MonkeyPatch
         (["theory", "--out", "x.doc"], ["expected a name ending in"]),
         (["figure"], ["Missing argument"]),
         (["figure", "7"], ["unknown figure 7: known are 5, 8, 9"]),
-        (["figure", "nine"], ["nine"]),
+        (["figure", "nine"], ["valid integer"]),
         (["figure", "9", "--model", "embedded"], ["figure 9 has no model, and so no --model"]),
         (["figure", "8", "--dtype", "bfloat16"], ["figure 8 has no model, and so no --dtype"]),
         (["figure", "8", "--device", "cpu"], ["no --device"]),

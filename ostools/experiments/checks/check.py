@@ -52,7 +52,9 @@ class Checked:
     curves: pd.DataFrame
 
 
-def points(series: str, x: Iterable[float | int], values: Iterable[float | int], kind: str = "measured") -> pd.DataFrame:
+def points(
+    series: str, x: Iterable[float | int], values: Iterable[float | int], kind: str = "measured"
+) -> pd.DataFrame:
     """A curve's rows. `kind`: "measured", "certified" (a bound) or "predicted" (what the statement says it is)."""
     table = pd.DataFrame({"x": [float(place) for place in x], "value": [float(value) for value in values]})
     return table.assign(series=series, kind=kind)

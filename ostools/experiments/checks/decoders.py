@@ -19,7 +19,6 @@ Tokens = Int[Tensor, " pos"]
 
 _SIZES: dict[str, Any] = {"d_model": 32, "n_heads": 2, "d_mlp": 64, "vocabulary": 8}
 _BOS, _ZERO, _ONE, _OTHER = 0, 1, 2, 3
-_LAYERS = 8
 _SHARP = 4.0
 """How much larger queries and keys are in the decoders that attend sharply: scores grow by its square."""
 
@@ -50,18 +49,18 @@ _BROKEN: dict[str, dict[str, Any]] = {
 
 
 def same_ratio(
-    seed: int, pairs: Sequence[tuple[str, str]] = SAME_RATIO, options: Mapping[str, Any] = AVERAGING
+    seed: int, pairs: Sequence[tuple[str, str]] = SAME_RATIO, options: Mapping[str, Any] = AVERAGING, layers: int = 8
 ) -> Checked:
     """Proposition 6.1 / B.9: sequences with the same ratio of types have one representation per type, in every layer."""
-    decoder = Decoder.random(seed, n_layers=_LAYERS, **_SIZES, **options)
+    decoder = Decoder.random(seed, n_layers=layers, **_SIZES, **options)
     decoders = (decoder, sharpened(decoder, _SHARP))
     stated = [max(layer) for layer in zip(*(_spreads(d, pair) for d in decoders for pair in pairs), strict=True)]
-    broken = {name: _broken(seed, **change) for name, change in _BROKEN.items()}
+    broken = {name: _broken(seed, layers, **change) for name, change in _BROKEN.items()}
     unequal = sum(not counting.same_ratio(_ids(one), _ids(other)) for one, other in pairs)
     checks = [
         Check("pairs of sequences that do not hold the same ratio of types", float(unequal), "=", 0.0),
         Check(
-            f"spread within a type, {len(pairs)} pairs, after 1 to {_LAYERS} layers, ordinary and sharp attention",
+            f"spread within a type, {len(pairs)} pairs, after 1 to {layers} layers, ordinary and sharp attention",
             max(stated),
             *("<=", 1e-10),
         ),
@@ -70,13 +69,13 @@ def same_ratio(
             for name, found in broken.items()
         ),
     ]
-    depths = range(1, _LAYERS + 1)
+    depths = range(1, layers + 1)
     parts = [points(name, depths, values) for name, values in ({STATED: stated} | broken).items()]
     return Checked(checks, curves(*parts))
 
 
-def _broken(seed: int, pair: tuple[str, str] = ("10", "1100"), **change: Any) -> list[float]:
-    return _spreads(Decoder.random(seed, n_layers=_LAYERS, **(_SIZES | AVERAGING | change)), pair)
+def _broken(seed: int, layers: int, pair: tuple[str, str] = ("10", "1100"), **change: Any) -> list[float]:
+    return _spreads(Decoder.random(seed, n_layers=layers, **(_SIZES | AVERAGING | change)), pair)
 
 
 def _spreads(decoder: Decoder, pair: tuple[str, str]) -> list[float]:
@@ -150,15 +149,17 @@ def _one_answer(name: str, decoder: Decoder, seen: Float[Tensor, "pos d_model"],
 
 Claim = Callable[[int, int], int]
 
-_WINDOWED = [(layers, window) for layers in (1, 2, 4) for window in (2, 3, 6)]
+WINDOWED = [(layers, window) for layers in (1, 2, 4) for window in (2, 3, 6)]
 _PROMPT = 5
 
 
-def windowed(seed: int, exact_from: Claim = windows.exact_from) -> Checked:
+def windowed(
+    seed: int, exact_from: Claim = windows.exact_from, shapes: Sequence[tuple[int, int]] = WINDOWED
+) -> Checked:
     """Exact collapse: with a window w in every layer, v^(l) has stopped changing from l (w - 1) + 1 copies on."""
     reached, before, in_y = 0.0, torch.inf, 0.0
     for positions in windows.RELATIVE:
-        for layers, window in _WINDOWED:
+        for layers, window in shapes:
             steps, y_steps = _steps(seed, layers, positions, window, copies=layers * (window - 1) + 8)
             for layer, found in enumerate(steps):
                 start = exact_from(layer, window)
