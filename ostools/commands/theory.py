@@ -114,7 +114,7 @@ def _show_figure(number: int, result: Any) -> None:
     shown = sorted({lengths[round(i * (len(lengths) - 1) / (SHOWN - 1))] for i in range(SHOWN)})
     table = frame[frame["length"].isin(shown)].groupby([*by, "length"], sort=False)
     if number == 5:
-        rows = table.agg({"mean": "mean", "minimum": "min", "maximum": "max"})
+        rows = table.agg({"mean": "mean", "head_minimum": "min", "head_maximum": "max"})
     else:
         rows = table[value].agg(["mean", "min", "max"])
     keys = [key if isinstance(key, tuple) else (key,) for key in rows.index]

@@ -59,7 +59,8 @@ def theory_chart(result: TheoryChecks) -> alt.VConcatChart:
         alt.hconcat(*panels[start : start + _COLUMNS], spacing=36).resolve_scale(color="independent")
         for start in range(0, len(panels), _COLUMNS)
     ]
-    zeros = [axes.ZERO_NOTE] if (result.curves["value"] == 0).any() else []
+    values: Any = result.curves["value"]
+    zeros = [axes.ZERO_NOTE] if bool((values == 0).any()) else []
     kinds = "Solid: computed. Dashed: certified bound. Dash-dotted: what the statement predicts."
     title = alt.TitleParams("The paper's lemmas on numbers", subtitle=[kinds, *zeros])
     chart = alt.vconcat(*rows, title=title, spacing=26).resolve_scale(color="independent")

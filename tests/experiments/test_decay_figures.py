@@ -70,7 +70,7 @@ def test_figure_9_is_two_softmaxes_a_length() -> None:
 def test_a_longer_figure_8_begins_alike_at_any_width() -> None:
     for reading in figure8.READINGS:
         short, long = (ost.experiments.figure_8([1, n], [0], readings=[reading], d=6).frame for n in (3, 40))
-        assert short["l1"][0] == pytest.approx(long["l1"][0], rel=1e-12)
+        assert float(short["l1"].iloc[0]) == pytest.approx(float(long["l1"].iloc[0]), rel=1e-12)
 
 
 @pytest.mark.parametrize("figure", [ost.experiments.figure_8, ost.experiments.figure_9])
@@ -88,11 +88,11 @@ def test_the_laws_by_which_they_fall() -> None:
     assert fit["low"] < fit["rate"] < fit["high"]
     assert fit["rate"] == pytest.approx(1.0, abs=0.05)
     eight = ost.experiments.figure_8(spread_lengths(16, 1024, 25), range(3), readings=["vectors"])
-    fits = eight.fits.set_index("quantity")
+    fits: Any = eight.fits.set_index("quantity")
     # The distance falls as random values average out; the weights themselves do not come closer than a level.
     assert fits.loc["l1", "rate"] == pytest.approx(0.55, abs=0.1)
-    least = eight.frame[eight.frame["length"] == 1024]["total_variation"].min()
-    assert least > 0.1
+    frame: Any = eight.frame
+    assert frame[frame["length"] == 1024]["total_variation"].min() > 0.1
 
 
 def test_a_constant_and_a_short_curve_are_not_fitted() -> None:
@@ -127,7 +127,7 @@ def test_what_cannot_be_drawn_is_refused(call: Any, message: str) -> None:
 def test_the_charts_hold_the_numbers_and_the_laws() -> None:
     nine = ost.experiments.figure_9(spread_lengths(1, 40_000, 50), range(2))
     rows = rows_of(nine.plot().to_dict())
-    means = nine.frame.groupby("length")["delta"].mean()
+    means: Any = nine.frame.groupby("length")["delta"].mean()
     drawn = {row["length"]: row["value"] for row in rows if row["kind"] == "measured"}
     assert drawn == pytest.approx(means.to_dict(), rel=1e-5)
     svg = svg_of(nine.plot())

@@ -26,7 +26,7 @@ def same_ratio(one: Tokens, other: Int[Tensor, " other"]) -> bool:
     return bool((counts[0] * len(other) == counts[1] * len(one)).all())
 
 
-def type_spread(representations: Sequence[Float[Tensor, "_ d_model"]], tokens: Sequence[Int[Tensor, _]]) -> float:
+def type_spread(representations: Sequence[Float[Tensor, "_ d_model"]], tokens: Sequence[Int[Tensor, " _"]]) -> float:
     """max ||v_i - v_j|| / ||v_j|| over all tokens i of all sequences, v_j the first token met of the same type.
 
     0 (to rounding) is what Proposition 6.1 says of sequences with the same ratio.
