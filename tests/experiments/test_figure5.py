@@ -1,0 +1,204 @@
+"""Figure 5 from the measurements that it sums up, what it says of seeds, its refusals, and its picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ostools import tasks
+from ostools.errors import InputError
+from ostools.experiments import Figure5, figure_5
+from ostools.measure.collapse import collapse
+from ostools.models import encode
+from ostools.theory.bootstrap import bootstrap_mean
+from ostools.theory.distances import distance, head_chunks
+from tests.checkpoints import tiny_model
+from tests.measure.test_collapse import last_token
+
+LENGTHS = (1, 2, 3, 4, 9)
+
+
+@pytest.fixture(scope="module")
+def figure() -> Figure5:
+    return figure_5(tiny_model("gemma", seed=1), lengths=LENGTHS, seeds=range(4))
+
+
+def row(result: Figure5, **wanted: Any) -> dict[str, Any]:
+    frame: Any = result.frame
+    for name, value in wanted.items():
+        frame = frame[frame[name] == value]
+    (found,) = frame.to_dict("records")
+    return found
+
+
+def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
+    frame: Any = figure.frame
+    pairs = list(zip(frame["panel"], frame["pair"], strict=True))
+    assert set(pairs) == {*((panel, "theorem") for panel in "abcd"), ("d", "one-more-digit")}
+    assert len(frame) == 5 * 2 * len(LENGTHS)
+    assert not frame.duplicated(["panel", "pair", "dtype", "length"]).any()
+    assert set(frame["site"]) == {"y"}
+    assert set(frame["per"]) == {"head-chunk"}
+    assert set(frame["norm"]) == {"linf"}
+    assert set(frame.loc[frame["panel"] == "b", "seeds"]) == {4}
+    assert set(frame.loc[frame["panel"] != "b", "seeds"]) == {1}
+    assert bool((frame["head_minimum"] <= frame["seed_minimum"]).all())
+    assert bool((frame["seed_maximum"] <= frame["head_maximum"]).all())
+
+
+@pytest.mark.parametrize("panel", "abcd")
+def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> None:
+    """Linf in each of the heads' chunks of y, and their mean, least and greatest; (b): over the seeds too."""
+    model = tiny_model("gemma", seed=1)
+    task: Any = tasks.get(f"figure-5{panel}")
+    length = 9
+    by_seed = []
+    for seed in range(4) if panel == "b" else (0,):
+        ids = tuple(encode(model, task.text(length, seed)).ids.tolist())
+        y, y_star = (head_chunks(last_token(model, x)["y"][0].double(), 4) for x in (ids, (*ids, ids[-1])))
+        by_seed.append(distance(y, y_star, "linf"))
+    found = row(figure, panel=panel, pair="theorem", dtype="float32", length=length)
+    heads = torch.stack(by_seed)
+    assert found["mean"] == pytest.approx(float(heads.mean()), rel=1e-4)
+    assert found["head_minimum"] == pytest.approx(float(heads.min()), rel=1e-3)
+    assert found["head_maximum"] == pytest.approx(float(heads.max()), rel=1e-4)
+    assert found["seed_minimum"] == pytest.approx(float(heads.mean(1).min()), rel=1e-4)
+    assert found["seed_maximum"] == pytest.approx(float(heads.mean(1).max()), rel=1e-4)
+
+
+def test_the_seeds_have_an_interval_and_the_others_none(figure: Figure5) -> None:
+    frame: Any = figure.frame
+    b, others = frame[frame["panel"] == "b"], frame[frame["panel"] != "b"]
+    assert bool(others[["interval_low", "interval_high"]].isna().to_numpy().all())
+    assert bool((b["seed_minimum"] <= b["interval_low"]).all())
+    assert bool((b["interval_low"] <= b["mean"]).all() and (b["mean"] <= b["interval_high"]).all())
+    # One digit is a one in every seed; more of them are not the same.
+    width = b["interval_high"] - b["interval_low"]
+    assert bool(((width > 1e-4) == (b["length"] > 1)).all())
+    curve: Any = figure.curves["b"].frame
+    curve = curve.query(
+        "site == 'y' and per == 'head-chunk' and norm == 'linf' and dtype == 'bfloat16' and length == 4"
+    )
+    low, high = bootstrap_mean(torch.tensor(curve["mean"].to_numpy(dtype=float)))
+    found = row(figure, panel="b", dtype="bfloat16", length=4)
+    assert (found["interval_low"], found["interval_high"]) == pytest.approx((float(low), float(high)))
+
+
+def test_two_seeds_have_no_interval_and_the_chart_says_so() -> None:
+    found = figure_5(tiny_model("llama"), "b", lengths=[2, 3], dtypes=["float32"], seeds=[0, 1])
+    assert bool(found.frame[["interval_low", "interval_high"]].isna().to_numpy().all())
+    assert "2 seeds, too few for an interval" in found.plot().to_json()
+
+
+@pytest.mark.parametrize(
+    ("site", "per", "norm"),
+    [("attention", "head-output", "linf"), ("logits", "vector", "l1"), ("residual", "head-chunk", "cosine")],
+)
+def test_other_readings_are_those_of_collapse(site: str, per: str, norm: str) -> None:
+    model = tiny_model("llama", seed=3)
+    found = figure_5(model, "c", lengths=LENGTHS, dtypes=["float32"], site=site, norm=norm)
+    frame: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).frame
+    frame = frame[(frame["site"] == site) & (frame["per"] == per) & (frame["norm"] == norm)]
+    for ours, theirs in (
+        ("mean", "mean"),
+        ("head_minimum", "minimum"),
+        ("head_maximum", "maximum"),
+        ("noise", "noise"),
+    ):
+        np.testing.assert_array_equal(found.frame[ours], frame[theirs])
+    assert found.provenance.parameters["per"] == per
+    found.plot().to_json()
+
+
+def test_collapse_lengths_are_those_of_the_panels() -> None:
+    """Under windows in every layer the theorem pairs of (a) and (c) collapse for certain in bfloat16."""
+    kinds = ["sliding_attention"] * 2
+    model = tiny_model("gemma2", seed=1, window=3, layer_types=kinds)
+    found = figure_5(model, "ac", lengths=range(1, 41), dtypes=["float32", "bfloat16"])
+    table: Any = found.collapse_lengths
+    assert set(table["site"]) == {"y"}
+    low = table[table["dtype"] == "bfloat16"]
+    assert len(low) == 2
+    assert bool((low["collapse_length"] <= 5).all())
+    page = found.plot().to_json()
+    assert all(f"from n = {length} in bfloat16" in page for length in low["collapse_length"])
+
+
+def test_progress_tells_one_whole() -> None:
+    told: list[tuple[int, int]] = []
+    figure_5(
+        tiny_model("llama"),
+        "abd",
+        lengths=[1, 2],
+        seeds=[3, 4, 5],
+        progress=lambda done, total: told.append((done, total)),
+    )
+    total = told[-1][1]
+    assert told == [(done, total) for done in range(1, total + 1)]
+    assert total % 5 == 0  # one seed for (a) and (d), three for (b)
+
+
+def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Figure5) -> None:
+    chart: Any = figure.plot()
+    rows = [[panel["title"]["text"] for panel in row["hconcat"]] for row in chart.to_dict()["vconcat"]]
+    assert [[title[:3] for title in titles] for titles in rows] == [["(a)", "(b)"], ["(c)", "(d)"], ["(d)"]]
+    assert "no theorem" in rows[2][0]
+    page = chart.to_json(ensure_ascii=False)
+    for words in (
+        "“How many ones are in the following sequences?111111” (n = 6)",
+        "“Can you copy the following number?111111” (n = 6)",
+        "“Can you copy the following number?111,111” (n = 6)",
+        "mean of 4 seeds; dark band: 95% bootstrap interval",
+        "not by 9 in float32",
+    ):
+        assert words in page, words
+
+
+def test_a_panel_that_jumps_is_drawn_in_dots() -> None:
+    from ostools.reporting.figure5_chart import _jumps
+
+    smooth = np.geomspace(1.0, 0.01, 60)
+    assert not _jumps(pd.Series(smooth))
+    assert _jumps(pd.Series(smooth * np.where(np.arange(60) % 2, 1.0, 3.0)))
+
+
+def test_exact_zeros_stand_on_the_lower_edge(figure: Figure5) -> None:
+    frame: Any = figure.frame.copy()
+    frame.loc[frame["length"] == 9, ["mean", "head_minimum"]] = 0.0
+    page = replace(figure, frame=frame).plot().to_json()
+    assert "Exact zeros" in page
+    broken: Any = figure.frame.copy()
+    broken.loc[0, "mean"] = float("nan")
+    with pytest.raises(InputError, match="not finite"):
+        replace(figure, frame=broken).plot()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"panels": "abe"}, "unknown panel of figure 5 'e'"),
+        ({"panels": ""}, "at least one panel of a, b, c, d, found none"),
+        ({"site": "logit"}, "unknown site 'logit'.*'logits'"),
+        ({"norm": "L2"}, "unknown norm 'L2'"),
+        ({"site": "logits", "per": "head-chunk"}, "at logits: expected per vector, found 'head-chunk'"),
+        ({"lengths": [0]}, "at least 1, found 0"),
+        ({"seeds": []}, "seeds: expected at least one"),
+        ({"dtypes": ["float33"]}, "float33"),
+    ],
+)
+def test_refusals(given: dict[str, Any], words: str) -> None:
+    options: dict[str, Any] = {"lengths": [1, 2], **given}
+    with pytest.raises(InputError, match=words):
+        figure_5(tiny_model("llama"), **options)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> None:
+    model = tiny_model("gemma", d_model=30)
+    with pytest.raises(InputError, match="4 heads do not divide d_model = 30"):
+        figure_5(model, "a", lengths=[1, 2])
+    assert len(figure_5(model, "a", lengths=[1, 2], per="vector").frame) == 4
