@@ -44,9 +44,9 @@ class Collapse(Result):
     name), weights (how they are stored: "given" where nothing was rounded), site (residual: v^(L), y, logits, attention: the
     last block's heads), per (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the
     distance over the pieces (all the same for a vector); relative (to the same norm of v), ulps (distance / machine line),
-    noise, machine_line, weight_shift, each the mean over the pieces; and, on `logits` rows, total_variation (sum |p - p*|, no
-    factor 1/2), same_top_token, identical_logits (bit for bit). NA where a column has no meaning. Head chunks are left out
-    where the number of heads does not divide d_model.
+    noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces; and, on `logits` rows,
+    total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit). NA where a column has no
+    meaning. Head chunks are left out where the number of heads does not divide d_model.
 
     `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance) that collapse lengths are read
     from: of the weights as given, and of every other way in which a precision stores them.
@@ -68,7 +68,9 @@ class Collapse(Result):
         The smallest n0 such that at every n >= n0, on consecutive lengths up to n_max >= max(2 n0, n0 + 32), the L2 distance
         in float64, with the same stored weights, is below the rounding noise of running in that dtype (sites residual, y,
         logits), the top token is the same ("top-token"), or the logits are the same bit for bit ("identical-logits").
-        Otherwise NA. Columns: task, pair, seed, dtype, site, collapse_length, n_max, status (in words).
+        Otherwise NA. `pair_collapse_length` has the noise of the difference y - y* in its place: it comes later where v and
+        v* are rounded alike, as by a coarse key/value cache, and the pair can still be told apart below the noise of either.
+        Columns: task, pair, seed, dtype, site, collapse_length, n_max, status (in words), pair_collapse_length.
         float64 is the reference, and has no row.
         """
         vectors = self.frame.query(f"per == 'vector' and norm == 'l2' and dtype != '{REFERENCE.name}'")
@@ -77,12 +79,13 @@ class Collapse(Result):
         for key, group in joined.groupby(["task", "pair", "seed", "dtype", "site"], sort=False):
             *curve, site = key  # pyright: ignore[reportGeneralTypeIssues]
             lengths = group["length"].tolist()
-            rows.append((*curve, site, *_verdict((group["distance"] < group["noise"]).tolist(), lengths)))
+            of_pair = collapse_start((group["distance"] < group["pair_noise"]).tolist(), lengths)
+            rows.append((*curve, site, *_verdict((group["distance"] < group["noise"]).tolist(), lengths), of_pair))
             if site == "logits":
-                rows.append((*curve, TOP_TOKEN, *_verdict(group["same_top_token"].tolist(), lengths)))
-                rows.append((*curve, IDENTICAL, *_verdict(group["identical_logits"].tolist(), lengths)))
-        names = ["task", "pair", "seed", "dtype", "site", "collapse_length", "n_max", "status"]
-        return pd.DataFrame(rows, columns=names).astype({"collapse_length": "Int64"})
+                rows.append((*curve, TOP_TOKEN, *_verdict(group["same_top_token"].tolist(), lengths), None))
+                rows.append((*curve, IDENTICAL, *_verdict(group["identical_logits"].tolist(), lengths), None))
+        names = ["task", "pair", "seed", "dtype", "site", "collapse_length", "n_max", "status", "pair_collapse_length"]
+        return pd.DataFrame(rows, columns=names).astype({name: "Int64" for name in names if "collapse" in name})
 
 
 def _verdict(below: list[bool], lengths: list[int]) -> tuple[int | None, int, str]:

@@ -70,8 +70,9 @@ def pair_columns(
 ) -> Iterator[tuple[str, str, str, Columns]]:
     """For each (site, per, norm) the columns over pairs of rows: v = `first`, v* = `second`.
 
-    noise: ||y - y_float64||, both with the weights that this precision stores; weight_shift: what storing them did to y,
-    ||y_float64 of these weights - y_float64 of the given ones||, which v and v* have in common.
+    noise: ||y - y_float64||, both with the weights that this precision stores; pair_noise: the same of the difference,
+    ||(y - y*) - (y_float64 - y*_float64)||, smaller where v and v* are rounded alike; weight_shift: what storing the weights
+    did to y, ||y_float64 of these weights - y_float64 of the given ones||, which v and v* have in common.
     """
     n_heads = int(here.w_o.shape[0])
     for site in (*VECTOR_SITES, "attention"):
@@ -79,12 +80,16 @@ def pair_columns(
         parts: dict[tuple[str, str], list[Columns]] = {}
         for start in range(0, len(first), step):
             v, v_star = (here.at(site, index[start : start + step]) for index in (first, second))
-            exact, given = (
-                None if run is None else run.at(site, first[start : start + step])
-                for run in (references.same_weights, references.given_weights)
+            exact, exact_star, given = (
+                None if run is None else run.at(site, index[start : start + step])
+                for run, index in (
+                    (references.same_weights, first),
+                    (references.same_weights, second),
+                    (references.given_weights, first),
+                )
             )
             said = _said(v, v_star) if site == "logits" else {}
-            for per, pieces in _readings(site, (v.double(), v_star.double(), exact, given), n_heads):
+            for per, pieces in _readings(site, (v.double(), v_star.double(), exact, exact_star, given), n_heads):
                 for norm, columns in _floors_and_distances(pieces, here.precision):
                     parts.setdefault((per, norm), []).append(columns | said)
         for (per, norm), chunks in parts.items():
@@ -106,10 +111,10 @@ def vector_distances(
     return found
 
 
-# v, v*, and float64's v with the same and with the given weights (None: see `References`), in float64; [pair, piece, d], or
-# [pair, d] for a vector not cut yet.
+# v, v*, float64's v and v* with the same weights, and float64's v with the given ones (None: see `References`), in float64;
+# [pair, piece, d], or [pair, d] for a vector not cut yet.
 Some = Float[Tensor, "pair ..."]
-Pieces = tuple[Some, Some, Some | None, Some | None]
+Pieces = tuple[Some, Some, Some | None, Some | None, Some | None]
 
 
 def _readings(site: str, pieces: Pieces, n_heads: int) -> Iterator[tuple[str, Pieces]]:
@@ -123,12 +128,13 @@ def _readings(site: str, pieces: Pieces, n_heads: int) -> Iterator[tuple[str, Pi
 
 
 def _cut(pieces: Pieces, cut: Callable[[Tensor], Tensor]) -> Pieces:
-    v, v_star, exact, given = pieces
-    return cut(v), cut(v_star), None if exact is None else cut(exact), None if given is None else cut(given)
+    v, v_star, *references = pieces
+    exact, exact_star, given = (None if one is None else cut(one) for one in references)
+    return cut(v), cut(v_star), exact, exact_star, given
 
 
 def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tuple[str, Columns]]:
-    v, v_star, exact, given = pieces
+    v, v_star, exact, exact_star, given = pieces
     steps = precision.steps(v, v_star)
     for norm in distances.NORMS:
         found = distances.distance(v, v_star, norm)
@@ -138,7 +144,11 @@ def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tupl
             size = distances.vector_norm(v, norm)
             line = distances.vector_norm(steps, norm)
             relative, ulps = torch.where(size > 0, found / size, unknown), found / line
-        noise = unknown if exact is None else distances.distance(v, exact, norm)
+        noise, pair_noise = unknown, unknown
+        if exact is not None and exact_star is not None:
+            noise = distances.distance(v, exact, norm)
+            if norm != "cosine":
+                pair_noise = distances.distance(v - v_star, exact - exact_star, norm)
         shift = torch.zeros_like(found)
         if given is not None:
             shift = distances.distance(v if exact is None else exact, given, norm)
@@ -149,6 +159,7 @@ def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tupl
             "relative": relative.mean(-1),
             "ulps": ulps.mean(-1),
             "noise": noise.mean(-1),
+            "pair_noise": pair_noise.mean(-1),
             "weight_shift": shift.mean(-1),
             "machine_line": line.mean(-1),
         }

@@ -90,8 +90,8 @@ class PromptSet:
     def longest(self) -> tuple[int, ...]:
         return max(self.prompts, key=len)
 
-    def probe(self) -> int:
-        """The prompt that is also run alone: of middle length, and off the trunk where there are branches."""
+    def probes(self, count: int) -> list[int]:
+        """The prompts that are also run alone: of evenly spread lengths, and off the trunk where there are branches."""
         off_trunk = [
             prompt
             for pack in self.packs
@@ -99,7 +99,7 @@ class PromptSet:
             if end >= pack.tree.trunk
         ]
         by_length = sorted(off_trunk or range(len(self.prompts)), key=lambda prompt: len(self.prompts[prompt]))
-        return by_length[len(by_length) // 2]
+        return list(dict.fromkeys(by_length[(2 * step + 1) * len(by_length) // (2 * count)] for step in range(count)))
 
     def prompt_lengths(self) -> list[int]:
         """How many items the pair has in which each prompt first occurs: what an error message names."""

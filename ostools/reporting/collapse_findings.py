@@ -23,6 +23,8 @@ FEW = 8
 """With fewer lengths than this no trend is claimed."""
 
 
+LENGTH_DEPENDENT = 1e-5
+"""A pass of its own may differ that much, relative: float32's rounding."""
 COMPARED = {
     "theorem": "the sequence and y of the sequence with its last token repeated",
     "task": "the task with n items and y of the task with n + 1 (its words stand behind the sequence: no theorem applies)",
@@ -41,7 +43,7 @@ def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None
         *(_stop(main, dtype, collapse_length(result, dtype)) for dtype in dict.fromkeys(main["dtype"])),
         _answers(logits[logits["pair"] == pair]),
     ]
-    return [*said, *_one_more_digit(result), *_beyond(rows, trained)]
+    return [*said, *_route_differences(result), *_one_more_digit(result), *_beyond(rows, trained)]
 
 
 def collapse_summary(results: Sequence[Collapse]) -> list[str]:
@@ -170,6 +172,19 @@ def _answers(rows: Frame) -> str:
         f"The most likely next token is the same for both sequences {', '.join(parts)}; their next-token distributions "
         f"differ by at most {number(float(rows['total_variation'].max()))} in L1 (2 would be disjoint)."
     )
+
+
+def _route_differences(result: Collapse) -> list[str]:
+    """How far rows of the shared pass are from passes of their own, where that is more than float32's rounding."""
+    given = result.provenance.parameters.get("difference_from_separate_pass", {})
+    seen = {name: value for name, value in given.items() if value > LENGTH_DEPENDENT}
+    if not seen:
+        return []
+    parts = ", ".join(f"{number(value)} in {name}" for name, value in seen.items())
+    return [
+        "Kernels may round otherwise at another length: y of a prompt in a pass of its own differs from these rows by up to "
+        f"{parts} (relative L2, at the lengths tried)."
+    ]
 
 
 def _one_more_digit(result: Collapse) -> list[str]:

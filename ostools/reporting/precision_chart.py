@@ -29,7 +29,8 @@ QUANTITIES: dict[str, tuple[str, list[float]]] = {
     "weight_shift": ("what storing the weights shifts (v and v* alike)", [1.5, 2.5]),
 }
 ENDS = {"y": "y", "logits": "logits", "top-token": "same top token", "identical-logits": "bit-identical logits"}
-_SHAPES = ["circle", "square", "triangle-up", "diamond"]
+PAIR_END = "y − y*, below its own noise"
+_SHAPES = ["circle", "cross", "square", "triangle-up", "diamond"]
 
 
 def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
@@ -122,21 +123,15 @@ def _lengths(result: Collapse, pair: str) -> Any:
     table = table[(table["pair"] == pair) & table["site"].isin(list(ENDS))]
     rows = []
     for (name, site), group in table.groupby(["dtype", "site"], sort=False):
-        reached, n_max = group["collapse_length"], int(group["n_max"].max())
-        shown = not reached.isna().any()
+        ends = {ENDS[str(site)]: group["collapse_length"]}
+        if site == "y":
+            ends[PAIR_END] = group["pair_collapse_length"]
         format, part = _split(str(name))
-        rows.append(
-            {
-                "precision": f"{format} {part}" if part != "cast" else f"{format} cast",
-                "format": format,
-                "end": ENDS[str(site)],
-                "length": int(reached.max()) if shown else n_max,
-                "reached": shown,
-                "status": f"from n = {int(reached.max())}" if shown else f"not reached by {n_max}",
-            }
-        )
+        same = {"precision": f"{format} {part}", "format": format}
+        rows += [same | _end(end, reached, int(group["n_max"].max())) for end, reached in ends.items()]
     data: Frame = pd.DataFrame(rows)
-    ends = [word for word in ENDS.values() if (data["end"] == word).any()]
+    ends = [word for word in (ENDS["y"], PAIR_END, *ENDS.values()) if (data["end"] == word).any()]
+    ends = list(dict.fromkeys(ends))
     last = int(data["length"].max())
     x = alt.X(
         "length:Q",
@@ -163,6 +158,13 @@ def _lengths(result: Collapse, pair: str) -> Any:
     ]
     layered: Any = alt.layer(*marks)
     return axes.unfolded(layered.properties(width=600, height=alt.Step(7)), data)
+
+
+def _end(end: str, reached: Any, n_max: int) -> dict[str, Any]:
+    """One mark: the greatest collapse length over seeds, or the right edge where a seed did not reach it."""
+    if bool(reached.isna().any()):
+        return {"end": end, "length": n_max, "reached": False, "status": f"not reached by {n_max}"}
+    return {"end": end, "length": int(reached.max()), "reached": True, "status": f"from n = {int(reached.max())}"}
 
 
 _ROUND = [int(digit * 10**power) for power in range(7) for digit in np.array([1, 2, 5])]

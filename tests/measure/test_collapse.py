@@ -149,7 +149,8 @@ def test_floors_by_their_definitions() -> None:
     ids = tuple(encode(model, tasks.figure_5a().text(9)).ids.tolist())
     v, v_star = last_token(low, ids), last_token(low, (*ids, ids[-1]))
     with hooks.exact_arithmetic(exact), hooks.exact_arithmetic(given):
-        reference, unmoved = last_token(exact, ids), last_token(given, ids)
+        reference, reference_star = last_token(exact, ids), last_token(exact, (*ids, ids[-1]))
+        unmoved = last_token(given, ids)
     for site in ("residual", "y", "logits"):
         for norm in ("l1", "l2", "linf"):
             (row,) = select(frame, site=site, per="vector", norm=norm).to_dict("records")
@@ -157,12 +158,14 @@ def test_floors_by_their_definitions() -> None:
             line = float(machine_line(y, y_star, torch.bfloat16, norm))
             apart, size = float(distance(y, y_star, norm)), float(distance(y, 0 * y, norm))
             noise = float(distance(y, reference[site], norm))
+            pair_noise = float(distance(y - y_star, reference[site] - reference_star[site], norm))
             shift = float(distance(reference[site], unmoved[site], norm))
             expected = {
                 "mean": apart,
                 "relative": apart / size,
                 "ulps": apart / line,
                 "noise": noise,
+                "pair_noise": pair_noise,
                 "weight_shift": shift,
                 "machine_line": line,
             }
@@ -335,7 +338,8 @@ def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Co
     blank = dict.fromkeys(COLUMNS, [None] * n) | {
         "task": ["t"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
         "site": ["logits"] * n, "per": ["vector"] * n, "norm": ["l2"] * n, "noise": [noise] * n,
-        "weights": ["given"] * n, "mean": [123.0] * n, "same_top_token": same_top_token, "identical_logits": [False] * n,
+        "weights": ["given"] * n, "pair_noise": [2 * noise] * n, "mean": [123.0] * n, "same_top_token": same_top_token,
+        "identical_logits": [False] * n,
     }  # fmt: skip
     reference = pd.DataFrame({name: blank[name] for name in ("task", "pair", "seed", "weights", "length", "site")})
     return Collapse(pd.DataFrame(blank), Provenance({}, {}, None, {}), reference.assign(distance=distances))
@@ -348,6 +352,8 @@ def test_collapse_lengths_of_made_curves() -> None:
     rows = found.set_index("site")
     assert rows.loc["logits", "collapse_length"] == 30
     assert rows.loc["logits", "status"] == "reached at 30"
+    assert rows.loc["logits", "pair_collapse_length"] == 15
+    assert rows.loc["top-token", "pair_collapse_length"] is pd.NA
     # Unchanged only from 70 on: the 31 lengths up to 100 are no proof.
     assert rows.loc["top-token", "collapse_length"] is pd.NA
     assert rows.loc["top-token", "status"] == "not reached by 100"

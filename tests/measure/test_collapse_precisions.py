@@ -116,3 +116,21 @@ def test_task_pairs_go_through_the_packed_pass_or_the_loop_and_equal_their_own_p
         row = _at(found.frame, length)
         assert row["mean"] == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-3)
     assert set(found.collapse_lengths()["pair"]) == {"task"}
+
+
+def test_in_16_bits_the_difference_to_passes_of_their_own_is_measured_at_several_lengths() -> None:
+    model = tiny_model("gemma", seed=1)
+    found = collapse(model, "figure-5a", lengths=range(1, 41), dtypes=["bfloat16", "float32"])
+    measured = found.provenance.parameters["difference_from_separate_pass"]
+    low = cast_copy(model, torch.bfloat16)
+    ids = encode(model, tasks.figure_5a().text(41)).ids.tolist()
+    with torch.no_grad(), hooks.capture(low, "final_norm") as record:
+        low(torch.tensor([ids]))
+    # The prompts of 1 to 41 ones, of which the 5th, 13th, 21st, 29th and 37th are tried.
+    differences = []
+    for copies in (5, 13, 21, 29, 37):
+        end = len(ids) - 41 + copies
+        alone = last_token(low, tuple(ids[:end]))["y"][0].double()
+        differences.append(float((record["final_norm"][0, end - 1].double() - alone).norm() / alone.norm()))
+    assert measured["bfloat16"] == pytest.approx(max(differences), rel=1e-6)
+    assert measured["float32"] < 1e-5

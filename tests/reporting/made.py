@@ -118,7 +118,9 @@ def made_collapse(
                         heads | {"per": "head-chunk", "norm": "linf", "minimum": spread / 2, "maximum": spread * 2}
                     )
     frame: Any = (
-        pd.DataFrame(rows).assign(weights="given").astype({"same_top_token": "boolean", "identical_logits": "boolean"})
+        pd.DataFrame(rows)
+        .assign(weights="given", pair_noise=lambda frame: frame["noise"])
+        .astype({"same_top_token": "boolean", "identical_logits": "boolean"})
     )
     reference = frame[(frame["per"] == "vector") & (frame["dtype"] == frame["dtype"].iloc[0])]
     reference = reference.rename(columns={"mean": "distance"})
