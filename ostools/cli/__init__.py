@@ -15,6 +15,7 @@ import typer
 from ostools.cli.collapse import collapse, repeats
 from ostools.cli.counting import counting
 from ostools.cli.general import models, report
+from ostools.cli.lab import lab
 from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
 from ostools.cli.theory import figure, theory
 from ostools.errors import InputError
@@ -65,6 +66,7 @@ for _command in (
     repeats,
     counting,
     theory,
+    lab,
     figure,
     models,
 ):

@@ -48,8 +48,8 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Lab(Result):
-    """`frame`, one row a study, encoding, depth (layers), precision, question (tokens before the repeated one; 0, in "positions"
-    only: nothing but copies), seed, quantity and length: `value`. By study:
+    """`frame`, one row a study, encoding, depth (layers), precision, question (tokens before the repeated one; 0, in
+    "positions" only: nothing but copies), seed, quantity and length: `value`. By study:
 
     positions, depth: `distance` (||y_n - y*_(n+1)||_2, y after the final norm), `total_variation` (Lemma 4.1's delta between
     the last rows of n and n + 1, tokens numbered from the first, in the deepest layer; mean over heads), `shifted_variation`
@@ -190,14 +190,15 @@ def _fits(frame: Frame, fit_from: int) -> pd.DataFrame:
 
 
 def _fit(curves: Frame) -> _Row:
-    """The law of the geometric mean over seeds; rates by seed where every curve stays above the floor."""
+    """The law of the geometric mean over seeds, and the power law's rates of the single ones."""
     values, lengths = curves.to_numpy(dtype=float), curves.index.to_numpy(dtype=float)
     with np.errstate(divide="ignore"):
-        mean = np.exp(np.log(values).mean(axis=1))
+        mean = np.exp(np.log(values).mean(axis=1)) if len(values) else np.zeros(0)
     found = fit_decay(lengths, mean, floor=_FLOOR)
-    each = [fit_decay(lengths[: found.used], one[: found.used], floor=_FLOOR).power for one in values.T]
-    rates = [law.rate for law in each if law is not None]
-    _, low, high = over_seeds(rates) if len(rates) == values.shape[1] else (np.nan, np.nan, np.nan)
+    low, high = np.nan, np.nan
+    if found.power is not None:
+        x, log_d = np.log(lengths[: found.used]), np.log(values[: found.used])
+        _, low, high = over_seeds(list(-np.polyfit(x, log_d, 1)[0]))
     law = found.law
     return {
         "fitted_from": int(lengths[0]) if len(lengths) else None,

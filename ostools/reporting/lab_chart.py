@@ -1,4 +1,4 @@
-"""The laboratory's charts: collapse by encoding, the assumption, depth, and rounding; a band over seeds, the fitted law in it."""
+"""The laboratory's charts: collapse by encoding, the assumption, depth, rounding; bands over seeds, the fitted laws."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ _PANELS = {
 }
 """By study: the quantity, the title, the axis."""
 _SERIES = {"positions": "encoding", "assumption": "encoding", "depth": "depth", "precision": "precision"}
+_X = {"assumption": "n, or the distance r of the key (tokens)"}
+_POSITIONS = {"none": "no positions"}
+_VARIATION = {
+    "positions": "Total variation of the last layer's rows",
+    "assumption": "Total variation, one layer, random tokens",
+}
 _MOST = 60
 """Lengths drawn of a curve: log-spaced, more are not seen."""
 _EXACT = "distance, float64"
@@ -47,11 +53,11 @@ def _row(study: str, frame: Frame, fits: Any) -> alt.HConcatChart:
     here = frame[(frame["study"] == study) & (frame["question"] > 0)]
     quantities = {title: (quantity, y)}
     if study in ("positions", "assumption"):
-        quantities["Total variation of the attention rows"] = ("total_variation", "delta of rows n and n + 1")
+        quantities[_VARIATION[study]] = ("total_variation", "delta of rows n and n + 1")
         panels = {name: (here[here["quantity"] == one], axis) for name, (one, axis) in quantities.items()}
     else:
         panels = {
-            f"{title}: {encoding}": (_beside(study, group, quantity), y)
+            f"{title}: {_POSITIONS.get(encoding, encoding)}": (_beside(study, group, quantity), y)
             for encoding, group in here.groupby("encoding", sort=False)
         }
     names = _in_order(study, pd.concat([data for data, _ in panels.values()]))
@@ -74,19 +80,19 @@ def _in_order(study: str, data: Frame) -> list[str]:
 
 
 def _colours(study: str, names: list[str]) -> list[str]:
-    """Depth is ordered, from light to dark; the others are names."""
+    """Depth is ordered, from green through blue to red, as dark as the ground allows; the others are names."""
     if study == "depth":
-        steps = ["#9ecae1", "#74b3d8", "#4e9bcb", "#3282bd", "#1b69a8", "#0b4f8a", "#08306b"]
+        steps = ["#178a5b", "#2e8b9a", "#3282bd", "#5878d8", "#7a6fd0", "#9a48d0", "#c0408f"]
         return [steps[min(round(i * 6 / max(len(names) - 1, 1)), 6)] for i in range(len(names))]
     return [theme.colour("float64") if name == _EXACT else theme.colour(name) for name in names]
 
 
-def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[str]) -> alt.LayerChart:
+def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[str]) -> Any:
     series = _SERIES[study]
     data = data.assign(series=data[series].astype(str))
     data, scale, axis, floor = _drawn(data, _laws(data, fits, study))
     x = alt.X(
-        "length:Q", title="n" if study != "assumption" else "distance r, or length n", scale=alt.Scale(type="log")
+        "length:Q", title=_X.get(study, "n, copies of the token"), scale=_log_lengths(data), axis=_length_axis(data)
     )
     colours = alt.Scale(domain=names, range=_colours(study, names))
     legend = alt.Legend(columns=4, title=f"{series} (layers)" if study == "depth" else series)
@@ -118,7 +124,7 @@ def _drawn(data: Frame, laws: dict[str, tuple[str, int, Law]]) -> tuple[Frame, a
     scale, axis = axes.log_axis(pd.concat([shown["shown"], shown["high"][shown["high"] > 0]]), floor)
     least = float(shown["shown"].min())
     fitted = [
-        float(laws[name][2]([n])[0]) if name in laws and n >= laws[name][1] else -1.0
+        float(laws[name][2]([float(n)])[0]) if name in laws and n >= laws[name][1] else -1.0
         for name, n in zip(shown["series"], shown["length"], strict=True)
     ]
     words = [laws[name][0] if name in laws else "none" for name in shown["series"]]
@@ -127,6 +133,17 @@ def _drawn(data: Frame, laws: dict[str, tuple[str, int, Law]]) -> tuple[Frame, a
 
 def _geometric(values: Any) -> float:
     return float(np.exp(np.log(values).mean())) if (values > 0).all() else 0.0
+
+
+def _log_lengths(data: Frame) -> alt.Scale:
+    return alt.Scale(type="log", domain=[int(data["length"].min()), int(data["length"].max())], nice=False)
+
+
+def _length_axis(data: Frame) -> alt.Axis:
+    """Every second power of two: lengths are drawn up to 512, the assumption up to 16,384."""
+    return alt.Axis(
+        values=[4**power for power in range(12) if data["length"].min() <= 4**power], format="d", grid=False
+    )
 
 
 def _spread(lengths: list[int]) -> list[int]:

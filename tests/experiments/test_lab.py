@@ -1,0 +1,209 @@
+"""The laboratory: its shortcuts against separate passes, what must be so whatever the weights, and its refusals."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from ostools.cli import main
+from ostools.errors import InputError
+from ostools.experiments import lab_runs
+from ostools.experiments.lab import Lab, lab
+from ostools.theory.decoder import Decoder
+
+
+@pytest.fixture(scope="module")
+def small() -> Lab:
+    return lab("all", encodings=["none", "rope-10000"], depths=[1, 3], lengths=range(1, 129), seeds=[0, 1], fit_from=16)
+
+
+def test_one_pass_for_all_depths_and_lengths_equals_separate_passes() -> None:
+    tokens = lab_runs.prompt(3, 5, 9)
+    found = lab_runs.collapse_by_depth(lab_runs.random_decoder(3, "rope-100", 4), tokens, 5, [2, 4])
+    for depth in (2, 4):
+        alone = Decoder.random(3, n_layers=depth, vocabulary=16, positions="rope", rope_base=100.0)
+        for n in (1, 4, 8):
+            short, long = (alone.forward(tokens[:, : 5 + copies]) for copies in (n, n + 1))
+            distance = (long.y[0, -1] - short.y[0, -1]).norm()
+            torch.testing.assert_close(found[depth]["distance"][n - 1], distance, rtol=1e-9, atol=1e-12)
+            row, longer = short.patterns[-1][0, :, -1], long.patterns[-1][0, :, -1]
+            by_first = ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean()
+            by_last = ((longer[:, 1:] - row).abs().sum(-1) + longer[:, 0]).mean()
+            torch.testing.assert_close(found[depth]["total_variation"][n - 1], by_first, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(found[depth]["shifted_variation"][n - 1], by_last, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", lab_runs.ENCODINGS)
+def test_the_assumption_is_measured_on_the_rows_of_whole_passes(name: str) -> None:
+    decoder, tokens = lab_runs.random_decoder(1, name, 1), lab_runs.prompt(1, 41, 0)
+    lengths = [4, 20, 40]
+    found = lab_runs.assumption(decoder, tokens, lengths)
+    for index, n in enumerate(lengths):
+        row = decoder.forward(tokens[:, :n]).patterns[0][0, :, -1]
+        longer = decoder.forward(torch.cat([tokens[:, :n], tokens[:, n - 1 : n]], dim=1)).patterns[0][0, :, -1]
+        expected = ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean()
+        torch.testing.assert_close(found["total_variation"][index], expected, rtol=1e-9, atol=1e-12)
+    assert found["score_step"].shape == (2,)
+
+
+def test_a_scores_step_is_nothing_without_positions_and_the_slope_under_alibi() -> None:
+    tokens, lengths = lab_runs.prompt(0, 1025, 0), [16, 256, 1024]
+    none = lab_runs.assumption(lab_runs.random_decoder(0, "none", 1), tokens, lengths)["score_step"]
+    assert torch.equal(none, torch.zeros(2, dtype=torch.float64))
+    alibi = lab_runs.assumption(lab_runs.random_decoder(0, "alibi", 1), tokens, lengths)["score_step"]
+    slopes = torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256], dtype=torch.float64)
+    torch.testing.assert_close(alibi, slopes.square().mean().sqrt().expand(2), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("name", ["rope-100", "sinusoidal", "learned"])
+def test_what_rope_and_absolute_positions_say_does_not_decay(name: str) -> None:
+    steps = [
+        lab_runs.assumption(
+            lab_runs.random_decoder(seed, name, 1), lab_runs.prompt(seed, 2049, 0), [16, 64, 1024, 2048]
+        )
+        for seed in range(3)
+    ]
+    mean = torch.stack([one["score_step"] for one in steps]).mean(0)
+    assert 0.5 < float(mean[2] / mean[1]) < 2.0
+
+
+@pytest.mark.parametrize("name", ["none", "alibi", "rope-10000"])
+def test_nothing_but_copies_is_one_representation_from_the_first_token_on(name: str) -> None:
+    tokens = lab_runs.prompt(0, 0, 40)
+    curves = lab_runs.collapse_by_depth(lab_runs.random_decoder(0, name, 4), tokens, 0, [4])[4]
+    assert curves["distance"].max() < 1e-12
+    with_question = lab_runs.collapse_by_depth(lab_runs.random_decoder(0, name, 4), lab_runs.prompt(0, 4, 40), 4, [4])[
+        4
+    ]
+    assert with_question["distance"].max() > 0.1
+
+
+def test_noise_is_of_running_and_not_of_storing_weights() -> None:
+    decoder, tokens = lab_runs.random_decoder(0, "none", 4), lab_runs.prompt(0, 8, 30)
+    noise = {name: lab_runs.rounding(decoder, tokens, 8, name)["noise"].mean() for name in lab_runs.PRECISIONS}
+    assert noise["bfloat16-weights"] < 3 * noise["float32"] < 1e-4
+    assert noise["float32"] < noise["float16"] < noise["bfloat16-residual"] < noise["bfloat16"]
+
+
+def test_tables_are_whole(small: Lab) -> None:
+    assert not small.frame.isna().any().any()
+    assert not small.frame.duplicated(
+        ["study", "encoding", "depth", "precision", "question", "seed", "quantity", "length"]
+    ).any()
+    assert set(small.frame["study"]) == {"positions", "assumption", "depth", "precision"}
+    assert set(small.fits["verdict"]) >= {"power", "too few"}
+
+    def fit(study: str, encoding: str, quantity: str, question: int) -> Any:
+        fits: Any = small.fits
+        by = (fits["study"] == study) & (fits["encoding"] == encoding) & (fits["quantity"] == quantity)
+        (row,) = fits[by & (fits["question"] == question)].to_dict("records")
+        return row
+
+    assert fit("assumption", "none", "score_step", 16)["verdict"] == "too few"
+    assert fit("assumption", "rope-10000", "score_step", 16)["verdict"] == "no decay"
+    assert fit("positions", "none", "distance", 0)["used"] < 8
+    law = fit("assumption", "none", "total_variation", 16)
+    assert law["verdict"] == "power"
+    assert law["rate"] == pytest.approx(1.0, abs=0.25)
+
+
+def test_collapse_is_where_the_distance_sinks_below_the_noise(small: Lab) -> None:
+    frame = small.frame[(small.frame["study"] == "precision") & (small.frame["encoding"] == "none")]
+    for row in small.collapse.query("encoding == 'none' and precision == 'bfloat16'").to_dict("records"):
+        chosen: Any = frame[(frame["precision"] == "bfloat16") & (frame["seed"] == row["seed"])]
+        curves = chosen.pivot(index="length", columns="quantity", values="value")
+        below = (curves["exact_distance"] < curves["noise"]).to_numpy()
+        n0 = int(row["collapse_length"])
+        assert below[n0 - 1 :].all()
+        assert not below[n0 - 2]
+    hidden: Any = small.collapse.groupby(["encoding", "precision"])["collapse_length"].count()
+    assert hidden["none", "bfloat16"] == 2
+    assert hidden["none", "float32"] == hidden["none", "bfloat16-weights"] == 0
+
+
+def test_intervals_over_seeds_are_students(small: Lab) -> None:
+    fits: Any = small.fits
+    (row,) = fits[(fits["study"] == "depth") & (fits["depth"] == 3) & (fits["encoding"] == "none")].to_dict("records")[
+        :1
+    ]
+    frame: Any = small.frame
+    curves = frame[(frame["study"] == "depth") & (frame["depth"] == 3) & (frame["encoding"] == "none")]
+    curves = curves[(curves["quantity"] == row["quantity"]) & (curves["length"] >= 16)]
+    fitted: list[Any] = [
+        stats.linregress(np.log(one["length"].to_numpy(float)), np.log(one["value"].to_numpy(float)))
+        for _, one in curves.groupby("seed")
+    ]
+    rates = [line.slope for line in fitted]
+    half = stats.t.ppf(0.975, 1) * np.std(rates, ddof=1) / 2**0.5
+    assert row["power_rate"] == pytest.approx(-np.mean(rates))
+    assert (row["seeds_low"], row["seeds_high"]) == pytest.approx((-np.mean(rates) - half, -np.mean(rates) + half))
+
+
+def test_the_same_seeds_give_the_same_numbers() -> None:
+    one, other = (lab("depth", encodings=["alibi"], depths=[2], lengths=range(1, 20), seeds=[3]) for _ in range(2))
+    assert one.frame.equals(other.frame)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"study": "position"}, "unknown study 'position': did you mean 'positions'"),
+        ({"encodings": ["rope"]}, "unknown encoding 'rope': did you mean 'rope-100'"),
+        ({"precisions": ["bf16"]}, "unknown precision 'bf16'.*known are bfloat16"),
+        ({"lengths": [0, 1]}, "lengths of at least 1, found 0"),
+        ({"lengths": []}, "lengths of at least 1, found none"),
+        ({"depths": [0]}, "depths: expected at least 1 layer, found 0"),
+        ({"seeds": []}, "seeds of at least 0, found none"),
+    ],
+)
+def test_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        lab(**options)
+
+
+def test_the_chart_has_a_row_a_study_and_its_data(small: Lab) -> None:
+    spec = small.plot().to_dict()
+    assert len(spec["vconcat"]) == 4
+    assert "NaN" not in str(spec)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--study", "depht"], "ostools: unknown study 'depht': did you mean 'depth'"),
+        (["--lengths", "0:4"], "ostools: --lengths '0:4': expected lengths from 1"),
+        (["--encoding", "alibby"], "ostools: unknown encoding 'alibby': did you mean 'alibi'"),
+    ],
+)
+def test_the_command_refuses_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["ostools", "lab", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+def test_the_command_prints_the_fits_or_saves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = ["lab", "--study", "precision", "--encoding", "none", "--lengths", "1:40", "--seed", "0"]
+    for extra in ([], ["--out", str(tmp_path / "lab.csv")]):
+        monkeypatch.setattr("sys.argv", ["ostools", *chosen, *extra])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code in (None, 0)
+    out = capsys.readouterr().out
+    assert "bfloat16-residual" in out
+    assert (
+        (tmp_path / "lab.csv")
+        .read_text()
+        .startswith("study,encoding,depth,precision,question,seed,quantity,length,value")
+    )
