@@ -5,8 +5,8 @@ theorem's assumption, that what positions say decays with distance, met? (2) How
 precision hides the difference? Weights are random, as before training: what happens here is what the architecture does by
 itself. Trained models are measured by `ostools.collapse`.
 
-Cost: about 280 layers of 530 tokens in float64 for "positions", 640 for "depth" (one pass serves all depths), 480 for
-"precision" (each beside its float64 reference); docs/laboratory.md has the seconds.
+Cost: about 280 layers of 530 tokens in float64 for "positions", 640 for "depth" (one pass serves all depths), 360 for
+"precision" (float64 references among them); docs/laboratory.md has the seconds.
 """
 
 from __future__ import annotations
@@ -159,9 +159,9 @@ def _measured(
 
     if study == "precision":
         decoder = lab_runs.random_decoder(seed, encoding, DEPTH)
-        for name in precisions or lab_runs.PRECISIONS:
+        for name, quantities in lab_runs.rounding(decoder, tokens, question, precisions or lab_runs.PRECISIONS):
             keys = {"study": study, "depth": DEPTH, "precision": name}
-            for quantity, values in lab_runs.rounding(decoder, tokens, question, name).items():
+            for quantity, values in quantities.items():
                 yield curve(keys | {"quantity": quantity}, values)
         return
     wanted = sorted(set(depths)) if study == "depth" else [DEPTH]

@@ -6,7 +6,7 @@ by length n = 1, ..., longest: entry n - 1 compares n copies with n + 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -131,15 +131,23 @@ def assumption(decoder: Decoder, tokens: Int[Tensor, "batch pos"], lengths: list
     return {"total_variation": torch.stack(variation), "score_step": torch.stack(steps)}
 
 
-def rounding(decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, precision: str) -> Mapping[str, Curve]:
-    """One precision beside float64 with the SAME rounded weights: distance, exact_distance, noise = ||y_n - exact y_n||_2."""
-    dtype, store = PRECISIONS[precision]
-    weights = store.get("weights", dtype)
-    exact = decoder.to(weights).to(torch.float64).forward(tokens).y
-    y = decoder.to(dtype).forward(tokens, store=store).y
-    noise = distance(y[0, question:-1].double(), exact[0, question:-1], "l2")
-    return {
-        "distance": between_lengths(y, question),
-        "exact_distance": between_lengths(exact, question),
-        "noise": noise,
-    }
+def rounding(
+    decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, precisions: Iterable[str]
+) -> Iterator[tuple[str, dict[str, Curve]]]:
+    """Each precision beside float64 with the SAME rounded weights: distance, exact_distance, noise = ||y_n - exact y_n||_2."""
+    references: dict[torch.dtype, Float[Tensor, "batch pos d_model"]] = {}
+    for name in precisions:
+        dtype, store = PRECISIONS[name]
+        weights = store.get("weights", dtype)
+        if weights not in references:
+            references[weights] = decoder.to(weights).to(torch.float64).forward(tokens).y
+        exact = references[weights]
+        y = decoder.to(dtype).forward(tokens, store=store).y
+        yield (
+            name,
+            {
+                "distance": between_lengths(y, question),
+                "exact_distance": between_lengths(exact, question),
+                "noise": distance(y[0, question:-1].double(), exact[0, question:-1], "l2"),
+            },
+        )

@@ -83,7 +83,11 @@ def test_nothing_but_copies_is_one_representation_from_the_first_token_on(name: 
 
 def test_noise_is_of_running_and_not_of_storing_weights() -> None:
     decoder, tokens = lab_runs.random_decoder(0, "none", 4), lab_runs.prompt(0, 8, 30)
-    noise = {name: lab_runs.rounding(decoder, tokens, 8, name)["noise"].mean() for name in lab_runs.PRECISIONS}
+    curves = dict(lab_runs.rounding(decoder, tokens, 8, lab_runs.PRECISIONS))
+    noise = {name: found["noise"].mean() for name, found in curves.items()}
+    exact = decoder.to(torch.bfloat16).to(torch.float64).forward(tokens).y[0, 8:]
+    torch.testing.assert_close(curves["bfloat16"]["exact_distance"], (exact[1:] - exact[:-1]).norm(dim=-1))
+    torch.testing.assert_close(curves["bfloat16-weights"]["exact_distance"], curves["bfloat16"]["exact_distance"])
     assert noise["bfloat16-weights"] < 3 * noise["float32"] < 1e-4
     assert noise["float32"] < noise["float16"] < noise["bfloat16-residual"] < noise["bfloat16"]
 
