@@ -66,11 +66,12 @@ class Collapse(Result):
         """The collapse length of each (task, pair, seed, dtype, site): measured, not extrapolated.
 
         The smallest n0 such that at every n >= n0, on consecutive lengths up to n_max >= max(2 n0, n0 + 32), the L2 distance
-        in float64, with the same stored weights, is below the rounding noise of running in that dtype (sites residual, y,
-        logits), the top token is the same ("top-token"), or the logits are the same bit for bit ("identical-logits").
-        Otherwise NA. `pair_collapse_length` has the noise of the difference y - y* in its place: it comes later where v and
-        v* are rounded alike, as by a coarse key/value cache, and the pair can still be told apart below the noise of either.
-        Columns: task, pair, seed, dtype, site, collapse_length, n_max, status (in words), pair_collapse_length.
+        in float64, with the same stored weights, is below the rounding noise of running in that dtype, or the two vectors are
+        the same numbers there (sites residual, y, logits); the top token is the same ("top-token"); or the logits are the same
+        bit for bit ("identical-logits"). Otherwise NA. `pair_collapse_length` has the noise of the difference y - y* in
+        place of the noise: it comes later where v and v* are rounded alike, as by a coarse key/value cache, and can be told
+        apart below the noise of either. Columns: task, pair, seed, dtype, site, collapse_length, n_max, status (in words),
+        pair_collapse_length.
         float64 is the reference, and has no row.
         """
         vectors = self.frame.query(f"per == 'vector' and norm == 'l2' and dtype != '{REFERENCE.name}'")
@@ -79,8 +80,11 @@ class Collapse(Result):
         for key, group in joined.groupby(["task", "pair", "seed", "dtype", "site"], sort=False):
             *curve, site = key  # pyright: ignore[reportGeneralTypeIssues]
             lengths = group["length"].tolist()
-            of_pair = collapse_start((group["distance"] < group["pair_noise"]).tolist(), lengths)
-            rows.append((*curve, site, *_verdict((group["distance"] < group["noise"]).tolist(), lengths), of_pair))
+            hidden = (group["distance"] < group["noise"]) | (group["mean"] == 0)
+            of_pair = collapse_start(
+                ((group["distance"] < group["pair_noise"]) | (group["mean"] == 0)).tolist(), lengths
+            )
+            rows.append((*curve, site, *_verdict(hidden.tolist(), lengths), of_pair))
             if site == "logits":
                 rows.append((*curve, TOP_TOKEN, *_verdict(group["same_top_token"].tolist(), lengths), None))
                 rows.append((*curve, IDENTICAL, *_verdict(group["identical_logits"].tolist(), lengths), None))

@@ -305,9 +305,8 @@ def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(module, "cast_copy", remembering)
     collapse(tiny_model("gemma"), "figure-5a", lengths=[1, 2], dtypes=["bfloat16", "float16"])
-    assert (
-        len(copies) == 5
-    )  # float64; and for each dtype its weights in float64, by way of the dtype, and the dtype itself
+    # float64; and for each dtype the dtype itself, and its weights in float64 by way of the dtype.
+    assert len(copies) == 1 + 2 * (1 + 2)
 
 
 def test_seeds_are_digit_streams() -> None:
@@ -361,6 +360,15 @@ def test_collapse_lengths_of_made_curves() -> None:
     late = made(chance, noise=0.5, same_top_token=[True] * 100).collapse_lengths().set_index("site")
     assert late.loc["logits", "collapse_length"] is pd.NA
     assert late.loc["top-token", "status"] == "reached at 1, the shortest measured"
+
+
+def test_the_same_numbers_are_collapsed_whatever_the_noise() -> None:
+    """v and v* stored as the same numbers: the noise of either may be half of what lay between them."""
+    apart = made([1.0] * 100, noise=0.5, same_top_token=[True] * 100)
+    assert apart.collapse_lengths()["collapse_length"].isna().tolist() == [True, False, True]
+    same = Collapse(apart.frame.assign(mean=[1.0] * 20 + [0.0] * 80), apart.provenance, apart.reference)
+    found = same.collapse_lengths().set_index("site").loc["logits"]
+    assert (found["collapse_length"], found["pair_collapse_length"]) == (21, 21)
 
 
 def test_collapse_lengths_leave_the_reference_out() -> None:
