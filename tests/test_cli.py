@@ -14,7 +14,10 @@ from ostools.commands.options import parse_bytes, parse_lengths
 from ostools.errors import InputError
 from tests.checkpoints import edit_config, write_checkpoint
 
-COMMANDS = ("report", "sensitivity", "path-sum", "collapse", "models")
+COMMANDS = (
+    "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "collapse", "repeats", "counting",
+    "figure", "theory", "lab", "models",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -110,6 +113,14 @@ def test_every_example_names_options_that_exist(run, command: str) -> None:
         (["collapse", "--lengths", "9:3"], ["runs backwards"]),
         (["collapse", "--lengths", "1-9"], ["--lengths '1-9'", "1:512"]),
         (["collapse", "--seed", "one"], ["--seed"]),
+        (["collapse", "--item", " and"], ["--item is what --prompt repeats"]),
+        (["collapse", "--task", "letters", "--prompt", "a"], ["--task and --prompt exclude each other"]),
+        (["collapse", "--items", "id"], ["unknown items 'id': did you mean 'ids'"]),
+        (["collapse", "--dtype", "int9-kv"], ["unknown dtype 'int9-kv': did you mean 'int8-kv'"]),
+        (["repeats", "--task", "leters"], ["unknown task 'leters': did you mean 'letters'"]),
+        (["figure", "7"], ["unknown figure 7: known are 5, 8, 9"]),
+        (["theory", "--lemma", "B.5"], ["unknown lemma 'B.5'"]),
+        (["lab", "--study", "dept"], ["did you mean 'depth'"]),
         (["sensitivity", "--prompt", "a", "--out", "x.doc"], ["expected a name ending in", ".html"]),
         (["sensitivity", "--prompt", "a", "--out", "no/such/x.png"], ["does not exist"]),
         (["report", "--out", "x.pdf"], [".html"]),
@@ -135,6 +146,8 @@ def test_bad_input_is_one_line_and_no_file(run, tmp_path: Path, arguments: list[
         ["path-sum", "--prompt", "a", "--variant", "x"],
         ["collapse", "--lengths", "x"],
         ["collapse", "--task", "x"],
+        ["collapse", "--dtype", "x"],
+        ["repeats", "--dtype", "x"],
     ],
 )
 def test_what_can_be_refused_at_once_is_refused_before_a_model_is_loaded(

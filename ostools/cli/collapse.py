@@ -32,7 +32,7 @@ def collapse(
         str,
         typer.Option(metavar="HOW", help="text, or ids: each item by its own token, whatever the tokenizer merges."),
     ] = "text",
-    bos: Annotated[bool, typer.Option("--bos/--no-bos", help="Keep the tokenizer's BOS, or take it out.")] = True,
+    no_bos: Annotated[bool, typer.Option("--no-bos", help="Take the tokenizer's BOS out of every prompt.")] = False,
     lengths: Lengths = "1:256",
     dtype: Annotated[
         list[str] | None,
@@ -60,7 +60,7 @@ def collapse(
     """
     from ostools.commands import collapsing
 
-    chosen = collapsing.Sequences(task, prompt, item, items, bos)
+    chosen = collapsing.Sequences(task, prompt, item, items, not no_bos)
     collapsing.collapse(model, chosen, lengths, dtype, seed, out, device)
 
 

@@ -11,7 +11,7 @@ import ostools as ost
 from ostools.commands import output
 from ostools.commands.loading import check, load, saved
 from ostools.commands.options import parse_lengths
-from ostools.errors import InputError
+from ostools.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from ostools.experiments import Repeats
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ostools.tasks import CollapseTask
 
 DTYPES = ("float32", "bfloat16", "float16")
+ITEMS = ("text", "ids")
 SHOWN = 16
 """How many lengths of a collapse curve a terminal shows; a file gets all."""
 
@@ -35,6 +36,8 @@ class Sequences:
 
     def chosen(self) -> CollapseTask:
         """The task of that name, or the user's own text. Raises `InputError` for options that exclude each other."""
+        if self.items not in ITEMS:
+            raise unknown_name("items", self.items, ITEMS)
         if self.prompt is None:
             if self.item is not None:
                 raise InputError("--item is what --prompt repeats: give --prompt too")
@@ -57,6 +60,7 @@ def collapse(
     """`ostools collapse`."""
     check(out)
     wanted, chosen = parse_lengths(lengths), sequences.chosen()
+    _check_precisions(dtypes)
     loaded = load(model, device, "float32")
     with output.progress("comparing pairs") as progress:
         result = ost.collapse(
@@ -80,6 +84,7 @@ def repeats(
 
     check(out)
     wanted, chosen = parse_lengths(lengths), [ost.tasks.get(name) for name in prompts or TASKS]
+    _check_precisions(dtypes)
     loaded = load(model, device, "float32")
     with output.progress("comparing pairs") as progress:
         result = ost.experiments.repeats(
@@ -87,6 +92,14 @@ def repeats(
         )
     if not saved(result, out):
         _show_repeats(result)
+
+
+def _check_precisions(names: Sequence[str] | None) -> None:
+    """Refuse an unknown one before a model is loaded."""
+    from ostools.measure.precisions import Precision
+
+    for name in names or ():
+        Precision.named(name)
 
 
 def _show_repeats(result: Repeats) -> None:
