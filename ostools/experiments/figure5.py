@@ -56,7 +56,7 @@ class Figure5(Result):
     many); mean, the distance averaged over heads and seeds; head_minimum and head_maximum, the least and the greatest of any
     head and seed; seed_minimum and seed_maximum, the same of the seeds' averages over heads; interval_low and interval_high,
     the 95% percentile bootstrap interval of the mean over seeds, NA for fewer than three (for five it is too narrow:
-    `theory.bootstrap` says how much); noise and machine_line, averaged alike.
+    `theory.bootstrap` says how much); noise, pair_noise and machine_line, averaged alike.
 
     `collapse_lengths`: where the pairs collapse at that site, per panel, pair, seed and dtype, as `Collapse.collapse_lengths`
     says (whole vectors in L2; none for "attention"). `curves`: the whole measurement of each panel, with every other
@@ -138,6 +138,7 @@ def _summary(panel: str, found: Collapse, site: str, per: str, norm: str) -> pd.
         seed_minimum=("mean", "min"),
         seed_maximum=("mean", "max"),
         noise=("noise", "mean"),
+        pair_noise=("pair_noise", "mean"),
         machine_line=("machine_line", "mean"),
     )
     table[_INTERVAL] = np.nan
