@@ -41,7 +41,7 @@ class Row:
         return self.loop_seconds / self.collapse_seconds
 
 
-def loop(model: TransformerBridge, task: tasks.CollapseTask, lengths: Sequence[int]) -> list[float]:
+def loop(model: TransformerBridge, task: tasks.Figure5Task, lengths: Sequence[int]) -> list[float]:
     """||y - y*||_2 in float32 at every length, one pass a prompt; the same in float64 beside it."""
     exact = cast_copy(model, torch.float64)
     found = []
@@ -81,7 +81,7 @@ def run(
         # Short beside the loop, and one run says little on a busy machine: the median of several, before the loop and after.
         once = partial(_timed, partial(collapse, model, name, lengths=lengths, dtypes=["float32"]))
         timed = [once() for _ in range(ROUNDS)]
-        loop_seconds, expected = _timed(lambda name=name: loop(model, tasks.get(name), lengths))
+        loop_seconds, expected = _timed(lambda name=name: loop(model, tasks.FIGURE_5[name](), lengths))
         timed += [once() for _ in range(ROUNDS)]
         result = timed[0][1]
         curve = result.frame.query("pair == 'theorem' and site == 'y' and per == 'vector' and norm == 'l2'")
