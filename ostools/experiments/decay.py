@@ -30,26 +30,29 @@ def checked(figure: str, lengths: Sequence[int], seeds: Sequence[int]) -> tuple[
     return sorted(set(lengths)), list(dict.fromkeys(seeds))
 
 
-def fits(frame: Frame, quantities: Sequence[str], fitted_from: int, by: Sequence[str] = ()) -> pd.DataFrame:
+def fits(
+    frame: Frame, quantities: Sequence[str], fitted_from: int, by: Sequence[str] = (), floor: float = 0.0
+) -> pd.DataFrame:
     """How the mean over seeds falls, a row for each quantity and each value of the columns `by`.
 
     Columns: those of `by`, quantity, fitted_from (only lengths from here on are fitted), verdict (of
     `ostools.theory.fits.VERDICTS`), law (its name, or "none"), rate (k of n^-k, r of e^(-r n); NaN without a law), low, high
-    (its 95% interval), log_amplitude, level (of the same law), used (how many lengths).
+    (its 95% interval: of noise along the mean curve, not of the spread between seeds), log_amplitude, level (of the same law),
+    used (how many lengths). A curve is fitted until it falls to `floor`.
     """
     groups = frame.groupby(list(by), sort=False) if by else [((), frame)]
     return pd.DataFrame(
         [
-            dict(zip(by, key, strict=True)) | {"quantity": quantity} | _fit(group, quantity, fitted_from)
+            dict(zip(by, key, strict=True)) | {"quantity": quantity} | _fit(group, quantity, fitted_from, floor)
             for key, group in groups
             for quantity in quantities
         ]
     )
 
 
-def _fit(curve: Frame, quantity: str, fitted_from: int) -> dict[str, Any]:
+def _fit(curve: Frame, quantity: str, fitted_from: int, floor: float) -> dict[str, Any]:
     mean = curve[curve["length"] >= fitted_from].groupby("length")[quantity].mean()
-    found = fit_decay(mean.index.to_numpy(), mean.to_numpy())
+    found = fit_decay(mean.index.to_numpy(), mean.to_numpy(), floor=floor)
     law, unknown = found.law, float("nan")
     return {
         "fitted_from": fitted_from,

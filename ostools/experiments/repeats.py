@@ -18,7 +18,7 @@ import hooks
 from ostools import tasks
 from ostools.errors import InputError
 from ostools.experiments.decay import fits
-from ostools.measure.collapse import Collapse, collapse
+from ostools.measure.collapse import FITTED_FROM, SAME_IN_FLOAT64, Collapse, checked_lengths, collapse
 from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import CollapseTask
@@ -37,7 +37,8 @@ class Repeats(Result):
 
     `frame`: task, sink (the BOS is present or absent), length, distance. `summary`, a row for each prompt and sink:
     first_token (what stands first and can serve as a sink), first_token_share (of the last token's attention on the longest
-    prompt, the mean over heads and layers), the fit of the decay (verdict, law, rate with its 95% interval low to high;
+    prompt, the mean over heads and layers), exact_from (from here on the distance is float64's rounding; NA: nowhere), the fit
+    of the decay (verdict, law, rate with its 95% interval low to high;
     `theory.fits`), and for every dtype the collapse length at y, of the logits, and of the top token (NA: not reached), in
     words in `status`.
     """
@@ -56,7 +57,7 @@ def repeats(
     *,
     lengths: Iterable[int] = range(1, 257),
     dtypes: Sequence[str] = ("float32", "bfloat16"),
-    fitted_from: int = 8,
+    fitted_from: int = FITTED_FROM,
     progress: Progress | None = None,
 ) -> Repeats:
     """Collapse on every prompt, with the tokenizer's BOS and without it, and the law by which each curve falls.
@@ -68,13 +69,11 @@ def repeats(
     A tokenizer without BOS gives the rows without it alone. Raises `InputError` for whatever `collapse` refuses, and for a task
     with pairs that no theorem speaks of. Cost: `collapse` once or twice a prompt. Source: arXiv 2406.04267, Theorem 4.2.
     """
-    chosen = [tasks.get(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-    if not chosen:
-        raise InputError("repeats: expected at least one prompt, found none")
-    wanted = list(lengths)
+    chosen, wanted = _checked_prompts(prompts), checked_lengths(lengths)
     sinks = [True, False] if _adds_bos(model) else [False]
     curves: list[Any] = []
     rows: list[dict[str, Any]] = []
+    differences: dict[str, Any] = {}
     runs = [(task, bos) for task in chosen for bos in sinks]
     for done, (task, bos) in enumerate(runs):
         if progress is not None:
@@ -83,21 +82,44 @@ def repeats(
         _require_theorem(found, task)
         key = {"task": task.name, "sink": PRESENT if bos else ABSENT}
         curves.append(_curve(found).assign(**key))
-        rows.append(key | _first_token(model, found) | _lengths(found))
-    frame: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance"]]
-    laws = fits(frame, ["distance"], fitted_from, ["task", "sink"]).drop(columns="quantity")
+        rows.append(key | _first_token(model, found) | _lengths(found) | _same_from(curves[-1]))
+        differences[f"{task.name}, BOS {key['sink']}"] = found.provenance.parameters["difference_from_separate_pass"]
+    frame: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance", "relative"]]
+    # Below the floor the float64 run's own rounding would be fitted.
+    floor = SAME_IN_FLOAT64 * float((frame["distance"] / frame["relative"]).max())
+    laws = fits(frame, ["distance"], fitted_from, ["task", "sink"], floor).drop(columns="quantity")
     if progress is not None:
         progress(len(runs), len(runs))
     provenance = Provenance.collect(
         model,
         None,
         measurement="repeats",
-        prompts=[task.name for task in chosen],
+        prompts={task.name: task.example for task in chosen},
         lengths=wanted,
         dtypes=list(dtypes),
         fitted_from=fitted_from,
+        difference_from_separate_pass=differences,
     )
     return Repeats(frame, provenance, pd.DataFrame(rows).merge(laws, on=["task", "sink"], validate="one_to_one"))
+
+
+def _checked_prompts(prompts: Sequence[CollapseTask | str]) -> list[CollapseTask]:
+    given = [prompts] if isinstance(prompts, (str, CollapseTask)) else list(prompts)
+    chosen = [tasks.get(prompt) if isinstance(prompt, str) else prompt for prompt in given]
+    if not chosen:
+        raise InputError("repeats: expected at least one prompt, found none")
+    names = [task.name for task in chosen]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"repeats: found {twice!r} twice: give each prompt once, and a name of its own")
+    return chosen
+
+
+def _same_from(curve: Any) -> dict[str, Any]:
+    """From how many copies on the two are the same to float64's rounding; NA where they are not at the longest."""
+    apart = curve[curve["relative"] > SAME_IN_FLOAT64]["length"]
+    later = curve[curve["length"] > (apart.max() if len(apart) else 0)]["length"]
+    return {"exact_from": int(later.min()) if len(later) else pd.NA}
 
 
 def _adds_bos(model: TransformerBridge) -> bool:
@@ -115,7 +137,7 @@ def _curve(found: Collapse) -> Any:
     """The float64 distance of the theorem pairs at y with the weights as given, over seeds by its mean."""
     table: Any = found.reference
     table = table[(table["pair"] == "theorem") & (table["site"] == SITE) & (table["weights"] == "given")]
-    return table.groupby("length", as_index=False)["distance"].mean()
+    return table.groupby("length", as_index=False)[["distance", "relative"]].mean()
 
 
 def _first_token(model: TransformerBridge, found: Collapse) -> dict[str, Any]:

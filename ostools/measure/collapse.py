@@ -1,8 +1,9 @@
 """Representational collapse (Theorem 4.2 / B.3): how far v and v* = v with its last token repeated still are apart.
 
 Two floors stand beside every distance. The machine line is one representable step in every coordinate; the noise is what
-rounding while running did to v itself, ||y(v) - y_float64(v)||, both with the same stored weights. A distance below the noise
-is not information. Rounding the weights is no noise: it moves v and v* alike, by `weight_shift`, and hides nothing.
+rounding while running did to v itself, ||y(v) - y_float64(v)||, both with the same stored weights. A distance below it is
+smaller than the error of what it is a distance of; what is left of the difference itself is `pair_noise`. Rounding the weights
+is no noise by this definition: it moves v and v* alike, by `weight_shift`.
 
 Cost: one forward pass per precision and seed for all lengths, the same in float64 once for each way in which the weights
 are stored, and in each a shorter pass to check it; O(N) tokens for N lengths, where a loop reads O(N^2).
@@ -33,6 +34,10 @@ from ostools.theory.distances import collapse_start
 if TYPE_CHECKING:
     import altair as alt
 
+FITTED_FROM = 8
+"""Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
+SAME_IN_FLOAT64 = 1e-6
+"""A float64 distance that small relative to ||v|| is rounding: rotary angles are float32, whatever the model is cast to."""
 TOP_TOKEN, IDENTICAL = "top-token", "identical-logits"
 
 
@@ -48,8 +53,8 @@ class Collapse(Result):
     total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit). NA where a column has no
     meaning. Head chunks are left out where the number of heads does not divide d_model.
 
-    `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance) that collapse lengths are read
-    from: of the weights as given, and of every other way in which a precision stores them.
+    `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance, relative to ||v||) that collapse
+    lengths are read from: of the weights as given, and of every other way in which a precision stores them.
     """
 
     reference: pd.DataFrame
@@ -131,7 +136,7 @@ def collapse(
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
     task = task if isinstance(task, CollapseTask) else tasks.get(task)
-    wanted, precisions, seeds = _checked_lengths(lengths), _checked_precisions(dtypes), _checked_seeds(seeds, task)
+    wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), _checked_seeds(seeds, task)
     _check_model(model)
     run = Run(model, task, [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds], precisions, progress)
     tables, curves = run.tables()
@@ -152,7 +157,7 @@ def collapse(
     return Collapse(pd.concat(tables, ignore_index=True), provenance, pd.concat(curves, ignore_index=True))
 
 
-def _checked_lengths(lengths: Iterable[int]) -> list[int]:
+def checked_lengths(lengths: Iterable[int]) -> list[int]:
     """Ascending and without doubles."""
     given = list(lengths) if isinstance(lengths, Iterable) else [lengths]
     wrong = [n for n in given if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1]
@@ -163,24 +168,24 @@ def _checked_lengths(lengths: Iterable[int]) -> list[int]:
 
 
 def _checked_precisions(dtypes: Sequence[str]) -> list[Precision]:
-    names = [dtypes] if isinstance(dtypes, str) else list(dtypes)
+    names = [dtypes] if isinstance(dtypes, str) else list(dtypes) if isinstance(dtypes, Iterable) else [dtypes]
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise InputError(f"dtypes: expected names such as 'bfloat16', found {wrong[0]!r}")
     if not names:
         raise InputError("dtypes: expected at least one, found none; for example ('float32', 'bfloat16')")
     return [Precision.named(name) for name in dict.fromkeys(names)]
 
 
 def _checked_seeds(seeds: Sequence[int], task: CollapseTask) -> list[int]:
-    given = [seeds] if isinstance(seeds, int) else list(seeds)
-    wrong = [seed for seed in given if isinstance(seed, bool) or not isinstance(seed, int)]
+    given = list(seeds) if isinstance(seeds, Iterable) else [seeds]
+    wrong = [seed for seed in given if isinstance(seed, bool) or not isinstance(seed, (int, np.integer))]
     if wrong:
         raise InputError(f"seeds: expected whole numbers, found {wrong[0]!r}")
-    chosen = list(dict.fromkeys(given))
+    chosen = list(dict.fromkeys(int(seed) for seed in given))
     if not chosen:
         raise InputError("seeds: expected at least one, found none")
-    if len(chosen) > 1 and not task.random:
-        raise InputError(
-            f"{task.name} draws nothing at random, so {len(chosen)} seeds would repeat the same numbers: give one"
-        )
+    if chosen != [0] and not task.random:
+        raise InputError(f"{task.name} draws nothing at random, found seeds {chosen}: leave them out")
     return chosen
 
 

@@ -133,9 +133,15 @@ class Run:
         parts = []
         for prompts, here in zip(self.sets, references, strict=True):
             same = {name: values for name, values in prompts.columns().items() if name != "tokens"}
-            for site, found in vector_distances(here, prompts.first, prompts.second).items():
-                columns = same | {"task": self.task.name, "weights": key, "site": site, "distance": found}
-                parts.append(pd.DataFrame(columns, columns=pd.Index([*CURVE, "distance"])))
+            for site, (found, relative) in vector_distances(here, prompts.first, prompts.second).items():
+                columns = same | {
+                    "task": self.task.name,
+                    "weights": key,
+                    "site": site,
+                    "distance": found,
+                    "relative": relative,
+                }
+                parts.append(pd.DataFrame(columns, columns=pd.Index([*CURVE, "distance", "relative"])))
         return pd.concat(parts, ignore_index=True)
 
 

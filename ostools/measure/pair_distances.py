@@ -98,16 +98,18 @@ def pair_columns(
 
 def vector_distances(
     here: Measured, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
-) -> dict[str, Float[np.ndarray, " pair"]]:
-    """The L2 distance of the whole vectors of each pair, by site: what a collapse length is read from."""
+) -> dict[str, tuple[Float[np.ndarray, " pair"], Float[np.ndarray, " pair"]]]:
+    """The L2 distance of the whole vectors of each pair, by site, and that over ||v||: what a collapse length is read from."""
     found = {}
     for site in VECTOR_SITES:
         step = max(1, _CHUNK // here.width(site))
-        parts = []
+        parts, sizes = [], []
         for start in range(0, len(first), step):
-            v, v_star = (here.at(site, index[start : start + step]) for index in (first, second))
-            parts.append(distances.distance(v.double(), v_star.double(), "l2"))
-        found[site] = torch.cat(parts).cpu().numpy()
+            v, v_star = (here.at(site, index[start : start + step]).double() for index in (first, second))
+            parts.append(distances.distance(v, v_star, "l2"))
+            sizes.append(distances.vector_norm(v, "l2"))
+        distance = torch.cat(parts)
+        found[site] = distance.cpu().numpy(), (distance / torch.cat(sizes)).cpu().numpy()
     return found
 
 

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.errors import InputError
 from ostools.measure.prefixes import Pack, packs
 from ostools.models import context_length, encode
-from ostools.models.tokens import control_ids, token_text
+from ostools.models.tokens import control_ids, frame, token_text
 from ostools.tasks import CollapseTask, Pair
 
 
@@ -39,7 +39,7 @@ class ModelEncoder:
         for index in set().union(*map(set, found)) - known:
             if index in control_ids(tokenizer):
                 raise InputError(
-                    f"expected digits that the tokenizer knows, found that it makes {self.token(index)!r} of one"
+                    f"expected items that the tokenizer knows, found that it makes {self.token(index)!r} of one"
                 )
         return [tuple(ids) if self.bos else self._without_bos(ids) for ids in found]
 
@@ -55,6 +55,12 @@ class ModelEncoder:
     def _checked(self, text: str) -> set[int]:
         """The ids that are known to be right: `encode` is too slow for every text, and refuses what can be wrong in one."""
         if self._known is None:
+            after = frame(self.model.tokenizer)[1]
+            if after:
+                raise InputError(
+                    f"expected prompts to end in their text, found a tokenizer that puts {self.token(after[0])!r} behind "
+                    "every text: that token would be compared and repeated; set its add_eos_token to false"
+                )
             self._known = set(encode(self.model, text).ids.tolist())
         return self._known
 

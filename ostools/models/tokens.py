@@ -112,7 +112,7 @@ def _prompt(model: TransformerBridge, text: str | None, ids: list[int]) -> Promp
 def _encode_plain(tokenizer: Any, text: str) -> list[int]:
     """The tokenizer's ids, where only its own frame around the text may hold special tokens."""
     ids = _ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
-    before, after = _frame(tokenizer)
+    before, after = frame(tokenizer)
     end = len(ids) - len(after)
     body = ids[len(before) : end]
     if ids[: len(before)] != before or ids[end:] != after:
@@ -143,7 +143,7 @@ def _refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
         )
 
 
-def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The special ids that the tokenizer itself puts before and after any text."""
     framed = _ids(tokenizer, _HARMLESS, add_special_tokens=True, split_special_tokens=True)
     bare = _ids(tokenizer, _HARMLESS, add_special_tokens=False, split_special_tokens=True)

@@ -39,7 +39,7 @@ def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None
     main = rows[rows["pair"] == pair]
     logits = _whole(frame_of(result), "logits")
     said = [
-        _fall(reference_curve(result), COMPARED[pair]),
+        _fall(reference_curve(result), exact_from(result), COMPARED[pair]),
         *(_stop(main, dtype, collapse_length(result, dtype)) for dtype in dict.fromkeys(main["dtype"])),
         _answers(logits[logits["pair"] == pair]),
     ]
@@ -85,13 +85,26 @@ def main_pair(result: Collapse) -> str:
     return next(kind for kind in ("theorem", "task", "one-more-digit") if kind in kinds)
 
 
-def reference_curve(result: Collapse, pair: str | None = None, site: str = "y") -> Column:
-    """The float64 L2 distance of the given weights by length, the mean over seeds. `pair`: else the result's main kind."""
+def reference_curve(result: Collapse, pair: str | None = None, site: str = "y", column: str = "distance") -> Column:
+    """The float64 L2 distance of the given weights by length, the mean over seeds. `pair`: else the result's main kind.
+
+    `column`: or "relative", the distance over ||v||.
+    """
     table: Frame = result.reference
     chosen = table[
         (table["pair"] == (pair or main_pair(result))) & (table["site"] == site) & (table["weights"] == "given")
     ]
-    return chosen.groupby("length")["distance"].mean().sort_index()
+    return chosen.groupby("length")[column].mean().sort_index()
+
+
+def exact_from(result: Collapse) -> int | None:
+    """From which length on the two are the same to the rounding of float64 itself; None where they are not at the longest."""
+    from ostools.measure.collapse import SAME_IN_FLOAT64
+
+    curve = reference_curve(result, column="relative")
+    apart = curve[curve > SAME_IN_FLOAT64].index
+    later = curve.index[curve.index > (apart.max() if len(apart) else 0)]
+    return int(later.min()) if len(later) else None
 
 
 def fall_ratio(curve: Column) -> float:
@@ -112,13 +125,15 @@ def _whole(rows: Frame, site: str) -> Frame:
     return rows[(rows["site"] == site) & (rows["per"] == "vector") & (rows["norm"] == "l2")]
 
 
-def _fall(curve: Column, compared: str) -> str:
+def _fall(curve: Column, exact: int | None, compared: str) -> str:
     """How the distance of y of `compared` goes with the length."""
     first, last = float(curve.iloc[0]), float(curve.iloc[-1])
     span = (
         f"Measured in float64, the L2 distance between y of {compared} "
         f"goes from {number(first)} at n = {curve.index[0]} to {number(last)} at n = {curve.index[-1]}"
     )
+    if exact is not None:
+        return f"{span}: from n = {exact} on it is the rounding of float64 itself; the two are one representation."
     if len(curve) < FEW:
         return f"{span}; with {len(curve)} lengths no trend is claimed."
     change = fall_ratio(curve)
@@ -134,14 +149,16 @@ def _fall(curve: Column, compared: str) -> str:
 
 def _rate(curve: Column) -> str:
     """The law by which the curve falls, with its interval, where one holds."""
-    lengths = [float(n) for n in curve.index]
-    found = fit_decay(lengths, [float(value) for value in curve])
+    from ostools.measure.collapse import FITTED_FROM
+
+    curve = curve[curve.index >= FITTED_FROM]
+    found = fit_decay([float(n) for n in curve.index], [float(value) for value in curve])
     law = found.law
     if law is None or found.verdict == "undecided":
         return ", by no law that a fit can tell (a power of n, or an exponential)"
     interval = f"{number(law.rate)}, 95% interval {number(law.low)} to {number(law.high)}"
     shape = f"as n^-k with k = {interval}" if law.name.startswith("power") else f"as e^(-r n) with r = {interval}"
-    return f", {shape}{f', to a level of {number(law.level)}' if law.level else ''}"
+    return f", from n = {FITTED_FROM} on {shape}{f', to a level of {number(law.level)}' if law.level else ''}"
 
 
 def _stop(rows: Frame, dtype: str, length: int | None) -> str:
@@ -150,7 +167,7 @@ def _stop(rows: Frame, dtype: str, length: int | None) -> str:
     tail = here[here["length"] >= here["length"].quantile(0.75)]
     end = (
         f"In {dtype}, over the last quarter of the lengths, the measured distance is in the median "
-        f"{number(float(tail['ulps'].median()))} representable steps"
+        f"{number(float(tail['ulps'].median()))} {_steps(dtype)}"
     )
     if dtype == "float64":
         return f"{end}."
@@ -158,7 +175,16 @@ def _stop(rows: Frame, dtype: str, length: int | None) -> str:
     end = f"{end} and {noise} times the rounding noise of the run"
     if length is None:
         return f"{end}; collapse in {dtype} was not reached by n = {int(here['length'].max())}."
-    return f"{end}; the float64 distance lies below that noise from n = {length} on, the collapse length in {dtype}."
+    return (
+        f"{end}; the float64 distance (of the weights as stored in {dtype}) lies below that noise from n = {length} on, the "
+        f"collapse length in {dtype}."
+    )
+
+
+def _steps(dtype: str) -> str:
+    """Whose steps: of a part stored in few bits, those that y would have if it were stored so too."""
+    format, _, part = dtype.partition("-")
+    return f"steps that {format} would have at the size of y (y itself is float32)" if part else "representable steps"
 
 
 def _answers(rows: Frame) -> str:
@@ -167,7 +193,9 @@ def _answers(rows: Frame) -> str:
     for dtype, here in rows.groupby("dtype", sort=False):
         same, identical = int(here["same_top_token"].sum()), int(here["identical_logits"].sum())
         bits = f" (bit-identical logits at {identical})" if identical else ""
-        parts.append(f"in {dtype} at {same} of {len(here)} lengths{bits}")
+        parts.append(
+            f"in {dtype} at {same} of {len(here)} {'lengths' if here['seed'].nunique() == 1 else 'pairs (lengths and seeds)'}{bits}"
+        )
     return (
         f"The most likely next token is the same for both sequences {', '.join(parts)}; their next-token distributions "
         f"differ by at most {number(float(rows['total_variation'].max()))} in L1 (2 would be disjoint)."
@@ -192,13 +220,14 @@ def _one_more_digit(result: Collapse) -> list[str]:
     if other.empty:
         return []
     said = (
-        "The pair with one more digit is another question: its prompts may differ by two tokens and end in different "
-        f"ones, so no theorem applies. Its measured distance has a median of {number(float(other.median()))}"
+        "The pair with one more digit behind a separator is another question: its prompts differ by two tokens, so no theorem "
+        f"applies. Its measured distance has a median of {number(float(other.median()))}"
     )
     if theorem.empty:
         return [f"{said}."]
-    beside = float(theorem.median())
-    return [f"{said}, {number(ratio(float(other.median()), beside))} times the theorem pair's {number(beside)}."]
+    beside = float(theorem[theorem.index.isin(list(other.index))].median())
+    times = number(ratio(float(other.median()), beside))
+    return [f"{said}, {times} times the theorem pair's {number(beside)} at the same lengths."]
 
 
 def trained_length(result: Collapse, trained: Mapping[str, int] | None) -> int | None:

@@ -1,7 +1,7 @@
 """The paper's prompts: `AppendixTask` for what a model answers; for collapse `figure_5a()` to `figure_5d()`, repeats of other
 tokens, and `task_pairs`."""
 
-from ostools.errors import unknown_name
+from ostools.errors import InputError, unknown_name
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import AppendixTask as AppendixTask
 from ostools.tasks.counting import TASK_PAIRS as TASK_PAIRS
@@ -37,11 +37,11 @@ def get(name: str, items: ItemsAs = "text") -> CollapseTask:
         return FIGURE_5[name](items)
     if name in REPEATS:
         return REPEATS[name](items)
-    if name == "text":
-        return last_token()
-    if name in TASK_PAIRS:
-        return task_pairs(name)
-    raise unknown_name("task", name, COLLAPSE_TASKS)
+    if name not in COLLAPSE_TASKS:
+        raise unknown_name("task", name, COLLAPSE_TASKS)
+    if items != "text":
+        raise InputError(f"{name} has one way of putting its items in: leave items out")
+    return last_token() if name == "text" else task_pairs(name)
 
 
 __all__ = [

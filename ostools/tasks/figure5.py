@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from mitigations import Mitigation, Separator, insert
 from ostools.errors import unknown_name
 from ostools.tasks.appendix_c import AppendixTask
-from ostools.tasks.pairs import CollapseTask, Encoder, ItemsAs, Pair, PairKind, item_ids, require_no_merge, theorem_pair
+from ostools.tasks.pairs import (
+    CollapseTask,
+    Encoder,
+    ItemsAs,
+    Pair,
+    PairKind,
+    item_ids,
+    repeats_last,
+    require_no_merge,
+    theorem_pair,
+)
 
 
 @dataclass(frozen=True)
@@ -22,8 +32,8 @@ class Figure5Task(CollapseTask):
     name: "figure-5a" to "figure-5d".
     form: the paper's prompt and its digits.
     mitigation: what is inserted between the digits ((d): a comma after every third).
-    kinds: the pairs it makes. "one-more-digit" is reported apart: with a comma in between, its two prompts differ by two
-        tokens and in their last tokens, so that no theorem applies.
+    kinds: the pairs it makes. "one-more-digit" is reported apart, and made only where the next digit comes behind a comma: its
+        two prompts differ by two tokens, so that no theorem applies.
     items: "text" tokenizes each prompt whole and refuses a tokenizer that merges repeated digits; "ids" puts every digit
         in by its own token id, whatever the tokenizer would merge.
     """
@@ -73,7 +83,7 @@ class Figure5Task(CollapseTask):
             for kind in self.kinds:
                 if kind == "theorem":
                     yield theorem_pair(length, ids[length])
-                else:
+                elif not repeats_last(ids[length], ids[length + 1]):  # else it is the theorem's pair again
                     yield Pair(kind, length, ids[length], ids[length + 1])
 
     def _ids_of_text(

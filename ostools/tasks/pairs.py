@@ -35,7 +35,7 @@ class Pair:
     """Two prompts whose last-token representations are compared, `ids` (v) and `extended` (v*).
 
     kind: "theorem": v* is v with its last token repeated once, which is proved when the pair is made; "one-more-digit":
-        v* has one more item, and whatever separator belongs before it; "task": a task's prompt with one more item, and text
+        v* has one more item, behind a separator; "task": a task's prompt with one more item, and text
         after the sequence. Of the last two no theorem speaks.
     length: how many items v has (not tokens).
 

@@ -21,7 +21,8 @@ class RepeatTask(CollapseTask):
     item: what is repeated, such as "a" or " and" (the space belongs to it); None: the last token of the text itself, by its
         id, so that v_1 is the text as it stands.
 
-    Raises `InputError` for an empty text where its own last token is meant, and for an empty item.
+    Raises `InputError` for an empty text where its own last token is meant or items are put in by their ids (an item's one token
+    is found behind a text), and for an empty item.
     """
 
     name: str
@@ -34,6 +35,8 @@ class RepeatTask(CollapseTask):
             raise unknown_name("items", self.items, ("text", "ids"))
         if self.item == "" or (self.item is None and not self.prompt):
             raise InputError(f"{self.name}: expected something to repeat, found no text: give an item such as 'a'")
+        if self.items == "ids" and not self.prompt:
+            raise InputError(f"{self.name}: items='ids' finds the item's token behind a text, found none: give one")
 
     @property
     def example(self) -> str:
@@ -49,13 +52,9 @@ class RepeatTask(CollapseTask):
             yield from self._pairs_of_text(encoder, self.item, lengths)
 
     def _pairs_of_ids(self, encoder: Encoder, item: str, lengths: Sequence[int]) -> Iterator[Pair]:
-        """The text, and the item's own id. An empty text leaves what the tokenizer puts before any."""
-        if self.prompt:
-            (before,) = encoder.ids([self.prompt])
-            index = item_ids(encoder, self.prompt, [item])[item]
-        else:
-            (alone,) = encoder.ids([item])
-            before, index = alone[:-1], alone[-1]
+        """The text, and the item's own id."""
+        (before,) = encoder.ids([self.prompt])
+        index = item_ids(encoder, self.prompt, [item])[item]
         yield from (theorem_pair(n, (*before, *(index,) * n)) for n in lengths)
 
     def _pairs_of_text(self, encoder: Encoder, item: str, lengths: Sequence[int]) -> Iterator[Pair]:

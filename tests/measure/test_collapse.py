@@ -68,7 +68,7 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
     for length in LENGTHS:
         ids = tuple(encode(model, task.text(length)).ids.tolist())
         partners = {"theorem": (*ids, ids[-1])}
-        if name == "figure-5d":
+        if name == "figure-5d" and length % 3 == 0:
             partners["one-more-digit"] = tuple(encode(model, task.text(length + 1)).ids.tolist())
         for pair, extended in partners.items():
             v, v_star = last_token(model, ids), last_token(model, extended)
@@ -341,7 +341,9 @@ def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Co
         "identical_logits": [False] * n,
     }  # fmt: skip
     reference = pd.DataFrame({name: blank[name] for name in ("task", "pair", "seed", "weights", "length", "site")})
-    return Collapse(pd.DataFrame(blank), Provenance({}, {}, None, {}), reference.assign(distance=distances))
+    return Collapse(
+        pd.DataFrame(blank), Provenance({}, {}, None, {}), reference.assign(distance=distances, relative=distances)
+    )
 
 
 def test_collapse_lengths_of_made_curves() -> None:

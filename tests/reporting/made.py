@@ -124,7 +124,8 @@ def made_collapse(
     )
     reference = frame[(frame["per"] == "vector") & (frame["dtype"] == frame["dtype"].iloc[0])]
     reference = reference.rename(columns={"mean": "distance"})
-    columns = ["task", "pair", "seed", "weights", "length", "site", "distance"]
+    reference["relative"] = reference["distance"] / 10.0
+    columns = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
     return Collapse(frame, PROVENANCE, reference[columns].reset_index(drop=True))
 
 

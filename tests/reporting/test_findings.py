@@ -25,7 +25,7 @@ def test_a_falling_curve_is_said_to_fall_with_its_power() -> None:
     said = _said(made_collapse(lambda n: 3.0 / n))
     assert "it falls" in said
     assert "it falls, the median" in said
-    assert ", as n^-k with k = 1, 95% interval 1 to 1." in said
+    assert ", from n = 8 on as n^-k with k = 1, 95% interval 1 to 1." in said
     assert "does not fall" not in said
     assert "goes from 3 at n = 1 to 0.0234 at n = 128" in said
 
@@ -349,3 +349,19 @@ def test_accuracies_inside_and_beyond_are_never_one_number() -> None:
 )
 def test_numbers_are_written_short(write: Callable[[float], str], value: float, text: str) -> None:
     assert write(value) == text
+
+
+def test_an_exact_collapse_is_said_to_be_one() -> None:
+    """What is left is the rounding of float64, which does not fall any more."""
+    said = _said(made_collapse(lambda n: 3.0 / n if n < 20 else 2e-15))
+    assert "from n = 20 on it is the rounding of float64 itself; the two are one representation" in said
+    assert "does not fall" not in said
+
+
+def test_steps_of_a_stored_part_are_not_those_of_y() -> None:
+    said = _said(made_collapse(lambda n: 1.0, noise={"int8-weights": 0.1, "bfloat16": 0.1}))
+    assert "steps that int8 would have at the size of y (y itself is float32)" in said
+    assert (
+        "In bfloat16, over the last quarter of the lengths, the measured distance is in the median 20 representable"
+        in said
+    )

@@ -18,6 +18,7 @@ LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)
 @given(lengths=LENGTHS, prompt=st.text("abc ?", max_size=8), item=st.sampled_from(["a", "x", " "]))
 def test_v_is_the_text_and_n_copies(items: tasks.ItemsAs, lengths: list[int], prompt: str, item: str) -> None:
     encoder = Characters()
+    prompt = prompt or "b" if items == "ids" else prompt
     pairs = list(RepeatTask("own", prompt, item, items).pairs(encoder, lengths))
     assert [pair.length for pair in pairs] == lengths
     for pair in pairs:
@@ -76,6 +77,18 @@ def test_task_pairs_are_the_papers_prompts_at_n_and_n_plus_1(name: str, lengths:
 def test_a_task_that_ends_in_its_sequence_makes_no_task_pairs() -> None:
     with pytest.raises(InputError, match="unknown task with text after its sequence 'copy'"):
         tasks.task_pairs("copy")
+
+
+def test_ids_behind_no_text_are_refused() -> None:
+    """The last piece of an item of several tokens would be repeated alone."""
+    with pytest.raises(InputError, match="items='ids' finds the item's token behind a text, found none"):
+        RepeatTask("own", "", "hello world", "ids")
+
+
+@pytest.mark.parametrize("name", ["text", "count-ones"])
+def test_items_are_refused_where_there_is_no_choice(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} has one way of putting its items in: leave items out"):
+        tasks.get(name, "ids")
 
 
 def test_every_name_is_got() -> None:
