@@ -3,8 +3,8 @@
 (a) "How many ones are in the following sequences?" and n ones; (b) the same and n uniform digits that end in one or two ones,
 by the seed; (c) "Can you copy the following number?" and n ones; (d) the same with a comma after every third digit. Each
 compares the last token of v with that of v*, v with its last token once more (Theorem 4.2 / B.3). (d) has a second pair, drawn
-apart: "one-more-digit", the number with one digit more. Where a comma comes before that digit, 111 and 111,1, the two prompts
-differ by two tokens; of these no theorem speaks.
+apart: "one-more-digit", the number with one digit more where a comma comes before it, 111 and 111,1. Those prompts differ by
+two tokens, and no theorem speaks of them.
 
 The paper does not say what "each head" is of the representation that the unembedding reads. Here y is cut into as many
 chunks of d_model / H as there are heads (`per="head-chunk"`); the second reading is every head's own output in the last block

@@ -31,7 +31,8 @@ _WORDS = {
     "c": "n ones, to be copied",
     "d": "n ones to be copied, a comma after every third",
 }
-_APART = "one digit more, after a comma where one is due: no theorem"
+_SITES = {"attention": "the last block's heads", "residual": "v^(L)"}
+_APART = "one digit more, behind a comma (111 and 111,1): no theorem"
 _LINES: dict[str, tuple[str, list[float]]] = {
     "distance": ("measured distance (dots where it jumps)", [1, 0]),
     "noise": ("rounding noise of the run", [1.5, 2.5]),
@@ -65,7 +66,7 @@ def _title(frame: Frame, model: Any) -> str:
     site, norm = str(frame["site"].iloc[0]), str(frame["norm"].iloc[0])
     name = str(model["name"])
     shown = Path(name).name if Path(name).is_absolute() else name
-    return f"Figure 5 on {shown}: {NORM_WORDS[norm]} distance at {site} of v and v*, its last token once more"
+    return f"Figure 5 on {shown}: {NORM_WORDS[norm]} distance at {_SITES.get(site, site)} of v and v*, its last token once more"
 
 
 def _notes(frame: Frame, below: dict[str, float]) -> list[str]:
@@ -111,7 +112,7 @@ def _value_axis(frame: Frame, low: float) -> alt.Y:
 def _panel(result: Figure5, group: Frame, y: alt.Y, low: float) -> Any:
     panel, pair = str(group["panel"].iloc[0]), str(group["pair"].iloc[0])
     bands = _clipped(group.rename(columns={"mean": "value"}), low)
-    x = _length_axis(group["length"])
+    x = _length_axis(frame_of(result)["length"])
     dtypes = list(dict.fromkeys(group["dtype"]))
     layers = [_band(bands, ("head_minimum", "head_maximum"), 0.13, x, y, dtypes)]
     if group["interval_low"].notna().all():
