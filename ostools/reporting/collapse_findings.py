@@ -193,9 +193,8 @@ def _answers(rows: Frame) -> str:
     for dtype, here in rows.groupby("dtype", sort=False):
         same, identical = int(here["same_top_token"].sum()), int(here["identical_logits"].sum())
         bits = f" (bit-identical logits at {identical})" if identical else ""
-        parts.append(
-            f"in {dtype} at {same} of {len(here)} {'lengths' if here['seed'].nunique() == 1 else 'pairs (lengths and seeds)'}{bits}"
-        )
+        what = "lengths" if here["seed"].nunique() == 1 else "pairs (lengths and seeds)"
+        parts.append(f"in {dtype} at {same} of {len(here)} {what}{bits}")
     return (
         f"The most likely next token is the same for both sequences {', '.join(parts)}; their next-token distributions "
         f"differ by at most {number(float(rows['total_variation'].max()))} in L1 (2 would be disjoint)."

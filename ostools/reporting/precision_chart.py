@@ -25,6 +25,7 @@ PARTS = {
 """What is rounded, in words, by the part of a precision's name."""
 QUANTITIES: dict[str, tuple[str, list[float]]] = {
     "distance": ("thick: float64 distance of the pair, weights as given", [1, 0]),
+    "stored": ("the same with the weights so stored", [7, 3]),
     "noise": ("rounding noise while running", [1, 0]),
     "weight_shift": ("what storing the weights shifts (v and v* alike)", [1.5, 2.5]),
 }
@@ -63,8 +64,10 @@ def _curves(frame: Frame, reference: Frame, pair: str, site: str) -> Any:
     """The distance and the noises against length, the mean over seeds."""
     keys = ["dtype", "length"]
     means = frame.groupby(keys, as_index=False, sort=False)[["noise", "weight_shift"]].mean()
-    exact = reference[(reference["pair"] == pair) & (reference["site"] == site) & (reference["weights"] == "given")]
-    exact = exact.groupby("length", as_index=False)["distance"].mean().rename(columns={"distance": "value"})
+    exact = reference[(reference["pair"] == pair) & (reference["site"] == site)]
+    exact = (
+        exact.groupby(["weights", "length"], as_index=False)["distance"].mean().rename(columns={"distance": "value"})
+    )
     parts = []
     for name, rows in means.groupby("dtype", sort=False):
         format, part = _split(str(name))
@@ -73,8 +76,13 @@ def _curves(frame: Frame, reference: Frame, pair: str, site: str) -> Any:
                 here = rows[["length"]].assign(value=rows[quantity], quantity=quantity)
                 parts.append(here.assign(format=format, panel=PARTS[part]))
     panels = list(dict.fromkeys(part["panel"].iloc[0] for part in parts))
-    for panel in panels:
-        parts.append(exact.assign(quantity="distance", format="float64", panel=panel))
+    # What each collapse length was read from: the float64 distance of the weights as that precision stores them.
+    curves = {str(weights): rows[["length", "value"]] for weights, rows in exact.groupby("weights")}
+    parts += [curves["given"].assign(quantity="distance", format="float64", panel=panel) for panel in panels]
+    for name, weights in frame.drop_duplicates("dtype").set_index("dtype")["weights"].items():
+        format, part = _split(str(name))
+        if weights != "given":
+            parts.append(curves[str(weights)].assign(quantity="stored", format=format, panel=PARTS[part]))
     rows, floor = axes.floored(pd.concat(parts, ignore_index=True))
     axes.require_finite(rows["value"], "a chart of precisions")
     scale, axis = axes.log_axis(rows["shown"], floor)

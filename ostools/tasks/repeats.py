@@ -21,8 +21,8 @@ class RepeatTask(CollapseTask):
     item: what is repeated, such as "a" or " and" (the space belongs to it); None: the last token of the text itself, by its
         id, so that v_1 is the text as it stands.
 
-    Raises `InputError` for an empty text where its own last token is meant or items are put in by their ids (an item's one token
-    is found behind a text), and for an empty item.
+    Raises `InputError` for an empty text where its own last token is meant or items are put in by their ids (an item's one
+    token is found behind a text), and for an empty item.
     """
 
     name: str

@@ -1,0 +1,68 @@
+"""Which part of low precision hides the pair: what is drawn is what the collapse lengths were read from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ostools.errors import InputError
+from ostools.measure.collapse import Collapse, collapse
+from ostools.reporting.precision_chart import PAIR_END, precision_chart
+from tests.checkpoints import tiny_model
+from tests.reporting.made import made_collapse
+
+
+@pytest.fixture(scope="module")
+def result() -> Collapse:
+    names = ["float32", "bfloat16", "int4-weights", "int8-kv"]
+    return collapse(tiny_model("llama", seed=1), "letters", lengths=range(1, 45), dtypes=names)
+
+
+def _columns(chart: Any) -> list[dict[str, Any]]:
+    """The columns of each part of the chart: curves, then marks."""
+    drawn = chart.to_dict()
+    columns = [values[0] for values in drawn["datasets"].values()]
+    return sorted(columns, key=lambda found: "precision" in found)
+
+
+def test_curves_are_those_of_the_result(result: Collapse) -> None:
+    columns, _ = _columns(precision_chart(result))
+    rows = list(
+        zip(columns["quantity"], columns["format"], columns["panel"], columns["length"], columns["value"], strict=True)
+    )
+    reference: Any = result.reference[result.reference["site"] == "y"].set_index(["weights", "length"])["distance"]
+    drawn = {(quantity, format, length): value for quantity, format, panel, length, value in rows if "cast" in panel}
+    for n in (1, 20, 44):
+        assert drawn["distance", "float64", n] == pytest.approx(reference["given", n], rel=1e-5)
+        assert drawn["stored", "bfloat16", n] == pytest.approx(reference["bfloat16", n], rel=1e-5)
+    weights = [
+        (format, value)
+        for quantity, format, panel, n, value in rows
+        if "weights" in panel and quantity == "stored" and n == 20
+    ]
+    assert weights == [("int4", pytest.approx(reference["int4-weights", 20], rel=1e-5))]
+    assert not [row for row in rows if "keys" in row[2] and row[0] == "stored"]
+
+
+def test_marks_are_the_collapse_lengths() -> None:
+    result = made_collapse(lambda n: 10.0 / n, noise={"int8-kv": 0.33, "bfloat16": 1e-9})
+    _, columns = _columns(precision_chart(result))
+    marks = {
+        (precision, end): (length, reached)
+        for precision, end, length, reached in zip(
+            columns["precision"], columns["end"], columns["length"], columns["reached"], strict=True
+        )
+    }
+    assert marks["int8 kv", "y"] == marks["int8 kv", PAIR_END] == (31, True)
+    assert marks["bfloat16 cast", "y"] == (128, False)
+
+
+def test_the_chart_is_chosen_by_what_was_compared(result: Collapse) -> None:
+    assert "vconcat" in result.plot().to_dict()
+    assert "vconcat" not in made_collapse(lambda n: 1.0).plot().to_dict()
+
+
+def test_nothing_to_draw_is_refused(result: Collapse) -> None:
+    with pytest.raises(InputError, match="needs rows of site 'why'"):
+        precision_chart(result, "why")
