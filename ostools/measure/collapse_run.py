@@ -67,9 +67,7 @@ class Run:
         self.order = [precision.name for precision in precisions]
         runs = len(self.by_weights) + sum(precision != REFERENCE for precision in precisions)
         self.done, self.total = 0, runs * len(sets)
-        self.way = route(model, [pack.tree for prompts in sets for pack in prompts.packs])
-        if any(pair.kind == "task" for prompts in sets for pair in prompts.pairs):
-            self.way = Route("loop", "text follows the sequence: every prompt has an end of its own")
+        self.way = route(model, [prompts.tree for prompts in sets])
         self.differences: dict[str, float] = {}
 
     def tables(self) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
@@ -154,7 +152,7 @@ def _measured(
     tried there. Raises `InputError` for numbers that are not finite, and where W_U y (with the
     soft-cap) is not what the model itself returns.
     """
-    rows = last_rows(model, prompts.prompts, prompts.packs, way)
+    rows = last_rows(model, prompts.prompts, prompts.tree, way)
     w_o = model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
     measured = Measured(precision, rows, Unembedding.of(model), w_o)
     require_finite(measured, what, prompts.prompt_lengths())

@@ -25,25 +25,12 @@ from transformers import DynamicCache
 
 import hooks
 from ostools.measure.precision import true_arithmetic
-from ostools.measure.trees import Group, PrefixTree, prefix_tree
+from ostools.measure.trees import Group, PrefixTree
 
 _SITES = ("residual_post", "final_norm", "z")
 _FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 _LOOP_TOKENS = 4096  # tokens in one batch of the loop
-
-
-@dataclass(frozen=True)
-class Pack:
-    """What goes through one forward pass: some of the prompts (by their index), and their tree."""
-
-    chosen: tuple[int, ...]
-    tree: PrefixTree
-
-
-def packs(prompts: Sequence[Sequence[int]]) -> tuple[Pack, ...]:
-    """All prompts in one tree."""
-    return (Pack(tuple(range(len(prompts))), prefix_tree(prompts)),)
 
 
 @dataclass(frozen=True)
@@ -107,15 +94,9 @@ def _rope_types(config: Any) -> Iterator[str]:
             yield str(value["rope_type"])
 
 
-def last_rows(
-    model: TransformerBridge, prompts: Sequence[Sequence[int]], packed: Sequence[Pack], way: Route
-) -> LastRows:
-    """The representations of the prompts' last tokens, in the prompts' order, by the given route."""
-    if way.name == "loop":
-        return _loop(model, prompts)
-    return _in_order(
-        [_packed(model, pack.tree) for pack in packed], [index for pack in packed for index in pack.chosen]
-    )
+def last_rows(model: TransformerBridge, prompts: Sequence[Sequence[int]], tree: PrefixTree, way: Route) -> LastRows:
+    """The representations of the prompts' last tokens, in the prompts' order, by the given route; `tree` is the prompts'."""
+    return _loop(model, prompts) if way.name == "loop" else _packed(model, tree)
 
 
 def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.errors import InputError
-from ostools.measure.prefixes import Pack, packs
+from ostools.measure.trees import PrefixTree, prefix_tree
 from ostools.models import context_length, encode
 from ostools.models.tokens import control_ids, frame, token_text
 from ostools.tasks import CollapseTask, Pair
@@ -68,14 +68,14 @@ class ModelEncoder:
 @dataclass(frozen=True)
 class PromptSet:
     """The pairs of one seed, the distinct prompts in them (v of pair k is prompt `first[k]`, v* is `second[k]`), and those
-    prompts packed into trees."""
+    prompts packed into a tree."""
 
     seed: int
     pairs: tuple[Pair, ...]
     prompts: tuple[tuple[int, ...], ...]
     first: Int[Tensor, " pair"]
     second: Int[Tensor, " pair"]
-    packs: tuple[Pack, ...]
+    tree: PrefixTree
 
     @classmethod
     def build(
@@ -91,19 +91,14 @@ class PromptSet:
         index: dict[tuple[int, ...], int] = {}
         first = torch.tensor([index.setdefault(pair.ids, len(index)) for pair in pairs])
         second = torch.tensor([index.setdefault(pair.extended, len(index)) for pair in pairs])
-        return cls(seed, pairs, tuple(index), first, second, packs(tuple(index)))
+        return cls(seed, pairs, tuple(index), first, second, prefix_tree(tuple(index)))
 
     def longest(self) -> tuple[int, ...]:
         return max(self.prompts, key=len)
 
     def probes(self, count: int) -> list[int]:
         """The prompts that are also run alone: of evenly spread lengths, and off the trunk where there are branches."""
-        off_trunk = [
-            prompt
-            for pack in self.packs
-            for prompt, end in zip(pack.chosen, pack.tree.ends, strict=True)
-            if end >= pack.tree.trunk
-        ]
+        off_trunk = [prompt for prompt, end in enumerate(self.tree.ends) if end >= self.tree.trunk]
         by_length = sorted(off_trunk or range(len(self.prompts)), key=lambda prompt: len(self.prompts[prompt]))
         return list(dict.fromkeys(by_length[(2 * step + 1) * len(by_length) // (2 * count)] for step in range(count)))
 

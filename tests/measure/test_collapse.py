@@ -24,7 +24,8 @@ from ostools import tasks
 from ostools.errors import InputError
 from ostools.measure.collapse import COLUMNS, Collapse, collapse
 from ostools.measure.pair_distances import pair_columns
-from ostools.measure.prefixes import last_rows, packs, prefix_tree, route, sliding_window
+from ostools.measure.prefixes import last_rows, route, sliding_window
+from ostools.measure.trees import prefix_tree
 from ostools.models import cast_copy, encode, load_model
 from ostools.results import Provenance
 from ostools.theory.distances import distance, head_chunks, machine_line
@@ -97,12 +98,12 @@ def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     model = tiny_model(family, seed=3, scale=2.0, context=100, dtype=torch.float64)
     task = tasks.get(name)
     prompts = list({ids for pair in task.pairs(_encoder(model), range(1, 45), 0) for ids in (pair.ids, pair.extended)})
-    trees = packs(prompts)
-    assert all(len(pack.tree.ids) > 100 for pack in trees)
-    way = route(model, [pack.tree for pack in trees])
+    tree = prefix_tree(prompts)
+    assert len(tree.ids) > 100
+    way = route(model, [tree])
     assert way.name == "packed pass"
-    packed = last_rows(model, prompts, trees, way)
-    looped = last_rows(model, prompts, trees, type(way)("loop", "test"))
+    packed = last_rows(model, prompts, tree, way)
+    looped = last_rows(model, prompts, tree, type(way)("loop", "test"))
     for site in ("residual", "y", "z"):
         torch.testing.assert_close(getattr(packed, site), getattr(looped, site), rtol=1e-9, atol=1e-9)
 
@@ -197,8 +198,8 @@ def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
 
     model = tiny_model("gemma", seed=1, dtype=torch.float64)
     prompts = [(5, 6, 7), (5, 6, 8)]
-    trees = packs(prompts)
-    rows = last_rows(model, prompts, trees, route(model, [pack.tree for pack in trees]))
+    tree = prefix_tree(prompts)
+    rows = last_rows(model, prompts, tree, route(model, [tree]))
     here = Measured(Precision.named("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
     zero = torch.zeros(1, dtype=torch.int64)
     for site, _, norm, columns in pair_columns(here, References(here, None), zero, zero):
