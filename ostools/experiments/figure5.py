@@ -24,7 +24,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.errors import InputError, unknown_name
-from ostools.measure.collapse import Collapse, collapse
+from ostools.measure.collapse import Collapse, checked_lengths, checked_seeds, collapse
 from ostools.measure.pair_distances import HEAD_CHUNK, HEAD_OUTPUT, VECTOR
 from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
@@ -102,7 +102,7 @@ def figure_5(
     `collapse` refuses. Cost: `collapse` once for each panel, each seed of (b) a pass per dtype.
     """
     chosen, per = _checked_panels(panels), _checked_reading(model, site, per, norm)
-    wanted, seeds = list(lengths), tuple(seeds)
+    wanted, seeds = checked_lengths(lengths), checked_seeds(seeds)
     runs = {panel: tasks.get(f"figure-5{panel}", items) for panel in chosen}
     told = _shares(progress, {panel: len(seeds) if task.random else 1 for panel, task in runs.items()})
     curves = {
@@ -156,12 +156,12 @@ def _collapse_lengths(curves: Mapping[str, Collapse], site: str) -> pd.DataFrame
     return table.loc[table["site"] == site, names].reset_index(drop=True)
 
 
-def _common(curves: Mapping[str, Collapse], seeds: tuple[int, ...]) -> dict[str, Any]:
+def _common(curves: Mapping[str, Collapse], seeds: list[int]) -> dict[str, Any]:
     """What the panels share, and how each was computed."""
     parameters = {panel: found.provenance.parameters for panel, found in curves.items()}
     first = next(iter(parameters.values()))
     return {name: first[name] for name in ("items", "lengths", "dtypes")} | {
-        "seeds": list(seeds),
+        "seeds": seeds,
         "routes": {panel: given["route"] for panel, given in parameters.items()},
         "difference_from_separate_pass": {
             panel: given["difference_from_separate_pass"] for panel, given in parameters.items()

@@ -136,7 +136,7 @@ def collapse(
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
     task = task if isinstance(task, CollapseTask) else tasks.get(task)
-    wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), _checked_seeds(seeds, task)
+    wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), _seeds_of(task, seeds)
     _check_model(model)
     run = Run(model, task, [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds], precisions, progress)
     tables, curves = run.tables()
@@ -176,7 +176,8 @@ def _checked_precisions(dtypes: Sequence[str]) -> list[Precision]:
     return [Precision.named(name) for name in dict.fromkeys(names)]
 
 
-def _checked_seeds(seeds: Sequence[int], task: CollapseTask) -> list[int]:
+def checked_seeds(seeds: Iterable[int]) -> list[int]:
+    """In their order, without doubles."""
     given = list(seeds) if isinstance(seeds, Iterable) else [seeds]
     wrong = [seed for seed in given if isinstance(seed, bool) or not isinstance(seed, (int, np.integer))]
     if wrong:
@@ -184,6 +185,11 @@ def _checked_seeds(seeds: Sequence[int], task: CollapseTask) -> list[int]:
     chosen = list(dict.fromkeys(int(seed) for seed in given))
     if not chosen:
         raise InputError("seeds: expected at least one, found none")
+    return chosen
+
+
+def _seeds_of(task: CollapseTask, seeds: Iterable[int]) -> list[int]:
+    chosen = checked_seeds(seeds)
     if chosen != [0] and not task.random:
         raise InputError(f"{task.name} draws nothing at random, found seeds {chosen}: leave them out")
     return chosen
