@@ -51,14 +51,20 @@ def _show(result: Any) -> None:
     output.stdout().print(output.table(title, columns, rows, left=7))
     if len(result.collapse):
         by = ["encoding", "precision", "question"]
-        lines = [(*keys, _found(group["collapse_length"])) for keys, group in result.collapse.groupby(by, sort=False)]
-        title = "Collapse length: from here on the float64 distance is below the rounding noise (by seed)"
-        output.stdout().print(output.table(title, [*by, "n"], lines, left=2))
+        lines = [
+            (
+                *keys,
+                *(_found(group[name], int(group["n_max"].iloc[0])) for name in ("pair_collapse", "collapse_length")),
+            )
+            for keys, group in result.collapse.groupby(by, sort=False)
+        ]
+        title = "Collapse length: from here on the float64 distance is below rounding noise (by seed)"
+        output.stdout().print(output.table(title, [*by, "n, of the difference", "n, of y_n alone"], lines, left=2))
 
 
-def _found(lengths: Any) -> str:
+def _found(lengths: Any, n_max: int) -> str:
     reached = sorted(int(length) for length in lengths.dropna())
     if not reached:
-        return "not reached"
+        return f"not shown up to {n_max}"
     span = f"{reached[0]}" if reached[0] == reached[-1] else f"{reached[0]} to {reached[-1]}"
-    return span if len(reached) == len(lengths) else f"{span}, {len(lengths) - len(reached)} not reached"
+    return span if len(reached) == len(lengths) else f"{span}, {len(lengths) - len(reached)} not shown up to {n_max}"

@@ -11,7 +11,7 @@ Cost: about 280 layers of 530 tokens in float64 for "positions", 640 for "depth"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,8 @@ PRECISE_ENCODINGS = ("none", "rope-10000")
 _KEYS = ["study", "encoding", "depth", "precision", "question", "quantity"]
 _FLOOR = 1e-12
 """Distances below this are float64's rounding, of vectors of norm 8."""
-_NOT_FITTED = ("noise", "exact_distance")
+_LARGEST = 2**62
+"""Seeds beyond, with what is added for the prompt, are more than a generator takes."""
 _Row = dict[str, Any]
 
 
@@ -55,14 +56,17 @@ class Lab(Result):
     the last rows of n and n + 1, tokens numbered from the first, in the deepest layer; mean over heads), `shifted_variation`
     (tokens numbered from the last).
     assumption (of "positions"; one layer, `length` up to 16,384 random tokens): `score_step`, `total_variation`.
-    precision: `distance` in the precision, `exact_distance` and `noise` of `ostools.experiments.lab_runs.rounding`.
+    precision: `distance` in the precision, `exact_distance`, `noise`, `pair_noise` of `ostools.experiments.lab_runs.rounding`.
 
     `fits`, one row a curve (geometric mean over seeds, from `fit_from` on): verdict of `ostools.theory.fits`, law, rate, low,
     high (95%, of the noise along the curve), level, power_rate, seeds_low, seeds_high (95%, Student, of the power law's rate
-    over seeds: other decoders), exponential_rate, evidence (BIC, positive for the power law), used, left_out.
+    over seeds: other decoders), exponential_rate, evidence (BIC, positive for the power law), used, left_out. Of "precision"
+    only exact_distance (float64, weights rounded as in the precision) is fitted: the others are rounding, or end in it.
 
-    `collapse`, one row an encoding, precision, question and seed of "precision": collapse_length (the smallest n0 from which
-    exact_distance stays below the noise; missing: not reached).
+    `collapse`, one row an encoding, precision, question and seed of "precision": collapse_length (the smallest n0 such that
+    from there on exact_distance is below the noise of y_n, or distance is exactly 0), pair_collapse (the same with pair_noise,
+    of the difference itself: what both vectors' rounding shares hides nothing), n_max (the longest; a missing n0 is not shown
+    up to here). Definitions and margin of `ostools.collapse`'s collapse_length and pair_collapse_length.
     """
 
     fits: pd.DataFrame
@@ -77,11 +81,11 @@ class Lab(Result):
 def lab(
     study: str = "all",
     *,
-    encodings: Sequence[str] | None = None,
-    depths: Sequence[int] = DEPTHS,
-    precisions: Sequence[str] | None = None,
-    lengths: Sequence[int] = LENGTHS,
-    seeds: Sequence[int] = SEEDS,
+    encodings: Iterable[str] | None = None,
+    depths: Iterable[int] = DEPTHS,
+    precisions: Iterable[str] | None = None,
+    lengths: Iterable[int] = LENGTHS,
+    seeds: Iterable[int] = SEEDS,
     fit_from: int = FIT_FROM,
     progress: Callable[[int, int], None] | None = None,
 ) -> Lab:
@@ -96,11 +100,16 @@ def lab(
         fit_from: the shortest length that is fitted.
         progress: told how many decoders of how many are done.
 
-    Raises `InputError` for unknown names, lengths or depths below 1, and no or negative seeds.
+    Raises `InputError` for unknown names, an empty choice, lengths, depths or `fit_from` that are no whole numbers from 1 on,
+    and seeds that are none from 0 on.
     """
-    chosen_lengths, chosen_seeds = decay.checked("lab", lengths, seeds)
+    chosen_lengths, chosen_seeds = sorted(_whole("lengths", lengths, 1)), _whole("seeds", seeds, 0)
+    chosen_depths, fit_from = sorted(_whole("depths", depths, 1)), _whole("fit_from", [fit_from], 1)[0]
     studies = _studies(study)
-    _check_names(encodings, precisions, depths)
+    encodings = None if encodings is None else _names("encoding", encodings, lab_runs.ENCODINGS)
+    chosen_precisions = _names(
+        "precision", lab_runs.PRECISIONS if precisions is None else precisions, lab_runs.PRECISIONS
+    )
     plan = [
         (one, encoding, question, seed)
         for one in studies
@@ -110,14 +119,14 @@ def lab(
     ]
     rows: list[Frame] = []
     for done, (one, encoding, question, seed) in enumerate(plan):
-        for keys, curve in _measured(one, encoding, question, seed, chosen_lengths, depths, precisions):
+        for keys, curve in _measured(one, encoding, question, seed, chosen_lengths, chosen_depths, chosen_precisions):
             named = {"encoding": encoding, "question": question, "seed": seed} | keys
             rows.append(pd.DataFrame({"length": list(curve), "value": list(curve.values())}).assign(**named))
         if progress is not None:
             progress(done + 1, len(plan))
     frame: Frame = pd.concat(rows, ignore_index=True)[[*_KEYS[:-1], "seed", "quantity", "length", "value"]]
     provenance = Provenance.without_model(
-        **{"study": study, "encodings": encodings, "depths": list(depths), "precisions": precisions},
+        **{"study": study, "encodings": encodings, "depths": chosen_depths, "precisions": chosen_precisions},
         **{"lengths": chosen_lengths, "seeds": chosen_seeds, "fit_from": fit_from},
     )
     return Lab(frame, provenance, fits=_fits(frame, fit_from), collapse=_collapse(frame))
@@ -131,14 +140,28 @@ def _studies(study: str) -> tuple[str, ...]:
     return (study,)
 
 
-def _check_names(encodings: Sequence[str] | None, precisions: Sequence[str] | None, depths: Sequence[int]) -> None:
-    for name in encodings or ():
-        lab_runs.encoding(name)
-    for name in precisions or ():
-        if name not in lab_runs.PRECISIONS:
-            raise unknown_name("precision", name, lab_runs.PRECISIONS)
-    if not len(depths) or min(depths) < 1:
-        raise InputError(f"depths: expected at least 1 layer, found {min(depths) if len(depths) else 'none'}")
+def _names(kind: str, given: Any, known: Collection[str]) -> list[str]:
+    """Each once, in the order given."""
+    names = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    if not names:
+        raise InputError(f"{kind}s: expected at least one of {', '.join(known)}, found none")
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"{kind}s: expected names such as {next(iter(known))!r}, found {name!r}")
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    return list(dict.fromkeys(names))
+
+
+def _whole(what: str, given: Any, least: int) -> list[int]:
+    """Each once, in the order given."""
+    numbers = list(given) if isinstance(given, Iterable) else [given]
+    wrong = [n for n in numbers if isinstance(n, bool) or not isinstance(n, int | np.integer)]
+    wrong = wrong or [n for n in numbers if not least <= n <= _LARGEST]
+    if wrong or not numbers:
+        found = repr(wrong[0]) if wrong else "none"
+        raise InputError(f"{what}: expected whole numbers of at least {least} and at most 2^62, found {found}")
+    return list(dict.fromkeys(int(n) for n in numbers))
 
 
 def _measured(
@@ -147,8 +170,8 @@ def _measured(
     question: int,
     seed: int,
     lengths: list[int],
-    depths: Sequence[int],
-    precisions: Sequence[str] | None,
+    depths: list[int],
+    precisions: list[str],
 ) -> Iterator[tuple[_Row, dict[int, float]]]:
     """One decoder's curves: what they are, and value by length."""
     tokens = lab_runs.prompt(seed, question, lengths[-1] + 1)
@@ -159,12 +182,12 @@ def _measured(
 
     if study == "precision":
         decoder = lab_runs.random_decoder(seed, encoding, DEPTH)
-        for name, quantities in lab_runs.rounding(decoder, tokens, question, precisions or lab_runs.PRECISIONS):
+        for name, quantities in lab_runs.rounding(decoder, tokens, question, precisions):
             keys = {"study": study, "depth": DEPTH, "precision": name}
             for quantity, values in quantities.items():
                 yield curve(keys | {"quantity": quantity}, values)
         return
-    wanted = sorted(set(depths)) if study == "depth" else [DEPTH]
+    wanted = depths if study == "depth" else [DEPTH]
     decoder = lab_runs.random_decoder(seed, encoding, wanted[-1])
     for depth, quantities in lab_runs.collapse_by_depth(decoder, tokens, question, wanted).items():
         keys = {"study": study, "depth": depth, "precision": "float64"}
@@ -179,7 +202,8 @@ def _measured(
 
 def _fits(frame: Frame, fit_from: int) -> pd.DataFrame:
     rows = []
-    fitted = frame[~frame["quantity"].isin(_NOT_FITTED)]
+    # A distance in the precision ends in its own rounding: a law of it would be rounding's.
+    fitted = frame[(frame["study"] != "precision") | (frame["quantity"] == "exact_distance")]
     for keys, group in fitted.groupby(_KEYS, sort=False):
         # The assumption is about all distances; elsewhere the question has to be a small part first.
         kept = group if keys[0] == "assumption" else group[group["length"] >= fit_from]
@@ -223,12 +247,17 @@ def _rate(law: Law | None) -> float:
 
 
 def _collapse(frame: Frame) -> pd.DataFrame:
-    """From which n on the float64 distance is below what rounding does to one representation."""
+    """From which n on the float64 distance is below what rounding does to one representation, and to the difference."""
     by = ["encoding", "precision", "question", "seed"]
     rows = []
     for keys, group in frame[frame["study"] == "precision"].groupby(by, sort=False):
         curves = group.pivot(index="length", columns="quantity", values="value")
-        below = (curves["exact_distance"] < curves["noise"]).tolist()
-        start = collapse_start(below, [int(n) for n in curves.index])
-        rows.append(dict(zip(by, keys, strict=True)) | {"collapse_length": start})
-    return pd.DataFrame(rows, columns=[*by, "collapse_length"]).astype({"collapse_length": "Int64"})
+        lengths = [int(n) for n in curves.index]
+
+        def start(noise: str, curves: Frame = curves, lengths: list[int] = lengths) -> int | None:
+            hidden = (curves["exact_distance"] < curves[noise]) | (curves["distance"] == 0)
+            return collapse_start(hidden.tolist(), lengths)
+
+        rows.append((*keys, start("noise"), start("pair_noise"), lengths[-1]))
+    names = [*by, "collapse_length", "pair_collapse", "n_max"]
+    return pd.DataFrame(rows, columns=names).astype({"collapse_length": "Int64", "pair_collapse": "Int64"})

@@ -134,7 +134,11 @@ def assumption(decoder: Decoder, tokens: Int[Tensor, "batch pos"], lengths: list
 def rounding(
     decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, precisions: Iterable[str]
 ) -> Iterator[tuple[str, dict[str, Curve]]]:
-    """Each precision beside float64 with the SAME rounded weights: distance, exact_distance, noise = ||y_n - exact y_n||_2."""
+    """Each precision beside float64 with the SAME rounded weights (exact), L2: the distance in both, and two noises.
+
+    noise = ||y_n - exact_n||, what rounding does to one representation; pair_noise = ||(y_n - y*_(n+1)) - (exact_n -
+    exact*_(n+1))||, what is left of it in the difference: rounding that both share cancels there.
+    """
     references: dict[torch.dtype, Float[Tensor, "batch pos d_model"]] = {}
     for name in precisions:
         dtype, store = PRECISIONS[name]
@@ -149,5 +153,6 @@ def rounding(
                 "distance": between_lengths(y, question),
                 "exact_distance": between_lengths(exact, question),
                 "noise": distance(y[0, question:-1].double(), exact[0, question:-1], "l2"),
+                "pair_noise": between_lengths(y.double() - exact, question),
             },
         )

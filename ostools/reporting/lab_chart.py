@@ -19,7 +19,7 @@ _PANELS = {
     "positions": ("distance", "Collapse by encoding, 4 layers", "L2 distance at y"),
     "assumption": ("score_step", "The assumption: a score's step at a distance", "|change of score|, rms"),
     "depth": ("distance", "Collapse by depth", "L2 distance at y"),
-    "precision": ("noise", "Rounding noise against the distance", "L2 at y"),
+    "precision": ("pair_noise", "Rounding noise of the difference, and the distance", "L2 at y"),
 }
 """By study: the quantity, the title, the axis."""
 _SERIES = {"positions": "encoding", "assumption": "encoding", "depth": "depth", "precision": "precision"}
@@ -39,16 +39,19 @@ def lab_chart(result: Lab) -> alt.VConcatChart:
     """One row of panels a study, small multiples on log axes: geometric mean over seeds, min-max band, fitted law (dotted)."""
     frame = frame_of(result)
     rows = [_row(study, frame, result.fits) for study in _PANELS if (frame["study"] == study).any()]
+    zeros = [axes.ZERO_NOTE] if any(has_zeros for _, has_zeros in rows) else []
     subtitle = [
         "One random pre-norm decoder, d = 64, 4 heads: 16 random tokens, then one token n times, against n + 1 times.",
         "Lines: geometric mean over seeds; bands: minimum to maximum; thin dotted lines: the law, where one was found.",
+        *zeros,
     ]
     title = alt.TitleParams("What positions, depth and precision do to the last representation", subtitle=subtitle)
-    chart = alt.vconcat(*rows, title=title, spacing=30).resolve_scale(color="independent")
+    chart = alt.vconcat(*(row for row, _ in rows), title=title, spacing=30).resolve_scale(color="independent")
     return axes.themed(chart)
 
 
-def _row(study: str, frame: Frame, fits: Any) -> alt.HConcatChart:
+def _row(study: str, frame: Frame, fits: Any) -> tuple[alt.HConcatChart, bool]:
+    """A study's panels, and whether zeros are drawn in one."""
     quantity, title, y = _PANELS[study]
     here = frame[(frame["study"] == study) & (frame["question"] > 0)]
     quantities = {title: (quantity, y)}
@@ -62,11 +65,12 @@ def _row(study: str, frame: Frame, fits: Any) -> alt.HConcatChart:
         }
     names = _in_order(study, pd.concat([data for data, _ in panels.values()]))
     charts = [_panel(study, name, data, axis, fits, names) for name, (data, axis) in panels.items()]
-    return alt.hconcat(*charts, spacing=34).resolve_scale(color="shared")
+    row = alt.hconcat(*(chart for chart, _ in charts), spacing=34).resolve_scale(color="shared")
+    return row, any(has_zeros for _, has_zeros in charts)
 
 
 def _beside(study: str, group: Frame, quantity: str) -> Frame:
-    """For precision: each one's noise, and once the exact distance that it has to stay below."""
+    """For precision: the noise of each, and once the exact distance, which it hides where it is above."""
     kept = group[group["quantity"] == quantity]
     if study != "precision":
         return kept
@@ -87,7 +91,7 @@ def _colours(study: str, names: list[str]) -> list[str]:
     return [theme.colour("float64") if name == _EXACT else theme.colour(name) for name in names]
 
 
-def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[str]) -> Any:
+def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[str]) -> tuple[Any, bool]:
     series = _SERIES[study]
     data = data.assign(series=data[series].astype(str))
     data, scale, axis, floor = _drawn(data, _laws(data, fits, study))
@@ -112,7 +116,7 @@ def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[s
     if floor is not None:
         layers.append(axes.zero_marks(base.encode(y=y_axis)))
     text = alt.TitleParams(title, fontSize=11, fontWeight="normal", offset=6, frame="group")
-    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=text)
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=text), floor is not None
 
 
 def _drawn(data: Frame, laws: dict[str, tuple[str, int, Law]]) -> tuple[Frame, alt.Scale, alt.Axis, float | None]:
@@ -158,6 +162,8 @@ def _laws(data: Frame, fits: Any, study: str) -> dict[str, tuple[str, int, Law]]
     found = fits[(fits["study"] == study) & (fits["question"] > 0) & (fits["quantity"] == first["quantity"])]
     if study in ("depth", "precision"):
         found = found[found["encoding"] == first["encoding"]]
+    if study == "precision":  # one exact distance is drawn, the first precision's
+        found = found.iloc[:1].assign(precision=_EXACT)
     laws = {}
     for fit in found[found["law"].notna()].to_dict("records"):
         law = Law(fit["law"], fit["rate"], fit["low"], fit["high"], fit["log_amplitude"], fit["level"], np.nan)

@@ -65,7 +65,7 @@ class Block:
         return cls(gain, W_Q, W_K, W_V, W_O, gain, W_gate, W_up, W_down)
 
     def to(self, dtype: torch.dtype) -> Block:
-        return Block(**{field.name: getattr(self, field.name).to(dtype) for field in dataclasses.fields(self)})
+        return Block(**{field.name: _cast(getattr(self, field.name), dtype) for field in dataclasses.fields(self)})
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,15 @@ class Decoder:
         ).to(dtype)
 
     def to(self, dtype: torch.dtype) -> Decoder:
-        """All weights, and so all arithmetic, in `dtype`; norms and softmax in float32 at least, as real models do it."""
+        """All weights, and so all arithmetic, in `dtype`; norms and softmax in float32 at least, as real models do it.
+
+        Raises `InputError` for weights beyond the range of `dtype`.
+        """
         return dataclasses.replace(
             self,
-            embedding=self.embedding.to(dtype),
-            W_U=self.W_U.to(dtype),
-            gain3=self.gain3.to(dtype),
+            embedding=_cast(self.embedding, dtype),
+            W_U=_cast(self.W_U, dtype),
+            gain3=_cast(self.gain3, dtype),
             blocks=tuple(block.to(dtype) for block in self.blocks),
         )
 
@@ -280,10 +283,15 @@ def _gaussian(generator: torch.Generator, *shape: int, fan_in: int = 1) -> Tenso
 
 
 def _rounded(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """What is read back of x stored in `dtype`; refuses values beyond its range."""
-    if dtype is None:
-        return x
-    stored = x.to(dtype).to(x.dtype)
-    if not bool(torch.isfinite(stored).all()):
-        raise InputError(f"store: {dtype} cannot hold values up to {float(x.abs().amax()):.4g}")
-    return stored
+    """What is read back of x stored in `dtype`."""
+    return x if dtype is None else _cast(x, dtype).to(x.dtype)
+
+
+def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in `dtype`; refuses values beyond its range BEFORE the cast: float8 makes them its largest number, silently."""
+    if not dtype.is_floating_point:
+        raise InputError(f"expected a floating-point dtype such as torch.bfloat16, found {dtype}")
+    size, largest = x.detach().double().abs(), torch.finfo(dtype).max
+    if not bool((size <= largest).all()):
+        raise InputError(f"{dtype} cannot hold values up to {float(size.amax()):.4g}: its largest is {largest:.4g}")
+    return x.to(dtype)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -11,7 +12,8 @@ from scipy import stats
 from ostools.cli import main
 from ostools.errors import InputError
 from ostools.experiments import lab_runs
-from ostools.experiments.lab import Lab, lab
+from ostools.experiments.lab import Lab, _collapse, _names, _whole, lab
+from ostools.reporting.axes import ZERO_NOTE
 from ostools.theory.decoder import Decoder
 
 
@@ -114,18 +116,60 @@ def test_tables_are_whole(small: Lab) -> None:
     assert law["rate"] == pytest.approx(1.0, abs=0.25)
 
 
-def test_collapse_is_where_the_distance_sinks_below_the_noise(small: Lab) -> None:
+def test_pair_noise_is_of_the_difference_and_leaves_out_what_both_share() -> None:
+    decoder, tokens = lab_runs.random_decoder(0, "none", 2), lab_runs.prompt(0, 8, 30)
+    found = dict(lab_runs.rounding(decoder, tokens, 8, ["float16", "bfloat16-kv"]))
+    half = decoder.to(torch.float16)
+    rounded, exact = (d.forward(tokens).y.double()[0, 8:] for d in (half, half.to(torch.float64)))
+    for n in (1, 5, 29):
+        expected = ((rounded[n - 1] - rounded[n]) - (exact[n - 1] - exact[n])).norm()
+        torch.testing.assert_close(found["float16"]["pair_noise"][n - 1], expected, rtol=1e-9, atol=1e-12)
+    # One copy's key and value are those of the other, rounded alike.
+    assert found["bfloat16-kv"]["pair_noise"][10:].max() < 0.5 * found["bfloat16-kv"]["noise"][10:].min()
+    for curves in found.values():
+        bound = curves["noise"][1:] + curves["noise"][:-1]
+        assert (curves["pair_noise"][:-1] <= bound + 1e-12).all()
+
+
+def test_two_equal_vectors_of_a_precision_are_hidden_however_small_the_noise() -> None:
+    lengths = list(range(1, 101))
+    curves = {"exact_distance": 1.0, "distance": 0.0, "noise": 0.5, "pair_noise": 1.0}
+    keys = {"study": "precision", "encoding": "none", "precision": "float16", "question": 16, "seed": 0}
+    rows = [
+        keys | {"length": n, "quantity": name, "value": value if n >= 20 or name != "distance" else 2.0}
+        for name, value in curves.items()
+        for n in lengths
+    ]
+    (row,) = _collapse(pd.DataFrame(rows)).to_dict("records")
+    assert (row["collapse_length"], row["pair_collapse"], row["n_max"]) == (20, 20, 100)
+
+
+@pytest.mark.parametrize(("column", "noise"), [("collapse_length", "noise"), ("pair_collapse", "pair_noise")])
+def test_collapse_is_where_the_distance_sinks_below_the_noise(small: Lab, column: str, noise: str) -> None:
     frame = small.frame[(small.frame["study"] == "precision") & (small.frame["encoding"] == "none")]
     for row in small.collapse.query("encoding == 'none' and precision == 'bfloat16'").to_dict("records"):
         chosen: Any = frame[(frame["precision"] == "bfloat16") & (frame["seed"] == row["seed"])]
         curves = chosen.pivot(index="length", columns="quantity", values="value")
-        below = (curves["exact_distance"] < curves["noise"]).to_numpy()
-        n0 = int(row["collapse_length"])
+        below = ((curves["exact_distance"] < curves[noise]) | (curves["distance"] == 0)).to_numpy()
+        n0 = int(row[column])
+        assert row["n_max"] == 128
         assert below[n0 - 1 :].all()
         assert not below[n0 - 2]
     hidden: Any = small.collapse.groupby(["encoding", "precision"])["collapse_length"].count()
     assert hidden["none", "bfloat16"] == 2
     assert hidden["none", "float32"] == hidden["none", "bfloat16-weights"] == 0
+
+
+def test_no_law_is_reported_of_a_curve_below_its_noise(small: Lab) -> None:
+    frame: Any = small.frame[(small.frame["study"] == "precision") & (small.frame["length"] >= 16)]
+    fits: Any = small.fits
+    fits = fits[(fits["study"] == "precision") & fits["law"].notna()]
+    assert set(fits["precision"]) == set(lab_runs.PRECISIONS)
+    for fit in fits.to_dict("records"):
+        group = frame[(frame["precision"] == fit["precision"]) & (frame["encoding"] == fit["encoding"])]
+        curves = group.pivot(index="length", columns=["quantity", "seed"], values="value")[: fit["used"]]
+        noise = 1e-12 if fit["quantity"] == "exact_distance" else curves["noise"]
+        assert (curves[fit["quantity"]] > noise).to_numpy().all()
 
 
 def test_intervals_over_seeds_are_students(small: Lab) -> None:
@@ -157,10 +201,17 @@ def test_the_same_seeds_give_the_same_numbers() -> None:
         ({"study": "position"}, "unknown study 'position': did you mean 'positions'"),
         ({"encodings": ["rope"]}, "unknown encoding 'rope': did you mean 'rope-100'"),
         ({"precisions": ["bf16"]}, "unknown precision 'bf16'.*known are bfloat16"),
-        ({"lengths": [0, 1]}, "lengths of at least 1, found 0"),
-        ({"lengths": []}, "lengths of at least 1, found none"),
-        ({"depths": [0]}, "depths: expected at least 1 layer, found 0"),
-        ({"seeds": []}, "seeds of at least 0, found none"),
+        ({"encodings": []}, "encodings: expected at least one of none, alibi, .*, found none"),
+        ({"precisions": []}, "precisions: expected at least one of float32, .*, found none"),
+        ({"lengths": [0, 1]}, "lengths: expected whole numbers of at least 1 .*, found 0"),
+        ({"lengths": []}, "lengths: .*, found none"),
+        ({"lengths": [True]}, "lengths: .*, found True"),
+        ({"depths": [0]}, "depths: expected whole numbers of at least 1 .*, found 0"),
+        ({"depths": []}, "depths: .*, found none"),
+        ({"seeds": []}, "seeds: expected whole numbers of at least 0 .*, found none"),
+        ({"seeds": [-1]}, "seeds: .*, found -1"),
+        ({"seeds": [2**70]}, "seeds: .* at most 2\\^62, found 1180591620717411303424"),
+        ({"fit_from": 0}, "fit_from: .*, found 0"),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:
@@ -168,10 +219,28 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         lab(**options)
 
 
+def test_what_is_no_whole_number_or_name_is_refused_in_one_line() -> None:
+    """Of what the checks are given: in tests, annotations refuse a wrong type earlier."""
+    for found in (1.5, True, None):
+        for given in ([1, found], [found], found):
+            with pytest.raises(InputError, match=f"^depths: expected whole numbers of at least 1 .*, found {found!r}$"):
+                _whole("depths", given, 1)
+    assert _whole("depths", [3, np.int64(2), 3], 1) == [3, 2]
+    with pytest.raises(InputError, match=r"^encodings: expected names such as 'none', found 1$"):
+        _names("encoding", ["none", 1], lab_runs.ENCODINGS)
+    assert _names("encoding", "none", lab_runs.ENCODINGS) == ["none"]
+
+
 def test_the_chart_has_a_row_a_study_and_its_data(small: Lab) -> None:
     spec = small.plot().to_dict()
     assert len(spec["vconcat"]) == 4
     assert "NaN" not in str(spec)
+    assert ZERO_NOTE in spec["title"]["subtitle"]
+
+
+def test_triangles_are_explained_only_where_they_are_drawn() -> None:
+    depth = lab("depth", encodings=["none"], depths=[1], lengths=range(1, 20), seeds=[0]).plot().to_dict()
+    assert "triangle" not in str(depth).lower()
 
 
 @pytest.mark.parametrize(
@@ -206,6 +275,8 @@ def test_the_command_prints_the_fits_or_saves(
         assert ended.value.code in (None, 0)
     out = capsys.readouterr().out
     assert "bfloat16-residual" in out
+    assert "not shown up to 40" in out
+    assert "not reached" not in out
     assert (
         (tmp_path / "lab.csv")
         .read_text()

@@ -1,6 +1,7 @@
 """The laboratory's decoder against Hugging Face, torch's own attention, and the laws that hold whatever the weights."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -256,3 +257,30 @@ def test_refusals_of_a_pass() -> None:
     large = dataclasses.replace(decoder, embedding=1e6 * decoder.embedding)
     with pytest.raises(InputError, match="float16 cannot hold values up to"):
         large.forward(tokens(1, 3), store={"residual": torch.float16})
+    with pytest.raises(InputError, match=r"expected a floating-point dtype .*, found torch.int8"):
+        decoder.forward(tokens(1, 3), store={"weights": torch.int8})
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16])
+@pytest.mark.parametrize("part", ["weights", "residual", "kv"])
+def test_values_beyond_a_format_are_refused_and_not_made_its_largest(part: str, dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    decoder, ids = Decoder.random(0, n_layers=1, norm="none"), torch.tensor([[0]])
+
+    def with_largest(factor: float) -> Decoder:
+        if part == "kv":
+            block = decoder.blocks[0]
+            scale = factor * largest / float(decoder.projected(block, decoder.embedded(ids))[2].abs().amax())
+            return dataclasses.replace(decoder, blocks=(dataclasses.replace(block, W_V=scale * block.W_V),))
+        # The token's own row, which is v^(0) too; without blocks nothing is added to it.
+        scale = factor * largest / float(decoder.embedding[0].abs().amax())
+        embedding = torch.cat([scale * decoder.embedding[:1], decoder.embedding[1:]])
+        return dataclasses.replace(decoder, embedding=embedding, blocks=())
+
+    within = with_largest(0.999).forward(ids, store={part: dtype})
+    assert torch.isfinite(within.y).all()
+    for factor in (1.1, -1.1):
+        with pytest.raises(
+            InputError, match=f"{dtype} cannot hold values up to .* its largest is {re.escape(f'{largest:.4g}')}"
+        ):
+            with_largest(factor).forward(ids, store={part: dtype})
