@@ -123,9 +123,8 @@ def _show_figure(number: int, result: Any) -> None:
     names = [*by, "n", "mean", "least", "greatest"]
     output.stdout().print(output.table(f"Figure {number}: {TITLES[number]}{part}", names, cells, left=len(by) + 1))
     if number != 5:
-        from ostools.reporting.decay_charts import in_words
+        from ostools.reporting.decay_charts import figure_9_notes, in_words
 
         fits = result.fits.to_dict("records")
-        output.print_text(
-            ["", *(f"{' '.join(map(str, [*(fit[k] for k in by), fit['quantity']]))}: {in_words(fit)}" for fit in fits)]
-        )
+        laws = (f"{' '.join(map(str, [*(fit[k] for k in by), fit['quantity']]))}: {in_words(fit)}" for fit in fits)
+        output.print_text(["", *laws, *(figure_9_notes(result) if number == 9 else [])])

@@ -12,6 +12,7 @@ import pandas as pd
 from ostools.reporting import axes, theme
 from ostools.reporting.frames import Frame, frame_of
 from ostools.reporting.words import number
+from ostools.theory.fits import FEWEST
 
 if TYPE_CHECKING:
     from ostools.experiments.figure8 import Figure8
@@ -39,9 +40,19 @@ def figure_9_chart(result: Figure9) -> alt.HConcatChart:
     )
     panel = _panel(rows, result.fits, colours, "delta = sum |y − y*|")
     panel = panel.properties(width=520, height=300, title=_below(result.fits))
-    return axes.themed(
-        alt.hconcat(panel, title=alt.TitleParams(text, subtitle=[_seeds(frame), *_zeros(frame, ["delta"])]))
-    )
+    subtitle = [_seeds(frame), *figure_9_notes(result), *_zeros(frame, ["delta"])]
+    return axes.themed(alt.hconcat(panel, title=alt.TitleParams(text, subtitle=subtitle)))
+
+
+def figure_9_notes(result: Figure9) -> list[str]:
+    """That the law was fitted where delta is not yet one, if it was."""
+    noisy, fitted_from = int(result.provenance.parameters["noisy"]), int(result.fits["fitted_from"].iloc[0])
+    if fitted_from >= 100 * noisy:
+        return []
+    return [
+        f"Fewer than {FEWEST} lengths from n = 100 k = {100 * noisy:,} on: a fit from 10 k = {10 * noisy:,} on "
+        "finds the rate too small, as delta still bends."
+    ]
 
 
 def figure_8_chart(result: Figure8) -> alt.HConcatChart:
@@ -72,7 +83,10 @@ def in_words(fit: dict[str, Any]) -> str:
         return f"{fit['used']} lengths {where}, too few to fit"
     if fit["verdict"] == "no decay":
         return f"no decay {where}"
-    rate = f"{number(fit['rate'])} ({number(fit['low'])} to {number(fit['high'])})"
+    spread = (
+        f"; {number(fit['seeds_low'])} to {number(fit['seeds_high'])} over seeds" if pd.notna(fit["seeds_low"]) else ""
+    )
+    rate = f"{number(fit['rate'])} (95%: {number(fit['low'])} to {number(fit['high'])} along the mean curve{spread})"
     law = f"e^(-r n), r = {rate}" if fit["law"].startswith("exponential") else f"n^-k, k = {rate}"
     level = f", to a level of {number(fit['level'])}" if fit["level"] > 0 else ""
     unsure = "undecided between laws, best: " if fit["verdict"] == "undecided" else ""
@@ -90,7 +104,7 @@ def _below(fits: Frame) -> alt.TitleParams:
 def _seeds(frame: Frame) -> str:
     seeds = frame["seed"].nunique()
     bars = "; bars: least to greatest" if seeds > 1 else ""
-    return f"Mean over {seeds} seed{'s' if seeds > 1 else ''}{bars}. Thin black lines: the fitted laws, with 95% intervals."
+    return f"Mean over {seeds} seed{'s' if seeds > 1 else ''}{bars}. Thin black lines: laws fitted to the mean."
 
 
 def _zeros(frame: Frame, quantities: Sequence[str]) -> list[str]:

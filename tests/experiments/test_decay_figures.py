@@ -14,6 +14,7 @@ import ostools as ost
 from ostools.errors import InputError
 from ostools.experiments import decay, figure8
 from ostools.experiments.decay import spread_lengths
+from ostools.reporting.decay_charts import figure_9_notes, in_words
 from ostools.theory.positions import sinusoidal
 from tests.reporting.test_charts import rows_of, svg_of
 from tests.test_cli import assert_refused
@@ -95,6 +96,49 @@ def test_the_laws_by_which_they_fall() -> None:
     assert frame[frame["length"] == 1024]["total_variation"].min() > 0.1
 
 
+def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
+    n = np.arange(10, 60)
+    noise = np.random.default_rng(1).normal(0, 0.02, len(n))  # the same for every seed: moves all rates alike
+    rates = (0.9, 1.0, 1.1)
+    frame = pd.concat([pd.DataFrame({"length": n, "seed": i, "d": np.exp(noise) / n**k}) for i, k in enumerate(rates)])
+    (fit,) = decay.fits(frame, ["d"], 10).to_dict("records")
+    assert fit["law"] == "power"
+    # Student: t of 2 degrees of freedom at 97.5% is 4.302653, the standard error 0.1 / sqrt 3.
+    assert fit["seeds_high"] - fit["seeds_low"] == pytest.approx(2 * 0.248414, abs=1e-5)
+    slope = np.polyfit(np.log(n), noise, 1)[0]
+    assert (fit["seeds_high"] + fit["seeds_low"]) / 2 == pytest.approx(1.0 - slope, abs=1e-9)
+    assert fit["high"] - fit["low"] < 0.1  # the mean curve is nearly a power law: its interval knows nothing of seeds
+    assert "along the mean curve" in in_words(fit)
+    assert " over seeds" in in_words(fit)
+    (one,) = decay.fits(frame[frame["seed"] == 1], ["d"], 10).to_dict("records")
+    assert np.isnan(one["seeds_low"])
+    assert "over seeds" not in in_words(one)
+    (zero,) = decay.fits(frame.assign(d=frame["d"].where(frame["seed"] > 0, 0.0)), ["d"], 10).to_dict("records")
+    assert np.isnan(zero["seeds_high"])
+    (bent,) = decay.fits(frame.assign(d=frame["d"] + 0.1), ["d"], 10).to_dict("records")
+    assert bent["law"] == "power to a level"
+    assert np.isnan(bent["seeds_low"])
+
+
+def test_figure_9_is_fitted_from_100_k_where_lengths_reach_it() -> None:
+    far = ost.experiments.figure_9(spread_lengths(20, 20_000, 60), [0, 1], noisy=10)
+    near = ost.experiments.figure_9(spread_lengths(20, 1_200, 60), [0, 1], noisy=10)
+    assert far.fits["fitted_from"].tolist() == [1000]
+    assert near.fits["fitted_from"].tolist() == [100]
+    assert figure_9_notes(far) == []
+    (note,) = figure_9_notes(near)
+    assert note.startswith("Fewer than 8 lengths from n = 100 k = 1,000 on")
+    assert "Fewer than 8 lengths" in svg_of(near.plot())
+    assert ost.experiments.figure_9(seeds=[0]).fits["fitted_from"].tolist() == [20_000]
+
+
+def test_one_token_is_no_traceback(run: Any) -> None:
+    """All its weight is its own: delta and bound are 0."""
+    code, out, err = run("theory", "--lemma", "4.1", "--lengths", "1")
+    assert (code, err) == (0, "")
+    assert "FAIL" not in out
+
+
 def test_a_constant_and_a_short_curve_are_not_fitted() -> None:
     frame = pd.DataFrame({"length": [*range(1, 31), *range(1, 31)], "seed": [0] * 30 + [1] * 30, "d": [0.5, 0.6] * 30})
     assert decay.fits(frame, ["d"], 1)["verdict"].tolist() == ["no decay"]
@@ -106,10 +150,16 @@ def test_a_constant_and_a_short_curve_are_not_fitted() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ost.experiments.figure_8([0, 3]), "figure 8: expected lengths of at least 1, found 0"),
-        (lambda: ost.experiments.figure_9([]), "figure 9: expected lengths of at least 1, found none"),
+        (lambda: ost.experiments.figure_8([0, 3]), "figure 8: expected whole-number lengths of at least 1, found 0"),
+        (lambda: ost.experiments.figure_9([]), "figure 9: expected whole-number lengths of at least 1, found none"),
         (lambda: ost.experiments.figure_9([3], [-1]), "seeds of at least 0, found -1"),
         (lambda: ost.experiments.figure_8([3], []), "seeds of at least 0, found none"),
+        (lambda: decay.checked("figure 9", [1.5], [0]), "whole-number lengths of at least 1, found 1.5"),
+        (lambda: decay.checked("figure 9", ["a"], [0]), "whole-number lengths of at least 1, found 'a'"),
+        (lambda: decay.checked("figure 9", [True], [0]), "lengths of at least 1, found True"),
+        (lambda: decay.checked("figure 9", [3], [0.5]), "whole-number seeds of at least 0, found 0.5"),
+        (lambda: ost.experiments.figure_8([2**70]), "lengths of at most 2,147,483,647, found 1180591620717411303424"),
+        (lambda: ost.experiments.figure_9([3], [2**70]), "seeds of at most 9,223,372,036,854,775,807, found 11805"),
         (lambda: ost.experiments.figure_8([3], d=7), "even d of at least 2"),
         (lambda: ost.experiments.figure_8([3], readings=["vector"]), "did you mean 'vectors'"),
         (lambda: ost.experiments.figure_9([3], noisy=0), "noisy >= 1"),

@@ -142,9 +142,8 @@ def _deltas(x: Tensor, x_star: Tensor, lengths: Sequence[int], softmax: Softmax)
 
 def _ratio(values: Sequence[float], bounds: Sequence[float]) -> float:
     """The greatest value / bound; 0 / 0 is no violation."""
-    return max(
-        (value / bound if bound > 0 else torch.inf) for value, bound in zip(values, bounds, strict=True) if value
-    )
+    ratios = (value / bound if bound > 0 else torch.inf for value, bound in zip(values, bounds, strict=True) if value)
+    return max(ratios, default=0.0)
 
 
 def _unbounded_delta(lengths: Sequence[int], softmax: Softmax) -> list[float]:
