@@ -28,10 +28,10 @@ def counting(
     out: Out = None,
     device: Device = "auto",
 ) -> None:
-    """Predict the count that no answer can follow, and measure where the model errs (Corollary 6.2).
+    """Predict the count from which answers are no longer told apart, and measure where the model errs (Corollary 6.2).
 
-    Predicted from a collapse curve: the count from which the answers to n and n + 1 cannot differ in their first token.
-    Measured: what the model answers, greedily, at every count.
+    Predicted from a collapse curve: the count from which the answers to n and n + 1 are not expected to differ in their first
+    token, as the prompts' difference is below its rounding noise. Measured: what the model answers, greedily, at every count.
 
     \b
     Example:

@@ -51,9 +51,10 @@ def _show(result: Counting) -> None:
     lengths = sorted(set(frame["length"]))
     shown = sorted({lengths[round(i * (len(lengths) - 1) / (SHOWN - 1))] for i in range(SHOWN)})
     part = f", {len(shown)} of {len(lengths)} counts" if len(shown) < len(lengths) else ""
-    title = f"Answers to {frame['task'].iloc[0]}{part}; L2 distance of n and n + 1 at y, and the dtype's rounding noise"
-    names = ["dtype", "n", "right", "answer", "error", "distance", "noise"]
-    columns = ["dtype", "length", "key", "answer", "absolute_error", "distance", "noise"]
+    task = frame["task"].iloc[0]
+    title = f"Answers to {task}{part}; L2 distance of n and n + 1 at y, and that difference's rounding noise"
+    names = ["dtype", "n", "right", "answer", "error", "distance", "its noise"]
+    columns = ["dtype", "length", "key", "answer", "absolute_error", "distance", "pair_noise"]
     rows = frame[frame["length"].isin(shown)][columns].itertuples(index=False, name=None)
     output.stdout().print(output.table(title, names, (_readable(row) for row in rows)))
     output.print_text(["", *counting_findings(result)])

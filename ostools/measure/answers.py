@@ -195,7 +195,8 @@ def score(answer: Answer, wanted: str, key: str) -> Score:
         wanted: the right final line: `AppendixTask.answer_line(key)`, or the key alone behind a prompt that opens the line.
         key: the right answer, from the generator.
 
-    number: the one whole number in the final line, right or wrong. A line with several, with one of another kind (-3, 1.5,
+    number: the one whole number in the final line, right or wrong: "12.", "**12**" and "12 ones" against the key 12 are the
+    right number (absolute_error 0) in another form (not `correct`). A line with several, with one of another kind (-3, 1.5,
     1,000), with one that was cut, or too long to be a count (over 18 digits) is unparsable, and no error is made up for it.
     """
     lines = [line.strip() for line in answer.text.splitlines() if line.strip()]

@@ -1,13 +1,16 @@
-"""Corollary 6.2 / B.10 on a model: the count from which answers cannot differ, beside the counts that it gets wrong.
+"""Corollary 6.2 / B.10 on a model: the count from which answers are not expected to differ, beside those it gets wrong.
 
 Predicted, from a collapse curve: once the prompts of n and n + 1 items are closer at the last token than the rounding noise of
-a dtype, the first token of the answer is the same for both, and where the right ones differ at most one of the two can be
-right. Measured: what the model answers. The corollary is one-sided, and speaks of the first token generated: errors below that
+their difference in a dtype, the first tokens of the answers are not expected to differ, and where the right ones do, at most
+one of the two is expected to be right. Only logits that are the same bit for bit cannot differ.
+
+Measured: what the model answers. The corollary is one-sided, and speaks of the first token generated: errors below that
 count are not its business, and neither are later tokens, which see different caches. So the answer line is begun in the prompt
 (`tasks.opened`): behind the bare prompt the first token is the same for every count, right or wrong.
+Whether the model would give the same answer by itself is tried at three counts (`same_behind_bare_prompt`).
 
 Cost: `collapse` by its loop (a pass over every prompt, in every dtype and in float64), and an answer to every prompt in every
-dtype, a few tokens each.
+dtype, a few tokens each. Over all counts up to n that is O(n^2) tokens read, and O(n^3) in attention.
 """
 
 from __future__ import annotations
@@ -36,12 +39,13 @@ COLUMNS = {
     **{"key": "str", "answer": "str", "number": "Int64", "absolute_error": "Int64", "correct": "boolean"},
     **{"first_token": "str", "first_token_right": "boolean", "same_first_token": "boolean"},
     **{"next_right": "boolean", "right_ones_differ": "boolean"},
-    **{"distance": "float64", "noise": "float64", "machine_line": "float64"},
+    **{"distance": "float64", "noise": "float64", "pair_noise": "float64", "machine_line": "float64"},
     **{"same_top_token": "boolean", "identical_logits": "boolean"},
 }
 # Room behind the longest right answer, to see that an answer ends where it should.
 _SPARE_TOKENS = 4
 _NOT_TESTED, _CONSISTENT, _CONTRADICTED = "not tested", "consistent", "contradicted"
+_DIFFERS = "differs below the noise"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +54,11 @@ class Counting(Result):
 
     Columns: task, seed, length, tokens (of the prompt with its line begun), dtype (a precision by name); key (the right
     answer), answer (what the model wrote), number (the whole number in it) and absolute_error (|number - key|), NA where it is
-    unparsable; correct (the answer is the key, exactly, and ends there); first_token, first_token_right; and of n against
+    unparsable; correct (the answer is the key, exactly, and ends there; "12." or "12 ones" is the right number in other words,
+    absolute_error 0 and not correct); first_token, first_token_right; and of n against
     n + 1: same_first_token (measured), next_right (whether n + 1's first token is right), right_ones_differ (the keys' first
-    tokens), distance (L2 at y, float64), noise and machine_line (of that dtype, at y), same_top_token and identical_logits
+    tokens), distance (L2 at y, float64), noise, pair_noise (of the difference) and machine_line (of that
+    dtype, at y), same_top_token and identical_logits
     (`collapse`'s own passes; next to same_first_token they show two routes to the same token, which may part where two tokens
     are as good as equal).
 
@@ -118,14 +124,20 @@ def counting(
 def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
     """One row a dtype: predicted, measured, and whether the two can stand together.
 
-    predicted: impossible_from, the collapse length at y (NA: `impossible_status` says up to where it was not reached).
-    measured: identical_from (the logits of n and n + 1 are the same bit for bit from there; identical_status), first_error,
-    always_errs_from (NA: none, of the counts measured), errors, unparsable, counts (how many were asked).
+    predicted: impossible_from, the pair's collapse length at y, below the noise of the difference (NA: `impossible_status` says
+    up to where it was not reached).
+    measured: identical_from (the logits of n and n + 1 are the same bit for bit from there; identical_status), errors (answers
+    with a wrong number), first_error (the first of them), always_errs_from (the first behind the last right number; NA: none,
+    of the counts measured), unparsable (without one whole number: neither right nor an error), other_words (the right number,
+    but not the key alone), counts (how many were asked). `counting` adds same_behind_bare_prompt: at how many of the shortest,
+    middle and longest counts the model gives the same answer line by itself. Below all, what is measured is what it answers
+    once the line is begun for it, not what it would say.
     together: pairs_beyond (n, n + 1 with n >= impossible_from), differ_beyond (those whose measured first tokens differ all the
     same: below the noise is not equal, and small steps add up), tested_pairs (those whose right first tokens differ),
-    right_once and right_twice of them. verdict: "contradicted" where a tested pair was right twice, or where logits that are
-    the same bit for bit gave different first tokens (`same_logits_differ`: two passes of one model disagree); "consistent"
-    where none was; "not tested" without a tested pair.
+    right_once and right_twice of them. verdict: "contradicted" where a tested pair was right twice (the prediction
+    fails), or where logits that are the same bit for bit gave different first tokens (`same_logits_differ`: two passes of
+    one model disagree); "differs below the noise" where differ_beyond is not 0; "consistent" where a tested pair was right
+    once, and so could have been right twice; else "not tested": nothing was right that could have contradicted.
     """
     rows = [_verdict(str(name), here, curve) for name, here in cast(Any, frame).groupby("dtype", sort=False)]
     whole = dict.fromkeys(("impossible_from", "identical_from", "first_error", "always_errs_from"), "Int64")
@@ -135,15 +147,17 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
 def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
     here = here.sort_values("length")
     (impossible, why), (identical, what) = _collapsed(curve, name, "y"), _collapsed(curve, name, IDENTICAL)
-    wrong = here.loc[~here["correct"], "length"]
-    last_right = here.loc[here["correct"], "length"].max()  # NaN where none is right: no count compares as smaller
-    always = here.loc[~(here["length"] <= last_right), "length"]
+    right = here["absolute_error"].eq(0).fillna(False)
+    wrong = here.loc[here["absolute_error"].gt(0).fillna(False), "length"]
+    last_right = here.loc[right, "length"].max()  # NaN where none is right: no count compares as smaller
+    always = wrong[~(wrong <= last_right)]
     beyond = here[here["length"] >= impossible] if impossible is not None else here[:0]
     tested = beyond[beyond["right_ones_differ"]]
     right_twice = int((tested["first_token_right"] & tested["next_right"]).sum())
     right_once = int((tested["first_token_right"] ^ tested["next_right"]).sum())
     disagree = int((here["identical_logits"] & ~here["same_first_token"]).sum())
-    verdict = _CONSISTENT if len(tested) else _NOT_TESTED
+    differ = int((~beyond["same_first_token"]).sum())
+    verdict = _DIFFERS if differ else _CONSISTENT if right_once else _NOT_TESTED
     return {
         "dtype": name,
         "impossible_from": impossible,
@@ -154,9 +168,10 @@ def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
         "always_errs_from": None if always.empty else int(always.iloc[0]),
         "errors": len(wrong),
         "unparsable": int(here["number"].isna().sum()),
+        "other_words": int((right & ~here["correct"]).sum()),
         "counts": len(here),
         "pairs_beyond": len(beyond),
-        "differ_beyond": int((~beyond["same_first_token"]).sum()),
+        "differ_beyond": differ,
         "tested_pairs": len(tested),
         "right_once": right_once,
         "right_twice": right_twice,
@@ -166,13 +181,17 @@ def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
 
 
 def _collapsed(curve: Collapse, name: str, site: str) -> tuple[int | None, str]:
-    """The collapse length at a site, None with the reason where there is none."""
+    """From which n the pair cannot be told apart at a site; None with the reason where there is none.
+
+    Of vectors: below the noise of their difference, as what rounding does to both alike hides nothing.
+    """
     table: Any = curve.collapse_lengths()
     found = table[(table["dtype"] == name) & (table["site"] == site)]
     if found.empty:
         return None, "since float64 is the reference, whose own noise is not known"
     row = found.iloc[0]
-    return None if pd.isna(row["collapse_length"]) else int(row["collapse_length"]), str(row["status"])
+    start = row["collapse_length" if site == IDENTICAL else "pair_collapse_length"]
+    return (None, f"not reached by {row['n_max']}") if pd.isna(start) else (int(start), f"reached at {start}")
 
 
 def _require_room(model: TransformerBridge, opened: OpenedPairs, longest: int, seed: int) -> None:
@@ -249,7 +268,7 @@ def _distances(curve: Collapse) -> pd.DataFrame:
     frame: Any = curve.frame
     whole = frame[(frame["per"] == "vector") & (frame["norm"] == "l2")]
     keys = ["dtype", "length"]
-    at_y = whole[whole["site"] == "y"][[*keys, "weights", "noise", "machine_line"]]
+    at_y = whole[whole["site"] == "y"][[*keys, "weights", "noise", "pair_noise", "machine_line"]]
     said = whole[whole["site"] == "logits"][[*keys, "same_top_token", "identical_logits"]]
     reference: Any = curve.reference
     exact = reference[reference["site"] == "y"][["weights", "length", "distance"]]

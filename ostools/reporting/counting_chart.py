@@ -16,17 +16,27 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT, BELOW = 300, 190, 120
 _FLOORS = {
     "distance": ("distance of n and n + 1 at y (float64)", [1, 0]),
-    "noise": ("rounding noise of this dtype", [1.5, 2.5]),
+    "pair_noise": ("rounding noise of this difference", [1.5, 2.5]),
     "machine_line": ("machine line: one representable step", [7, 4]),
 }
 _COUNT = "count n (items of the sequence)"
-_HOLLOW = "Hollow dots: the right answers to n and n + 1 begin with different tokens, so the corollary can forbid one of them."
-_RIGHT, _WRONG, _UNPARSABLE = "right", "wrong number", "no number (at the top edge)"
-_OUTCOMES = {_RIGHT: ("local", "circle"), _WRONG: ("bfloat16", "cross"), _UNPARSABLE: ("float64", "triangle-down")}
+_HOLLOW = "Hollow dots: the right answers to n and n + 1 begin with different tokens, so the prediction can be tested."
+_RIGHT, _OTHER, _WRONG, _UNPARSABLE = (
+    "right",
+    "right number, other words",
+    "wrong number",
+    "no number (at the top edge)",
+)
+_OUTCOMES = {
+    _RIGHT: ("local", "circle"),
+    _OTHER: ("frozen", "diamond"),
+    _WRONG: ("bfloat16", "cross"),
+    _UNPARSABLE: ("float64", "triangle-down"),
+}
 
 
 def counting_chart(result: Counting) -> alt.HConcatChart:
-    """A column a dtype. Above: the float64 distance at y, the noise and the machine line, hollow dots where the right answers'
+    """A column a dtype. Above: the float64 distance at y, its noise and the machine line, hollow dots where the right answers'
     first tokens differ, and a line at the predicted impossible count. Below: the answers' absolute errors. A dotted line stands
     where training ends.
     """
@@ -64,7 +74,10 @@ def _subtitle(row: Row) -> str:
     """Predicted, then measured."""
     impossible = row["impossible_status"] if pd.isna(row["impossible_from"]) else f"n = {row['impossible_from']}"
     error = "none" if pd.isna(row["first_error"]) else f"n = {row['first_error']}"
-    return f"{row['dtype']}: predicted impossible from: {impossible}; measured first error: {error}; together: {row['verdict']}"
+    return (
+        f"{row['dtype']}: predicted impossible from: {impossible}; measured first wrong number: {error}; "
+        f"together: {row['verdict']}"
+    )
 
 
 def _curves(frame: Frame) -> Frame:
@@ -114,12 +127,13 @@ def _answers(frame: Frame, row: Row, length: alt.X, marks: list[alt.Chart]) -> a
     here = frame[frame["dtype"] == row["dtype"]]
     largest = max(1, int(frame["absolute_error"].max()) if frame["absolute_error"].notna().any() else 1)
     outcome = here["correct"].map({True: _RIGHT, False: _WRONG}).where(here["number"].notna(), _UNPARSABLE)
+    outcome = outcome.mask((here["absolute_error"].eq(0) & ~here["correct"]).fillna(False), _OTHER)
     top = 2 * largest + 1  # above every error, for the answers that have none
     error = here["absolute_error"].astype("Float64").fillna(float(top)).astype(float)
     data: Frame = here[["length", "key", "answer"]].assign(outcome=outcome, error=error)
     data = data.assign(answer=[theme.inert(theme.display_token(text, 40)) for text in data["answer"]])
     colours, shapes = zip(*_OUTCOMES.values(), strict=True)
-    legend = _legend(symbolType=alt.Undefined, symbolSize=60, columns=3)
+    legend = _legend(symbolType=alt.Undefined, symbolSize=60, columns=2)
     kind = alt.Scale(domain=list(_OUTCOMES), range=[theme.colour(name) for name in colours])
     shown = axes.unfolded(axes.chart(data), data).mark_point(size=32, filled=True, opacity=0.9)
     shown = shown.encode(

@@ -22,7 +22,7 @@ from ostools.results import Provenance
 def made(trained: int | None = None, **summary: Any) -> Counting:
     """Sixteen counts in bfloat16: right, wrong and unparsable, with an answer that would like to end a script."""
     n = np.arange(1, 17)
-    kinds = np.array(["right", "wrong", "none", "right"] * 4)
+    kinds = np.array(["right", "wrong", "none", "right"] * 3 + ["right", "wrong", "none", "other"])
     frame = pd.DataFrame(
         {
             "task": "count-ones",
@@ -31,11 +31,14 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
             "key": [str(i) for i in n],
             "answer": "</script>",
             "number": pd.array([7 if kind != "none" else None for kind in kinds], dtype="Int64"),
-            "absolute_error": pd.array([{"right": 0, "wrong": 30}.get(kind) for kind in kinds], dtype="Int64"),
+            "absolute_error": pd.array(
+                [{"right": 0, "wrong": 30, "other": 0}.get(kind) for kind in kinds], dtype="Int64"
+            ),
             "correct": pd.array(kinds == "right", dtype="boolean"),
             "right_ones_differ": pd.array(n < 10, dtype="boolean"),
             "distance": 2.0 / n,
-            "noise": 0.3,
+            "noise": 0.5,
+            "pair_noise": 0.3,
             "machine_line": 0.1,
         }
     )
@@ -45,15 +48,17 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
         "impossible_status": "reached at 7",
         "first_error": 2,
         "always_errs_from": None,
-        "errors": 8,
+        "errors": 4,
+        "other_words": 1,
         "unparsable": 4,
         "counts": 16,
         "pairs_beyond": 10,
-        "differ_beyond": 1,
+        "differ_beyond": 0,
         "tested_pairs": 3,
         "right_once": 2,
         "right_twice": 0,
         "same_logits_differ": 0,
+        "same_behind_bare_prompt": "3 of 3",
         "verdict": "consistent",
     }
     table = pd.DataFrame([row | summary])
@@ -65,11 +70,14 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
 
 def test_sentences_tell_predicted_from_measured() -> None:
     first, scope = counting_findings(made())
-    assert first.startswith("bfloat16: predicted, from n = 7 on")
-    assert "Measured: 8 of 16 counts are right (4 without a number), the first error is at n = 2" in first
-    assert "the last count is right" in first
-    assert "the first tokens are the same at 9 of 10 pairs" in first
-    assert "none is right twice (2 once)" in first
+    assert first.startswith("bfloat16: from n = 7 on the prompts")
+    assert "are not expected to differ (predicted)" in first
+    assert (
+        "Measured: 8 of 16 answers have the right number (1 in other words than the number alone), 4 without" in first
+    )
+    assert "the first wrong one is at n = 2, no wrong one follows the last right one" in first
+    assert "the first tokens are the same at 10 of 10 pairs." in first
+    assert "none is right twice (2 once), as predicted" in first
     assert "CONTRADICTION" not in first
     assert "one-sided" in scope
 
@@ -77,12 +85,24 @@ def test_sentences_tell_predicted_from_measured() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"right_twice": 2}, "both are right at 2: CONTRADICTION"),
+        ({"differ_beyond": 2}, "the same at 8 of 10 pairs; at 2 they differ below the noise"),
+        ({"right_twice": 2}, "both are right at 2: CONTRADICTION of the prediction"),
+        ({"right_once": 0}, "none is ever right: the answers could not have contradicted"),
         ({"same_logits_differ": 3}, "CONTRADICTION: at 3 counts the logits of n and n \\+ 1 are the same bit for bit"),
         ({"tested_pairs": 0}, "None of them asks for two different ones, so the answers do not test the prediction"),
-        ({"errors": 16, "unparsable": 0}, "none of 16 counts is right\\."),
-        ({"first_error": None, "errors": 0}, "all 16 counts are right\\."),
-        ({"always_errs_from": 12}, "every count from n = 12 on is wrong"),
+        (
+            {"errors": 16, "unparsable": 0, "other_words": 0},
+            "none of 16 answers have the right number; the first wrong",
+        ),
+        (
+            {"first_error": None, "errors": 0, "unparsable": 16, "other_words": 0},
+            "16 without one whole number apart\\.",
+        ),
+        (
+            {"first_error": None, "errors": 0, "unparsable": 0},
+            "16 of 16 answers have the right number .*; none is wrong",
+        ),
+        ({"always_errs_from": 12}, "from n = 12 on there is no right one"),
         (
             {"impossible_from": None, "impossible_status": "not reached by 16", "pairs_beyond": 0},
             "no impossible count is predicted, not reached by 16\\. Measured: [^.]*\\.$",
@@ -91,6 +111,14 @@ def test_sentences_tell_predicted_from_measured() -> None:
 )
 def test_sentences_for_what_else_can_be(options: dict[str, Any], words: str) -> None:
     assert re.search(words, counting_findings(made(**options))[0])
+
+
+def test_what_the_model_says_by_itself_is_said_where_it_is_something_else() -> None:
+    found = counting_findings(made(same_behind_bare_prompt="1 of 3"))
+    assert len(found) == 3
+    assert found[1].startswith("bfloat16: behind the bare prompt")
+    assert "by itself at 1 of 3 counts tried" in found[1]
+    assert not any("bare prompt" in said for said in counting_findings(made()))
 
 
 def test_training_is_mentioned_where_the_run_goes_beyond_it() -> None:
@@ -107,9 +135,9 @@ def test_the_chart_has_both_panels_and_the_predicted_line() -> None:
     assert len(column["vconcat"]) == 2
     text = json.dumps(spec)
     assert "predicted impossible from 7" in text
-    assert "predicted impossible from: n = 7; measured first error: n = 2; together: consistent" in text
+    assert "predicted impossible from: n = 7; measured first wrong number: n = 2; together: consistent" in text
     assert "</script>" not in text
-    for words in ("rounding noise of this dtype", "machine line", "wrong number", "no number (at the top edge)"):
+    for words in ("rounding noise of this difference", "machine line", "wrong number", "no number (at the top edge)"):
         assert words in text
     assert "predicted impossible from 7" not in counting_chart(made(impossible_from=None)).to_json()
 
@@ -119,7 +147,7 @@ def test_every_answer_is_drawn_as_what_it_is() -> None:
     layer = spec["hconcat"][0]["vconcat"][1]["layer"][0]
     (columns,) = spec["datasets"][layer["data"]["name"]]
     outcomes = pd.Series(columns["outcome"]).value_counts().to_dict()
-    assert outcomes == {"right": 8, "wrong number": 4, "no number (at the top edge)": 4}
+    assert outcomes == {"right": 7, "right number, other words": 1, "wrong number": 4, "no number (at the top edge)": 4}
     top = {
         error for error, kind in zip(columns["error"], columns["outcome"], strict=True) if kind.startswith("no number")
     }
@@ -133,7 +161,7 @@ def test_every_answer_is_drawn_as_what_it_is() -> None:
 def test_it_draws_with_one_count_and_without_noise(tmp_path) -> None:
     result = made()
     frame: Any = result.frame
-    short = replace(result, frame=frame[:1].assign(noise=float("nan"), distance=0.0))
+    short = replace(result, frame=frame[:1].assign(pair_noise=float("nan"), distance=0.0))
     assert short.save(tmp_path / "one.png").stat().st_size > 1000
     assert "exact zeros" in counting_chart(short).to_json()
 
