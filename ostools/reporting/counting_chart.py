@@ -29,7 +29,7 @@ _RIGHT, _OTHER, _WRONG, _UNPARSABLE = (
 )
 _OUTCOMES = {
     _RIGHT: ("local", "circle"),
-    _OTHER: ("frozen", "diamond"),
+    _OTHER: ("local-full", "diamond"),
     _WRONG: ("bfloat16", "cross"),
     _UNPARSABLE: ("float64", "triangle-down"),
 }

@@ -208,6 +208,8 @@ def answer(text: str, ended: str = "eos") -> Answer:
         ("The final answer is: 12.", 12, False),
         ("The final answer is:12", 12, False),
         ("**12**", 12, False),
+        ("n=12", 12, False),
+        ("12 ones", 12, False),
         ("The final answer is: 1 2", None, False),
         ("The final answer is: 12\nor 13 or 14", None, False),
         ("The final answer is: -12", None, False),
