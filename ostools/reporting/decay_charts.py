@@ -96,6 +96,7 @@ def in_words(fit: dict[str, Any]) -> str:
 def _below(fits: Frame) -> alt.TitleParams:
     """The fitted laws in words, under their panel."""
     words = [f"{fit['series'] + ': ' if 'series' in fit else ''}{in_words(fit)}" for fit in fits.to_dict("records")]
+    words = [line for said in words for line in said.replace(" (95%", "\n(95%").split("\n")]  # no wider than a panel
     return alt.TitleParams(
         words, orient="bottom", fontSize=10, fontWeight="normal", offset=4, anchor="start", frame="group"
     )
