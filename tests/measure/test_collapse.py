@@ -63,7 +63,7 @@ def last_token(model: TransformerBridge, ids: tuple[int, ...]) -> dict[str, Floa
 
 @pytest.mark.parametrize("name", tasks.FIGURE_5)
 def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -> None:
-    task = tasks.get(name)
+    task = tasks.FIGURE_5[name]()
     found = collapse(model, task, lengths=LENGTHS, dtypes=["float32"])
     assert found.provenance.parameters["route"] == ("packed pass" if name in ("figure-5b", "figure-5d") else "one pass")
     for length in LENGTHS:
