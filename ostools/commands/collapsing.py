@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16")
 ITEMS = ("text", "ids")
-SHOWN = 16
-"""How many lengths of a collapse curve a terminal shows; a file gets all."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +115,7 @@ def _show_collapse(result: Collapse) -> None:
 
     frame: Any = result.frame
     frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
-    lengths = sorted(set(frame["length"]))
-    shown = sorted({lengths[round(i * (len(lengths) - 1) / (SHOWN - 1))] for i in range(SHOWN)})
+    shown, part = output.some_of(frame["length"])
     table = frame[frame["length"].isin(shown)].pivot(
         index=["pair", "seed", "length"], columns="dtype", values=["mean", "noise", "machine_line"]
     )
@@ -126,7 +123,6 @@ def _show_collapse(result: Collapse) -> None:
     columns = [(value, dtype) for dtype in dtypes for value in ("mean", "noise", "machine_line")]
     words = {"mean": "", "noise": " noise", "machine_line": " step"}
     rows = ((*map(str, key), *map(float, row)) for key, row in zip(table.index, table[columns].to_numpy(), strict=True))
-    part = f", {len(shown)} of {len(lengths)} lengths" if len(shown) < len(lengths) else ""
     title = f"L2 distance at y, {frame['task'].iloc[0]}{part}; rounding noise and one representable step beside it"
     names = ["pair", "seed", "n", *(f"{dtype}{words[value]}" for value, dtype in columns)]
     output.stdout().print(output.table(title, names, rows))

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ostools.measure.counting import Counting
 
 DTYPES = ("float32", "bfloat16")
-SHOWN = 16
-"""How many counts a terminal shows; a file gets all."""
 
 
 def counting(
@@ -48,9 +46,7 @@ def _show(result: Counting) -> None:
     from ostools.reporting.counting_findings import counting_findings
 
     frame: Any = result.frame
-    lengths = sorted(set(frame["length"]))
-    shown = sorted({lengths[round(i * (len(lengths) - 1) / (SHOWN - 1))] for i in range(SHOWN)})
-    part = f", {len(shown)} of {len(lengths)} counts" if len(shown) < len(lengths) else ""
+    shown, part = output.some_of(frame["length"], "counts")
     task = frame["task"].iloc[0]
     title = f"Answers to {task}{part}; L2 distance of n and n + 1 at y, and that difference's rounding noise"
     names = ["dtype", "n", "right", "answer", "error", "distance", "its noise"]

@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 Report = Callable[[int, int], None]
+SHOWN = 16
+"""How many lengths of a curve a terminal shows; a file gets all."""
 
 
 @contextmanager
@@ -49,6 +51,13 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
     for row in rows:
         shown.add_row(*(Text(cell(value)) for value in row))
     return shown
+
+
+def some_of(lengths: Iterable[int], noun: str = "lengths") -> tuple[list[int], str]:
+    """At most `SHOWN` of the lengths, evenly spread, the first and the last among them; and how many they are, for a title."""
+    known = sorted(set(lengths))
+    shown = sorted({known[round(i * (len(known) - 1) / (SHOWN - 1))] for i in range(SHOWN)})
+    return shown, f", {len(shown)} of {len(known)} {noun}" if len(shown) < len(known) else ""
 
 
 def cell(value: object) -> str:

@@ -20,8 +20,6 @@ TITLES = {
     9: "total variation delta of a softmax, over seeds",
 }
 """The figures there are, and what their tables hold."""
-SHOWN = 16
-"""How many lengths a terminal shows; a file gets all."""
 _FAILED = 1
 
 
@@ -110,8 +108,7 @@ def _show_figure(number: int, result: Any) -> None:
     """At some lengths the mean, least and greatest; then the fitted laws in words."""
     frame, by = result.frame, {5: ["panel", "pair", "dtype"], 8: ["reading"], 9: []}[number]
     value = {5: "mean", 8: "l1", 9: "delta"}[number]
-    lengths = sorted(set(frame["length"]))
-    shown = sorted({lengths[round(i * (len(lengths) - 1) / (SHOWN - 1))] for i in range(SHOWN)})
+    shown, part = output.some_of(frame["length"])
     table = frame[frame["length"].isin(shown)].groupby([*by, "length"], sort=False)
     if number == 5:
         rows = table.agg({"mean": "mean", "head_minimum": "min", "head_maximum": "max"})
@@ -119,7 +116,6 @@ def _show_figure(number: int, result: Any) -> None:
         rows = table[value].agg(["mean", "min", "max"])
     keys = [key if isinstance(key, tuple) else (key,) for key in rows.index]
     cells = ((*key, *map(float, row)) for key, row in zip(keys, rows.to_numpy(), strict=True))
-    part = f", {len(shown)} of {len(lengths)} lengths" if len(shown) < len(lengths) else ""
     names = [*by, "n", "mean", "least", "greatest"]
     output.stdout().print(output.table(f"Figure {number}: {TITLES[number]}{part}", names, cells, left=len(by) + 1))
     if number != 5:

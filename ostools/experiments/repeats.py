@@ -18,8 +18,9 @@ import hooks
 from ostools import tasks
 from ostools.errors import InputError
 from ostools.experiments.decay import fits
-from ostools.measure.collapse import FITTED_FROM, SAME_IN_FLOAT64, Collapse, checked_lengths, collapse
+from ostools.measure.collapse import FITTED_FROM, SAME_IN_FLOAT64, Collapse, checked_lengths, collapse, exact_from
 from ostools.measure.prompts import Progress
+from ostools.models.tokens import frame
 from ostools.results import Provenance, Result
 from ostools.tasks import CollapseTask
 
@@ -35,12 +36,11 @@ SITE = "y"
 class Repeats(Result):
     """The float64 distance ||y - y*||_2 by prompt, sink and length.
 
-    `frame`: task, sink (the BOS is present or absent), length, distance. `summary`, a row for each prompt and sink:
-    first_token (what stands first and can serve as a sink), first_token_share (of the last token's attention on the longest
-    prompt, the mean over heads and layers), exact_from (from here on the distance is float64's rounding; NA: nowhere), the fit
-    of the decay (verdict, law, rate with its 95% interval low to high;
-    `theory.fits`), and for every dtype the collapse length at y, of the logits, and of the top token (NA: not reached), in
-    words in `status`.
+    `frame`: task, sink (the BOS is present or absent), length, distance, relative (to ||v||). `summary`, a row for each prompt
+    and sink: first_token (what stands first and can serve as a sink), first_token_share (of the last token's attention on the
+    longest prompt, the mean over heads and layers), exact_from (from here on the distance is float64's rounding; NA: nowhere),
+    the fit of the decay (verdict, law, rate with its 95% interval low to high; `theory.fits`), and for every dtype the
+    collapse length at y, of the logits, and of the top token (NA: not reached), in words in `status`.
     """
 
     summary: pd.DataFrame
@@ -70,7 +70,8 @@ def repeats(
     with pairs that no theorem speaks of. Cost: `collapse` once or twice a prompt. Source: arXiv 2406.04267, Theorem 4.2.
     """
     chosen, wanted = _checked_prompts(prompts), checked_lengths(lengths)
-    sinks = [True, False] if _adds_bos(model) else [False]
+    has_bos = _adds_bos(model)
+    sinks = [True, False] if has_bos else [False]
     curves: list[Any] = []
     rows: list[dict[str, Any]] = []
     differences: dict[str, Any] = {}
@@ -78,16 +79,20 @@ def repeats(
     for done, (task, bos) in enumerate(runs):
         if progress is not None:
             progress(done, len(runs))
-        found = collapse(model, task, lengths=wanted, dtypes=dtypes, bos=bos or not _adds_bos(model))
+        found = collapse(model, task, lengths=wanted, dtypes=dtypes, bos=bos or not has_bos)
         _require_theorem(found, task)
         key = {"task": task.name, "sink": PRESENT if bos else ABSENT}
-        curves.append(_curve(found).assign(**key))
-        rows.append(key | _first_token(model, found) | _lengths(found) | _same_from(curves[-1]))
+        curve = found.reference_curve("theorem", SITE)
+        curves.append(curve.reset_index().assign(**key))
+        exact = exact_from(curve)
+        rows.append(
+            key | _first_token(model, found) | _lengths(found) | {"exact_from": pd.NA if exact is None else exact}
+        )
         differences[f"{task.name}, BOS {key['sink']}"] = found.provenance.parameters["difference_from_separate_pass"]
-    frame: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance", "relative"]]
+    table: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance", "relative"]]
     # Below the floor the float64 run's own rounding would be fitted.
-    floor = SAME_IN_FLOAT64 * float((frame["distance"] / frame["relative"]).max())
-    laws = fits(frame, ["distance"], fitted_from, ["task", "sink"], floor).drop(columns="quantity")
+    floor = SAME_IN_FLOAT64 * float((table["distance"] / table["relative"]).max())
+    laws = fits(table, ["distance"], fitted_from, ["task", "sink"], floor).drop(columns="quantity")
     if progress is not None:
         progress(len(runs), len(runs))
     provenance = Provenance.collect(
@@ -100,7 +105,7 @@ def repeats(
         fitted_from=fitted_from,
         difference_from_separate_pass=differences,
     )
-    return Repeats(frame, provenance, pd.DataFrame(rows).merge(laws, on=["task", "sink"], validate="one_to_one"))
+    return Repeats(table, provenance, pd.DataFrame(rows).merge(laws, on=["task", "sink"], validate="one_to_one"))
 
 
 def _checked_prompts(prompts: Sequence[CollapseTask | str]) -> list[CollapseTask]:
@@ -115,29 +120,14 @@ def _checked_prompts(prompts: Sequence[CollapseTask | str]) -> list[CollapseTask
     return chosen
 
 
-def _same_from(curve: Any) -> dict[str, Any]:
-    """From how many copies on the two are the same to float64's rounding; NA where they are not at the longest."""
-    apart = curve[curve["relative"] > SAME_IN_FLOAT64]["length"]
-    later = curve[curve["length"] > (apart.max() if len(apart) else 0)]["length"]
-    return {"exact_from": int(later.min()) if len(later) else pd.NA}
-
-
 def _adds_bos(model: TransformerBridge) -> bool:
     tokenizer: Any = model.tokenizer
-    bos = getattr(tokenizer, "bos_token_id", None)
-    return bos is not None and list(tokenizer("a").input_ids[:1]) == [bos]
+    return tokenizer.bos_token_id is not None and frame(tokenizer)[0][:1] == [tokenizer.bos_token_id]
 
 
 def _require_theorem(found: Collapse, task: CollapseTask) -> None:
     if "theorem" not in set(found.frame["pair"]):
         raise InputError(f"repeats: {task.name} makes no theorem pairs: give a prompt that ends in what is repeated")
-
-
-def _curve(found: Collapse) -> Any:
-    """The float64 distance of the theorem pairs at y with the weights as given, over seeds by its mean."""
-    table: Any = found.reference
-    table = table[(table["pair"] == "theorem") & (table["site"] == SITE) & (table["weights"] == "given")]
-    return table.groupby("length", as_index=False)[["distance", "relative"]].mean()
 
 
 def _first_token(model: TransformerBridge, found: Collapse) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -67,6 +67,12 @@ class Collapse(Result):
         many = len(names) > 4 or any(Precision.named(name).part is not None for name in names)
         return precision_chart(self) if many else collapse_chart(self)
 
+    def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
+        """The float64 distance and relative of that pair, weights as given, by length; the mean over seeds."""
+        table: Any = self.reference
+        chosen = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
+        return chosen.groupby("length")[["distance", "relative"]].mean().sort_index()
+
     def collapse_lengths(self) -> pd.DataFrame:
         """The collapse length of each (task, pair, seed, dtype, site): measured, not extrapolated.
 
@@ -95,6 +101,14 @@ class Collapse(Result):
                 rows.append((*curve, IDENTICAL, *_verdict(group["identical_logits"].tolist(), lengths), None))
         names = ["task", "pair", "seed", "dtype", "site", "collapse_length", "n_max", "status", "pair_collapse_length"]
         return pd.DataFrame(rows, columns=names).astype({name: "Int64" for name in names if "collapse" in name})
+
+
+def exact_from(curve: pd.DataFrame) -> int | None:
+    """From which length of a `reference_curve` on the two are the same to float64's own rounding; None: not at the longest."""
+    relative: Any = curve["relative"]
+    apart = relative[relative > SAME_IN_FLOAT64].index
+    later = relative.index[relative.index > (apart.max() if len(apart) else 0)]
+    return int(later.min()) if len(later) else None
 
 
 def _verdict(below: list[bool], lengths: list[int]) -> tuple[int | None, int, str]:

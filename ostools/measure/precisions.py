@@ -20,7 +20,7 @@ from hooks.rounding import FLOATS, FORMATS, integer_scale
 from ostools.errors import unknown_name
 from ostools.models.casting import cast_copy
 from ostools.models.rounding import holds, rounded_copy
-from ostools.theory.distances import DTYPES, spacing
+from ostools.theory.distances import DTYPES, spacing, steps_between
 
 Vectors = Float[Tensor, "*batch d"]
 
@@ -96,12 +96,12 @@ class Precision:
         itself stored, goes beyond it. Integers: max_k max(|y_k|, |y*_k|) / 127 (int8) or / 7 (int4), the step of a symmetric
         grid over the vectors' own range.
         """
-        size = torch.maximum(y.double().abs(), y_star.double().abs())
-        if self.format is not None and self.format not in FLOATS:
-            return integer_scale(size.amax(-1, keepdim=True), self.format).expand_as(size)
-        dtype = self.dtype if self.format is None else FLOATS[self.format]
         if self.format is None:
-            return spacing(size, dtype)
+            return steps_between(y, y_star, self.dtype)
+        size = torch.maximum(y.double().abs(), y_star.double().abs())
+        if self.format not in FLOATS:
+            return integer_scale(size.amax(-1, keepdim=True), self.format).expand_as(size)
+        dtype = FLOATS[self.format]
         # Steps scale with powers of two: beyond the largest number, that of a number within.
         beyond = torch.frexp(size / torch.finfo(dtype).max).exponent.clamp_min(0)
         return torch.ldexp(spacing(torch.ldexp(size, -beyond), dtype), beyond)

@@ -35,11 +35,13 @@ COMPARED = {
 
 def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None) -> list[str]:
     """The paragraphs under a collapse curve, at y in L2; `trained`: the longest trained length by task, from a card."""
+    from ostools.measure.collapse import exact_from
+
     rows, pair = _whole(frame_of(result), "y"), main_pair(result)
     main = rows[rows["pair"] == pair]
     logits = _whole(frame_of(result), "logits")
     said = [
-        _fall(reference_curve(result), exact_from(result), COMPARED[pair]),
+        _fall(reference_curve(result), exact_from(result.reference_curve(pair)), COMPARED[pair]),
         *(_stop(main, dtype, collapse_length(result, dtype)) for dtype in dict.fromkeys(main["dtype"])),
         _answers(logits[logits["pair"] == pair]),
     ]
@@ -85,26 +87,9 @@ def main_pair(result: Collapse) -> str:
     return next(kind for kind in ("theorem", "task", "one-more-digit") if kind in kinds)
 
 
-def reference_curve(result: Collapse, pair: str | None = None, site: str = "y", column: str = "distance") -> Column:
-    """The float64 L2 distance of the given weights by length, the mean over seeds. `pair`: else the result's main kind.
-
-    `column`: or "relative", the distance over ||v||.
-    """
-    table: Frame = result.reference
-    chosen = table[
-        (table["pair"] == (pair or main_pair(result))) & (table["site"] == site) & (table["weights"] == "given")
-    ]
-    return chosen.groupby("length")[column].mean().sort_index()
-
-
-def exact_from(result: Collapse) -> int | None:
-    """From which length on the two are the same to the rounding of float64 itself; None where they are not at the longest."""
-    from ostools.measure.collapse import SAME_IN_FLOAT64
-
-    curve = reference_curve(result, column="relative")
-    apart = curve[curve > SAME_IN_FLOAT64].index
-    later = curve.index[curve.index > (apart.max() if len(apart) else 0)]
-    return int(later.min()) if len(later) else None
+def reference_curve(result: Collapse, pair: str | None = None, site: str = "y") -> Column:
+    """The float64 L2 distance of the given weights by length, the mean over seeds. `pair`: else the result's main kind."""
+    return result.reference_curve(pair or main_pair(result), site)["distance"]
 
 
 def fall_ratio(curve: Column) -> float:

@@ -104,6 +104,11 @@ class AppendixTask:
         if self.interleave and self.uniform:
             raise InputError("interleave and uniform exclude each other: choose one way of making the sequence")
 
+    @property
+    def random(self) -> bool:
+        """Whether the sequence depends on the seed."""
+        return self.uniform or self.name in ("count-ones-bernoulli", "count-word")
+
     def _require(self, option: str, wanted: bool, names: Sequence[str]) -> None:
         if wanted and self.name not in names:
             raise InputError(f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}")

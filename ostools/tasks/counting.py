@@ -36,7 +36,7 @@ class TaskPairs(CollapseTask):
 
     @property
     def random(self) -> bool:
-        return self.form.uniform or self.form.name in ("count-ones-bernoulli", "count-word")
+        return self.form.random
 
     @property
     def trained_as(self) -> str:

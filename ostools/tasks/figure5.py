@@ -50,7 +50,7 @@ class Figure5Task(CollapseTask):
 
     @property
     def random(self) -> bool:
-        return self.form.uniform
+        return self.form.random
 
     @property
     def trained_as(self) -> str:

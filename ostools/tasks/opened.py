@@ -45,7 +45,7 @@ class OpenedPairs(CollapseTask):
 
     @property
     def random(self) -> bool:
-        return self.form.uniform or self.form.name in ("count-ones-bernoulli", "count-word")
+        return self.form.random
 
     @property
     def trained_as(self) -> str:
