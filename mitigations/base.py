@@ -1,13 +1,14 @@
 """What a mitigation is: one small class with four methods, each doing nothing until it is overridden.
 
 A mitigation rewrites the sequence or the prompt, changes the forward pass, or both, and can prove on what was captured
-that it did. `insert` applies the first kind and holds it to its promise.
+that it did. `insert` applies the first kind and holds it to its promise; `mitigations.contract` the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # importing it takes seconds, and a prompt rewrite needs none of it
@@ -37,27 +38,97 @@ class Mitigation:
         return nullcontext()
 
     def verify(self, record: Mapping[str, Any]) -> None:
-        """Raise where what was captured (a `hooks.Record`) breaks this mitigation's own invariant."""
+        """Raise `MitigationError` where what was captured breaks this mitigation's own invariant.
+
+        Called for every layer of every forward pass, with that layer alone: `record["pattern"]` and `record["scores"]` map
+        the layer to a tensor [batch, head, query, key]. With a key/value cache the queries are the last of the keys.
+        """
 
 
-def insert(mitigation: Mitigation, items: Sequence[str]) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Composed(Mitigation):
+    """Several mitigations as one, applied in the order given.
+
+    The first sees the task's own items, prompt and model; each of the others what those before it left. Where two change the
+    same scores, the later one changes what the earlier one made of them. Each keeps its own invariant on every pass.
+    Raises `MitigationError` for fewer than two.
+    """
+
+    parts: tuple[Mitigation, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.parts) < 2:
+            raise MitigationError(f"Composed: expected at least two mitigations, found {len(self.parts)}")
+        for part in self.parts:
+            if not isinstance(part, Mitigation):
+                raise MitigationError(f"Composed: expected mitigations, found {type(part).__name__}")
+
+    def sequence(self, items: Sequence[str]) -> Sequence[str]:
+        for part in self.parts:
+            items = part.sequence(items)
+        return items
+
+    def prompt(self, text: str) -> str:
+        for part in self.parts:
+            text = part.prompt(text)
+        return text
+
+    @contextmanager
+    def hooks(self, model: TransformerBridge) -> Iterator[None]:
+        with ExitStack() as stack:
+            for part in self.parts:
+                stack.enter_context(part.hooks(model))
+            yield
+
+    def verify(self, record: Mapping[str, Any]) -> None:
+        for part in self.parts:
+            part.verify(record)
+
+
+def compose(*mitigations: Mitigation) -> Mitigation:
+    """The mitigations as one, in their order; one alone stays itself."""
+    return mitigations[0] if len(mitigations) == 1 else Composed(mitigations)
+
+
+def insert(
+    mitigation: Mitigation, items: Sequence[str], key: Callable[[Sequence[str]], str] | None = None
+) -> tuple[str, ...]:
     """`mitigation.sequence(items)`, checked: the items in their order, first and last, with only other text between.
 
-    Raises `MitigationError` where an item was changed, moved, dropped or added, and where inserted text contains an
-    item: the answer key would no longer be the prompt's.
+    `key`: the task's own answer to a sequence of items. With it, inserted text may itself be an item (a zero between ones) as
+    long as the answer stays what it was; without it, none may be.
+
+    Raises `MitigationError` where an item was changed, moved, dropped or added, where the answer would change, and where
+    inserted text contains an item as a part: the answer key would no longer be the prompt's.
     """
     pieces = tuple(mitigation.sequence(items))
-    name = type(mitigation).__name__
-    known = set(items)
-    if [piece for piece in pieces if piece in known] != list(items):
-        raise MitigationError(f"{name}.sequence may only insert between the task's items, found {_shown(pieces)}")
-    if items and (pieces[0] != items[0] or pieces[-1] != items[-1]):
+    name, known = type(mitigation).__name__, set(items)
+    if any(not isinstance(piece, str) or not piece for piece in pieces):
+        raise MitigationError(f"{name}.sequence: expected pieces of text, none of them empty, found {_shown(pieces)}")
+    if items and (not pieces or pieces[0] != items[0] or pieces[-1] != items[-1]):
         raise MitigationError(f"{name}.sequence may insert between items only, found text outside: {_shown(pieces)}")
+    if not _is_subsequence(items, pieces):
+        raise MitigationError(f"{name}.sequence may only insert between the task's items, found {_shown(pieces)}")
+    kept = [piece for piece in pieces if piece in known]
+    if key is None and kept != list(items):
+        raise MitigationError(f"{name}.sequence may only insert between the task's items, found {_shown(pieces)}")
     for piece in pieces:
         if piece not in known and any(item in piece for item in known):
             raise MitigationError(f"{name}.sequence inserted {piece!r}, which contains an item of the task")
+    if key is not None:
+        as_items = [piece for piece in pieces if any(character.isalnum() for character in piece)]
+        if key(as_items) != key(items):
+            raise MitigationError(
+                f"{name}.sequence: expected the answer {key(items)[:20]!r} to stand, found that with what was inserted it would "
+                f"be {key(as_items)[:20]!r}: this mitigation does not fit this task"
+            )
     return pieces
 
 
-def _shown(pieces: Sequence[str]) -> str:
+def _is_subsequence(items: Sequence[str], pieces: Sequence[str]) -> bool:
+    rest = iter(pieces)
+    return all(item in rest for item in items)
+
+
+def _shown(pieces: Sequence[object]) -> str:
     return repr(list(pieces[:8])) + (" ..." if len(pieces) > 8 else "")

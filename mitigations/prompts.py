@@ -20,7 +20,7 @@ class Separator(Mitigation):
     text: str = ","
 
     def __post_init__(self) -> None:
-        if self.every < 1:
+        if not _is_whole(self.every) or self.every < 1:
             raise MitigationError(f"Separator: expected every >= 1, found {self.every}")
         if not self.text or any(character.isalnum() for character in self.text):
             raise MitigationError(f"Separator: expected text without letters and digits, found {self.text!r}")
@@ -35,6 +35,30 @@ class Separator(Mitigation):
 
 
 @dataclass(frozen=True)
+class Interleave(Mitigation):
+    """Zeros between ones, and ones between zeros, so that no digit follows itself: 1110 becomes 101010.
+
+    The paper's interleaved sequences, made out of the task's own: n - 1 ones and a zero become 2 (n - 1) digits. `insert`
+    refuses it where the answer would change (copying the whole number).
+
+    Raises `MitigationError` for items other than 0 and 1.
+    """
+
+    def sequence(self, items: Sequence[str]) -> Sequence[str]:
+        pieces = list(items[:1])
+        for before, item in zip(items, items[1:], strict=False):
+            if before == item:
+                pieces.append(self._other(item))
+            pieces.append(item)
+        return pieces
+
+    def _other(self, item: str) -> str:
+        if item not in ("0", "1"):
+            raise MitigationError(f"Interleave: expected a sequence of zeros and ones, found {item!r}")
+        return "1" if item == "0" else "0"
+
+
+@dataclass(frozen=True)
 class Hint(Mitigation):
     """The paper's hint, one space after the prompt. Raises `MitigationError` for an empty text."""
 
@@ -46,3 +70,25 @@ class Hint(Mitigation):
 
     def prompt(self, text: str) -> str:
         return f"{text} {self.text}"
+
+
+@dataclass(frozen=True)
+class RepeatPrompt(Mitigation):
+    """The whole prompt `times` times, with `between` between: every token of the last copy can see every other of the first.
+
+    Raises `MitigationError` for times < 2.
+    """
+
+    times: int = 2
+    between: str = "\n"
+
+    def __post_init__(self) -> None:
+        if not _is_whole(self.times) or self.times < 2:
+            raise MitigationError(f"RepeatPrompt: expected times >= 2, found {self.times}")
+
+    def prompt(self, text: str) -> str:
+        return self.between.join([text] * self.times)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,51 @@
+"""Mitigations by name: the built-in ones, and those of other distributions by the entry-point group `ostools.mitigations`."""
+
+from __future__ import annotations
+
+from mitigations.base import Composed, Mitigation, MitigationError, compose
+from mitigations.registry import Registry
+
+GROUP = "ostools.mitigations"
+BUILT_IN = {
+    "separator": "mitigations.prompts:Separator",
+    "hint": "mitigations.prompts:Hint",
+    "interleave": "mitigations.prompts:Interleave",
+    "repeat-prompt": "mitigations.prompts:RepeatPrompt",
+    "sliding-window": "mitigations.window:SlidingWindow",
+    "attention-temperature": "mitigations.temperature:AttentionTemperature",
+    "upcast": "mitigations.upcast:Upcast",
+}
+"""Where each built-in mitigation is found."""
+
+NONE = "none"
+_REGISTRY = Registry("mitigation", Mitigation, BUILT_IN, GROUP, MitigationError)
+_AND = " + "
+
+
+def names() -> tuple[str, ...]:
+    """Every name that `mitigation` knows, the built-in ones first."""
+    return _REGISTRY.names()
+
+
+def mitigation(spec: str | Mitigation) -> Mitigation:
+    """The mitigation that a text describes: `separator:every=3`, `sliding-window:window=64,sinks=1`; a mitigation stays itself.
+
+    Several joined by " + " (blanks around it) are composed, in that order. Raises `MitigationError` for an unknown name or
+    option, with the nearest, for a value of the wrong type, and for a distribution that cannot be used.
+    """
+    if isinstance(spec, Mitigation):
+        return spec
+    if not isinstance(spec, str):
+        raise MitigationError(
+            f"expected a mitigation or its name, such as 'separator:every=3', found {type(spec).__name__}"
+        )
+    return compose(*(_REGISTRY.make(part) for part in spec.split(_AND)))
+
+
+def label(given: Mitigation | None) -> str:
+    """What a mitigation is called in tables and charts: the text that `mitigation` would make it of; "none" for None."""
+    if given is None:
+        return NONE
+    if isinstance(given, Composed):
+        return _AND.join(label(part) for part in given.parts)
+    return _REGISTRY.label(given)

@@ -1,0 +1,180 @@
+"""Things by name, with options in one word: `separator:every=3`, and third parties' beside the built-in ones.
+
+A distribution adds its own by an entry point; nothing of it is imported until its name is used or the names are listed. Its
+options are the fields of its dataclass, read by their types. The same grammar serves the tasks of `ostools`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import types
+import typing
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, Literal, TypeVar
+
+Thing = TypeVar("Thing")
+_PAIR = re.compile(r"(\w+)=(.*)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Registry(Generic[Thing]):
+    """The built-in and the third-party classes of one kind of thing.
+
+    kind: what they are called in messages ("mitigation"). base: the class that each is a subclass of. built_in: where each is
+    found, "module:Class" by name. group: the entry-point group of third parties. error: what a refusal raises.
+    """
+
+    kind: str
+    base: type[Thing]
+    built_in: Mapping[str, str]
+    group: str
+    error: type[ValueError]
+
+    def names(self) -> tuple[str, ...]:
+        """The built-in names in their order, then those of other distributions. Imports none of them."""
+        return (*self.built_in, *sorted({point.name for point in entry_points(group=self.group)} - set(self.built_in)))
+
+    def make(self, spec: str) -> Thing:
+        """The thing that `NAME:key=value,key=value` describes; a class with a field `name` gets the name.
+
+        Raises `error` for an unknown name or option (with the nearest), a value of the wrong type, and a distribution that
+        cannot be imported, offers something else, or uses a name that is taken.
+        """
+        name, _, text = spec.strip().partition(":")
+        name = name.strip()
+        maker = self._class(name)
+        kinds = _fields(maker)
+        options = self._options(name, {key: kind for key, kind in kinds.items() if key != "name"}, text)
+        if "name" in kinds:
+            options["name"] = name
+        try:
+            return maker(**options)
+        except TypeError as error:
+            raise self.error(f"{self.kind} {spec!r}: {error}") from None
+
+    def label(self, thing: Thing) -> str:
+        """What `make` would make it of, with every option that is not the default; its repr where it has no name here."""
+        place = f"{type(thing).__module__}:{type(thing).__qualname__}"
+        for name in (getattr(thing, "name", None), *self.names()):
+            if any(point.value == place for point in self._points(name)):
+                return str(name) + _stated(thing)
+        return repr(thing)
+
+    def _points(self, name: str | None) -> list[EntryPoint]:
+        """Everything that goes by a name: ours, and any distribution's."""
+        own = [EntryPoint(name, self.built_in[name], self.group)] if name is not None and name in self.built_in else []
+        return own + [point for point in entry_points(group=self.group) if point.name == name]
+
+    def _class(self, name: str) -> type[Thing]:
+        points = self._points(name)
+        if not points:
+            raise self.error(f"unknown {self.kind} {name!r}: {_nearest(name, self.names())}")
+        owners = [point.dist.name if point.dist is not None else "ostools" for point in points]
+        if len(points) > 1:
+            raise self.error(
+                f"{self.kind} {name!r} is offered by {' and by '.join(owners)}: uninstall one, or rename its entry point"
+            )
+        try:
+            loaded = points[0].load()
+        except Exception as error:  # a plugin is somebody else's program: whatever it raises is told in one line
+            raise self.error(
+                f"{self.kind} {name!r} of {owners[0]} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+        if not (isinstance(loaded, type) and issubclass(loaded, self.base)):
+            raise self.error(
+                f"{self.kind} {name!r} of {owners[0]}: expected a subclass of {self.base.__name__}, found {loaded!r}"
+            )
+        return loaded
+
+    def _options(self, name: str, kinds: Mapping[str, Any], text: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        # A comma may be a value (a separator's text): only one before another `key=` parts two options.
+        for pair in re.split(r",(?=\s*\w+=)", text) if text else []:
+            match = _PAIR.fullmatch(pair.strip(" "))
+            if match is None:
+                raise self.error(f"{self.kind} {name!r}: expected options such as key=value, found {pair!r}")
+            key, value = match[1], match[2]
+            if key not in kinds:
+                known = _nearest(key, tuple(kinds)) if kinds else "it has none"
+                raise self.error(f"{self.kind} {name!r} has no option {key!r}: {known}")
+            if key in found:
+                raise self.error(f"{self.kind} {name!r}: option {key!r} is given twice")
+            try:
+                found[key] = _read(value, kinds[key])
+            except (ValueError, KeyError):
+                raise self.error(
+                    f"{self.kind} {name!r}: expected {key} to be {_in_words(kinds[key])}, found {value!r}"
+                ) from None
+        return found
+
+
+def _fields(maker: type) -> dict[str, Any]:
+    """The options that a class takes, with their types."""
+    if not dataclasses.is_dataclass(maker):
+        return {}
+    hints = typing.get_type_hints(maker)
+    return {field.name: hints[field.name] for field in dataclasses.fields(maker) if field.init}
+
+
+def _read(text: str, kind: Any) -> Any:
+    """The value of an option as its type wants it; the first of several types that takes it. Raises ValueError."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _first_that_reads(text, inside)
+    if origin is Literal:
+        for choice in inside:
+            if str(choice) == text:
+                return choice
+        raise ValueError
+    if origin is not None and issubclass(origin, typing.Iterable) and origin is not str:
+        return tuple(_read(word, inside[0]) for word in re.split(r"[+/ ]", text.strip("()[]")) if word)
+    if kind is bool:
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+    if kind is type(None):
+        if text.lower() == "none":
+            return None
+        raise ValueError
+    if kind in (int, float, str):
+        return kind(text)
+    raise ValueError
+
+
+def _first_that_reads(text: str, kinds: tuple[Any, ...]) -> Any:
+    for kind in sorted(kinds, key=lambda kind: kind is str):  # any text is a text: last
+        try:
+            return _read(text, kind)
+        except (ValueError, KeyError):
+            continue
+    raise ValueError
+
+
+def _in_words(kind: Any) -> str:
+    known = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
+    if typing.get_origin(kind) is Literal:
+        return " or ".join(map(repr, typing.get_args(kind)))
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return ", or ".join(_in_words(one) for one in typing.get_args(kind))
+    if typing.get_args(kind):
+        return "several of them joined by +"
+    return known.get(kind, str(kind))
+
+
+def _stated(thing: Any) -> str:
+    if not dataclasses.is_dataclass(thing):
+        return ""
+    stated = []
+    for field in dataclasses.fields(thing):
+        value = getattr(thing, field.name)
+        if field.name != "name" and value != field.default:
+            many = isinstance(value, tuple | list)
+            stated.append(f"{field.name}={'+'.join(map(str, value)) if many else value}")
+    return ":" + ",".join(stated) if stated else ""
+
+
+def _nearest(found: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(found, known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return f"{hint}known are {', '.join(known)}"
