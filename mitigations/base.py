@@ -105,13 +105,11 @@ def insert(
     name, known = type(mitigation).__name__, set(items)
     if any(not isinstance(piece, str) or not piece for piece in pieces):
         raise MitigationError(f"{name}.sequence: expected pieces of text, none of them empty, found {_shown(pieces)}")
-    if items and (not pieces or pieces[0] != items[0] or pieces[-1] != items[-1]):
-        raise MitigationError(f"{name}.sequence may insert between items only, found text outside: {_shown(pieces)}")
-    if not _is_subsequence(items, pieces):
-        raise MitigationError(f"{name}.sequence may only insert between the task's items, found {_shown(pieces)}")
     kept = [piece for piece in pieces if piece in known]
-    if key is None and kept != list(items):
+    if not _is_subsequence(items, pieces) or (key is None and kept != list(items)):
         raise MitigationError(f"{name}.sequence may only insert between the task's items, found {_shown(pieces)}")
+    if items and (pieces[0] != items[0] or pieces[-1] != items[-1]):
+        raise MitigationError(f"{name}.sequence may insert between items only, found text outside: {_shown(pieces)}")
     for piece in pieces:
         if piece not in known and any(item in piece for item in known):
             raise MitigationError(f"{name}.sequence inserted {piece!r}, which contains an item of the task")
@@ -119,8 +117,8 @@ def insert(
         as_items = [piece for piece in pieces if any(character.isalnum() for character in piece)]
         if key(as_items) != key(items):
             raise MitigationError(
-                f"{name}.sequence: expected the answer {key(items)[:20]!r} to stand, found that with what was inserted it would "
-                f"be {key(as_items)[:20]!r}: this mitigation does not fit this task"
+                f"{name}.sequence: expected the answer {key(items)[:20]!r} to stand, found that with what was inserted it "
+                f"would be {key(as_items)[:20]!r}: this mitigation does not fit this task"
             )
     return pieces
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mitigations.base import Mitigation, MitigationError
 
@@ -46,7 +47,7 @@ class Interleave(Mitigation):
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         pieces = list(items[:1])
-        for before, item in zip(items, items[1:], strict=False):
+        for before, item in pairwise(items):
             if before == item:
                 pieces.append(self._other(item))
             pieces.append(item)
