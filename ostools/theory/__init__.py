@@ -4,13 +4,14 @@
 products of heads and MLPs. `distances`: Theorem 4.2's distances and the units of a dtype. `profiles`: shares, and the test
 for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that read as their statements.
 `decoder`: one decoder in pure torch, its `positions`. `fits`: by which law a distance falls. `bootstrap`: the interval of a
-mean over seeds.
+mean over seeds. `intervals`: of a share of right answers.
 """
 
 from ostools.theory import bootstrap as bootstrap
 from ostools.theory import decoder as decoder
 from ostools.theory import distances as distances
 from ostools.theory import fits as fits
+from ostools.theory import intervals as intervals
 from ostools.theory import lemmas as lemmas
 from ostools.theory import operators as operators
 from ostools.theory import paths as paths
@@ -24,6 +25,7 @@ __all__ = [
     "decoder",
     "distances",
     "fits",
+    "intervals",
     "lemmas",
     "operators",
     "paths",
