@@ -1,9 +1,10 @@
-"""The paper's prompts: `AppendixTask` for what a model answers; for collapse `figure_5a()` to `figure_5d()`, repeats of other
-tokens, and `task_pairs`."""
+"""The paper's prompts: `task("count-ones")` for what a model answers; for collapse `figure_5a()` to `figure_5d()`, repeats of
+other tokens, and `task_pairs`."""
 
 from ostools.errors import InputError, unknown_name
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import AppendixTask as AppendixTask
+from ostools.tasks.base import Task as Task
 from ostools.tasks.counting import TASK_PAIRS as TASK_PAIRS
 from ostools.tasks.counting import TaskPairs as TaskPairs
 from ostools.tasks.counting import task_pairs as task_pairs
@@ -13,6 +14,9 @@ from ostools.tasks.figure5 import figure_5a as figure_5a
 from ostools.tasks.figure5 import figure_5b as figure_5b
 from ostools.tasks.figure5 import figure_5c as figure_5c
 from ostools.tasks.figure5 import figure_5d as figure_5d
+from ostools.tasks.named import label as label
+from ostools.tasks.named import names as names
+from ostools.tasks.named import task as task
 from ostools.tasks.pairs import CollapseTask as CollapseTask
 from ostools.tasks.pairs import Encoder as Encoder
 from ostools.tasks.pairs import ItemsAs as ItemsAs
@@ -57,14 +61,18 @@ __all__ = [
     "ItemsAs",
     "Pair",
     "RepeatTask",
+    "Task",
     "TaskPairs",
     "figure_5a",
     "figure_5b",
     "figure_5c",
     "figure_5d",
     "get",
+    "label",
     "last_token",
     "letters",
+    "names",
+    "task",
     "task_pairs",
     "theorem_pair",
     "words",

@@ -15,9 +15,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from mitigations import Hint
 from ostools.errors import InputError, unknown_name
+from ostools.tasks.base import Task
+from ostools.tasks.reasoning import ZERO_SHOT, few_shot
 
 HINT = f" {Hint().text}"
 WORDS = (
@@ -66,12 +69,17 @@ _FORMS: dict[str, tuple[str, str]] = {
 NAMES = tuple(_FORMS)
 
 _COPY_NAMES = ("copy-last", "copy-first", "copy")
+_COUNTING_NAMES = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5", "count-word")
 _UNIFORM_NAMES = (*_COPY_NAMES, "count-ones-figure-5")
 _DIGIT_NAMES = (*_UNIFORM_NAMES, "count-ones", "count-ones-bernoulli")
+_REASONING_NAMES = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
+
+Mode = Literal["none", "cot-zero-shot", "cot-few-shot"]
+MODES: tuple[Mode, ...] = ("none", "cot-zero-shot", "cot-few-shot")
 
 
 @dataclass(frozen=True)
-class AppendixTask:
+class AppendixTask(Task):
     """One task of the paper: what is asked, and how its sequence is made.
 
     name: `copy-last` (1...10), `copy-first` (01...1), `copy` (the whole number; Figure 5 (c)), `sum-ones` (1+...+1),
@@ -82,6 +90,8 @@ class AppendixTask:
     interleave: zeros and ones in turn, so that the digit asked for is a zero (copying).
     uniform: digits drawn uniformly instead of the paper's ones (copying; `count-ones-figure-5`, where the sequence then
         ends in one or two ones, as in Figure 5 (b)).
+    mode: "none" asks for the answer alone; "cot-zero-shot" and "cot-few-shot" for reasoning before it, with no examples or with
+        worked ones (`ostools.tasks.reasoning`; sums and counts).
 
     Raises InputError for an unknown name or an option that the task does not have.
     """
@@ -91,6 +101,7 @@ class AppendixTask:
     separator_every: int | None = None
     interleave: bool = False
     uniform: bool = False
+    mode: Mode = "none"
 
     def __post_init__(self) -> None:
         if self.name not in _FORMS:
@@ -99,6 +110,9 @@ class AppendixTask:
         self._require("separator_every", self.separator_every is not None, _DIGIT_NAMES)
         self._require("interleave", self.interleave, _COPY_NAMES)
         self._require("uniform", self.uniform, _UNIFORM_NAMES)
+        if self.mode not in MODES:
+            raise unknown_name("mode", self.mode, MODES)
+        self._require("mode", self.reasons, _REASONING_NAMES)
         if self.separator_every is not None and self.separator_every < 1:
             raise InputError(f"separator_every must be at least 1, not {self.separator_every}")
         if self.interleave and self.uniform:
@@ -108,6 +122,18 @@ class AppendixTask:
     def random(self) -> bool:
         """Whether the sequence depends on the seed."""
         return self.uniform or self.name in ("count-ones-bernoulli", "count-word")
+
+    @property
+    def trained_as(self) -> str | None:
+        return None if self.reasons else self.name
+
+    @property
+    def numeric(self) -> bool:
+        return self.name in _COUNTING_NAMES
+
+    @property
+    def reasons(self) -> bool:
+        return self.mode != "none"
 
     def _require(self, option: str, wanted: bool, names: Sequence[str]) -> None:
         if wanted and self.name not in names:
@@ -141,42 +167,50 @@ class AppendixTask:
         ones = min(endings, length)
         return digits[: length - ones] + ("1",) * ones
 
-    def sequence(self, items: Sequence[str]) -> str:
-        """The items as they stand in the prompt: joined, with `+`, spaces or commas where the task has
-        them."""
+    def sequence(self, pieces: Sequence[str]) -> str:
+        """The items as they stand in the prompt: joined, with `+`, spaces or commas where the task has them.
+
+        Raises `InputError` for inserted text that would break a sum.
+        """
         if self.name == "sum-ones":
-            return "+".join(items)
+            if wrong := [piece for piece in pieces if not piece.isdigit()]:
+                raise InputError(f"sum-ones: expected numbers between the plus signs, found {wrong[0]!r} inserted")
+            return "+".join(pieces)
         if self.name == "count-word":
-            return " ".join(items)
-        every = self.separator_every or max(len(items), 1)
-        return ",".join("".join(items[start : start + every]) for start in range(0, len(items), every))
+            # A comma stands at the word before it.
+            return "".join(f" {piece}" if piece[:1].isalnum() else piece for piece in pieces).removeprefix(" ")
+        every = self.separator_every or max(len(pieces), 1)
+        return ",".join("".join(pieces[start : start + every]) for start in range(0, len(pieces), every))
 
-    def parts(self, items: Sequence[str]) -> tuple[str, str, str]:
-        """The prompt in three: the paper's words before the sequence, the sequence, the words after it."""
+    def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
         before, after = _FORMS[self.name][0].split("{seq}")
-        return before, self.sequence(items), after + (HINT if self.hint else "")
+        reasoning = {"cot-zero-shot": ZERO_SHOT, "cot-few-shot": few_shot(self.name)}.get(self.mode, "")
+        return before, self.sequence(pieces), after + reasoning + (HINT if self.hint else "")
 
-    def key(self, items: Sequence[str]) -> str:
-        """The right answer for these items, as the digits or the number alone."""
+    def key(self, pieces: Sequence[str]) -> str:
+        """The right answer for these items, as the digits or the number alone; the whole number as it stands, commas too."""
         if self.name == "copy-last":
-            return items[-1]
+            return pieces[-1]
         if self.name == "copy-first":
-            return items[0]
+            return pieces[0]
         if self.name == "copy":
-            return self.sequence(items)
+            return self.sequence(pieces)
         if self.name == "sum-ones":
-            return str(sum(map(int, items)))
-        return str(list(items).count("car" if self.name == "count-word" else "1"))
+            return str(sum(map(int, pieces)))
+        return str(list(pieces).count(self._counted))
 
-    def prompt(self, length: int, seed: int = 0) -> str:
-        """The whole prompt for a sequence of `length` items."""
-        return "".join(self.parts(self.items(length, seed)))
+    @property
+    def _counted(self) -> str:
+        return "car" if self.name == "count-word" else "1"
 
-    def answer(self, length: int, seed: int = 0) -> str:
-        """The right answer to `prompt(length, seed)`."""
-        return self.key(self.items(length, seed))
+    def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
+        if self.name == "copy-last":
+            return (len(items) - 1,)
+        if self.name == "copy-first":
+            return (0,)
+        if self.name == "copy":
+            return tuple(range(len(items)))
+        return tuple(index for index, item in enumerate(items) if item == self._counted)
 
     def answer_line(self, answer: str) -> str:
-        """The sentence in which the prompt asks for the answer (the bare answer where it asks for no
-        sentence)."""
         return _FORMS[self.name][1].format(answer=answer)

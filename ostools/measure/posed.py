@@ -1,0 +1,147 @@
+"""A task's question as a model gets it: rewritten by a mitigation, in the chat template, in tokens, with its answer.
+
+Everything that is asked of a model goes through `pose`, so that behaviour, collapse and sensitivity speak of the same prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Mitigation, insert
+from ostools.errors import InputError
+from ostools.models import Prompt, encode
+from ostools.models.offsets import offsets
+from ostools.tasks import Task
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Posed:
+    """One question.
+
+    `text`: what a user would type. `prompt`: its tokens, chat template included where `chat`. `pieces`: the items with what was
+    inserted between them. `key`: the right answer; `line`: the right final line. `rewritten`: whether a mitigation changed the
+    text.
+    """
+
+    task: Task
+    length: int
+    seed: int
+    text: str
+    prompt: Prompt
+    pieces: tuple[str, ...]
+    key: str
+    line: str
+    rewritten: bool
+    chat: bool
+
+
+def pose(
+    model: TransformerBridge,
+    task: Task,
+    length: int,
+    *,
+    seed: int = 0,
+    mitigation: Mitigation | None = None,
+    chat: bool | None = None,
+) -> Posed:
+    """The task's question at `length` items, as `mitigation` rewrites it and the model reads it.
+
+    `chat`: whether as a user's turn in the tokenizer's chat template; None: where it has one. The answer key is the
+    generator's, and stands whatever was inserted (`mitigations.insert`).
+
+    Raises `InputError` for a length that the task cannot have, inserted text that the tokenizer joins with an item into one
+    token (it would not separate them), and a prompt over the context; `MitigationError` where the key would change.
+    """
+    items = task.items(length, seed)
+    pieces = items if mitigation is None else insert(mitigation, items, task.key)
+    before, sequence, after = task.parts(pieces)
+    text = before + sequence + after
+    rewritten = text if mitigation is None else mitigation.prompt(text)
+    in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
+    key = task.key(pieces)
+    posed = Posed(
+        task,
+        length,
+        seed,
+        rewritten,
+        encode(model, rewritten, chat=in_chat),
+        pieces,
+        key,
+        task.answer_line(key),
+        rewritten != task.prompt(length, seed),
+        in_chat,
+    )
+    if pieces != items:
+        _require_separate(model, posed, items)
+    return posed
+
+
+def carrier_positions(model: TransformerBridge, posed: Posed) -> tuple[int, ...]:
+    """The positions of the tokens that carry the answer, in every copy of the sequence in the prompt.
+
+    A token counts that has any character of such an item. Raises `InputError` where the prompt no longer holds the task's
+    sequence, and for a tokenizer that does not say which characters its tokens come from.
+    """
+    items = posed.task.items(posed.length, posed.seed)
+    wanted = set(posed.task.carriers(items))
+    if not wanted:
+        raise InputError(
+            f"{posed.task.name} at length {posed.length}, seed {posed.seed}: no item carries the answer {posed.key!r}; choose "
+            "another length or seed"
+        )
+    spans = [span for copy in _copies(posed) for item, span in _pieces(posed, items, copy) if item in wanted]
+    return tuple(
+        position
+        for position, (start, end) in enumerate(offsets(model, posed.prompt))
+        if any(start < high and end > low for low, high in spans)
+    )
+
+
+def _copies(posed: Posed) -> list[int]:
+    """Where the sequence begins in the encoded text, each time that it stands there behind the task's own words."""
+    whole = posed.prompt.text or ""
+    before, sequence, after = posed.task.parts(posed.pieces)
+    # A chat template may strip a message's ends; the words next to the sequence stay.
+    anchored = before.lstrip() + sequence + (after[:8].rstrip() if after.strip() else "")
+    found, at = [], whole.find(anchored)
+    while at >= 0:
+        found.append(at + len(before.lstrip()))
+        at = whole.find(anchored, at + len(anchored))
+    if not found:
+        raise InputError(
+            f"{posed.task.name}: expected the task's sequence in the prompt as the task writes it, found it rewritten; "
+            "which tokens carry the answer is not known"
+        )
+    return found
+
+
+def _pieces(posed: Posed, items: Sequence[str], start: int) -> Iterator[tuple[int | None, Span]]:
+    """Every piece of one copy of the sequence: which item it is (None: inserted), and where it stands in the encoded text."""
+    whole, at, index = posed.prompt.text or "", start, 0
+    for rank, piece in enumerate(posed.pieces):
+        low = whole.index(piece, at)
+        at = low + len(piece)
+        # Inserted text may look like an item. The items stand in their order, the last one at the end.
+        last = index == len(items) - 1
+        is_item = index < len(items) and piece == items[index] and (not last or rank == len(posed.pieces) - 1)
+        yield (index if is_item else None), (low, at)
+        index += is_item
+
+
+def _require_separate(model: TransformerBridge, posed: Posed, items: Sequence[str]) -> None:
+    """No token holds characters of inserted text and of an item at once: what was merged separates nothing."""
+    inserted: dict[int, bool] = {}
+    for copy in _copies(posed):
+        for item, (low, high) in _pieces(posed, items, copy):
+            inserted |= dict.fromkeys(range(low, high), item is None)
+    for (start, end), token in zip(offsets(model, posed.prompt), posed.prompt.tokens, strict=True):
+        if {inserted[position] for position in range(start, end) if position in inserted} == {True, False}:
+            raise InputError(
+                f"{posed.task.name}: expected inserted text in tokens of its own, found {token!r}, which this tokenizer makes "
+                "of an item and of inserted text together: use another separator"
+            )

@@ -1,0 +1,69 @@
+"""What a model is asked: a sequence, the words around it, and the answer, known from what was generated.
+
+A third party's task is a subclass, found by the entry-point group `ostools.tasks`. No torch is needed here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+
+class Task(ABC):
+    """One kind of question, at every length. Subclasses are small frozen dataclasses whose fields define their prompts.
+
+    name: how results and commands call it.
+
+    A mitigation may insert text between the items: what stands in the prompt then are `pieces`, the items among them in
+    their order. `sequence`, `parts` and `key` take either.
+    """
+
+    name: str
+
+    @property
+    def random(self) -> bool:
+        """Whether the sequence depends on the seed."""
+        return False
+
+    @property
+    def trained_as(self) -> str | None:
+        """Under which name a model's card lists the lengths that it was trained on; None where no training can be meant."""
+        return None
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the answer is a number, from which another is more or less far."""
+        return False
+
+    @property
+    def reasons(self) -> bool:
+        """Whether the prompt asks for reasoning before the final line."""
+        return False
+
+    @abstractmethod
+    def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
+        """The `length` items of the sequence. Raises `InputError` for a length that it cannot have."""
+
+    @abstractmethod
+    def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
+        """The prompt in three: the words before the sequence, the sequence, the words after it."""
+
+    @abstractmethod
+    def key(self, pieces: Sequence[str]) -> str:
+        """The right answer."""
+
+    @abstractmethod
+    def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
+        """Which items carry the answer, by their index: the last digit of 1...10, every one that is counted."""
+
+    def answer_line(self, answer: str) -> str:
+        """The final line in which the prompt asks for the answer; the bare answer where it asks for none."""
+        return answer
+
+    def prompt(self, length: int, seed: int = 0) -> str:
+        """The whole prompt for a sequence of `length` items."""
+        return "".join(self.parts(self.items(length, seed)))
+
+    def answer(self, length: int, seed: int = 0) -> str:
+        """The right answer to `prompt(length, seed)`."""
+        return self.key(self.items(length, seed))
