@@ -1,0 +1,180 @@
+"""Key-value retrieval, of which Section 5 of the paper speaks: does the answer depend on where in the prompt it stands?
+
+The task of Liu et al. 2023, "Lost in the Middle" (arXiv 2307.03172), section 3: a JSON object of random pairs, one a line, and
+the request for the value of one of them. A seed fixes the pair that is asked for and all the others; `position` moves only
+that pair: the prompts of a sweep over positions hold the same records and the same question. No torch is needed here.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ostools.errors import InputError
+from ostools.tasks.appendix_c import WORDS
+from ostools.tasks.base import Task
+
+PLACES = ("first", "middle", "last")
+RECORDS = ("uuid", "words")
+"""Records that are generated; anything else is the path of a file."""
+
+_BEFORE = "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n"
+_RECORD = re.compile(r'"(?:[^"\\]|\\.)*": "(?:[^"\\]|\\.)*"')
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class RetrieveTask(Task):
+    """`length` key-value records, and the question for the value of the one at `position`.
+
+    position: "first", "middle", "last", the record's index from 0, or a fraction of the way from the first to the last.
+    records: "uuid": random UUIDs as keys and values, as Liu et al. have them (some 75 tokens a record, where digits are
+        tokens of their own); "words": a word as key and a digit as value, for small models; or the path of a file in the
+        format of Liu et al. (JSON lines with `ordered_kv_records`, `key`, `value`), of which line `seed` (from 0) is taken:
+        the pair that it asks for, among the first `length` - 1 others in their order.
+
+    A mitigation can insert blank text between records; any other would leave no JSON object, and is refused. Raises
+    `InputError` for a position or a file that is none.
+    """
+
+    name: ClassVar[str] = "retrieve-at-position"
+    position: int | float | str = "middle"
+    records: str = "words"
+
+    def __post_init__(self) -> None:
+        place = self.position
+        if isinstance(place, str) and place not in PLACES:
+            raise InputError(
+                f"position: expected {', '.join(PLACES)}, an index from 0, or a fraction of 1, found {place!r}"
+            )
+        if isinstance(place, bool) or (isinstance(place, int) and place < 0):
+            raise InputError(f"position: expected the index of a record, from 0, found {place!r}")
+        if isinstance(place, float) and not 0 <= place <= 1:
+            raise InputError(f"position: expected a fraction from 0.0 to 1.0, found {place}")
+        if self.records not in RECORDS and not Path(self.records).is_file():
+            raise InputError(f"records: expected {' or '.join(RECORDS)}, or a file, found {self.records!r}")
+
+    @property
+    def random(self) -> bool:
+        return True
+
+    def index(self, length: int) -> int:
+        """The index, from 0, of the wanted one among `length` records."""
+        if isinstance(self.position, int):
+            if self.position >= length:
+                raise InputError(f"position {self.position}: expected an index below {length}, the number of records")
+            return self.position
+        share = {"first": 0.0, "middle": 0.5, "last": 1.0}.get(str(self.position), self.position)
+        return int(float(share) * (length - 1) + 0.5)
+
+    def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
+        """The `length` records, each as it stands in the JSON object, the wanted one at its place."""
+        if length < 1:
+            raise InputError(f"length must be at least 1, not {length}")
+        wanted, others = self._pairs(length, seed)
+        place = self.index(length)
+        return tuple(map(_written, (*others[:place], wanted, *others[place:])))
+
+    def _pairs(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
+        """The wanted record, and `length` - 1 others."""
+        if self.records not in RECORDS:
+            return _from_file(Path(self.records), length, seed)
+        stream = random.Random(f"{self.name} {self.records} {seed}")
+        first, *rest = _words(stream, length) if self.records == "words" else _uuids(stream, length)
+        return first, rest
+
+    def sequence(self, pieces: Sequence[str]) -> str:
+        """The JSON object, one record a line; blank text inserted behind a record stands behind its line's end."""
+        last = len(pieces) - 1
+        for place, piece in enumerate(pieces):
+            if not _is_record(piece) and (piece.strip() or place in (0, last)):
+                raise InputError(
+                    f"task {self.name!r}: {piece!r} among the records leaves no JSON object; only blank text can stand "
+                    "between two of them, such as a line end"
+                )
+        return "".join(
+            ("{" if place == 0 else " ") + piece + ("}" if place == last else ",\n") if _is_record(piece) else piece
+            for place, piece in enumerate(pieces)
+        )
+
+    def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
+        """Liu et al.'s words before the object, the object, and the question for the wanted key."""
+        key = json.dumps(self._wanted(pieces)[0], ensure_ascii=False)
+        return _BEFORE, self.sequence(pieces), f"\n\nKey: {key}\nCorresponding value:"
+
+    def key(self, pieces: Sequence[str]) -> str:
+        """The value of the wanted record."""
+        return self._wanted(pieces)[1]
+
+    def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
+        """The index of the wanted record."""
+        return (self.index(len(items)),)
+
+    def answer_line(self, answer: str) -> str:
+        """The value as the object writes it, in quotes."""
+        return json.dumps(answer, ensure_ascii=False)
+
+    def _wanted(self, pieces: Sequence[str]) -> Pair:
+        records = [piece for piece in pieces if _is_record(piece)]
+        ((key, value),) = json.loads(f"{{{records[self.index(len(records))]}}}").items()
+        return key, value
+
+
+def _written(pair: Pair) -> str:
+    """A record as JSON writes it."""
+    return ": ".join(json.dumps(word, ensure_ascii=False) for word in pair)
+
+
+def _is_record(piece: str) -> bool:
+    return _RECORD.fullmatch(piece) is not None
+
+
+def _uuids(stream: random.Random, length: int) -> list[Pair]:
+    words = [str(uuid.UUID(int=stream.getrandbits(128), version=4)) for _ in range(2 * length)]
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
+def _words(stream: random.Random, length: int) -> list[Pair]:
+    """Single words as keys as long as there are enough of them, else pairs of words; digits as values."""
+    names = list(WORDS) if length <= len(WORDS) else [f"{first}-{last}" for first in WORDS for last in WORDS]
+    if length > len(names):
+        raise InputError(f"records 'words': expected at most {len(names)} of them, found {length}; use 'uuid'")
+    return [(name, stream.choice("0123456789")) for name in stream.sample(names, length)]
+
+
+def _from_file(path: Path, length: int, line: int) -> tuple[Pair, list[Pair]]:
+    """The record that line `line` of the file asks for, and the first `length` - 1 others."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = next(islice(file, line, None), None) if line >= 0 else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"records: cannot read {path}: {error}") from error
+    if text is None:
+        raise InputError(f"records: {path} has no line {line}; the seed chooses the line, from 0")
+    try:
+        found: Any = json.loads(text)
+        wanted = (found["key"], found["value"])
+        pairs = [(key, value) for key, value in found["ordered_kv_records"]]
+        sound = (
+            wanted in pairs
+            and len(dict(pairs)) == len(pairs)
+            and all(isinstance(word, str) for pair in pairs for word in pair)
+        )
+    except (ValueError, KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise InputError(
+            f"records: line {line} of {path}: expected a JSON object with different ordered_kv_records of two texts each, and "
+            "the key and value of one of them"
+        )
+    if length > len(pairs):
+        raise InputError(f"records: line {line} of {path} has {len(pairs)} of them, not {length}")
+    return wanted, [pair for pair in pairs if pair != wanted][: length - 1]

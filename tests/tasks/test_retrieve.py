@@ -1,0 +1,172 @@
+"""Key-value retrieval: the prompt of Liu et al. from their own records, and a sweep that moves nothing but the wanted pair."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mitigations import Separator, insert
+from ostools import tasks
+from ostools.errors import InputError
+from ostools.tasks.retrieve import RetrieveTask
+
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "kv_retrieval_75_keys_20.jsonl"
+needs_real = pytest.mark.skipif(not REAL.is_file(), reason=f"the real records are not at {REAL}")
+
+
+def published_prompt(records: list[list[str]], key: str) -> str:
+    """The prompt as Liu et al. describe it, written out once more on its own."""
+    lines = [f'"{name}": "{value}"' for name, value in records]
+    return (
+        "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n{"
+        + ",\n ".join(lines)
+        + f'}}\n\nKey: "{key}"\nCorresponding value:'
+    )
+
+
+@needs_real
+@pytest.mark.parametrize("line", range(20))
+def test_the_real_records_give_the_published_prompt(line: int) -> None:
+    found = json.loads(REAL.read_text().splitlines()[line])
+    records, key = found["ordered_kv_records"], found["key"]
+    at = [name for name, _ in records].index(key)
+    task = RetrieveTask(position=at, records=str(REAL))
+    assert task.prompt(75, seed=line) == published_prompt(records, key)
+    assert task.answer(75, seed=line) == found["value"]
+    assert task.carriers(task.items(75, line)) == (at,)
+    moved = RetrieveTask(position="first", records=str(REAL))
+    others = [record for record in records if record[0] != key]
+    assert moved.prompt(75, line) == published_prompt([[key, found["value"]], *others], key)
+
+
+@needs_real
+def test_the_file_has_an_end() -> None:
+    with pytest.raises(InputError, match="has no line 20; the seed chooses the line"):
+        RetrieveTask(records=str(REAL)).items(3, seed=20)
+    with pytest.raises(InputError, match="has 75 of them, not 76"):
+        RetrieveTask(records=str(REAL)).items(76)
+
+
+@given(
+    length=st.integers(1, 60),
+    seed=st.integers(0, 2**40),
+    records=st.sampled_from(["uuid", "words"]),
+    share=st.floats(0, 1),
+)
+def test_the_object_is_json_and_holds_the_answer_at_the_asked_place(
+    length: int, seed: int, records: str, share: float
+) -> None:
+    task = RetrieveTask(position=share, records=records)
+    before, text, after = task.parts(task.items(length, seed))
+    pairs = list(json.loads(text).items())
+    assert len(pairs) == length == len(text.splitlines())
+    (index,) = task.carriers(task.items(length, seed))
+    name, value = pairs[index]
+    assert task.answer(length, seed) == value
+    assert after == f'\n\nKey: "{name}"\nCorresponding value:'
+    assert task.prompt(length, seed) == before + text + after
+    assert task.answer_line(value) == f'"{value}"'
+
+
+def test_only_the_wanted_record_moves() -> None:
+    swept = [RetrieveTask(position=place, records="uuid").items(9, seed=3) for place in range(9)]
+    wanted = swept[0][0]
+    for place, items in enumerate(swept):
+        assert items.index(wanted) == place
+        assert [item for item in items if item != wanted] == list(swept[0][1:])
+    assert RetrieveTask(position=0, records="uuid").items(9, seed=4)[0] != wanted
+
+
+@pytest.mark.parametrize(
+    ("position", "places"),
+    [("first", [0, 0, 0]), ("middle", [0, 1, 37]), ("last", [0, 2, 74]), (0.25, [0, 1, 19]), (0, [0, 0, 0])],
+)
+def test_places(position: int | float | str, places: list[int]) -> None:
+    assert [RetrieveTask(position=position).index(length) for length in (1, 3, 75)] == places
+
+
+def test_uuids_are_uuids_of_version_4() -> None:
+    text = RetrieveTask(records="uuid").prompt(10)
+    assert len(re.findall(r'"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"', text)) == 21
+
+
+def test_a_blank_separator_stands_between_records_and_another_is_refused() -> None:
+    task = RetrieveTask(position="last")
+    items = task.items(7)
+    pieces = insert(Separator(every=3, text="\n"), items, task.key)
+    assert json.loads(task.sequence(pieces)) == json.loads(task.sequence(items))
+    assert task.sequence(pieces).count(",\n\n ") == 2
+    assert task.key(pieces) == task.answer(7)
+    assert task.parts(pieces)[2] == task.parts(items)[2]
+    with pytest.raises(InputError, match="',' among the records leaves no JSON object; only blank text can stand"):
+        task.sequence(insert(Separator(every=3), items, task.key))
+    with pytest.raises(InputError, match="leaves no JSON object"):
+        task.sequence(["\n", *items])
+
+
+def test_by_name() -> None:
+    task = tasks.task("retrieve-at-position:position=0.5,records=uuid")
+    assert task == RetrieveTask(position=0.5, records="uuid")
+    assert tasks.task("retrieve-at-position:position=3") == RetrieveTask(position=3)
+    assert tasks.label(task) == "retrieve-at-position:position=0.5,records=uuid"
+    assert tasks.task(tasks.label(task)) == task
+    assert (task.random, task.trained_as, task.numeric) == (True, None, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"position": "lst"}, "expected first, middle, last, an index from 0, or a fraction of 1, found 'lst'"),
+        ({"position": -1}, "expected the index of a record, from 0, found -1"),
+        ({"position": True}, "found True"),
+        ({"position": 1.5}, "expected a fraction from 0.0 to 1.0, found 1.5"),
+        ({"position": float("nan")}, "found nan"),
+        ({"records": "uuids"}, "expected uuid or words, or a file, found 'uuids'"),
+    ],
+)
+def test_what_is_no_option(options: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        RetrieveTask(**options)  # pyright: ignore[reportArgumentType]
+
+
+def test_lengths_that_cannot_be() -> None:
+    with pytest.raises(InputError, match="length must be at least 1"):
+        RetrieveTask().items(0)
+    with pytest.raises(InputError, match="position 5: expected an index below 5"):
+        RetrieveTask(position=5).items(5)
+    with pytest.raises(InputError, match="at most 256 of them, found 257; use 'uuid'"):
+        RetrieveTask().items(257)
+    assert len(set(RetrieveTask().items(256))) == 256
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '{"ordered_kv_records": [], "key": "a", "value": "b"}',
+        '{"ordered_kv_records": [["a", "b"], ["a", "c"]], "key": "a", "value": "b"}',
+        '{"ordered_kv_records": [["a", 1]], "key": "a", "value": 1}',
+        '{"ordered_kv_records": [["a"]], "key": "a", "value": "b"}',
+    ],
+)
+def test_a_file_of_another_format_is_refused(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text(line + "\n")
+    with pytest.raises(InputError, match=r"line 0 of .*expected a JSON object with different ordered_kv_records"):
+        RetrieveTask(records=str(file)).items(1)
+
+
+def test_keys_that_json_has_to_escape(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    pairs = [['say "hi"', "back\\slash"], ["ümlaut", "line\nend"]]
+    file.write_text(json.dumps({"ordered_kv_records": pairs, "key": "ümlaut", "value": "line\nend"}))
+    task = RetrieveTask(records=str(file), position="last")
+    assert json.loads(task.parts(task.items(2))[1]) == dict(pairs)
+    assert task.answer(2) == "line\nend"
+    assert 'Key: "ümlaut"' in task.prompt(2)
