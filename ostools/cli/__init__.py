@@ -99,9 +99,11 @@ def main() -> NoReturn:
 
 
 def _is_refusal(error: ValueError) -> bool:
-    """InputError, or the hooks' own error, without importing hooks (and torch) to ask."""
-    hooks = sys.modules.get("hooks")
-    return isinstance(error, InputError) or (hooks is not None and isinstance(error, hooks.HookError))
+    """InputError, or the own error of the packages below, without importing them (and torch) to ask."""
+    below = (("hooks", "HookError"), ("mitigations", "MitigationError"))
+    return isinstance(error, InputError) or any(
+        name in sys.modules and isinstance(error, getattr(sys.modules[name], kind)) for name, kind in below
+    )
 
 
 def _refuse(message: str) -> int:
