@@ -74,6 +74,12 @@ COLOURS: dict[str, str] = {
     "float8_e5m2": "#d0386b",
     "int8": "#b07400",
     "int4": "#7d8a1f",
+    # what is copied; how a model is asked to count
+    "copy-last": "#c9431e",
+    "copy-first": "#0072b2",
+    "no CoT": "#0072b2",
+    "CoT zero-shot": "#d1491f",
+    "CoT few-shot": "#178a5b",
 }
 _SPARE = ("#7a6a9a", "#6d8a3f", "#a85a5a", "#4f86a0")
 
