@@ -15,6 +15,11 @@ from hooks.edit import scale_scores as scale_scores
 from hooks.errors import HookError as HookError
 from hooks.freeze import frozen as frozen
 from hooks.freeze import held as held
+from hooks.gates import Edge as Edge
+from hooks.gates import Head as Head
+from hooks.gates import Sublayer as Sublayer
+from hooks.gates import gated as gated
+from hooks.layers import ablate_layers as ablate_layers
 from hooks.norms import Norm as Norm
 from hooks.norms import norms as norms
 from hooks.precision import exact_arithmetic as exact_arithmetic
@@ -27,18 +32,23 @@ from hooks.sites import available_sites as available_sites
 
 __all__ = [
     "SITES",
+    "Edge",
     "Edit",
+    "Head",
     "HookError",
     "Norm",
     "Record",
     "Site",
+    "Sublayer",
     "ablate_edges",
     "ablate_heads",
+    "ablate_layers",
     "active_edits",
     "available_sites",
     "capture",
     "exact_arithmetic",
     "frozen",
+    "gated",
     "head_outputs",
     "held",
     "mask_scores",

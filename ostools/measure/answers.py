@@ -28,7 +28,7 @@ from ostools.measure.prompts import Progress, as_prompt
 from ostools.models import Prompt, context_length
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would.
-_STEPWISE_EDITS = KNOWN_EDITS | {"ablate_heads"}
+_STEPWISE_EDITS = KNOWN_EDITS | {"ablate_heads", "ablate_layers"}
 _BATCH_TOKENS = 4096
 _LONGEST_NUMBER = 18  # digits: what an int64 holds
 

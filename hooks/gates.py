@@ -1,0 +1,136 @@
+"""A factor on a head's output, on an attention edge or on a sublayer, through which gradients flow.
+
+With every gate at 1 nothing changes; at 0 the part is taken out, as `ablate_heads`, `ablate_edges` and `ablate_layers` do. The
+derivative of any number m of the forward pass with respect to a gate is the first-order effect of that part: taking it out
+changes m by about -dm/dg. All of them come out of one backward pass.
+
+Source: Michel, Levy, Neubig, "Are sixteen heads really better than one?", 2019 (the gradient with respect to head masks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge import TransformerBridge
+
+from hooks.errors import HookError
+from hooks.layers import PARTS
+from hooks.register import HookBody, Order, attached
+from hooks.sites import points
+
+
+class Head(NamedTuple):
+    """The output z of one head, before W_O."""
+
+    layer: int
+    head: int
+
+
+class Edge(NamedTuple):
+    """One attention weight: of an absolute query on an absolute key."""
+
+    layer: int
+    head: int
+    query: int
+    key: int
+
+
+class Sublayer(NamedTuple):
+    """What the "attention" or the "mlp" of a block adds to the residual stream."""
+
+    layer: int
+    part: str
+
+
+Target: TypeAlias = Head | Edge | Sublayer
+Means: TypeAlias = Mapping[Head, Float[Tensor, " d_head"]]
+
+
+@contextmanager
+def gated(
+    model: TransformerBridge,
+    targets: Sequence[Target],
+    gates: Float[Tensor, " target"],
+    *,
+    means: Means | None = None,
+) -> Iterator[None]:
+    """Run the block with x -> x0 + g (x - x0) at every target, g its entry of `gates`, one gate for the whole batch.
+
+    x0 is 0, or for heads what `means` names by (layer, head). At g = 1 the values are bit-identical; where `gates` requires a
+    gradient, it flows.
+
+    Raises `HookError` for targets that the model does not have, none at all, one named twice, and not one gate for each; and
+    under a forward pass that does not hold an edge's query and key.
+    """
+    if not targets or gates.shape != (len(targets),):
+        raise HookError(f"gated: expected a gate for each of {len(targets)} targets, found {tuple(gates.shape)}")
+    if len(set(targets)) != len(targets):
+        raise HookError("gated: expected different targets, found one named twice")
+    by_point: dict[HookPoint, list[int]] = {}
+    for index, target in enumerate(targets):
+        by_point.setdefault(_point(model, target), []).append(index)
+    placements = [
+        (point, _body([targets[i] for i in indices], gates[indices], means or {}), Order.EDIT)
+        for point, indices in by_point.items()
+    ]
+    with attached(placements, kind="gate"):
+        yield
+
+
+def _point(model: TransformerBridge, target: Target) -> HookPoint:
+    if isinstance(target, Sublayer):
+        if target.part not in ("attention", "mlp"):
+            raise HookError(f"gated: expected the part 'attention' or 'mlp', found {target.part!r}")
+        return points(model, PARTS[target.part][0], [target.layer])[target.layer]
+    if type(target.head) is not int or not 0 <= target.head < model.cfg.n_heads:
+        raise HookError(f"gated: expected heads out of 0..{model.cfg.n_heads - 1}, found {target.head!r}")
+    if isinstance(target, Edge) and not 0 <= target.key <= target.query:
+        raise HookError(f"gated: expected 0 <= key <= query, found query {target.query}, key {target.key}")
+    return points(model, "pattern" if isinstance(target, Edge) else "z", [target.layer])[target.layer]
+
+
+def _body(targets: Sequence[Target], gates: Float[Tensor, " target"], means: Means) -> HookBody:
+    """What happens at one hook point: x + (g - 1) (x - x0), so that a gate of 1 leaves every bit."""
+    edges = [target for target in targets if isinstance(target, Edge)]
+    heads = [target for target in targets if isinstance(target, Head)]
+    if edges:
+        return _edges(edges, gates)
+    if heads:
+        return _heads(heads, gates, means)
+    return lambda output: output + (gates[0].to(output) - 1) * output
+
+
+def _edges(edges: Sequence[Edge], gates: Float[Tensor, " edge"]) -> HookBody:
+    heads, queries, keys = (torch.tensor(index) for index in zip(*(edge[1:] for edge in edges), strict=True))
+
+    def body(pattern: Tensor) -> Tensor:
+        n_queries, n_keys = pattern.shape[-2:]
+        if n_queries != n_keys or int(queries.max()) >= n_queries:
+            raise HookError(
+                f"gated: expected a forward pass over the whole prompt, with query {int(queries.max())} in it, found "
+                f"{n_queries} queries and {n_keys} keys"
+            )
+        change = pattern.new_zeros(pattern.shape[1:]).index_put((heads, queries, keys), gates.to(pattern) - 1)
+        return pattern + change * pattern
+
+    return body
+
+
+def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"], means: Means) -> HookBody:
+    chosen = torch.tensor([target.head for target in heads])
+
+    def body(z: Tensor) -> Tensor:
+        change = z.new_zeros(z.shape[2]).index_put((chosen,), gates.to(z) - 1)
+        rest = z.new_zeros(z.shape[2:])
+        for target in heads:
+            if target in means:
+                rest[target.head] = means[target].to(z)
+        return z + change[:, None] * (z - rest)
+
+    return body
