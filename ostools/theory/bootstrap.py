@@ -6,16 +6,44 @@ narrow, as every bootstrap's is: at 95% it holds a normal's mean in about 83% of
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
+from scipy.stats import norm as normal
+from scipy.stats import t as student
 from torch import Tensor
 
 from ostools.errors import InputError
 
 FEWEST = 3
 """Of fewer samples there is no interval: resampling two gives their least, their greatest and their mean."""
+
+
+def fewest_at(level: float) -> int:
+    """How many samples it takes before an interval at that level may leave 0 out.
+
+    Of n samples of no effect, as likely above 0 as below, all have the same sign in 2^(1 - n) of cases, and then every
+    bootstrap interval of their mean leaves 0 out: with 2^(1 - n) > 1 - level it would claim more than there is to be known.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"bootstrap: expected a level between 0 and 1, found {level}; for example 0.95")
+    # Within rounding: 1 - 0.9375 is 1/16 in floats, 1 - 0.99 a little more than 1/100.
+    return max(FEWEST, math.ceil(1 - math.log2(1 - level) - 1e-9))
+
+
+def expanded(level: float, n: int) -> float:
+    """The level to ask a percentile bootstrap of n samples for, so that it covers about `level`.
+
+    Its interval is too narrow twice: a resampled mean has (n - 1) / n of the variance, and normal quantiles stand where
+    Student's should. So its z is put at t_{n-1} sqrt(n / (n - 1)), which for a normal's mean makes both good.
+    Source: Hesterberg, What teachers should know about the bootstrap (2015), The American Statistician 69, "expanded".
+    """
+    if not 0 < level < 1 or n < 2:
+        raise InputError(f"bootstrap: expected a level between 0 and 1 and two samples, found {level} and {n}")
+    z = student.ppf((1 + level) / 2, n - 1) * math.sqrt(n / (n - 1))
+    return float(1 - 2 * normal.sf(z))
 
 
 class Interval(NamedTuple):
@@ -47,7 +75,8 @@ def bootstrap_mean(
         raise InputError("bootstrap: expected finite samples, found NaN or infinity among them")
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(n, (resamples, n), generator=generator)
-    counts = torch.nn.functional.one_hot(drawn, n).sum(1).to(samples)
+    once = torch.ones(resamples, n)
+    counts = torch.zeros_like(once).scatter_add_(1, drawn, once).to(samples)
     # Around the first sample, so that samples that are all the same have an interval without rounding.
     means = samples[0] + torch.tensordot(counts / n, samples - samples[0], dims=1)
     ends = torch.quantile(means, means.new_tensor([(1 - level) / 2, (1 + level) / 2]), dim=0)

@@ -11,7 +11,7 @@ import scipy.stats
 import torch
 
 from ostools.errors import InputError
-from ostools.theory.bootstrap import bootstrap_mean
+from ostools.theory.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at
 
 TRIALS = 3000
 
@@ -90,6 +90,43 @@ def test_laws() -> None:
 def test_samples_all_the_same_have_an_interval_of_no_width() -> None:
     low, high = bootstrap_mean(torch.full((5, 2), 0.1, dtype=torch.float64))
     assert bool((low == 0.1).all() and (high == 0.1).all())
+
+
+@pytest.mark.parametrize(
+    ("level", "fewest"), [(0.5, FEWEST), (0.75, 3), (0.875, 4), (0.9375, 5), (0.95, 6), (0.999, 11)]
+)
+def test_fewest_samples_for_a_verdict(level: float, fewest: int) -> None:
+    """One sample fewer, and samples of one sign are too common; from there on they are rare enough."""
+    assert fewest_at(level) == fewest
+    assert 2.0 ** (1 - fewest) <= 1 - level + 1e-12
+    assert fewest == FEWEST or 2.0 ** (2 - fewest) > 1 - level
+
+
+@pytest.mark.parametrize(("n", "level"), [(6, 0.95), (9, 0.9958), (30, 0.9958)])
+def test_no_effect_is_rarely_called_one(n: int, level: float) -> None:
+    """Symmetric noise: at an expanded level 0 is left out about as rarely as `level` says; plainly, several times as often."""
+    generator = torch.Generator().manual_seed(4)
+    trials = 1000
+    samples = torch.randn(n, trials, generator=generator, dtype=torch.float64)
+    low, high = bootstrap_mean(samples, level=expanded(level, n), resamples=4000)
+    wrong = float(((low > 0) | (high < 0)).double().mean())
+    # 0.02: of six samples even the extreme resampled means are too near.
+    assert wrong <= (1 - level) + 3 * math.sqrt((1 - level) * level / trials) + (0.02 if n == 6 else 0.005)
+    narrow, wide = bootstrap_mean(samples, level=level, resamples=4000)
+    assert float(((narrow > 0) | (wide < 0)).double().mean()) > wrong
+
+
+def test_many_samples_expand_nothing() -> None:
+    assert expanded(0.95, 10**6) == pytest.approx(0.95, abs=1e-6)
+    assert expanded(0.95, 5) == pytest.approx(1 - 2 * float(scipy.stats.norm.sf(2.7764451 * math.sqrt(1.25))), abs=1e-8)
+
+
+def test_many_samples_and_resamples_need_little_memory() -> None:
+    samples = torch.arange(400, dtype=torch.float64)
+    low, high = bootstrap_mean(samples, resamples=20_000)
+    error = 1.96 * float(samples.std(correction=0)) / 20
+    assert float(low) == pytest.approx(199.5 - error, rel=0.02)
+    assert float(high) == pytest.approx(199.5 + error, rel=0.02)
 
 
 @pytest.mark.parametrize(
