@@ -43,7 +43,7 @@ class Registry(Generic[Thing]):
         Raises `error` for an unknown name or option (with the nearest), a value of the wrong type, and a distribution that
         cannot be imported, offers something else, or uses a name that is taken.
         """
-        name, _, text = spec.strip().partition(":")
+        name, _, text = spec.partition(":")
         name = name.strip()
         maker = self._class(name)
         kinds = _fields(maker)
@@ -93,7 +93,7 @@ class Registry(Generic[Thing]):
         found: dict[str, Any] = {}
         # A comma may be a value (a separator's text): only one before another `key=` parts two options.
         for pair in re.split(r",(?=\s*\w+=)", text) if text else []:
-            match = _PAIR.fullmatch(pair.strip(" "))
+            match = _PAIR.fullmatch(pair.lstrip(" "))
             if match is None:
                 raise self.error(f"{self.kind} {name!r}: expected options such as key=value, found {pair!r}")
             key, value = match[1], match[2]

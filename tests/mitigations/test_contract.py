@@ -1,0 +1,215 @@
+"""The run-time contract: every pass and every layer is verified, a broken invariant raises, what did not act is not active."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import hooks
+from mitigations import (
+    Composed,
+    Hint,
+    Mitigation,
+    MitigationError,
+    Separator,
+    acts,
+    changes_pass,
+    compose,
+    insert,
+    running,
+)
+from ostools.models import load_model
+from tests.checkpoints import tiny_model
+
+IDS = torch.tensor([3, 5, 7, 9, 11, 13])
+
+
+@dataclass(frozen=True)
+class Halved(Mitigation):
+    """Halves every score; its invariant is that rows sum to 1. Notes what it was shown."""
+
+    seen: list[Any] = field(default_factory=list, compare=False)
+
+    @contextmanager
+    def hooks(self, model: Any) -> Iterator[None]:
+        with hooks.scale_scores(model, 0.5):
+            yield
+
+    def verify(self, record: Mapping[str, Any]) -> None:
+        ((layer, pattern),) = record["pattern"].items()
+        ((_, scores),) = record["scores"].items()
+        assert scores.shape == pattern.shape
+        self.seen.append((layer, tuple(pattern.shape), scores.clone(), pattern.clone()))
+        if not torch.allclose(pattern.sum(-1), torch.ones(()), atol=1e-5):
+            raise MitigationError(f"Halved: a row of layer {layer} does not sum to 1")
+
+
+@dataclass(frozen=True)
+class Broken(Halved):
+    """Says that rows sum to 1, and cuts weights in the last layer only."""
+
+    @contextmanager
+    def hooks(self, model: Any) -> Iterator[None]:
+        last = model.cfg.n_layers - 1
+        with hooks.replace_pattern(model, lambda pattern, layer: pattern * 0.9, layers=[last]):
+            yield
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama", "gpt2"])
+def test_every_layer_of_every_pass_is_verified(family: str) -> None:
+    model = tiny_model(family)
+    halved = Halved()
+    with torch.no_grad(), running(model, halved):
+        model(IDS[None])
+        model(IDS[None, :4])
+    n_layers = int(model.cfg.n_layers)
+    assert [layer for layer, *_ in halved.seen] == [*range(n_layers), *range(n_layers)]
+    assert {shape[-1] for _, shape, *_ in halved.seen} == {6, 4}
+    for _, _, scores, pattern in halved.seen:
+        assert torch.allclose(scores.float().softmax(-1), pattern.float(), atol=1e-6)  # what is shown is what acted
+    assert not hooks.active_edits(model)
+
+
+def test_a_broken_invariant_in_one_layer_raises_and_leaves_nothing_behind() -> None:
+    model = tiny_model("llama")
+    before = model(IDS[None])
+    with (
+        pytest.raises(MitigationError, match=f"a row of layer {model.cfg.n_layers - 1} does not sum"),
+        running(model, Broken()),
+    ):
+        model(IDS[None])
+    assert not hooks.active_edits(model)
+    assert torch.equal(model(IDS[None]), before)
+
+
+def test_an_invariant_that_no_pass_could_show_raises() -> None:
+    @dataclass(frozen=True)
+    class OnlyVerifies(Halved):
+        def hooks(self, model: Any) -> Any:
+            return Mitigation.hooks(self, model)
+
+    with pytest.raises(MitigationError, match="OnlyVerifies: expected a forward pass to verify, found none"):  # noqa: SIM117
+        with running(tiny_model("llama"), OnlyVerifies()):
+            pass
+
+
+def test_no_mitigation_and_a_prompt_rewrite_leave_the_pass_alone() -> None:
+    model = tiny_model("llama")
+    plain = model(IDS[None])
+    for nothing in (None, Hint(), compose(Separator(), Hint())):
+        with running(model, nothing):
+            assert not hooks.active_edits(model)
+            assert torch.equal(model(IDS[None]), plain)
+        assert not changes_pass(nothing)
+        assert not acts(model, nothing, IDS)
+
+
+def test_what_changes_no_logit_is_not_active() -> None:
+    model = tiny_model("llama")
+
+    @dataclass(frozen=True)
+    class Window(Mitigation):
+        width: int
+
+        def hooks(self, model: Any) -> Any:
+            return hooks.mask_scores(model, lambda query, key: query - key < self.width)
+
+    assert acts(model, Window(3), IDS)
+    assert not acts(model, Window(6), IDS)
+    assert changes_pass(compose(Hint(), Window(6)))
+
+
+def test_composed_mitigations_act_in_their_order() -> None:
+    @dataclass(frozen=True)
+    class Suffix(Mitigation):
+        text: str
+
+        def prompt(self, text: str) -> str:
+            return text + self.text
+
+    @dataclass(frozen=True)
+    class AddsZero(Mitigation):
+        """Puts its own pattern first: the later of two sees what the earlier left."""
+
+        weight: float
+        found: list[float] = field(default_factory=list, compare=False)
+
+        def hooks(self, model: Any) -> Any:
+            def body(pattern: torch.Tensor, layer: int) -> torch.Tensor:
+                self.found.append(float(pattern[0, 0, -1, 0]))
+                return torch.full_like(pattern, self.weight)
+
+            return hooks.replace_pattern(model, body, layers=[0])
+
+    assert compose(Suffix(" a"), Suffix(" b")).prompt("x") == "x a b"
+    assert compose(Suffix(" b"), Suffix(" a")).prompt("x") == "x b a"
+    one, two = AddsZero(0.25), AddsZero(0.5)
+    model = tiny_model("llama")
+    with torch.no_grad(), running(model, compose(one, two)):
+        model(IDS[None])
+    assert two.found == [0.25]
+    assert one.found != [0.5]
+    assert compose(Separator(2), Separator(3, ";")).sequence("1234") == ["1", "2", ",", ";", "3", "4"]
+
+
+def test_each_of_the_composed_keeps_its_invariant() -> None:
+    first, second = Halved(), Halved()
+    model = tiny_model("llama")
+    with torch.no_grad(), running(model, compose(first, Hint(), second)):
+        model(IDS[None])
+    assert len(first.seen) == len(second.seen) == model.cfg.n_layers
+    with pytest.raises(MitigationError, match="does not sum to 1"), running(model, compose(first, Broken())):
+        model(IDS[None])
+
+
+def test_composing_too_few_or_other_things_is_refused() -> None:
+    assert compose(Hint()) == Hint()
+    with pytest.raises(MitigationError, match="at least two mitigations, found 0"):
+        compose()
+    with pytest.raises(MitigationError, match="expected mitigations, found str"):
+        Composed((Hint(), "separator"))  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True)
+class Fixed(Mitigation):
+    """A third party's sequence."""
+
+    pieces: tuple[str, ...]
+
+    def sequence(self, items: Sequence[str]) -> Sequence[str]:
+        return self.pieces
+
+
+def test_with_its_key_a_task_allows_items_between_items() -> None:
+    def ones(pieces: Sequence[str]) -> str:
+        return str(list(pieces).count("1"))
+
+    assert insert(Fixed(("1", "0", ",", "0")), ("1", "0"), ones) == ("1", "0", ",", "0")
+    with pytest.raises(MitigationError, match=r"expected the answer '2' to stand, found .* it would be '3'"):
+        insert(Fixed(("1", "1", "1")), ("1", "1"), ones)
+    with pytest.raises(MitigationError, match="text outside"):
+        insert(Fixed(("1", "0", "1")), ("1", "0"), lambda pieces: "")
+    with pytest.raises(MitigationError, match="only insert between"):
+        insert(Fixed(("1", "1")), ("1", "0", "1"), lambda pieces: "")
+    with pytest.raises(MitigationError, match="expected pieces of text, none of them empty"):
+        insert(Fixed(("1", "", "0")), ("1", "0"), ones)
+
+
+def test_on_the_trained_model_generation_is_verified_at_every_step() -> None:
+    model = load_model()
+    halved = Halved()
+    from ostools.measure.answers import answers
+
+    with running(model, halved):
+        (answer,) = answers(model, ["How many ones are in the following sequences?111"], max_new_tokens=3)
+    passes = len(halved.seen) // model.cfg.n_layers
+    assert passes >= len(answer.ids)
+    assert {shape[-2] for _, shape, *_ in halved.seen} == {
+        halved.seen[0][1][-2],
+        1,
+    }  # the prompt, then one token a step
