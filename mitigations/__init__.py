@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from mitigations.contract import acts as acts
     from mitigations.contract import changes_pass as changes_pass
     from mitigations.contract import running as running
+    from mitigations.temperature import AttentionTemperature as AttentionTemperature
+    from mitigations.window import SlidingWindow as SlidingWindow
 
 # They change a forward pass, so they import torch: a prompt rewrite should not have to wait for it.
 _HOME = {
+    "AttentionTemperature": "mitigations.temperature",
+    "SlidingWindow": "mitigations.window",
     "acts": "mitigations.contract",
     "changes_pass": "mitigations.contract",
     "running": "mitigations.contract",
@@ -33,6 +37,7 @@ _HOME = {
 
 __all__ = [
     "BUILT_IN",
+    "AttentionTemperature",
     "Composed",
     "Hint",
     "Interleave",
@@ -40,6 +45,7 @@ __all__ = [
     "MitigationError",
     "RepeatPrompt",
     "Separator",
+    "SlidingWindow",
     "acts",
     "changes_pass",
     "compose",

@@ -1,0 +1,78 @@
+"""Sharper or flatter attention: the scores multiplied by an inverse temperature, constant or growing with the position.
+
+Sources: Chiang, Cholak, "Overcoming a theoretical limitation of self-attention", 2022 (scores times log n, so that attention
+over n keys can stay on one of them); Su Jianlin, "Scaling attention by the logarithm of the length", 2021 (log n to the base of
+the trained length, and never below 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from mitigations.base import Mitigation, MitigationError
+from mitigations.invariants import causal, layers_of, require_rows_sum_to_one, require_unseen
+
+
+@dataclass(frozen=True)
+class AttentionTemperature(Mitigation):
+    """Multiply every score (scaled and soft-capped) of the query at position i by c_i; the softmax is over c_i * score.
+
+    `factor`: c_i = factor, an inverse temperature: above 1 sharper, below 1 flatter.
+    `rule="log-n"`: c_i = max(1, log(n_i) / log(base)) with n_i = i + 1, the positions that the query could see. base e (the
+    default) is log n of Chiang and Cholak from n = 3 on; base = the trained length leaves the first `base` positions as they
+    are, bit for bit. One of the two, not both.
+
+    Raises `MitigationError` for neither or both, a factor that is not finite and above 0, a base that is not above 1 or without
+    the rule.
+    """
+
+    factor: float | None = None
+    rule: Literal["log-n"] | None = None
+    base: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.factor is None) == (self.rule is None):
+            raise MitigationError(
+                "AttentionTemperature: expected factor=NUMBER or rule='log-n', one of them, found "
+                + ("neither" if self.factor is None else "both")
+            )
+        if self.rule not in (None, "log-n"):
+            raise MitigationError(f"AttentionTemperature: unknown rule {self.rule!r}: known is 'log-n'")
+        if self.factor is not None and not (_is_number(self.factor) and self.factor > 0):
+            raise MitigationError(f"AttentionTemperature: expected a finite factor above 0, found {self.factor!r}")
+        if self.base is not None and self.rule is None:
+            raise MitigationError(
+                f"AttentionTemperature: base belongs to rule='log-n', found base={self.base!r} without"
+            )
+        if self.base is not None and not (_is_number(self.base) and self.base > 1):
+            raise MitigationError(f"AttentionTemperature: expected a finite base above 1, found {self.base!r}")
+
+    def factors(self, query: Int[Tensor, " query"]) -> Float[Tensor, " query"]:
+        """c_i of the queries at these absolute positions, float64."""
+        if self.factor is not None:
+            return torch.full(query.shape, float(self.factor), dtype=torch.float64, device=query.device)
+        length = math.log(self.base if self.base is not None else math.e)
+        return ((query + 1).double().log() / length).clamp(min=1.0)
+
+    def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+        return hooks.scale_scores(model, self.factors)
+
+    def verify(self, record: Mapping[str, Any]) -> None:
+        """No key behind its query is seen, and weights sum to 1; raises otherwise."""
+        for layer, pattern, _ in layers_of(record, "AttentionTemperature"):
+            require_unseen("AttentionTemperature", layer, pattern, ~causal(pattern))
+            require_rows_sum_to_one("AttentionTemperature", layer, pattern)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,124 @@
+"""Sliding-window attention: each query sees the keys near it, and perhaps the first few (attention sinks).
+
+Sources: Beltagy, Peters, Cohan, "Longformer", 2020 (windows); Gemma 2, 2024 (every other layer); Xiao et al., "Efficient
+streaming language models with attention sinks", 2023 (the first tokens stay visible).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from mitigations.base import Mitigation, MitigationError
+from mitigations.invariants import (
+    causal,
+    layers_of,
+    positions,
+    require_rows_sum_to_one,
+    require_unmasked,
+    require_unseen,
+)
+
+
+@dataclass(frozen=True)
+class SlidingWindow(Mitigation):
+    """Query i sees key j <= i if and only if i - j < window or j < sinks; positions are absolute, BOS is position 0.
+
+    The same mask as Hugging Face's `sliding_window`, bit for bit (sinks = 0). It narrows what the model itself sees and never
+    widens it; weights are renormalised over the keys that are left.
+
+    Args:
+        window: keys that a query sees, itself included.
+        layers: "all"; "alternate": 0, 2, 4, ..., as Gemma 2 has it; or the layers' numbers.
+        sinks: first positions that every query sees.
+
+    Raises `MitigationError` for a window < 1, sinks < 0 and layers that are none of these; under a model, for a layer that it
+    does not have, and for one whose own window is narrower or would hide the sinks.
+    """
+
+    window: int
+    layers: Literal["all", "alternate"] | Sequence[int] = "all"
+    sinks: int = 0
+
+    def __post_init__(self) -> None:
+        for field, least in (("window", 1), ("sinks", 0)):
+            value = getattr(self, field)
+            if type(value) is not int or value < least:
+                raise MitigationError(f"SlidingWindow: expected {field} of at least {least}, found {value!r}")
+        if self.layers in ("all", "alternate"):
+            return
+        layers = () if isinstance(self.layers, str) else tuple(self.layers)
+        if not layers or any(type(layer) is not int or layer < 0 for layer in layers):
+            raise MitigationError(
+                f"SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), found {self.layers!r}"
+            )
+        object.__setattr__(self, "layers", tuple(sorted(set(layers))))
+
+    def sees(self, query: Int[Tensor, "query 1"], key: Int[Tensor, "1 key"]) -> Bool[Tensor, "query key"]:
+        """Whether each query may see each key, as far as this window and its sinks go."""
+        return (query - key < self.window) | (key < self.sinks)
+
+    def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+        chosen = self._chosen(int(model.cfg.n_layers))
+        _require_own_windows_allow(model, chosen, self.window, self.sinks)
+        return hooks.mask_scores(model, self.sees, layers=chosen)
+
+    def verify(self, record: Mapping[str, Any]) -> None:
+        """On its layers exactly the keys of the window and the sinks are seen, and weights sum to 1; raises otherwise."""
+        for layer, pattern, scores in layers_of(record, "SlidingWindow"):
+            if self._slides(layer):
+                seen = causal(pattern) & self.sees(*positions(pattern))
+                require_unseen("SlidingWindow", layer, pattern, ~seen)
+                require_unmasked("SlidingWindow", layer, scores, seen)
+                require_rows_sum_to_one("SlidingWindow", layer, pattern)
+
+    def _slides(self, layer: int) -> bool:
+        if isinstance(self.layers, str):
+            return self.layers == "all" or layer % 2 == 0
+        return layer in self.layers
+
+    def _chosen(self, n_layers: int) -> list[int]:
+        missing = [] if isinstance(self.layers, str) else [layer for layer in self.layers if layer >= n_layers]
+        if missing:
+            raise MitigationError(
+                f"SlidingWindow: expected layers out of 0..{n_layers - 1}, found {', '.join(map(str, missing))}"
+            )
+        return [layer for layer in range(n_layers) if self._slides(layer)]
+
+
+def own_windows(model: TransformerBridge) -> dict[int, int]:
+    """The window in tokens of each layer of the model that slides by itself, from its Hugging Face configuration."""
+    config = model.original_model.config
+    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    if window is None:
+        return {}
+    if kinds is None:  # Mistral: every layer
+        return dict.fromkeys(range(int(model.cfg.n_layers)), int(window))
+    return {layer: int(window) for layer, kind in enumerate(kinds) if kind == "sliding_attention"}
+
+
+def _require_own_windows_allow(model: TransformerBridge, chosen: list[int], window: int, sinks: int) -> None:
+    """A layer with a window of its own hides what lies beyond it, whatever is asked of it here."""
+    own = own_windows(model)
+    narrower = [layer for layer in chosen if own.get(layer, window) < window]
+    hiding = [layer for layer in chosen if layer in own] if sinks else []
+    refused = narrower or hiding
+    if not refused:
+        return
+    others = [layer for layer in range(int(model.cfg.n_layers)) if layer not in own]
+    elsewhere = f"layers={tuple(others)}, which have none" if others else "a model whose layers have none"
+    found = f"layers {', '.join(map(str, refused))} with a window of {own[refused[0]]} of their own"
+    if narrower:
+        raise MitigationError(
+            f"SlidingWindow: cannot widen attention to {window}: found {found}; choose a window of at most that, or {elsewhere}"
+        )
+    raise MitigationError(
+        f"SlidingWindow: sinks={sinks} would stay hidden: found {found}; choose sinks=0, or {elsewhere}"
+    )
