@@ -1,0 +1,135 @@
+"""A question as a model gets it: rewritten, in tokens, with the tokens that carry its answer."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from mitigations import Hint, Interleave, MitigationError, RepeatPrompt, Separator, compose
+from mitigations import mitigation as named
+from ostools.errors import InputError
+from ostools.measure.posed import carrier_positions, pose
+from ostools.models import load_model
+from ostools.tasks import AppendixTask, task
+from tests.checkpoints import STORIES, tiny_model
+
+EMBEDDED = load_model()
+
+
+@pytest.mark.parametrize(
+    ("spec", "mitigation", "carried", "key"),
+    [
+        ("copy-last", None, ["0"], "0"),
+        ("copy-first", "interleave", ["0"], "0"),
+        ("copy-last", "interleave", ["0"], "0"),
+        ("copy-last", "separator:every=2 + hint", ["0"], "0"),
+        ("copy-last", "repeat-prompt:times=3", ["0"] * 3, "0"),
+        ("count-ones", "separator:every=2", ["1"] * 6, "6"),
+        ("count-ones", "interleave", ["1"] * 6, "6"),
+        ("sum-ones", "interleave", ["1"] * 6, "6"),
+        ("sum-ones:mode=cot-few-shot", None, ["1"] * 6, "6"),
+        ("copy", "separator:every=4", ["1"] * 6, "1111,11"),
+    ],
+)
+def test_the_tokens_that_carry_the_answer(spec: str, mitigation: str | None, carried: list[str], key: str) -> None:
+    posed = pose(EMBEDDED, task(spec), 6, mitigation=None if mitigation is None else named(mitigation))
+    found = carrier_positions(EMBEDDED, posed)
+    assert [posed.prompt.tokens[position] for position in found] == carried
+    assert posed.key == key
+    assert posed.line == task(spec).answer_line(key)
+    assert posed.rewritten == (mitigation is not None)
+
+
+@pytest.mark.parametrize("name", ["count-ones-bernoulli", "count-word"])
+def test_random_sequences_carry_their_answer_in_as_many_items_as_it_counts(name: str) -> None:
+    for seed in range(5):
+        posed = pose(EMBEDDED, task(name), 12, seed=seed, mitigation=Separator(5))
+        found = carrier_positions(EMBEDDED, posed)
+        shown = [posed.prompt.tokens[position].strip() for position in found]
+        assert "".join(shown) == ("car" if name == "count-word" else "1") * int(posed.key)
+
+
+def test_interleaving_is_the_papers_sequence() -> None:
+    for name in ("copy-last", "copy-first"):
+        posed = pose(EMBEDDED, task(name), 8, mitigation=Interleave())
+        assert posed.text == AppendixTask(name, interleave=True).prompt(14)
+
+
+def test_prompts_are_the_papers_own_behind_no_mitigation() -> None:
+    posed = pose(EMBEDDED, task("copy-last"), 9)
+    assert posed.text == AppendixTask("copy-last").prompt(9)
+    assert posed.prompt.text == posed.text
+    assert pose(EMBEDDED, task("copy-last"), 9, mitigation=Hint()).text == AppendixTask("copy-last", hint=True).prompt(
+        9
+    )
+
+
+def test_in_a_chat_template_the_carriers_stand_further_on() -> None:
+    model = tiny_model("llama")
+    posed, plain = (pose(model, task("copy-first"), 7, chat=chat) for chat in (None, False))
+    assert posed.chat
+    assert not plain.chat
+    (before,), (after,) = carrier_positions(model, plain), carrier_positions(model, posed)
+    assert plain.prompt.tokens[before] == posed.prompt.tokens[after] == "0"
+    assert posed.prompt.text != posed.text == plain.prompt.text
+    model.tokenizer.chat_template = None
+    assert pose(model, task("copy-first"), 7).prompt.ids.tolist() == plain.prompt.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("spec", "mitigation", "message"),
+    [
+        ("copy", "interleave", "expected the answer '11111111' to stand"),
+        ("sum-ones", "separator", "expected numbers between the plus signs, found ','"),
+        ("count-word", "interleave", "expected a sequence of zeros and ones"),
+    ],
+)
+def test_a_mitigation_that_does_not_fit_the_task(spec: str, mitigation: str, message: str) -> None:
+    with pytest.raises((InputError, MitigationError), match=message):
+        pose(EMBEDDED, task(spec), 8, mitigation=named(mitigation), seed=1)
+
+
+def test_a_separator_that_the_tokenizer_merges_is_detected() -> None:
+    model = tiny_model("llama")
+    model._tokenizer = _merging(",1")
+    with pytest.raises(
+        InputError, match=r"expected inserted text in tokens of its own, found ' ?,1'.*use another separator"
+    ):
+        pose(model, task("count-ones"), 6, mitigation=Separator(2))
+    assert pose(model, task("count-ones"), 6, mitigation=Separator(2, ";")).rewritten
+    assert pose(model, task("count-ones"), 6).key == "6"
+
+
+def _merging(merged: str) -> PreTrainedTokenizerFast:
+    """A tokenizer of single characters, and one token of two."""
+    characters = [chr(code) for code in range(32, 127)]
+    vocabulary = {token: index for index, token in enumerate(["<bos>", "<unk>", *characters, merged])}
+    core = Tokenizer(models.BPE(vocabulary, [(merged[0], merged[1])], unk_token="<unk>"))
+    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", unk_token="<unk>")
+
+
+def test_a_prompt_over_the_context_is_refused() -> None:
+    with pytest.raises(InputError, match=r"expected at most \d+ tokens \(the model's context\), found"):
+        pose(EMBEDDED, task("copy-last"), 5000, mitigation=RepeatPrompt(2))
+
+
+def test_what_carries_nothing_and_what_was_rewritten_is_refused() -> None:
+    class Shouts(Hint):
+        def prompt(self, text: str) -> str:
+            return text.replace("1", "one ")
+
+    posed = pose(EMBEDDED, task("copy-last"), 5, mitigation=Shouts())
+    with pytest.raises(InputError, match="found it rewritten"):
+        carrier_positions(EMBEDDED, posed)
+    none = next(seed for seed in range(99) if task("count-ones-bernoulli").answer(1, seed) == "0")
+    with pytest.raises(InputError, match="no item carries the answer '0'"):
+        carrier_positions(EMBEDDED, pose(EMBEDDED, task("count-ones-bernoulli"), 1, seed=none))
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason="the shared stories260K checkpoint is not here")
+def test_on_a_sentencepiece_tokenizer() -> None:
+    model = load_model(str(STORIES))
+    posed = pose(model, task("count-word"), 6, mitigation=compose(Separator(2), Hint()))
+    found = carrier_positions(model, posed)
+    assert "".join(posed.prompt.tokens[position] for position in found).replace(" ", "") == "car" * int(posed.key)
