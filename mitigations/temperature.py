@@ -36,9 +36,9 @@ class AttentionTemperature(Mitigation):
     the rule.
     """
 
-    factor: float | None = None
+    factor: int | float | None = None
     rule: Literal["log-n"] | None = None
-    base: float | None = None
+    base: int | float | None = None
 
     def __post_init__(self) -> None:
         if (self.factor is None) == (self.rule is None):
@@ -56,6 +56,9 @@ class AttentionTemperature(Mitigation):
             )
         if self.base is not None and not (_is_number(self.base) and self.base > 1):
             raise MitigationError(f"AttentionTemperature: expected a finite base above 1, found {self.base!r}")
+        for field in ("factor", "base"):  # 2 and 2.0 are one mitigation, with one label
+            value = getattr(self, field)
+            object.__setattr__(self, field, None if value is None else float(value))
 
     def factors(self, query: Int[Tensor, " query"]) -> Float[Tensor, " query"]:
         """c_i of the queries at these absolute positions, float64."""
@@ -75,4 +78,7 @@ class AttentionTemperature(Mitigation):
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return False

@@ -1,0 +1,176 @@
+"""Scores times a factor of the query's own position: against a softmax by hand, in one pass and token by token."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import Int
+from torch import Tensor
+from transformers import DynamicCache
+
+import hooks
+from mitigations import AttentionTemperature, MitigationError, SlidingWindow, acts, label, mitigation, running
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+
+TOKENS: Int[Tensor, "batch pos"] = torch.randint(10, 200, (2, 23), generator=torch.Generator().manual_seed(0))
+
+
+@given(position=st.integers(0, 100_000), base=st.floats(1.01, 1e6))
+def test_log_n_is_its_formula_and_never_below_one(position: int, base: float) -> None:
+    rule = AttentionTemperature(rule="log-n", base=base)
+    (found,) = rule.factors(torch.tensor([position])).tolist()
+    assert found >= 1.0
+    assert found == pytest.approx(max(1.0, math.log(position + 1) / math.log(base)), rel=1e-12)
+
+
+def test_without_a_base_it_is_the_natural_logarithm_from_the_third_position_on() -> None:
+    factors = AttentionTemperature(rule="log-n").factors(torch.arange(1000))
+    expected = torch.arange(3, 1001, dtype=torch.float64).log()
+    torch.testing.assert_close(factors[2:], expected, rtol=1e-14, atol=0)
+    assert factors[:2].tolist() == [1.0, 1.0]
+    assert bool((factors.diff() >= 0).all())
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize(
+    "rule", [AttentionTemperature(factor=2.5), AttentionTemperature(rule="log-n", base=4)], ids=["constant", "log-n"]
+)
+def test_the_pattern_is_the_softmax_of_the_scaled_scores(family: Family, rule: AttentionTemperature) -> None:
+    model = tiny_model(family, seed=1)
+    with hooks.capture(model, "scores", "pattern") as plain:
+        model(TOKENS)
+    with running(model, rule), hooks.capture(model, "pattern") as scaled:
+        model(TOKENS)
+        whole = scaled["pattern"]
+        first = whole[0]
+    factor = [2.5 if rule.factor else max(1.0, math.log(i + 1) / math.log(4)) for i in range(23)]
+    scores = plain["scores"][0].double() * torch.tensor(factor, dtype=torch.float64)[:, None]
+    expected = torch.softmax(scores.where(plain["pattern"][0] > 0, -torch.inf), -1)
+    torch.testing.assert_close(first.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "llama", "gpt2"])
+def test_a_step_through_a_cache_is_what_the_whole_text_gives(family: Family) -> None:
+    model, past = tiny_model(family, seed=1), DynamicCache()
+    rule = AttentionTemperature(rule="log-n", base=3)
+    with running(model, rule):
+        whole = model(TOKENS)
+        steps = [model(TOKENS[:, :9], past_key_values=past, use_cache=True)[:, -1]]
+        steps += [model(TOKENS[:, at : at + 1], past_key_values=past, use_cache=True)[:, -1] for at in range(9, 23)]
+    torch.testing.assert_close(torch.stack(steps, 1), whole[:, 8:], rtol=1e-4, atol=1e-4)
+
+
+def test_up_to_its_base_a_model_is_left_as_it_is_bit_for_bit() -> None:
+    model = tiny_model("llama", seed=1)
+    before = model(TOKENS)
+    with running(model, AttentionTemperature(rule="log-n", base=16)):
+        after = model(TOKENS)
+    assert torch.equal(after[:, :16], before[:, :16])
+    assert bool((after[:, 16:] != before[:, 16:]).any(-1).all())
+    assert torch.equal(model(TOKENS), before)
+    assert not acts(model, AttentionTemperature(rule="log-n", base=23), TOKENS[0])
+    assert acts(model, AttentionTemperature(rule="log-n", base=22), TOKENS[0])
+    assert not acts(model, AttentionTemperature(factor=1.0), TOKENS[0])
+
+
+def test_a_flat_temperature_is_even_and_a_sharp_one_takes_the_largest() -> None:
+    model = tiny_model("gemma", seed=1)
+    with hooks.capture(model, "scores") as plain:
+        model(TOKENS)
+    with running(model, AttentionTemperature(factor=1e-7)), hooks.capture(model, "pattern") as flat:
+        model(TOKENS)
+    torch.testing.assert_close(flat["pattern"][0][0, 0, -1], torch.full((23,), 1 / 23))
+    with running(model, AttentionTemperature(factor=1e6)), hooks.capture(model, "pattern") as sharp:
+        model(TOKENS)
+    assert torch.equal(sharp["pattern"][0].argmax(-1), plain["scores"][0].argmax(-1))
+    torch.testing.assert_close(sharp["pattern"][0].amax(-1), torch.ones(2, 4, 23))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, r"expected factor=NUMBER or rule='log-n', one of them, found neither"),
+        ({"factor": 2.0, "rule": "log-n"}, "expected factor=NUMBER .* one of them, found both"),
+        ({"factor": 0.0}, "expected a finite factor above 0, found 0.0"),
+        ({"factor": -1.5}, "expected a finite factor above 0, found -1.5"),
+        ({"factor": math.inf}, "expected a finite factor above 0, found inf"),
+        ({"factor": 10**400}, "expected a finite factor above 0, found 1000"),
+        ({"factor": math.nan}, "expected a finite factor above 0, found nan"),
+        ({"factor": 2.0, "base": 64.0}, "base belongs to rule='log-n', found base=64.0 without"),
+        ({"rule": "log-n", "base": 1.0}, "expected a finite base above 1, found 1.0"),
+        ({"rule": "log-n", "base": math.nan}, "expected a finite base above 1, found nan"),
+    ],
+)
+def test_what_is_no_temperature_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(MitigationError, match=f"AttentionTemperature: {message}"):
+        AttentionTemperature(**arguments)
+
+
+def test_it_is_written_as_a_spec() -> None:
+    assert mitigation("attention-temperature:factor=2") == AttentionTemperature(factor=2)
+    logarithmic = mitigation("attention-temperature:rule=log-n,base=64")
+    assert logarithmic == AttentionTemperature(rule="log-n", base=64.0)
+    assert mitigation(label(logarithmic)) == logarithmic
+    with pytest.raises(MitigationError, match="expected rule to be 'log-n', or none, found 'log-m'"):
+        mitigation("attention-temperature:rule=log-m")
+
+
+def test_an_overflow_is_refused() -> None:
+    model = tiny_model("llama", seed=1, dtype=torch.float16)
+    with pytest.raises(hooks.HookError, match=r"the scaled scores overflow torch\.float16"), running(
+        model, AttentionTemperature(factor=6e4)
+    ):  # fmt: skip
+        model(TOKENS)
+
+
+@dataclass(frozen=True)
+class Leaking(AttentionTemperature):
+    """Puts a little weight on what comes after the query, or takes some from every row."""
+
+    fault: str = "future"
+
+    @contextmanager
+    def hooks(self, model: Any) -> Any:
+        def spoil(pattern: Tensor, layer: int) -> Tensor:
+            if layer == 0 or self.fault == "none":
+                return pattern
+            return pattern + 1e-6 if self.fault == "future" else pattern * 0.999
+
+        with hooks.replace_pattern(model, spoil):
+            yield
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("future", r"weights of exactly 0 on the keys that it hides, found 1e-06 in layer 1, head 0, query 0, key 1"),
+        ("short", "weights of every query to sum to 1, found 0.999 in layer 1, head 0, query 0"),
+    ],
+)
+def test_a_wrong_pattern_is_caught(fault: str, message: str) -> None:
+    model = tiny_model("llama", seed=1)
+    with running(model, Leaking(factor=1.0, fault="none")):
+        model(TOKENS)
+    with pytest.raises(MitigationError, match=message), running(model, Leaking(factor=1.0, fault=fault)):
+        model(TOKENS)
+
+
+def test_with_a_window_the_order_does_not_matter_and_both_hold() -> None:
+    model = tiny_model("llama", seed=1)
+    window, sharp = "sliding-window:window=4,sinks=1", "attention-temperature:rule=log-n,base=3"
+    logits = []
+    for spec in (f"{window} + {sharp}", f"{sharp} + {window}"):
+        with running(model, mitigation(spec)):
+            logits.append(model(TOKENS))
+    assert torch.equal(*logits)
+    with hooks.mask_scores(model, SlidingWindow(4, sinks=1).sees), hooks.scale_scores(
+        model, AttentionTemperature(rule="log-n", base=3).factors
+    ):  # fmt: skip
+        assert torch.equal(model(TOKENS), logits[0])
