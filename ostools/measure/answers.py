@@ -1,36 +1,36 @@
-"""What a model answers, greedily: at every step the most likely token, until its end of text, a stop, or a limit.
+"""What a model answers: at every step the most likely token, or one that is drawn, until an end of text, a stop, or a limit.
 
-Prompts of the same number of tokens go through together, others apart: nothing is padded, so that no prompt's answer can depend
-on its neighbours' lengths. Cost: one pass over the prompts and one token a step through a key/value cache. Where a cache would
-not give what the whole text gives (a rotary embedding that depends on its length, an edit that nobody knows), every step reads
-the whole text again: max_new_tokens times the cost.
+Prompts of different lengths go through together where left padding is proven harmless, others with those of their own length
+(`batches`): no prompt's answer depends on its neighbours. Cost: one pass over the prompts and one token a step through a
+key/value cache. Where a cache would not give what the whole text gives (a rotary embedding that depends on its length, an
+edit that nobody knows), every step reads the whole text again: max_new_tokens times the cost.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
-from transformers.cache_utils import DynamicCache
 
 import hooks
 from ostools.errors import InputError
+from ostools.measure.batches import Rows, batches, padding
 from ostools.measure.forward import KNOWN_EDITS
 from ostools.measure.precision import true_arithmetic
 from ostools.measure.prefixes import route
 from ostools.measure.prompts import Progress, as_prompt
+from ostools.measure.sampling import Chooser, Seed, chooser
 from ostools.models import Prompt, context_length
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would.
 _STEPWISE_EDITS = KNOWN_EDITS | {"ablate_heads", "ablate_layers"}
-_BATCH_TOKENS = 4096
 _LONGEST_NUMBER = 18  # digits: what an int64 holds
+_ANCHOR = 8  # of a prompt's last tokens, behind which an answer is decoded
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,13 @@ class Answer:
 
     `ids`: every token generated, the end of text included. `text`: what they say behind the prompt, up to the stop or the end
     of text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length").
+    `seconds`: its share of the time that its batch took.
     """
 
     ids: tuple[int, ...]
     text: str
     ended: Literal["eos", "stop", "length"]
+    seconds: float = field(default=0.0, compare=False)
 
 
 def answers(
@@ -52,25 +54,36 @@ def answers(
     *,
     max_new_tokens: int,
     stop: str | None = "\n",
+    temperature: float | int = 0.0,
+    seeds: Sequence[Seed] | None = None,
     progress: Progress | None = None,
 ) -> list[Answer]:
-    """Each prompt's greedy answer, in the prompts' order, in the model's dtype and under the edits that are active.
+    """Each prompt's answer, in the prompts' order, in the model's dtype and under the edits that are active at every step.
 
     Args:
         max_new_tokens: tokens after which an answer is cut.
         stop: text that ends an answer where it stands behind something that is not blank; None: only the end of text does.
+        temperature: 0 for the most likely token at every step; else tokens are drawn from softmax(logits / temperature).
+        seeds: one a prompt, for drawing: the same seed draws the same, whatever the other prompts.
         progress: called as progress(done, total) with the number of prompts answered.
 
-    Raises `InputError` for no prompts, for a prompt that leaves no room for max_new_tokens in the context, and for logits that
-    are not finite. Of tokens that are exactly equally likely (common in 16 bits) `torch.argmax` chooses.
+    Raises `InputError` for no prompts, for a prompt that leaves no room for max_new_tokens in the context, for a temperature
+    without seeds, and for logits that are not finite. Of tokens that are exactly equally likely (common in 16 bits)
+    `torch.argmax` chooses. A batch of another size may round the last digit of a logit otherwise: in 16 bits, where a step
+    is large, two tokens closer than that can change places.
     """
     chosen = [as_prompt(model, prompt) for prompt in prompts]
     _check(model, chosen, max_new_tokens, stop)
+    choose = chooser(temperature, seeds, len(chosen))
+    reading = _Reading(model, stop)
     found: dict[int, Answer] = {}
-    for batch in _batches(chosen):
-        ids = torch.stack([chosen[index].ids for index in batch])
+    for batch in batches([len(prompt.ids) for prompt in chosen], padding(model).allowed):
+        ids = {index: chosen[index].ids.tolist() for index in batch}
+        start = time.perf_counter()
         with torch.no_grad(), true_arithmetic(model):
-            found |= zip(batch, _answered(model, ids, max_new_tokens, stop), strict=True)
+            said = _answered(model, ids, max_new_tokens, reading, choose)
+        share = (time.perf_counter() - start) / len(batch)
+        found |= {index: replace(answer, seconds=share) for index, answer in said.items()}
         if progress is not None:
             progress(len(found), len(chosen))
     return [found[index] for index in range(len(chosen))]
@@ -93,56 +106,33 @@ def _check(model: TransformerBridge, prompts: Sequence[Prompt], max_new_tokens: 
         )
 
 
-def _batches(prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-    """The indices of prompts that have the same length, not too many at once."""
-    by_length: dict[int, list[int]] = {}
-    for index, prompt in enumerate(prompts):
-        by_length.setdefault(len(prompt.ids), []).append(index)
-    for length, indices in by_length.items():
-        step = max(1, _BATCH_TOKENS // length)
-        yield from (indices[start : start + step] for start in range(0, len(indices), step))
-
-
 def _answered(
-    model: TransformerBridge, prompts: Int[Tensor, "batch pos"], max_new_tokens: int, stop: str | None
-) -> list[Answer]:
-    """Prompts of one length, until the last of them has ended."""
-    reading = _Reading(model, stop)
-    written: list[list[int]] = [[] for _ in prompts]
+    model: TransformerBridge, prompts: dict[int, list[int]], max_new_tokens: int, reading: _Reading, choose: Chooser
+) -> dict[int, Answer]:
+    """One batch of prompts, by their numbers, until the last of them has ended."""
+    rows = Rows(model, list(prompts.values()), cache_is_exact(model))
+    going, written = list(prompts), {index: [] for index in prompts}
     done: dict[int, Answer] = {}
-    for chosen in _greedy(model, prompts, max_new_tokens):
-        for row, token in enumerate(chosen):
-            if row not in done:
-                written[row].append(token)
-                answer = reading.of(prompts[row].tolist(), written[row])
+    while True:
+        tokens = choose(rows.logits()[:, -1], going)
+        for index, token in zip(going, tokens.tolist(), strict=True):
+            if index not in done:
+                written[index].append(token)
+                answer = reading.of(prompts[index], written[index])
                 if answer.ended != "length" or len(answer.ids) == max_new_tokens:
-                    done[row] = answer
+                    done[index] = answer
         if len(done) == len(prompts):
-            break
-    return [done[row] for row in range(len(prompts))]
+            return done
+        rows.extend(tokens)
+        # A few answers can be much longer than the rest: those that ended leave, not one by one, as that copies the cache.
+        left = [row for row, index in enumerate(going) if index not in done]
+        if 2 * len(left) <= len(going):
+            rows.keep(left)
+            going = [going[row] for row in left]
 
 
-def _greedy(model: TransformerBridge, prompts: Int[Tensor, "batch pos"], steps: int) -> Iterator[list[int]]:
-    """The most likely next token of every prompt, step by step."""
-    cached = _cache_is_exact(model)
-    # Without the configuration: sliding layers would drop old keys, and edits count positions from the first key.
-    options: dict[str, Any] = {"past_key_values": DynamicCache(), "use_cache": True} if cached else {"use_cache": False}
-    unread = prompts.to(next(model.parameters()).device)
-    for _ in range(steps):
-        logits = model(unread, logits_to_keep=1, **options)[:, -1]
-        if not bool(torch.isfinite(logits).all()):
-            dtype = str(logits.dtype).removeprefix("torch.")
-            raise InputError(
-                f"answers: the logits of a prompt of {prompts.shape[1]} tokens are not finite in {dtype}: use another dtype, "
-                "or check the model's weights"
-            )
-        tokens = logits.argmax(-1)
-        yield tokens.tolist()
-        unread = tokens[:, None] if cached else torch.cat([unread, tokens[:, None]], dim=1)
-
-
-def _cache_is_exact(model: TransformerBridge) -> bool:
-    """Whether a step through the cache is what the whole text would give."""
+def cache_is_exact(model: TransformerBridge) -> bool:
+    """Whether a step through a key/value cache is what the whole text would give, under the edits that are active."""
     edits = {edit.kind for edit in hooks.active_edits(model)}
     return route(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
 
@@ -153,7 +143,7 @@ class _Reading:
     def __init__(self, model: TransformerBridge, stop: str | None) -> None:
         self.tokenizer: Any = model.tokenizer
         self.stop = stop
-        self.ends = _end_ids(model)
+        self.ends = end_ids(model)
 
     def of(self, prompt: list[int], written: list[int]) -> Answer:
         if written[-1] in self.ends:
@@ -165,13 +155,13 @@ class _Reading:
         return Answer(tuple(written), text, "length")
 
     def _text(self, prompt: list[int], written: list[int]) -> str:
-        """Decoded behind the prompt, because decoders strip the space at the start of a text."""
-        options = {"clean_up_tokenization_spaces": False}
-        before, both = (self.tokenizer.decode(ids, **options) for ids in (prompt, prompt + written))
+        """Decoded behind the prompt's end, because decoders strip the space at the start of a text."""
+        anchor, options = prompt[-_ANCHOR:], {"clean_up_tokenization_spaces": False}
+        before, both = (self.tokenizer.decode(ids, **options) for ids in (anchor, anchor + written))
         return both[len(before) :] if both.startswith(before) else self.tokenizer.decode(written, **options)
 
 
-def _end_ids(model: TransformerBridge) -> frozenset[int]:
+def end_ids(model: TransformerBridge) -> frozenset[int]:
     """The tokens that end a text: the tokenizer's, and those that the model's generation settings name (ends of turn)."""
     settings = getattr(model.original_model, "generation_config", None)
     named = getattr(settings, "eos_token_id", None)

@@ -13,7 +13,6 @@ from jaxtyping import TypeCheckError
 import hooks
 import ostools as ost
 from ostools.errors import InputError
-from ostools.measure import answers as module
 from ostools.measure.answers import Answer, answers, score
 from ostools.models import cast_copy, encode, prompt_from_ids
 from ostools.tasks import AppendixTask
@@ -242,13 +241,3 @@ def test_an_answer_that_was_cut_is_never_right_and_its_last_number_not_known() -
 def test_a_key_that_is_no_number_has_no_error() -> None:
     found = score(answer("1,1"), "1,1", "1,1")
     assert (found.correct, found.number, found.absolute_error) == (True, None, None)
-
-
-def test_batches_hold_one_length_each_and_not_too_many_tokens() -> None:
-    model = tiny_model("gemma")
-    prompts = [encode(model, text) for text in ("1" * 100, "11", "1" * 100)] + [encode(model, "22")] * 3000
-    batches = list(module._batches(prompts))
-    assert sorted(index for batch in batches for index in batch) == list(range(len(prompts)))
-    for batch in batches:
-        assert len({len(prompts[index].ids) for index in batch}) == 1
-        assert sum(len(prompts[index].ids) for index in batch) <= 4096

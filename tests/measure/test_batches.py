@@ -1,0 +1,215 @@
+"""Prompts of different lengths in one batch: what each gets is what it gets alone."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hooks
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure.answers import answers
+from ostools.measure.batches import Rows, batches, padding
+from ostools.measure.precision import true_arithmetic
+from ostools.models import cast_copy, encode, prompt_from_ids
+from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+
+LENGTHS = (20, 3, 14, 4, 16)  # far beyond the tiny models' window of 5, and below it
+STEPS = 5
+
+
+def random_ids(lengths=LENGTHS, seed: int = 0) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(6, 260, (n,), generator=generator).tolist() for n in lengths]
+
+
+def without_ends(model) -> None:
+    model.original_model.generation_config.eos_token_id = None
+    model.tokenizer.eos_token = None
+
+
+def alone(model, ids: list[int], written: list[int]) -> torch.Tensor:
+    """The oracle: logits of every step from a pass over the whole text, without cache, batch, mask or position ids."""
+    found = []
+    with torch.no_grad(), true_arithmetic(model):
+        for step in range(len(written)):
+            found.append(model(torch.tensor([ids + written[:step]]), use_cache=False)[0, -1])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_padded_logits_are_those_of_each_prompt_alone_at_every_step(family: Family, dtype: torch.dtype) -> None:
+    model = tiny_model(family, seed=4, scale=1.5, dtype=dtype)
+    prompts = random_ids()
+    steps = torch.randint(6, 260, (STEPS, len(prompts)), generator=torch.Generator().manual_seed(1))
+    rows, found = Rows(model, prompts, cached=True), []
+    assert rows.padded
+    with torch.no_grad(), true_arithmetic(model):
+        for tokens in steps:
+            found.append(rows.logits()[:, 0])
+            rows.extend(tokens)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    for row, ids in enumerate(prompts):
+        expected = alone(model, ids, steps[:, row].tolist())
+        error = (torch.stack([step[row] for step in found]) - expected).abs().max() / expected.abs().max()
+        assert float(error) <= tolerance
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
+    model = tiny_model(family, seed=6, scale=1.5)
+    prompts = random_ids()
+    for cached in (True, False) if family == "gemma2" else (True,):
+        rows, whole = Rows(model, prompts, cached), Rows(model, prompts, cached)
+        for step in range(4):
+            with torch.no_grad():
+                left, everyone = rows.logits()[:, 0], whole.logits()[:, 0]
+            expected = everyone if step == 0 else everyone[[1, 2, 4]]
+            torch.testing.assert_close(left, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+            tokens = everyone.argmax(-1)
+            whole.extend(tokens)
+            rows.extend(tokens if step == 0 else tokens[[1, 2, 4]])
+            if step == 0:
+                rows.keep([1, 2, 4])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.3])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperature: float) -> None:
+    model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float32 if temperature else torch.float64)
+    without_ends(model)
+    prompts = [prompt_from_ids(model, ids) for ids in random_ids(seed=2)]
+    seeds = list(range(len(prompts)))
+    options: Any = {"max_new_tokens": STEPS, "stop": None, "temperature": temperature}
+    assert padding(model).allowed
+    together = answers(model, prompts, seeds=seeds, **options)
+    assert len({answer.ids for answer in together}) > 2
+    for prompt, seed, answer in zip(prompts, seeds, together, strict=True):
+        assert answers(model, [prompt], seeds=[seed], **options) == [answer]
+    # Whatever the company: another order, another batch.
+    assert answers(model, prompts[::-1], seeds=seeds[::-1], **options) == together[::-1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", ["embedded", "stories260K"])
+def test_batched_answers_of_trained_models_are_those_of_each_prompt_alone(name: str, temperature: float) -> None:
+    if name == "stories260K" and not STORIES.is_dir():
+        pytest.skip(f"needs {STORIES}, which is not the project's to ship")
+    model = ost.load_model() if name == "embedded" else ost.load_model(str(STORIES))
+    texts = [
+        "Once upon a time, there was a little",
+        "Please count the ones in 1101",
+        "The",
+        "Lily and Ben went to the park to play. They",
+    ]
+    options: Any = {"max_new_tokens": 16, "stop": None, "temperature": temperature}
+    together = answers(model, texts, seeds=[3, 4, 5, 6], **options)
+    assert len({len(batch) for batch in batches([len(encode(model, text).ids) for text in texts], True)}) > 1
+    for text, seed, answer in zip(texts, (3, 4, 5, 6), together, strict=True):
+        assert answers(model, [text], seeds=[seed], **options) == [answer]
+
+
+def test_equal_lengths_need_neither_mask_nor_positions() -> None:
+    """Nothing but the prompts themselves: the call that a prompt alone makes."""
+    model = tiny_model("gemma")
+    told: list[set[str]] = []
+    forward = model.original_model.forward
+
+    def watched(*arguments, **options):
+        told.append(set(options))
+        return forward(*arguments, **options)
+
+    model.original_model.forward = watched
+    with torch.no_grad():
+        Rows(model, random_ids((5, 5)), cached=True).logits()
+        Rows(model, random_ids((5, 4)), cached=True).logits()
+    model.original_model.forward = forward
+    assert not {"attention_mask", "position_ids"} & told[0]
+    assert {"attention_mask", "position_ids"} <= told[1]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("bfloat16", "in bfloat16 the rounding"),
+        ("edit", "the active edit 'mask_scores'"),
+        ("foreign", "the active edit 'foreign'"),
+        ("capture", "being captured"),
+        ("rope", "'dynamic' rotary embedding"),
+    ],
+)
+def test_where_padding_could_do_harm_there_is_none(case: str, words: str) -> None:
+    rope = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}} if case == "rope" else {}
+    model = tiny_model("llama", **rope)
+    if case == "bfloat16":
+        model = cast_copy(model, torch.bfloat16)
+    block: AbstractContextManager = nullcontext()
+    if case == "edit":
+        block = hooks.mask_scores(model, lambda query, key: query - key < 3)
+    elif case == "capture":
+        block = hooks.capture(model, "pattern")
+    elif case == "foreign":
+        model.blocks[0].hook_resid_pre.add_hook(lambda tensor, hook: tensor)
+    with block:
+        found = padding(model)
+        without_ends(model)
+        if case != "rope":
+            answers(model, [prompt_from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2, stop=None)
+        if case == "capture":
+            assert not found.allowed
+    model.reset_hooks()
+    assert not found.allowed
+    assert words in found.reason
+
+
+def test_edits_see_every_prompt_at_its_own_positions() -> None:
+    """Under an edit that counts positions prompts of different lengths go apart, and each gets what it gets alone."""
+    model = tiny_model("gemma2", seed=8, scale=1.5)
+    without_ends(model)
+    prompts = [prompt_from_ids(model, ids) for ids in random_ids()]
+    with hooks.mask_scores(model, lambda query, key: (query - key < 4) | (key == 1)):
+        together = answers(model, prompts, max_new_tokens=5, stop=None)
+        for prompt, answer in zip(prompts, together, strict=True):
+            logits = alone(model, prompt.ids.tolist(), list(answer.ids))
+            assert tuple(logits.argmax(-1).tolist()) == answer.ids
+
+
+@given(st.lists(st.integers(1, 600), min_size=1, max_size=40), st.booleans(), st.integers(1, 1000))
+def test_batches_hold_every_prompt_once(lengths: list[int], padded: bool, tokens: int) -> None:
+    found = batches(lengths, padded, tokens)
+    assert sorted(index for batch in found for index in batch) == list(range(len(lengths)))
+    for batch in found:
+        here = [lengths[index] for index in batch]
+        assert len(batch) == 1 or len(batch) * max(here) <= tokens
+        assert max(here) <= 1.5 * min(here) if padded else max(here) == min(here)
+    waste = sum(max(lengths[index] for index in batch) - lengths[index] for batch in found for index in batch)
+    assert waste <= 0.5 * sum(lengths)
+
+
+def test_batches_are_as_large_as_they_may_be() -> None:
+    assert batches([7] * 10, padded=False, tokens=35) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert batches([8, 9, 8], padded=True) == [[0, 2, 1]]
+    assert batches([8, 9, 8], padded=False) == [[0, 2], [1]]
+
+
+def test_refuses_logits_that_are_not_finite() -> None:
+    model = tiny_model("gemma")
+    model.blocks[0].ln1.weight.data[0] = float("inf")
+    with pytest.raises(InputError, match="prompt of 4 tokens are not finite in float32"), torch.no_grad():
+        Rows(model, random_ids((3, 4)), cached=True).logits()
+
+
+def test_an_embedding_that_nobody_trained_does_no_harm() -> None:
+    """Padding is a token of the prompt's own: the tokenizer's may stand for anything, NaN too."""
+    model = tiny_model("llama", seed=2)
+    prompts = random_ids((3, 4))
+    with torch.no_grad():
+        expected = Rows(model, prompts, cached=True).logits()
+        model.embed.weight.data[model.tokenizer.pad_token_id] = float("nan")
+        torch.testing.assert_close(Rows(model, prompts, cached=True).logits(), expected)
