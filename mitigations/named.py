@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mitigations.base import Composed, Mitigation, MitigationError, compose
-from mitigations.registry import Registry
+from mitigations.registry import Listed, Registry
 
 GROUP = "ostools.mitigations"
 BUILT_IN = {
@@ -25,6 +25,11 @@ _AND = " + "
 def names() -> tuple[str, ...]:
     """Every name that `mitigation` knows, the built-in ones first."""
     return _REGISTRY.names()
+
+
+def listing() -> list[Listed]:
+    """Every name with whose it is, its options and what it does."""
+    return _REGISTRY.listing()
 
 
 def mitigation(spec: str | Mitigation) -> Mitigation:

@@ -61,7 +61,10 @@ class Interleave(Mitigation):
 
 @dataclass(frozen=True)
 class Hint(Mitigation):
-    """The paper's hint, one space after the prompt. Raises `MitigationError` for an empty text."""
+    """The paper's hint, one space after the prompt.
+
+    Raises `MitigationError` for an empty text.
+    """
 
     text: str = "*Hint* It's not necessarily a 1, check carefully"
 
@@ -75,7 +78,9 @@ class Hint(Mitigation):
 
 @dataclass(frozen=True)
 class RepeatPrompt(Mitigation):
-    """The whole prompt `times` times, with `between` between: every token of the last copy can see every other of the first.
+    """The whole prompt `times` times, with `between` between.
+
+    Every token of the last copy can see every token of the first, also those that come behind it in the prompt.
 
     Raises `MitigationError` for times < 2.
     """

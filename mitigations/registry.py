@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import re
 import types
 import typing
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 Thing = TypeVar("Thing")
 _PAIR = re.compile(r"(\w+)=(.*)", re.DOTALL)
+
+
+class Listed(NamedTuple):
+    """One line of a listing. `options` as one would write them; `summary` the first line of its docstring, or what is wrong."""
+
+    name: str
+    owner: str
+    options: str
+    summary: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +64,19 @@ class Registry(Generic[Thing]):
             return maker(**options)
         except TypeError as error:
             raise self.error(f"{self.kind} {spec!r}: {error}") from None
+
+    def listing(self) -> list[Listed]:
+        """Everything by name, for people: whose it is, its options, what it does; what cannot be used says why."""
+        rows = []
+        for name in self.names():
+            owner = next((point.dist.name for point in self._points(name) if point.dist is not None), "ostools")
+            try:
+                maker = self._class(name)
+            except self.error as error:
+                rows.append(Listed(name, owner, "", str(error)))
+                continue
+            rows.append(Listed(name, owner, _shown(maker), (inspect.getdoc(maker) or "").split("\n")[0]))
+        return rows
 
     def label(self, thing: Thing) -> str:
         """What `make` would make it of, with every option that is not the default; its repr where it has no name here."""
@@ -109,6 +132,17 @@ class Registry(Generic[Thing]):
                     f"{self.kind} {name!r}: expected {key} to be {_in_words(kinds[key])}, found {value!r}"
                 ) from None
         return found
+
+
+def _shown(maker: type) -> str:
+    """The options of a class with their defaults, as one would write them."""
+    if not dataclasses.is_dataclass(maker):
+        return ""
+    return ", ".join(
+        field.name if field.default is dataclasses.MISSING else f"{field.name}={_as_text(field.default)}"
+        for field in dataclasses.fields(maker)
+        if field.init and field.name != "name"
+    )
 
 
 def _fields(maker: type) -> dict[str, Any]:
@@ -169,9 +203,13 @@ def _stated(thing: Any) -> str:
     for field in dataclasses.fields(thing):
         value = getattr(thing, field.name)
         if field.name != "name" and value != field.default:
-            many = isinstance(value, tuple | list)
-            stated.append(f"{field.name}={'+'.join(map(str, value)) if many else value}")
+            stated.append(f"{field.name}={_as_text(value)}")
     return ":" + ",".join(stated) if stated else ""
+
+
+def _as_text(value: Any) -> str:
+    """An option's value as `_read` takes it."""
+    return "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def _nearest(found: str, known: tuple[str, ...]) -> str:

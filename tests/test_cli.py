@@ -16,7 +16,7 @@ from tests.checkpoints import edit_config, write_checkpoint
 
 COMMANDS = (
     "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "collapse", "repeats", "counting",
-    "figure", "theory", "lab", "models",
+    "figure", "theory", "lab", "tasks", "mitigations", "models",
 )  # fmt: skip
 
 
@@ -87,7 +87,9 @@ def test_every_command_shows_an_example(run, command: str) -> None:
     assert f"ostools {command}" in out.partition("Example:")[2]
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "models"])
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if command not in ("tasks", "mitigations", "models")]
+)
 def test_every_example_names_options_that_exist(run, command: str) -> None:
     _, out, _ = run(command, "--help")
     example, options = out.partition("Example:")[2].split("Options:")
@@ -410,3 +412,14 @@ def test_lengths_are_read_inclusively(text: str, lengths: list[int]) -> None:
 def test_other_lengths_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--lengths"):
         parse_lengths(text)
+
+
+# --- what can be named
+
+
+@pytest.mark.parametrize(("command", "name"), [("tasks", "count-ones-bernoulli"), ("mitigations", "sliding-window")])
+def test_what_can_be_named_is_listed_with_whose_it_is(run, command: str, name: str) -> None:
+    code, out, err = run(command)
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith(f"{name} ")]
+    assert line.split()[1] == "ostools"

@@ -14,7 +14,7 @@ import typer
 
 from ostools.cli.collapse import collapse, repeats
 from ostools.cli.counting import counting
-from ostools.cli.general import models, report
+from ostools.cli.general import mitigations, models, report, tasks
 from ostools.cli.lab import lab
 from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
 from ostools.cli.theory import figure, theory
@@ -68,6 +68,8 @@ for _command in (
     theory,
     lab,
     figure,
+    tasks,
+    mitigations,
     models,
 ):
     app.command()(_command)

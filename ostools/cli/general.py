@@ -46,3 +46,31 @@ def models() -> None:
     from ostools.commands import run
 
     run.models()
+
+
+def tasks() -> None:
+    """List the tasks, the built-in ones and those of other distributions.
+
+    With their options: NAME:key=value,key=value.
+
+    \b
+    Example:
+      ostools tasks
+    """
+    from ostools.commands import run
+
+    run.tasks()
+
+
+def mitigations() -> None:
+    """List the mitigations, the built-in ones and those of other distributions.
+
+    With their options: NAME:key=value,key=value; several joined by " + " are applied in that order.
+
+    \b
+    Example:
+      ostools mitigations
+    """
+    from ostools.commands import run
+
+    run.mitigations()

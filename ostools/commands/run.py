@@ -1,14 +1,19 @@
-"""The commands about everything: the report, and what can be loaded."""
+"""The commands about everything: the report, and what can be loaded and named."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ostools as ost
 from ostools.commands import output
 from ostools.commands.loading import load
+from ostools.reporting.theme import display_token
 from ostools.results import checked_output
+
+if TYPE_CHECKING:
+    from mitigations.registry import Listed
 
 
 def report(model: str, prompt: str | None, out: Path, device: str, dtype: str) -> None:
@@ -44,3 +49,30 @@ def models() -> None:
             f"Architectures: {', '.join(sorted({family.architecture for family in FAMILIES.values()}))}.",
         ]
     )
+
+
+def tasks() -> None:
+    """`ostools tasks`."""
+    from ostools.tasks.named import listing
+
+    _show("Tasks", "a question of four items begins", ((row, _begins(row)) for row in listing()))
+
+
+def mitigations() -> None:
+    """`ostools mitigations`."""
+    from mitigations.named import listing
+
+    _show("Mitigations", "what it does", ((row, row.summary) for row in listing()))
+
+
+def _begins(row: Listed) -> str:
+    """The beginning of a task's prompt; what is wrong with it where it cannot be used."""
+    try:
+        return display_token(ost.tasks.task(row.name).prompt(4), 72).replace("·", " ")
+    except ost.InputError:
+        return row.summary
+
+
+def _show(title: str, what: str, listed: Iterable[tuple[Listed, str]]) -> None:
+    rows = [(row.name, row.owner, row.options, words) for row, words in listed]
+    output.stdout().print(output.table(title, ["name", "from", "options", what], rows, left=4))

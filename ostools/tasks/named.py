@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mitigations.registry import Registry
+from mitigations.registry import Listed, Registry
 from ostools.errors import InputError
 from ostools.tasks.appendix_c import NAMES
 from ostools.tasks.base import Task
@@ -19,6 +19,11 @@ _REGISTRY = Registry("task", Task, BUILT_IN, GROUP, InputError)
 def names() -> tuple[str, ...]:
     """Every name that `task` knows, the paper's first."""
     return _REGISTRY.names()
+
+
+def listing() -> list[Listed]:
+    """Every name with whose it is, its options and what it does."""
+    return _REGISTRY.listing()
 
 
 def task(spec: str | Task) -> Task:
