@@ -1,0 +1,187 @@
+"""log p(line | prompt): against a loop token by token, against what is drawn, and how tokenizers cut a line."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import hooks
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure import probability as module
+from ostools.measure.answers import answers
+from ostools.measure.posed import pose
+from ostools.measure.precision import true_arithmetic
+from ostools.measure.probability import ALONE, BEHIND, answer_log_probability, line_ids, written
+from ostools.models import encode, prompt_from_ids
+from ostools.tasks import task
+from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+
+TEXTS = ("How many ones? 1111", "How many ones? 11011011", "How many?", "the in he a the in he a the in")
+LINES = ("\nfour: 4", "\nThe answer is 1", " 7", "\n12345")
+
+
+def one_by_one(model, ids: list[int], line: list[int], ends: set[int]) -> float:
+    """The oracle: a pass a token, without cache or batch."""
+    total = 0.0
+    with torch.no_grad(), true_arithmetic(model):
+        for token in [*line, None]:
+            p = torch.softmax(model(torch.tensor([ids]), use_cache=False)[0, -1].double(), dim=-1)
+            total += math.log(float(p[sorted(ends)].sum() if token is None else p[token]))
+            ids = [*ids, token]  # pyright: ignore[reportAssignmentType]
+    return total
+
+
+def ends_of(model) -> set[int]:
+    """Ends of text, and every token whose text is a line's end behind blanks."""
+    ends = model.original_model.generation_config.eos_token_id
+    spelled = {index: model.tokenizer.decode([index]) for index in range(int(model.W_E.shape[0]))}
+    lines = {index for index, text in spelled.items() if text.lstrip(" ").startswith("\n")}
+    return lines | set(ends if isinstance(ends, list) else [ends]) | {model.tokenizer.eos_token_id}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_equals_a_loop_token_by_token(family: Family, dtype: torch.dtype) -> None:
+    model = tiny_model(family, seed=3, scale=1.5, dtype=dtype)
+    told: list[tuple[int, int]] = []
+    found = answer_log_probability(model, TEXTS, LINES, progress=lambda *now: told.append(now))
+    assert told[-1] == (4, 4)
+    for text, line, log_p in zip(TEXTS, LINES, found, strict=True):
+        ids = encode(model, text).ids.tolist()
+        both = encode(model, text + line).ids.tolist()
+        assert both[: len(ids)] == ids
+        expected = one_by_one(model, ids, both[len(ids) :], ends_of(model))
+        assert log_p == pytest.approx(expected, rel=1e-5 if dtype == torch.float32 else 1e-10)
+
+
+@pytest.mark.parametrize("name", ["embedded", "stories260K"])
+def test_equals_a_loop_on_trained_models(name: str) -> None:
+    if name == "stories260K" and not STORIES.is_dir():
+        pytest.skip(f"needs {STORIES}, which is not the project's to ship")
+    model = ost.load_model() if name == "embedded" else ost.load_model(str(STORIES))
+    found = answer_log_probability(model, TEXTS, LINES)
+    for text, line, log_p in zip(TEXTS, LINES, found, strict=True):
+        prompt = encode(model, text)
+        ids = line_ids(model, prompt, line)
+        assert ids.cut == BEHIND
+        expected = one_by_one(model, prompt.ids.tolist(), list(ids.ids), ends_of(model))
+        assert log_p == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_embedded_model_finds_right_lines_likely_and_wrong_ones_not() -> None:
+    model = ost.load_model()
+    posed = [pose(model, task("count-ones"), n) for n in (3, 12)]
+    right = answer_log_probability(model, [one.prompt for one in posed], [written(one) for one in posed])
+    wrong = answer_log_probability(model, [one.prompt for one in posed], [written(one) for one in posed[::-1]])
+    assert all(log_p > math.log(0.5) for log_p in right)
+    assert all(log_p < math.log(0.01) for log_p in wrong)
+    # "1" is not made likely by "12": it would have to end there.
+    begun = answer_log_probability(model, [posed[1].prompt], [written(posed[1])[:-1]])
+    assert begun[0] < math.log(0.01)
+
+
+def test_is_how_often_the_line_is_drawn() -> None:
+    """Over a model of one-token answers: the share of samples that are the line and end there."""
+    model = tiny_model("gemma", seed=12)
+    ends = ends_of(model)
+    # Every fifth token ends a text here, so that short lines are common.
+    model.original_model.generation_config.eos_token_id = sorted(ends | set(range(0, 260, 5)))
+    prompt, n = encode(model, "11"), 3000
+    (line,) = answers(model, [prompt], max_new_tokens=1, stop=None)
+    if line.ended == "eos":
+        (line,) = answers(model, [prompt], max_new_tokens=1, stop=None, temperature=1.0, seeds=["other"])
+    text = line.text
+    p = math.exp(answer_log_probability(model, [prompt], [text])[0])
+    drawn = answers(model, [prompt] * n, max_new_tokens=2, stop="\n", temperature=1.0, seeds=range(n))
+    share = sum(answer.text == text and answer.ended != "length" for answer in drawn) / n
+    assert p > 0.002
+    assert share == pytest.approx(p, abs=4 * math.sqrt(p / n))
+
+
+def test_the_batch_and_the_edits_count() -> None:
+    model = tiny_model("gemma2", seed=5, scale=1.5)
+    together = answer_log_probability(model, TEXTS, LINES)
+    for text, line, log_p in zip(TEXTS, LINES, together, strict=True):
+        assert answer_log_probability(model, [text], [line])[0] == pytest.approx(log_p, rel=1e-5)
+    with hooks.mask_scores(model, lambda query, key: query - key < 3):
+        edited = answer_log_probability(model, TEXTS, LINES)
+        for text, line, log_p in zip(TEXTS, LINES, edited, strict=True):
+            prompt = encode(model, text)
+            ids = list(line_ids(model, prompt, line).ids)
+            assert log_p == pytest.approx(one_by_one(model, prompt.ids.tolist(), ids, ends_of(model)), rel=1e-5)
+    assert edited != together
+
+
+def test_a_large_vocabulary_goes_through_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gemma", seed=5)
+    expected = answer_log_probability(model, TEXTS, LINES)
+    monkeypatch.setattr(module, "_LOGITS", 1)
+    told: list[tuple[int, int]] = []
+    assert answer_log_probability(model, TEXTS, LINES, progress=lambda *now: told.append(now)) == pytest.approx(
+        expected, rel=1e-5
+    )
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def joining_tokenizer(joined: tuple[str, str] = (".", "\n")) -> PreTrainedTokenizerFast:
+    """One token for a full stop and the line's end behind it, as some tokenizers have."""
+    words = ["<eos>", ".", "\n", "".join(joined), "a", "b", "1"]
+    made = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[joined]))
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    made.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<eos>")
+
+
+def test_a_tokenizer_that_joins_the_border_scores_the_lines_own_tokens() -> None:
+    model = tiny_model("llama", seed=5)
+    model.tokenizer = joining_tokenizer()
+    prompt = encode(model, "a.")
+    assert line_ids(model, encode(model, "a"), "\n1") == module.Line((2, 6), BEHIND)
+    assert line_ids(model, prompt, "\n1") == module.Line((2, 6), ALONE)
+    assert line_ids(model, prompt_from_ids(model, prompt.ids), "\n1") == module.Line((2, 6), ALONE)
+    found = answer_log_probability(model, [prompt], ["\n1"])
+    ends = {2} | ends_of(model) - {3}
+    assert found[0] == pytest.approx(one_by_one(model, prompt.ids.tolist(), [2, 6], ends), rel=1e-5)
+
+
+def test_in_a_chat_the_line_is_open_already() -> None:
+    model = tiny_model("gemma")
+    chatty, plain = pose(model, task("copy-last"), 3, chat=True), pose(model, task("copy-last"), 3, chat=False)
+    assert written(chatty) == chatty.line
+    assert written(plain) == "\n" + plain.line
+    found = line_ids(model, chatty.prompt, written(chatty))
+    assert found.cut == BEHIND
+    assert model.tokenizer.decode(list(found.ids)) == chatty.line
+
+
+@pytest.mark.parametrize(
+    ("prompts", "lines", "words"),
+    [
+        ([], [], "at least one prompt, found 0 for 0"),
+        (["1"], ["2", "3"], "found 2 for 1"),
+        (["1"], [""], "it is empty"),
+        (["1" * 200], ["2" * 100], "a prompt and its answer of 301 tokens do not fit the model's context of 256"),
+    ],
+)
+def test_refuses(prompts: list[str], lines: list[str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        answer_log_probability(tiny_model("gemma"), prompts, lines)
+
+
+def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", seed=5)
+    with pytest.raises(InputError, match="holds a control token"):
+        line_ids(model, prompt_from_ids(model, [7]), "<eos>")
+    model.tokenizer = joining_tokenizer(("\n", "b"))
+    with pytest.raises(InputError, match="joins 'b1' with the text before it"):
+        line_ids(model, prompt_from_ids(model, [4]), "b1")
+    model.tokenizer.eos_token, prompt = None, prompt_from_ids(model, [4])
+    monkeypatch.setattr(model.tokenizer, "convert_ids_to_tokens", lambda ids: ["a"] * len(ids))
+    model.original_model.generation_config.eos_token_id = None  # pyright: ignore[reportOptionalMemberAccess]
+    with pytest.raises(InputError, match="a token that ends a text or a line, found none"):
+        answer_log_probability(model, [prompt], ["1"])
