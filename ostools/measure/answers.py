@@ -28,7 +28,7 @@ from ostools.measure.sampling import Chooser, Seed, chooser
 from ostools.models import Prompt, context_length
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would.
-_STEPWISE_EDITS = KNOWN_EDITS | {"ablate_heads", "ablate_layers"}
+_STEPWISE_EDITS = KNOWN_EDITS | {"ablate_heads", "ablate_layers", "upcast"}
 _LONGEST_NUMBER = 18  # digits: what an int64 holds
 _ANCHOR = 8  # of a prompt's last tokens, behind which an answer is decoded
 
