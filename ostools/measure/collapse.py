@@ -20,15 +20,16 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools import tasks
+from mitigations import Mitigation, label
 from ostools.errors import InputError
 from ostools.measure.collapse_run import COLUMNS as COLUMNS
 from ostools.measure.collapse_run import CURVE, REFERENCE, Run
+from ostools.measure.posed_pairs import as_pairs
 from ostools.measure.precisions import Precision
 from ostools.measure.prompt_sets import PromptSet
 from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
-from ostools.tasks import CollapseTask
+from ostools.tasks import CollapseTask, Task
 from ostools.theory.distances import collapse_start
 
 if TYPE_CHECKING:
@@ -122,37 +123,44 @@ def _verdict(below: list[bool], lengths: list[int]) -> tuple[int | None, int, st
 
 def collapse(
     model: TransformerBridge,
-    task: CollapseTask | str,
+    task: CollapseTask | Task | str,
     *,
     lengths: Iterable[int],
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = (0,),
     bos: bool = True,
+    mitigation: Mitigation | None = None,
+    chat: bool | None = False,
     progress: Progress | None = None,
 ) -> Collapse:
     """Distances between the last-token representations of a task's pairs, at every length and dtype.
 
     Args:
-        task: `tasks.figure_5a()` to `tasks.figure_5d()`, `tasks.RepeatTask(...)`, `tasks.task_pairs(...)`, or the name of one.
+        task: `tasks.figure_5a()` to `tasks.figure_5d()`, `tasks.RepeatTask(...)`, `tasks.task_pairs(...)`, a `tasks.Task` with
+            text after its sequence, or the name of one.
         lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
         dtypes: float32, bfloat16, float16, float64: the model cast; or "<format>-<part>", such as "int8-weights",
             "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format
             (`measure.precisions`). Copies are rounded; the model itself stays as it is.
         seeds: one digit stream each, for a task that draws digits.
         bos: false takes the tokenizer's BOS, which attention sinks into, out of every prompt.
+        mitigation: the pairs as it rewrites them, under its hooks in every dtype and in float64, verified on every forward
+            pass. One with hooks goes by the loop over prompts, and of prompts that it rewrites no theorem speaks.
+        chat: a task's prompts in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) after each forward pass.
 
     Raises `InputError` for lengths below 1 or beyond the context, an unknown task or dtype, a tokenizer that merges the
     repeated item, numbers that are not finite (with dtype, site and length) or beyond a format's range, and under an active
-    edit of the forward pass, which would not reach the copies. Memory: a float64 copy of the model beside one in a
-    precision, two copies at most.
+    edit of the forward pass, which would not reach the copies; `MitigationError` for a broken invariant. Memory: a float64 copy
+    of the model beside one in a precision, two copies at most.
 
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
-    task = task if isinstance(task, CollapseTask) else tasks.get(task)
+    task = as_pairs(model, task, mitigation, chat)
     wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), _seeds_of(task, seeds)
     _check_model(model)
-    run = Run(model, task, [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds], precisions, progress)
+    sets = [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds]
+    run = Run(model, task.name, sets, precisions, mitigation, progress)
     tables, curves = run.tables()
     provenance = Provenance.collect(
         model,
@@ -161,6 +169,8 @@ def collapse(
         task=task.name,
         items=task.items,
         bos=bos,
+        mitigation=label(mitigation),
+        chat=chat,
         lengths=wanted,
         dtypes=[precision.name for precision in precisions],
         seeds=seeds,

@@ -7,13 +7,13 @@ import pandas as pd
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
+from mitigations import Mitigation, changes_pass, label, running
 from ostools.errors import InputError
 from ostools.measure.pair_distances import Measured, References, pair_columns, require_finite, vector_distances
 from ostools.measure.precisions import GIVEN, Precision
 from ostools.measure.prefixes import Route, Unembedding, last_rows, route, separate_rows
 from ostools.measure.prompt_sets import PromptSet
 from ostools.measure.prompts import Progress
-from ostools.tasks import CollapseTask
 
 CURVE = ["task", "pair", "seed", "weights", "length", "site"]
 _NUMBERS = [
@@ -51,14 +51,16 @@ class Run:
     def __init__(
         self,
         model: TransformerBridge,
-        task: CollapseTask,
+        task: str,
         sets: list[PromptSet],
         precisions: list[Precision],
+        mitigation: Mitigation | None,
         progress: Progress | None,
     ) -> None:
         self.model = model
         self.task = task
         self.sets = sets
+        self.mitigation = mitigation
         self.progress = progress
         # The precisions by how they store the weights, the given ones first: they share a float64 reference.
         self.by_weights: dict[str, list[Precision]] = {GIVEN: []}
@@ -67,7 +69,9 @@ class Run:
         self.order = [precision.name for precision in precisions]
         runs = len(self.by_weights) + sum(precision != REFERENCE for precision in precisions)
         self.done, self.total = 0, runs * len(sets)
-        self.way = route(model, [prompts.tree for prompts in sets])
+        # Hooks may act on absolute positions, which a packed tree does not have.
+        edited = Route("loop", f"{label(mitigation)} changes the forward pass: every prompt has its own")
+        self.way = edited if changes_pass(mitigation) else route(model, [prompts.tree for prompts in sets])
         self.differences: dict[str, float] = {}
 
     def tables(self) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
@@ -99,8 +103,14 @@ class Run:
         found = []
         name = precision.name if key == GIVEN or precision != REFERENCE else f"{precision.name} of {key}"
         for prompts in self.sets:
-            with precision.running(prepared, prompts.longest()):
-                measured, difference = _measured(prepared, precision, prompts, self.way, self.task.name)
+            with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
+                measured, difference = _measured(prepared, precision, prompts, self.way, self.task)
+                logits = measured.unembedding(measured.rows.y[:1])
+            if not torch.equal(measured.unembedding(measured.rows.y[:1]), logits):
+                raise InputError(
+                    f"{label(self.mitigation)} changes the unembedding itself, which collapse applies to y when the run is "
+                    "over: its logits would be those of the model without it"
+                )
             if precision == REFERENCE and self.way.name != "loop" and not difference <= _SAME:
                 reason = f"the {self.way.name} differs from a prompt's own pass by {difference:.2g} (relative, float64)"
                 self.way = Route("loop", reason)
@@ -116,7 +126,7 @@ class Run:
         """The rows of one precision."""
         parts = []
         for prompts, here, reference in zip(self.sets, measured, references, strict=True):
-            same = prompts.columns() | {"task": self.task.name, "dtype": here.precision.name, "weights": key}
+            same = prompts.columns() | {"task": self.task, "dtype": here.precision.name, "weights": key}
             for site, per, norm, columns in pair_columns(here, reference, prompts.first, prompts.second):
                 parts.append(same | {"site": site, "per": per, "norm": norm} | columns)
         sizes = [len(part["mean"]) for part in parts]
@@ -133,7 +143,7 @@ class Run:
             same = {name: values for name, values in prompts.columns().items() if name != "tokens"}
             for site, (found, relative) in vector_distances(here, prompts.first, prompts.second).items():
                 columns = same | {
-                    "task": self.task.name,
+                    "task": self.task,
                     "weights": key,
                     "site": site,
                     "distance": found,

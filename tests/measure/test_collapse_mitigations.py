@@ -1,0 +1,241 @@
+"""Collapse under a mitigation: the pairs that a model is asked, the hooks in every precision, and the law of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from mitigations import Hint, Interleave, Mitigation, MitigationError, Separator, compose, running
+from mitigations.temperature import AttentionTemperature
+from mitigations.window import SlidingWindow
+from ostools import tasks
+from ostools.errors import InputError
+from ostools.measure.collapse import collapse, exact_from
+from ostools.measure.posed import pose
+from ostools.models import cast_copy, load_model
+from ostools.tasks import AppendixTask, RepeatTask
+from ostools.theory.lemmas import windows
+from tests.checkpoints import CHAT_TEMPLATE, Family, tiny_model
+
+LENGTHS = (1, 4, 9)
+COPY = AppendixTask("copy-last")
+
+
+@dataclass(frozen=True)
+class Untouched(Mitigation):
+    """Hooks that change nothing: what goes by the loop, and nothing else."""
+
+    def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def y_distances(frame: pd.DataFrame, dtype: str) -> dict[int, float]:
+    rows: Any = frame[
+        (frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2") & (frame["dtype"] == dtype)
+    ]
+    assert len(rows)
+    return dict(zip(rows["length"], rows["mean"], strict=True))
+
+
+def y_of(model: TransformerBridge, mitigation: Mitigation | None, length: int, chat: bool = False) -> torch.Tensor:
+    """One question in one pass: what a reader's own loop would do."""
+    posed = pose(model, COPY, length, mitigation=mitigation, chat=chat)
+    with torch.no_grad(), running(model, mitigation), hooks.capture(model, "final_norm") as record:
+        model(posed.prompt.ids[None])
+    return record["final_norm"][0, -1].double()
+
+
+@pytest.mark.parametrize(
+    ("family", "mitigation"),
+    [
+        ("gemma3", None),
+        ("gemma", Separator(every=2)),
+        ("gemma3", compose(Interleave(), Hint())),
+        ("llama", SlidingWindow(4, layers=(1,))),
+        ("gpt2", AttentionTemperature(factor=1.7)),
+        ("gemma3", compose(Separator(), SlidingWindow(5))),
+    ],
+    ids=["none", "separator", "interleave and hint", "window", "temperature", "separator and window"],
+)
+def test_every_precision_equals_the_readers_own_loop(family: Family, mitigation: Mitigation | None) -> None:
+    model = tiny_model(family, seed=1, window=200, context=512)
+    found = collapse(model, COPY, lengths=LENGTHS, dtypes=["float32", "bfloat16"], mitigation=mitigation)
+    for dtype, kind, rounding in (("float32", torch.float32, 2e-5), ("bfloat16", torch.bfloat16, 3e-2)):
+        copy = cast_copy(model, kind)
+        measured = y_distances(found.frame, dtype)
+        for n in LENGTHS:
+            v, v_star = y_of(copy, mitigation, n), y_of(copy, mitigation, n + 1)
+            assert abs(measured[n] - float((v - v_star).norm())) <= rounding * float(v.norm()), (dtype, n)
+    assert set(found.frame["pair"]) == {"task"}
+
+
+@pytest.mark.parametrize("mitigation", [Separator(every=2), SlidingWindow(3)])
+def test_the_mitigation_reaches_every_precision_and_float64(mitigation: Mitigation) -> None:
+    """No row of a mitigated run is a row of the plain one, where it acts."""
+    model = tiny_model("llama", seed=1, context=512)
+    dtypes = ["float64", "float32", "bfloat16"]
+    plain = collapse(model, COPY, lengths=[4, 9], dtypes=dtypes)
+    found = collapse(model, COPY, lengths=[4, 9], dtypes=dtypes, mitigation=mitigation)
+    for dtype in dtypes:
+        here, before = y_distances(found.frame, dtype), y_distances(plain.frame, dtype)
+        assert all(abs(here[n] / before[n] - 1) > 0.01 for n in here), dtype
+    changed = found.reference.merge(plain.reference, on=["task", "pair", "seed", "weights", "length", "site"])
+    assert len(changed) == len(plain.reference)
+    assert bool((abs(changed["distance_x"] / changed["distance_y"] - 1) > 1e-3).all())
+    assert found.provenance.parameters["mitigation"] != "none"
+    assert found.provenance.parameters["route"] == ("packed pass" if isinstance(mitigation, Separator) else "loop")
+
+
+@pytest.mark.parametrize("task", ["copy-last", "figure-5b"])
+def test_a_window_as_wide_as_the_prompt_is_no_mitigation_exactly(task: str) -> None:
+    model = tiny_model("llama", seed=1, context=512)
+    dtypes = ["float64", "float32", "bfloat16"]
+    wide = collapse(model, task, lengths=LENGTHS, dtypes=dtypes, mitigation=SlidingWindow(400))
+    loop = collapse(model, task, lengths=LENGTHS, dtypes=dtypes, mitigation=Untouched())
+    pd.testing.assert_frame_equal(wide.frame, loop.frame, check_exact=True)
+    pd.testing.assert_frame_equal(wide.reference, loop.reference, check_exact=True)
+    # Without a mitigation the same prompts go through one pass.
+    plain = collapse(model, task, lengths=LENGTHS, dtypes=dtypes)
+    assert plain.provenance.parameters["route"] != "loop"
+    np.testing.assert_allclose(loop.reference["distance"], plain.reference["distance"], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("family", "window"), [("gemma", 4), ("llama", 1), ("llama", 3)])
+def test_windows_make_collapse_exact(family: Family, window: int) -> None:
+    """Section 4: a window w on each of L layers, relative positions, no sink: distance 0 from L (w - 1) + 1 copies on."""
+    model = tiny_model(family, seed=3, n_layers=3)
+    task = RepeatTask("repeated", "Some words before it", "q")
+    found = collapse(model, task, lengths=range(1, 13), dtypes=["float64"], mitigation=SlidingWindow(window))
+    for site in ("residual", "y"):
+        assert exact_from(found.reference_curve("theorem", site)) == windows.exact_from(3, window)
+    # A sink keeps the first token in sight, the same from everywhere but further away each time.
+    sink = collapse(model, task, lengths=range(1, 13), dtypes=["float64"], mitigation=SlidingWindow(window, sinks=1))
+    assert exact_from(sink.reference_curve("theorem")) is None
+
+
+def test_windows_make_collapse_exact_on_the_embedded_model() -> None:
+    model = load_model()
+    lengths = range(1, 13)
+    found = collapse(model, "figure-5a", lengths=lengths, dtypes=["float64"], mitigation=SlidingWindow(3))
+    assert exact_from(found.reference_curve("theorem")) == windows.exact_from(4, 3) == 9
+    plain = collapse(model, "figure-5a", lengths=lengths, dtypes=["float64"]).reference_curve("theorem")
+    assert exact_from(plain) is None
+    some = collapse(model, "figure-5a", lengths=lengths, dtypes=["float64"], mitigation=SlidingWindow(3, "alternate"))
+    assert exact_from(some.reference_curve("theorem")) is None
+
+
+def test_a_chat_template_is_around_the_pair() -> None:
+    model = tiny_model("llama", seed=1, context=512)
+    assert model.tokenizer.chat_template == CHAT_TEMPLATE
+    found = collapse(model, COPY, lengths=[4], dtypes=["float32"], chat=None)
+    ids = found.provenance.token_ids
+    assert ids == tuple(pose(model, COPY, 5, chat=True).prompt.ids.tolist())
+    expected = float((y_of(model, None, 4, chat=True) - y_of(model, None, 5, chat=True)).norm())
+    assert y_distances(found.frame, "float32")[4] == pytest.approx(expected, rel=1e-4)
+    # With the template there is text behind any sequence.
+    collapse(model, AppendixTask("copy"), lengths=[4], dtypes=["float32"], chat=True)
+
+
+def test_task_pairs_are_the_questions() -> None:
+    """By name, as pairs and as a task: the same prompts."""
+    model = tiny_model("llama", seed=1, context=512)
+    one, two, three = (
+        collapse(model, task, lengths=[3, 7], dtypes=["float32"], bos=False)
+        for task in ("copy-last", tasks.task_pairs("copy-last"), COPY)
+    )
+    pd.testing.assert_frame_equal(one.frame, two.frame)
+    pd.testing.assert_frame_equal(one.frame, three.frame)
+    assert one.provenance.token_ids == three.provenance.token_ids
+    spec = collapse(model, "copy-last:uniform=true", lengths=[3], seeds=[0, 1], dtypes=["float32"])
+    assert set(spec.frame["task"]) == {"copy-last:uniform=True"}
+
+
+def test_the_users_model_is_as_it_was() -> None:
+    model = tiny_model("llama", seed=1, context=512)
+    ids = pose(model, COPY, 9).prompt.ids[None]
+    before = model(ids)
+    collapse(model, COPY, lengths=LENGTHS, mitigation=compose(Separator(), SlidingWindow(5)))
+    assert torch.equal(model(ids), before)
+    assert hooks.active_edits(model) == ()
+
+
+@dataclass(frozen=True)
+class Broken(Mitigation):
+    """Promises what it does not keep, in 16 bits alone."""
+
+    def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+        return hooks.mask_scores(model, lambda query, key: query - key < 3)
+
+    def verify(self, record: Mapping[str, Any]) -> None:
+        if next(iter(record["pattern"].values())).dtype == torch.bfloat16:
+            raise MitigationError("Broken: its invariant does not hold")
+
+
+@dataclass(frozen=True)
+class Louder(Mitigation):
+    """Changes what collapse computes by itself when the pass is over."""
+
+    @contextmanager
+    def hooks(self, model: TransformerBridge) -> Iterator[None]:
+        unembed: torch.nn.Module = model.unembed
+        handle = unembed.register_forward_hook(lambda module, given, logits: 1.001 * logits)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
+    model = tiny_model("llama", seed=1, context=512)
+    collapse(model, COPY, lengths=[4], dtypes=["float32"], mitigation=Broken())
+    with pytest.raises(MitigationError, match="its invariant does not hold"):
+        collapse(model, COPY, lengths=[4], dtypes=["float32", "bfloat16"], mitigation=Broken())
+    assert hooks.active_edits(model) == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            {"task": "figure-5a", "mitigation": Separator()},
+            InputError,
+            "figure-5a ends in what is repeated, and separator",
+        ),
+        (
+            {"task": "letters", "mitigation": compose(SlidingWindow(3), Hint())},
+            InputError,
+            "sliding-window:window=3 . hint rewrites prompts: give a task such as 'copy-last'",
+        ),
+        ({"task": AppendixTask("copy")}, InputError, "copy: expected a task with text after its sequence"),
+        ({"mitigation": SlidingWindow(3, layers=(7,))}, MitigationError, "layers out of 0..1, found 7"),
+        ({"mitigation": Louder()}, InputError, "changes the unembedding itself"),
+        ({"task": "copy-lost"}, InputError, "unknown task 'copy-lost': did you mean 'copy-last'"),
+        ({"task": "copy-last:unform=true"}, InputError, "has no option 'unform': did you mean 'uniform'"),
+        ({"lengths": [200], "mitigation": Hint()}, InputError, "at most 256 tokens .the model's context"),
+        ({"lengths": [10**9], "mitigation": Hint()}, InputError, "at most 256 tokens .the model's context"),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], error: type[ValueError], message: str) -> None:
+    model = tiny_model("llama")
+    arguments = {"task": "copy-last", "lengths": [1, 2], "dtypes": ["float32"]} | arguments
+    with pytest.raises(error, match=message) as caught:
+        collapse(model, arguments.pop("task"), **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_foreign_edit_is_still_refused() -> None:
+    model = tiny_model("llama")
+    with (
+        pytest.raises(InputError, match="the active edit 'mask_scores'"),
+        hooks.mask_scores(model, lambda query, key: query >= key),
+    ):
+        collapse(model, COPY, lengths=[1], mitigation=SlidingWindow(3))
