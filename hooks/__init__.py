@@ -29,9 +29,12 @@ from hooks.rounding import rounded as rounded
 from hooks.sites import SITES as SITES
 from hooks.sites import Site as Site
 from hooks.sites import available_sites as available_sites
+from hooks.upcast import UPCAST_PARTS as UPCAST_PARTS
+from hooks.upcast import upcast as upcast
 
 __all__ = [
     "SITES",
+    "UPCAST_PARTS",
     "Edge",
     "Edit",
     "Head",
@@ -56,4 +59,5 @@ __all__ = [
     "replace_pattern",
     "rounded",
     "scale_scores",
+    "upcast",
 ]

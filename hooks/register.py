@@ -26,6 +26,11 @@ HookBody = Callable[[Tensor], Tensor | None]
 _blocks = count(1)
 
 
+def next_block() -> int:
+    """A number for one more with-block."""
+    return next(_blocks)
+
+
 class Order(IntEnum):
     """When a hook runs among those at the same point, whatever the order in which their blocks were entered."""
 
@@ -47,6 +52,17 @@ class Edit:
     kind: str
     where: str
     block: int
+
+
+class ModuleHook:
+    """A torch hook of this package on a whole module, where what has to change (its weights) has no hook point."""
+
+    def __init__(self, body: Callable[..., object], edit: Edit) -> None:
+        self.body = body
+        self.edit = edit
+
+    def __call__(self, *args: object) -> object:
+        return self.body(*args)
 
 
 class _Placed:
@@ -80,7 +96,7 @@ def attached(placements: Iterable[tuple[HookPoint, HookBody, Order]], kind: str 
     `HookError` at the end of the block, unless the block is already raising something else.
     """
     placed: list[tuple[HookPoint, LensHandle, _Placed]] = []
-    block = next(_blocks)
+    block = next_block()
     try:
         for point, body, order in placements:
             hook = _Placed(body, kind, order, block)
@@ -131,7 +147,9 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
                     known.add(handle.hook.id)
                     if hook.kind is not None:
                         edits.append(Edit(hook.kind, name, hook.block))
-        if any(not _bridges_own(function) for key, function in _torch_hooks(module) if key not in known):
+        others = [function for key, function in _torch_hooks(module) if key not in known]
+        edits.extend(dict.fromkeys(function.edit for function in others if isinstance(function, ModuleHook)))
+        if any(not (isinstance(function, ModuleHook) or _bridges_own(function)) for function in others):
             edits.append(Edit("foreign", name, 0))
     return tuple(edits)
 

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from mitigations.contract import changes_pass as changes_pass
     from mitigations.contract import running as running
     from mitigations.temperature import AttentionTemperature as AttentionTemperature
+    from mitigations.upcast import Upcast as Upcast
     from mitigations.window import SlidingWindow as SlidingWindow
 
 # They change a forward pass, so they import torch: a prompt rewrite should not have to wait for it.
 _HOME = {
     "AttentionTemperature": "mitigations.temperature",
     "SlidingWindow": "mitigations.window",
+    "Upcast": "mitigations.upcast",
     "acts": "mitigations.contract",
     "changes_pass": "mitigations.contract",
     "running": "mitigations.contract",
@@ -46,6 +48,7 @@ __all__ = [
     "RepeatPrompt",
     "Separator",
     "SlidingWindow",
+    "Upcast",
     "acts",
     "changes_pass",
     "compose",

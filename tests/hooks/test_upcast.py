@@ -1,0 +1,234 @@
+"""Float32 parts of 16-bit models against Hugging Face's modules put together by hand, and against the model in float32."""
+
+from __future__ import annotations
+
+import copy
+from itertools import chain, combinations
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import DynamicCache
+
+import hooks
+from hooks import UPCAST_PARTS
+from ostools.models import cast_copy
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+
+Tokens = Int[Tensor, "batch pos"]
+SUBSETS = list(chain.from_iterable(combinations(UPCAST_PARTS, size) for size in range(1, 6)))
+BITS = [torch.bfloat16, torch.float16]
+
+
+def sixteen(family: Family, dtype: torch.dtype = torch.bfloat16) -> TransformerBridge:
+    return tiny_model(family, seed=1, dtype=dtype, n_layers=2, window=256)
+
+
+@pytest.mark.parametrize("dtype", BITS, ids=str)
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_all_parts_are_the_same_weights_in_float32(family: Family, dtype: torch.dtype, tokens: Tokens) -> None:
+    model = tiny_model(family, seed=1, dtype=dtype, n_layers=3)
+    expected, before = cast_copy(model, torch.float32)(tokens), model(tokens)
+    weights = [(name, parameter.dtype, id(parameter)) for name, parameter in model.named_parameters()]
+    with hooks.upcast(model, UPCAST_PARTS):
+        found = model(tokens)
+        assert [(name, parameter.dtype, id(parameter)) for name, parameter in model.named_parameters()] == weights
+    assert found.dtype == torch.float32
+    assert float((found - expected).abs().max() / expected.abs().max()) <= 1e-6
+    assert torch.equal(found, expected)
+    assert not torch.equal(before.float(), expected)
+    assert torch.equal(model(tokens), before)
+    assert hooks.active_edits(model) == ()
+
+
+class ByHand:
+    """Hugging Face's own modules in two dtypes, called one after the other, each reading in its part's."""
+
+    def __init__(self, family: Family) -> None:
+        self.parts: tuple[str, ...] = ()
+        self.low = make_model(family, seed=1, dtype=torch.bfloat16, n_layers=2, window=256)
+        self.high = copy.deepcopy(self.low).float()
+        scale = getattr(self.high.get_input_embeddings(), "scalar_embed_scale", None)
+        if scale is not None:
+            self.high.get_input_embeddings().embed_scale.fill_(scale)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+
+    def of(self, part: str) -> tuple[Any, torch.dtype]:
+        return (self.high, torch.float32) if part in self.parts else (self.low, torch.bfloat16)
+
+    def norm(self, name: str, x: Tensor, layer: int | None = None) -> Tensor:
+        model, dtype = self.of("norms")
+        inner = model.model if layer is None else model.model.layers[layer]
+        return getattr(inner, name)(x.to(dtype))
+
+    def attention(self, x: Tensor, layer: int) -> Tensor:
+        (model, dtype), pos = self.of("attention"), x.shape[1]
+        module, rotary = model.model.layers[layer].self_attn, model.model.rotary_emb
+        (norms, narrow) = self.of("norms")
+        for name in ("q_norm", "k_norm"):
+            if hasattr(module, name):
+                norm = getattr(norms.model.layers[layer].self_attn, name)
+                read = type(norm).forward
+                getattr(module, name).forward = lambda x, norm=norm, read=read: read(norm, x.to(narrow)).to(dtype)
+        kind = (model.config.layer_types[layer],) if model.config.model_type == "gemma3_text" else ()
+        rotation = rotary(torch.zeros(1, pos, 1, dtype=dtype), torch.arange(pos)[None], *kind)
+        mask = torch.full((pos, pos), torch.finfo(dtype).min, dtype=dtype).triu(1)[None, None]
+        return module(hidden_states=x.to(dtype), position_embeddings=rotation, attention_mask=mask)[0]
+
+    def __call__(self, tokens: Tokens, *parts: str) -> Tensor:
+        self.parts = parts
+        model, stream = self.of("residual")
+        v = model.get_input_embeddings()(tokens)
+        post = model.config.model_type in ("gemma2", "gemma3_text")
+        for layer in range(2):
+            a = self.attention(self.norm("input_layernorm", v, layer), layer)
+            a = self.norm("post_attention_layernorm", a, layer) if post else a
+            v = v + a.to(stream)
+            before = "pre_feedforward_layernorm" if post else "post_attention_layernorm"
+            mlp, dtype = self.of("mlp")
+            m = mlp.model.layers[layer].mlp(self.norm(before, v, layer).to(dtype))
+            m = self.norm("post_feedforward_layernorm", m, layer) if post else m
+            v = v + m.to(stream)
+        model, dtype = self.of("unembedding")
+        logits = model.lm_head(self.norm("norm", v).to(dtype))
+        cap = getattr(model.config, "final_logit_softcapping", None)
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama"])
+def test_every_choice_of_parts_is_what_the_modules_give_by_hand(family: Family, tokens: Tokens) -> None:
+    model, by_hand = sixteen(family), ByHand(family)
+    assert torch.equal(by_hand(tokens), model(tokens))
+    found = {}
+    for parts in SUBSETS:
+        with hooks.upcast(model, parts):
+            found[parts] = model(tokens)
+        assert torch.equal(found[parts], by_hand(tokens, *parts)), parts
+        assert found[parts].dtype == (torch.float32 if "unembedding" in parts else torch.bfloat16)
+    # Each part counts: a choice with it differs from the same choice without, where no other part is left to hide it.
+    for part in UPCAST_PARTS:
+        rest = tuple(other for other in UPCAST_PARTS if other != part)
+        assert not torch.equal(found[rest].float(), found[UPCAST_PARTS]), part
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "gpt2"])
+def test_norms_alone_change_no_bit_where_the_model_rounds_once(family: Family, tokens: Tokens) -> None:
+    """And so prove that what is not named is left as it was."""
+    model = sixteen(family)
+    before = model(tokens)
+    with hooks.upcast(model, ["norms"]):
+        assert torch.equal(model(tokens), before)
+
+
+@pytest.mark.parametrize("parts", [UPCAST_PARTS, ("attention",), ("residual", "norms")], ids="+".join)
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_a_step_through_a_cache_is_what_the_whole_text_gives(family: Family, parts: Any, tokens: Tokens) -> None:
+    model, past = sixteen(family), DynamicCache()
+    with hooks.upcast(model, parts):
+        whole = model(tokens)
+        steps = [model(tokens[:, :4], past_key_values=past, use_cache=True)[:, -1]]
+        steps += [model(tokens[:, at : at + 1], past_key_values=past, use_cache=True)[:, -1] for at in range(4, 9)]
+    cached: Any = past.layers[0]
+    assert cached.keys.dtype == (torch.float32 if "attention" in parts else torch.bfloat16)
+    close = 1e-4 if parts == UPCAST_PARTS else 0.05
+    torch.testing.assert_close(torch.stack(steps, 1), whole[:, 3:], rtol=close, atol=close)
+
+
+def test_it_is_listed_once_a_module_and_other_edits_act_in_float32(tokens: Tokens) -> None:
+    model = sixteen("gemma2")
+    with hooks.upcast(model, ["attention"]), hooks.mask_scores(model, lambda query, key: query - key < 3):
+        kinds = [(edit.kind, edit.where) for edit in hooks.active_edits(model)]
+        with hooks.capture(model, "scores", "pattern", "residual_post") as record:
+            model(tokens)
+    assert kinds.count(("upcast", "blocks.0.attn")) == kinds.count(("upcast", "unembed")) == 1
+    assert ("mask_scores", "blocks.1.attn.hook_attn_scores") in kinds
+    assert "foreign" not in dict(kinds)
+    far = torch.ones(9, 9).tril(-3).bool()
+    for layer in range(2):
+        assert record["pattern"][layer].dtype == torch.float32
+        assert bool((record["pattern"][layer][..., far] == 0).all())
+        assert record["residual_post"][layer].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_what_is_masked_stays_masked_in_the_other_dtype(family: Family, tokens: Tokens) -> None:
+    """The lowest number of one dtype is infinite in another, or nothing much."""
+    for dtype in BITS:
+        model = tiny_model(family, seed=1, dtype=dtype)
+        for parts in (["attention"], ["residual"]):
+            with hooks.upcast(model, parts), hooks.capture(model, "scores", "pattern") as record:
+                model(tokens)
+            future = torch.ones(9, 9).triu(1).bool()
+            for layer, scores in record["scores"].items():
+                assert bool((scores[..., future] <= torch.finfo(scores.dtype).min / 2).all())
+                assert bool((record["pattern"][layer][..., future] == 0).all())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_in_the_middle_of_a_pass_leaves_nothing(error: type[BaseException], tokens: Tokens) -> None:
+    model = sixteen("gemma3")
+    before = model(tokens)
+    weights = {name: id(parameter) for name, parameter in model.named_parameters()}
+    buffers = {name: (id(buffer), buffer.dtype) for name, buffer in model.named_buffers()}
+
+    def stop(tensor: Tensor, hook: Any) -> Tensor:
+        raise error
+
+    point = model.hook_dict["blocks.1.attn.hook_rot_q"]
+    point.add_hook(stop)
+    with pytest.raises(error), hooks.upcast(model, UPCAST_PARTS):
+        model(tokens)
+    model.reset_hooks()
+    assert {name: id(parameter) for name, parameter in model.named_parameters()} == weights
+    assert {name: (id(buffer), buffer.dtype) for name, buffer in model.named_buffers()} == buffers
+    assert hooks.active_edits(model) == ()
+    assert torch.equal(model(tokens), before)
+
+
+def test_gradients_flow_through_the_casts() -> None:
+    """Those of the model in float32, where all of it is."""
+    model = sixteen("llama")
+    reference = cast_copy(model, torch.float32)
+    start = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(3))
+    found = []
+    for network in (model, reference):
+        x = start.clone().requires_grad_(True)
+        if network is model:
+            with hooks.upcast(model, UPCAST_PARTS):
+                network(x, start_at_layer=0)[0, -1].square().sum().backward()
+        else:
+            network(x, start_at_layer=0)[0, -1].square().sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
+
+
+def test_what_cannot_be_upcast_is_refused(tokens: Tokens) -> None:
+    model = sixteen("llama")
+    for parts, message in (
+        (["mpl"], r"upcast: unknown part 'mpl': did you mean 'mlp'\? known are attention, mlp"),
+        ([], "expected at least one part of attention, mlp, norms, residual, unembedding, found none"),
+    ):
+        with pytest.raises(hooks.HookError, match=message), hooks.upcast(model, parts):
+            pass
+    for dtype in (torch.float32, torch.float64):
+        refusal = rf"expected weights in bfloat16 or float16, found \['{dtype}'\]"
+        with pytest.raises(hooks.HookError, match=refusal), hooks.upcast(tiny_model("llama", dtype=dtype), ["mlp"]):
+            pass
+    mixed = sixteen("llama")
+    mixed.ln_final._original_component.float()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    with (
+        pytest.raises(hooks.HookError, match=r"found \['torch.bfloat16', 'torch.float32'\]"),
+        hooks.upcast(mixed, ["mlp"]),
+    ):
+        pass
+    with pytest.raises(hooks.HookError, match="matched nothing: no forward pass"), hooks.upcast(model, ["mlp"]):
+        pass
+    twice = pytest.raises(hooks.HookError, match="name all parts in one")
+    with twice, hooks.upcast(model, ["mlp"]), hooks.upcast(model, ["norms"]):
+        pass
+    model.cfg.architecture = "FalconForCausalLM"
+    with pytest.raises(hooks.HookError, match="does not know the modules of Falcon"), hooks.upcast(model, ["mlp"]):
+        pass
+    assert hooks.active_edits(model) == ()
