@@ -1,0 +1,104 @@
+"""Upcast as a mitigation: which parts, when it is inactive, its own proof, and real models in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from hooks import UPCAST_PARTS
+from mitigations import MitigationError, SlidingWindow, Upcast, acts, label, mitigation, running
+from ostools.measure.answers import answers
+from ostools.models import cast_copy, load_model
+from tests.checkpoints import STORIES, tiny_model
+
+TOKENS: Int[Tensor, "batch pos"] = torch.randint(10, 200, (2, 15), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_on_a_model_that_is_not_in_16_bits_it_is_inactive(dtype: torch.dtype) -> None:
+    model = tiny_model("gemma2", seed=1, dtype=dtype)
+    before = model(TOKENS)
+    with running(model, Upcast()):
+        assert all(edit.kind != "upcast" for edit in hooks.active_edits(model))
+        assert torch.equal(model(TOKENS), before)
+    assert not acts(model, Upcast(), TOKENS[0])
+
+
+def test_norms_alone_are_inactive_on_gemma_and_act_on_llama() -> None:
+    assert not acts(tiny_model("gemma", seed=1, dtype=torch.bfloat16), Upcast(("norms",)), TOKENS[0])
+    for parts in (*((part,) for part in UPCAST_PARTS), UPCAST_PARTS):
+        assert acts(tiny_model("llama", seed=1, dtype=torch.bfloat16), Upcast(parts), TOKENS[0]), parts
+
+
+def test_parts_stand_in_one_order_and_are_written_as_a_spec() -> None:
+    assert Upcast(("residual", "mlp", "residual")) == Upcast(("mlp", "residual")) == Upcast(["mlp", "residual"])
+    assert Upcast("mlp") == Upcast(("mlp",))
+    assert mitigation("upcast") == Upcast() == Upcast(UPCAST_PARTS)
+    assert mitigation("upcast:parts=residual+norms") == Upcast(("norms", "residual"))
+    assert mitigation(label(Upcast(("residual",)))) == Upcast(("residual",))
+
+
+def test_what_is_no_part_is_refused() -> None:
+    refusal = (
+        r"Upcast: unknown part 'residuals': did you mean 'residual'\? known are attention, mlp, norms, residual, unem"
+    )
+    with pytest.raises(MitigationError, match=refusal):
+        mitigation("upcast:parts=mlp+residuals")
+    with pytest.raises(MitigationError, match=r"Upcast: expected at least one part of attention, .* found none"):
+        Upcast(())
+
+
+@dataclass(frozen=True)
+class Idle(Upcast):
+    """Says that it upcasts, and upcasts something else."""
+
+    @contextmanager
+    def hooks(self, model: TransformerBridge) -> Iterator[None]:
+        with hooks.upcast(model, ["mlp"]):
+            yield
+
+
+def test_one_that_leaves_attention_in_16_bits_is_caught() -> None:
+    model = tiny_model("llama", seed=1, dtype=torch.bfloat16)
+    with running(model, Idle(("mlp",))):
+        model(TOKENS)
+    refusal = r"Upcast: expected attention in float32, found a pattern of torch\.bfloat16 in layer 0"
+    with pytest.raises(MitigationError, match=refusal), running(model, Idle(("attention",))):
+        model(TOKENS)
+
+
+def test_with_a_window_it_is_the_window_in_float32() -> None:
+    model = tiny_model("gemma", seed=1, dtype=torch.bfloat16)
+    window = SlidingWindow(4, sinks=1)
+    with running(reference := cast_copy(model, torch.float32), window):
+        expected = reference(TOKENS)
+    for spec in (f"{label(window)} + upcast", f"upcast + {label(window)}"):
+        with running(model, mitigation(spec)):
+            assert torch.equal(model(TOKENS), expected)
+
+
+@pytest.mark.parametrize("source", ["embedded", str(STORIES)], ids=["embedded", "stories"])
+def test_a_real_model_in_16_bits_answers_as_in_float32_and_is_left_as_it_was(source: str) -> None:
+    if source == str(STORIES) and not STORIES.exists():
+        pytest.skip(f"{STORIES} is not there")
+    model: Any = load_model(source, dtype="bfloat16")
+    reference = cast_copy(model, torch.float32)
+    prompts = ["Once upon a time there was a 1", "The last digit of 0110"]
+    ids = model.tokenizer(prompts[0], return_tensors="pt").input_ids
+    before = model(ids)
+    with running(model, Upcast()):
+        found = answers(model, prompts, max_new_tokens=12)
+        logits = model(ids)
+    with torch.no_grad():
+        torch.testing.assert_close(logits, reference(ids), rtol=1e-6, atol=1e-6)
+    assert [answer.ids for answer in found] == [answer.ids for answer in answers(reference, prompts, max_new_tokens=12)]
+    assert torch.equal(model(ids), before)
