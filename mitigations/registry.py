@@ -27,6 +27,7 @@ class Listed(NamedTuple):
     owner: str
     options: str
     summary: str
+    usable: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +74,9 @@ class Registry(Generic[Thing]):
             try:
                 maker = self._class(name)
             except self.error as error:
-                rows.append(Listed(name, owner, "", str(error)))
+                rows.append(Listed(name, owner, "", str(error), False))
                 continue
-            rows.append(Listed(name, owner, _shown(maker), (inspect.getdoc(maker) or "").split("\n")[0]))
+            rows.append(Listed(name, owner, _shown(maker), (inspect.getdoc(maker) or "").split("\n")[0], True))
         return rows
 
     def label(self, thing: Thing) -> str:

@@ -101,6 +101,11 @@ class Result(ABC):
         target = checked_output(path)
         return self._save_as(target, target.suffix.lower())
 
+    def as_json(self) -> dict[str, Any]:
+        """`provenance` and `rows` as plain values; what is missing or not finite is None."""
+        rows = json.loads(str(self.frame.to_json(orient="records", double_precision=15)))
+        return {"provenance": self.provenance.as_dict(), "rows": rows}
+
     def _save_as(self, target: Path, ending: str) -> Path:
         if ending == ".html":
             from ostools.reporting.page import chart_page
@@ -121,8 +126,7 @@ class Result(ABC):
         elif ending == ".csv":
             table.to_csv(part, index=False)
         else:
-            rows = json.loads(str(table.to_json(orient="records", double_precision=15)))
-            part.write_text(json.dumps({"provenance": self.provenance.as_dict(), "rows": rows}, indent=1))
+            part.write_text(json.dumps(self.as_json(), indent=1))
 
 
 def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + CHARTS) -> Path:

@@ -1,7 +1,6 @@
 """The command line: each command is declared in this package, and does its work in `ostools.commands`.
 
-Only typer is imported here, so that `--help` answers at once. Results go to stdout, progress and refusals to stderr. Exit
-codes: 0 done; 1 a lemma of `ostools theory` failed; 2 refused, with one line that says why; 130 interrupted.
+Only typer is imported here, so that `--help` answers at once. Results go to stdout, progress and refusals to stderr.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ import typer
 
 from ostools.cli.collapse import collapse, repeats
 from ostools.cli.counting import counting
-from ostools.cli.general import mitigations, models, report, tasks
+from ostools.cli.general import doctor, mitigations, models, report, tasks
 from ostools.cli.lab import lab
 from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
 from ostools.cli.theory import figure, theory
+from ostools.commands.manners import with_manners
 from ostools.errors import InputError
 
 # typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
@@ -29,8 +29,11 @@ _INTERRUPTED = 130
 app = typer.Typer(
     name="ostools",
     help="Measure representational collapse and over-squashing in decoder-only language models, against the theory.",
-    epilog="Example: ostools report --model google/gemma-7b --device cuda --out gemma.html",
-    add_completion=False,
+    epilog=(
+        "Exit codes: 0 done; 1 a lemma of `ostools theory` failed, or `ostools doctor` found something missing; 2 refused, "
+        "with one line on stderr that says why; 130 interrupted. NO_COLOR is honoured. "
+        "Example: ostools report --model google/gemma-7b --device cuda --out gemma.html"
+    ),
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -71,8 +74,9 @@ for _command in (
     tasks,
     mitigations,
     models,
+    doctor,
 ):
-    app.command()(_command)
+    app.command()(with_manners(_command))
 
 
 def main() -> NoReturn:

@@ -74,3 +74,17 @@ def mitigations() -> None:
     from ostools.commands import run
 
     run.mitigations()
+
+
+def doctor() -> None:
+    """Say what this installation has, and what is missing.
+
+    Versions, device, memory, the embedded model, extras. Exit code 1 where something that is needed is missing.
+
+    \b
+    Example:
+      ostools doctor
+    """
+    from ostools.commands import doctor as run
+
+    raise typer.Exit(run.doctor())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,8 +136,8 @@ def _show(result: Any, out: Path | None, show: Any) -> None:
 
 
 def _announce(forecast: str) -> None:
-    """The forecast of a run, before it starts; results have stdout to themselves."""
-    sys.stderr.write(f"forecast: {forecast}\n")
+    """The forecast of a run, before it starts."""
+    output.note(f"forecast: {forecast}")
 
 
 def _show_summary(title: str, frame: Any) -> None:

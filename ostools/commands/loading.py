@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import ostools as ost
 from ostools.commands import output
+from ostools.commands.manners import MANNERS
 from ostools.results import Result, checked_output
 
 if TYPE_CHECKING:
@@ -37,7 +38,18 @@ def load(model: str, device: str, dtype: str) -> TransformerBridge:
 
 
 def saved(result: Result, out: Path | None) -> bool:
-    if out is None:
-        return False
-    output.print_text([f"wrote {result.save(out)}"])
-    return True
+    """Write the result to the file asked for, and as JSON if asked for; whether either was."""
+    written = None if out is None else result.save(out)
+    if MANNERS.json:
+        output.print_json(result.as_json())
+    elif written is not None:
+        told_written(written)
+    return MANNERS.json or out is not None
+
+
+def told_written(path: Path) -> None:
+    """Say what was written, unless nothing is to be said."""
+    if MANNERS.json:
+        output.print_json({"written": str(path)})
+    elif not MANNERS.quiet:
+        output.print_text([f"wrote {path}"])

@@ -1,15 +1,19 @@
-"""What the commands show: tables on stdout, progress with the time left on stderr."""
+"""What the commands show: tables, or JSON, on stdout; notes and progress with the time left on stderr."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from ostools.commands.manners import MANNERS
 
 Report = Callable[[int, int], None]
 SHOWN = 16
@@ -29,13 +33,24 @@ def progress(description: str) -> Iterator[Report]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True, disable=MANNERS.quiet or not console.is_terminal) as bar:
         task = bar.add_task(description, total=None)
 
         def report(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
         yield report
+
+
+def note(text: str) -> None:
+    """A line on stderr about what is going to happen; results have stdout to themselves."""
+    if not MANNERS.quiet:
+        sys.stderr.write(f"{text}\n")
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout, in ASCII; NaN and infinity are refused (ValueError), as JSON has none."""
+    sys.stdout.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def stdout() -> Console:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ostools as ost
 from ostools.commands import output
-from ostools.commands.loading import load
+from ostools.commands.loading import load, told_written
+from ostools.commands.manners import MANNERS
 from ostools.reporting.theme import display_token
 from ostools.results import checked_output
 
@@ -22,20 +24,22 @@ def report(model: str, prompt: str | None, out: Path, device: str, dtype: str) -
     loaded = load(model, device, dtype)
     with output.progress("measuring") as progress:
         written = ost.report(loaded, prompt=prompt, out=out, progress=progress)
-    output.print_text([f"wrote {written}"])
+    told_written(written)
 
 
 def models() -> None:
     """`ostools models`."""
-    import json
-
     from ostools.models.families import FAMILIES
     from ostools.models.sources import EMBEDDED_DIRECTORY
 
     card_file = EMBEDDED_DIRECTORY / "card.json"
+    card: dict[str, Any] | None = json.loads(card_file.read_text(encoding="utf-8")) if card_file.is_file() else None
+    architectures = sorted({family.architecture for family in FAMILIES.values()})
+    if MANNERS.json:
+        output.print_json({"embedded": card, "architectures": architectures})
+        return
     lines = ["embedded: not in this installation"]
-    if card_file.is_file():
-        card: dict[str, Any] = json.loads(card_file.read_text(encoding="utf-8"))
+    if card is not None:
         trained = ", ".join(f"{task} to {longest}" for task, longest in card["trained_lengths"].items())
         lines = [
             f"embedded: {card['architecture']}, {card['parameters']:,} parameters, float32, in this package; the default.",
@@ -46,7 +50,7 @@ def models() -> None:
             *lines,
             "a directory: --model ./my-model, with config.json, *.safetensors and a tokenizer.",
             "a hub id: --model google/gemma-7b; a gated one needs HF_TOKEN. What is in the local cache needs no network.",
-            f"Architectures: {', '.join(sorted({family.architecture for family in FAMILIES.values()}))}.",
+            f"Architectures: {', '.join(architectures)}.",
         ]
     )
 
@@ -75,4 +79,7 @@ def _begins(row: Listed) -> str:
 
 def _show(title: str, what: str, listed: Iterable[tuple[Listed, str]]) -> None:
     rows = [(row.name, row.owner, row.options, words) for row, words in listed]
+    if MANNERS.json:
+        output.print_json([dict(zip(("name", "from", "options", "what"), row, strict=True)) for row in rows])
+        return
     output.stdout().print(output.table(title, ["name", "from", "options", what], rows, left=4))
