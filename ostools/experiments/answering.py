@@ -1,0 +1,119 @@
+"""The answers behind the paper's figures of behaviour: every prompt of a figure, asked in as few batches as there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.measure.answers import Answer, answers, score
+from ostools.measure.posed import Posed, pose
+from ostools.measure.prompts import Progress
+from ostools.models.describe import metadata_of
+from ostools.reporting.answer_marks import short_name
+from ostools.results import Result
+from ostools.tasks import AppendixTask
+
+PAPERS = {2: "Gemini 1.5", 3: "Gemini 1.5", 4: "Gemini 1.5", 6: "Gemma 7B", 7: "Gemma 7B"}
+"""Of which model the paper shows each figure."""
+_SPARE = 16  # tokens that an answer without reasoning may be longer than the right line
+
+
+def answered(
+    model: TransformerBridge,
+    asked: Mapping[AppendixTask, Sequence[int]],
+    lengths: Sequence[int],
+    *,
+    max_new_tokens: int = 256,
+    chat: bool | None = None,
+    progress: Progress | None = None,
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The greedy answer to every task of `asked` at every length and each of its seeds; and how they were asked.
+
+    All tasks go through together, those that reason after those that do not. `form` is the task itself, for the caller to name.
+    """
+    posed = [
+        pose(model, task, n, seed=seed, chat=chat) for n in lengths for task, seeds in asked.items() for seed in seeds
+    ]
+    found: dict[int, Answer] = {}
+    for reasons in (False, True):
+        chosen = [index for index, one in enumerate(posed) if one.task.reasons is reasons]
+        if chosen:
+            limit = max_new_tokens if reasons else _line_limit(model, [posed[index].line for index in chosen])
+            said = answers(
+                model,
+                [posed[index].prompt for index in chosen],
+                max_new_tokens=limit,
+                stop=None if reasons else "\n",
+                progress=_part(progress, len(found), len(posed)),
+            )
+            found |= zip(chosen, said, strict=True)
+    trained = metadata_of(model).trained_lengths or {}
+    frame = pd.DataFrame([_row(one, found[index], trained) for index, one in enumerate(posed)])
+    whole = frame.astype(dict.fromkeys(("number", "absolute_error"), "Int64") | {"within_training": "boolean"})
+    return whole, {"chat": any(one.chat for one in posed), "max_new_tokens": max_new_tokens, "temperature": 0.0}
+
+
+def _line_limit(model: TransformerBridge, lines: Sequence[str]) -> int:
+    """Tokens enough for every right line, and some to spare."""
+    tokenizer: Any = model.tokenizer
+    return max(len(tokenizer("\n" + line, add_special_tokens=False)["input_ids"]) for line in set(lines)) + _SPARE
+
+
+def _part(progress: Progress | None, before: int, total: int) -> Progress | None:
+    return None if progress is None else lambda done, _: progress(before + done, total)
+
+
+def _row(posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
+    task = posed.task
+    found = score(answer, posed.line, posed.key)
+    # What was cut while still reasoning has not been answered, whatever numbers stand in its last line.
+    unread = answer.ended == "length" and task.reasons
+    lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
+    longest = trained.get(task.trained_as or "")
+    return {
+        "form": task,
+        "task": task.name,
+        "mode": getattr(task, "mode", "none"),
+        "length": posed.length,
+        "seed": posed.seed,
+        "tokens": len(posed.prompt.ids),
+        "key": posed.key,
+        "answer": lines[-1] if lines else "",
+        "text": answer.text,
+        "ended": answer.ended,
+        "correct": found.correct,
+        "number": None if unread else found.number,
+        "absolute_error": None if unread else found.absolute_error,
+        "within_training": None if longest is None else posed.length <= longest,
+        "seconds": answer.seconds,
+    }
+
+
+def title(result: Result, drawn: str) -> str:
+    """A figure's caption in one line."""
+    number = int(result.provenance.parameters["number"])
+    name = short_name(result.provenance.model)
+    return f"Figure {number} on {name}: {drawn}"
+
+
+def common_deviations(result: Result) -> list[str]:
+    """In what every figure of behaviour is not the paper's: the model, and how it was asked."""
+    parameters = result.provenance.parameters
+    lengths = parameters["lengths"]
+    prompts = "prompts in the chat template" if parameters["chat"] else "prompts as plain text"
+    return [
+        f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {_spread(lengths)}, greedy decoding, {prompts}."
+    ]
+
+
+def _spread(lengths: Sequence[int]) -> str:
+    return f"length {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}"
+
+
+def cut_answers(answers: pd.DataFrame) -> int:
+    """How many chains of thought were cut before they came to an end."""
+    rows: Any = answers
+    return int(((rows["mode"] != "none") & (rows["ended"] == "length")).sum())

@@ -1,0 +1,54 @@
+"""What charts of answers share: how an answer turned out, the length axis, and where a model's training ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from ostools.reporting import axes, theme
+from ostools.reporting.frames import Column, Frame
+
+RIGHT, OTHER_WORDS, WRONG, NO_ANSWER = "right", "right, in other words", "wrong", "no number"
+OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, NO_ANSWER)
+"""What an answer can be: the line that was asked for; the right number in another form; another number; none to be read."""
+
+
+def outcomes(frame: Frame) -> Column:
+    """One of `OUTCOMES` for each row, from the columns correct, number and key."""
+    key = pd.to_numeric(frame["key"]).astype("Int64")
+    found = frame["correct"].astype(bool).map({True: RIGHT, False: WRONG})
+    found = found.mask(~frame["correct"].astype(bool) & (frame["number"] == key).fillna(False), OTHER_WORDS)
+    return found.mask(~frame["correct"].astype(bool) & frame["number"].isna(), NO_ANSWER)
+
+
+def short_name(model: Mapping[str, Any]) -> str:
+    """The model's name for a title; of a directory, its last part."""
+    name = str(model.get("name", "unknown model"))
+    return Path(name).name if Path(name).is_absolute() else name
+
+
+def length_axis(lengths: Column, title: str | None, labels: bool = True) -> alt.X:
+    first, last = int(lengths.min()), int(lengths.max())
+    return alt.X(
+        "length:Q",
+        title=title,
+        scale=alt.Scale(domain=[first, max(last, first + 1)], nice=False, padding=8),
+        axis=alt.Axis(grid=False, format="d", tickMinStep=1, tickCount=6, labels=labels),
+    )
+
+
+def training_end(trained: int | None, lengths: Column, height: float | None) -> list[Any]:
+    """A dotted line where training ends, if that is inside the axis; with its words at `height` pixels, if any."""
+    if trained is None or not int(lengths.min()) <= trained < int(lengths.max()):
+        return []
+    data = pd.DataFrame({"length": [trained], "words": [f"trained to {trained}"]})
+    base = axes.unfolded(axes.chart(data), data).encode(x="length:Q", color=alt.value(theme.colour("float64")))
+    line = base.mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
+    if height is None:
+        return [line]
+    words = base.mark_text(align="right", baseline="middle", dx=-4, fontSize=10)
+    return [line, words.encode(y=alt.value(height), text="words:N")]
