@@ -1,5 +1,12 @@
 """The paper's figures by number, its lemmas as checks, and the questions that it leaves open."""
 
+from ostools.experiments.figure2 import Figure2 as Figure2
+from ostools.experiments.figure2 import figure_2 as figure_2
+from ostools.experiments.figure3 import Figure3 as Figure3
+from ostools.experiments.figure3 import figure_3 as figure_3
+from ostools.experiments.figure4 import Figure4 as Figure4
+from ostools.experiments.figure4 import figure_4 as figure_4
+from ostools.experiments.figure4 import figure_4_of as figure_4_of
 from ostools.experiments.figure5 import Figure5 as Figure5
 from ostools.experiments.figure5 import figure_5 as figure_5
 from ostools.experiments.figure8 import Figure8 as Figure8
@@ -14,12 +21,19 @@ from ostools.experiments.theory import TheoryChecks as TheoryChecks
 from ostools.experiments.theory import theory as theory
 
 __all__ = [
+    "Figure2",
+    "Figure3",
+    "Figure4",
     "Figure5",
     "Figure8",
     "Figure9",
     "Lab",
     "Repeats",
     "TheoryChecks",
+    "figure_2",
+    "figure_3",
+    "figure_4",
+    "figure_4_of",
     "figure_5",
     "figure_8",
     "figure_9",
