@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from ostools import experiments as experiments
     from ostools import tasks as tasks
     from ostools import theory as theory
+    from ostools.measure import behaviour as behaviour
+    from ostools.experiments import ablation as ablation
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
     from ostools.measure import counting as counting
     from ostools.measure import flow as flow
+    from ostools.measure import head_scores as head_scores
     from ostools.measure import looseness as looseness
     from ostools.measure import path_sum as path_sum
     from ostools.measure import profile as profile
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
     from ostools.reporting import report as report
 
 _HOME = {
+    "ablation": "ostools.experiments",
+    "head_scores": "ostools.measure",
+    "behaviour": "ostools.measure",
     "collapse": "ostools.measure",
     "compare": "ostools.measure",
     "counting": "ostools.measure",
@@ -56,12 +62,14 @@ _ROOMS = ("tasks", "theory", "models", "measure", "experiments", "reporting")
 
 __all__ = [
     "InputError",
+    "behaviour",
     "collapse",
     "compare",
     "counting",
     "encode",
     "experiments",
     "flow",
+    "head_scores",
     "load_model",
     "looseness",
     "path_sum",

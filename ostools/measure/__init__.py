@@ -1,5 +1,7 @@
 """Measurements on a model: sensitivity and what is read off it, the path sum beside it, their comparison, and collapse."""
 
+from ostools.measure.behaviour import Behaviour as Behaviour
+from ostools.measure.behaviour import behaviour as behaviour
 from ostools.measure.collapse import Collapse as Collapse
 from ostools.measure.collapse import collapse as collapse
 from ostools.measure.compare import Comparison as Comparison
@@ -8,6 +10,8 @@ from ostools.measure.counting import Counting as Counting
 from ostools.measure.counting import counting as counting
 from ostools.measure.flow import Flow as Flow
 from ostools.measure.flow import flow as flow
+from ostools.measure.heads import HeadScores as HeadScores
+from ostools.measure.heads import head_scores as head_scores
 from ostools.measure.looseness import Looseness as Looseness
 from ostools.measure.looseness import looseness as looseness
 from ostools.measure.path_sum import PathSum as PathSum
@@ -21,19 +25,23 @@ from ostools.measure.spectra import Spectra as Spectra
 from ostools.measure.spectra import spectra as spectra
 
 __all__ = [
+    "Behaviour",
     "Collapse",
     "Comparison",
     "Counting",
     "Flow",
+    "HeadScores",
     "Looseness",
     "PathSum",
     "Profile",
     "Sensitivity",
     "Spectra",
+    "behaviour",
     "collapse",
     "compare",
     "counting",
     "flow",
+    "head_scores",
     "jacobian",
     "looseness",
     "path_sum",
