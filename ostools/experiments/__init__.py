@@ -1,5 +1,7 @@
 """The paper's figures by number, its lemmas as checks, and the questions that it leaves open."""
 
+from ostools.experiments.ablation import Ablation as Ablation
+from ostools.experiments.ablation import ablation as ablation
 from ostools.experiments.figure2 import Figure2 as Figure2
 from ostools.experiments.figure2 import figure_2 as figure_2
 from ostools.experiments.figure3 import Figure3 as Figure3
@@ -21,6 +23,7 @@ from ostools.experiments.theory import TheoryChecks as TheoryChecks
 from ostools.experiments.theory import theory as theory
 
 __all__ = [
+    "Ablation",
     "Figure2",
     "Figure3",
     "Figure4",
@@ -30,6 +33,7 @@ __all__ = [
     "Lab",
     "Repeats",
     "TheoryChecks",
+    "ablation",
     "figure_2",
     "figure_3",
     "figure_4",

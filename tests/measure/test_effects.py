@@ -1,0 +1,137 @@
+"""What ablations are judged by: against Hugging Face and the other measurements; slopes against finite differences of gates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from hooks import Edge, Head, Sublayer
+from ostools.experiments.ablation_questions import of_task
+from ostools.measure.effects import JacobianNorm, LogProbability, Measure, PairDistance, require_finite
+from ostools.measure.posed import pose
+from ostools.measure.probability import answer_log_probability, line_ids, written
+from ostools.models import prompt_from_ids
+from tests.checkpoints import Family, make_model, tiny_model
+
+TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24, "d_head": 4, "scale": 1.5}
+IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70])
+LONGER = torch.tensor([2, 40, 50, 60, 60, 60, 61, 70])
+MEASURES: dict[str, Measure] = {
+    "answers": LogProbability(IDS, torch.tensor([80, 81]), None),
+    "answers-ended": LogProbability(IDS, torch.tensor([80, 81]), torch.tensor([1, 33])),
+    "collapse": PairDistance(IDS, LONGER),
+    "sensitivity": JacobianNorm(IDS, (3, 5)),
+}
+TARGETS: dict[str, Sequence[Any]] = {
+    "heads": [Head(0, 1), Head(0, 3), Head(1, 0)],
+    "edges": [Edge(0, 1, 6, 3), Edge(1, 0, 6, 5)],
+    "layers": [Sublayer(0, "attention"), Sublayer(0, "mlp"), Sublayer(1, "mlp")],
+}
+
+
+def double(family: Family) -> TransformerBridge:
+    return tiny_model(family, seed=1, dtype=torch.float64, **TINY)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize(("family", "what"), [("gemma2", "heads"), ("llama", "edges"), ("gpt2", "layers")])
+def test_slopes_are_finite_differences_of_the_gates(family: Family, what: str, measure: str) -> None:
+    model, judged, targets, step = double(family), MEASURES[measure], TARGETS[what], 1e-5
+
+    def gated(gates: Tensor) -> Any:
+        return hooks.gated(model, targets, gates)
+
+    with hooks.exact_arithmetic(model):
+        gates = torch.ones(len(targets), dtype=torch.float64, requires_grad=True)
+        slopes = judged.slopes(model, gated, gates)
+        for index in range(len(targets)):
+            move = step * torch.eye(len(targets), dtype=torch.float64)[index]
+            with gated(1 + move):
+                above = judged.values(model)
+            with gated(1 - move):
+                below = judged.values(model)
+            for quantity, slope in slopes.items():
+                difference = (above[quantity] - below[quantity]) / (2 * step)
+                assert float(slope[index]) == pytest.approx(difference, rel=1e-6, abs=1e-8), quantity
+    assert (torch.stack(list(slopes.values())) != 0).all()
+
+
+def test_a_mean_in_the_place_of_zero_has_its_own_slope() -> None:
+    model, step, targets = double("gemma"), 1e-5, [Head(0, 1), Head(1, 2)]
+    means = {target: torch.full((4,), 0.3, dtype=torch.float64) for target in targets}
+    for judged in MEASURES.values():
+        gates = torch.ones(2, dtype=torch.float64, requires_grad=True)
+        with hooks.exact_arithmetic(model):
+            slopes = judged.slopes(model, lambda g: hooks.gated(model, targets, g, means=means), gates)
+            bare = judged.slopes(model, lambda g: hooks.gated(model, targets, g), gates)
+            with hooks.gated(model, targets, torch.tensor([1 + step, 1.0], dtype=torch.float64), means=means):
+                above = judged.values(model)
+            with hooks.gated(model, targets, torch.tensor([1 - step, 1.0], dtype=torch.float64), means=means):
+                below = judged.values(model)
+        for quantity, slope in slopes.items():
+            assert float(slope[0]) == pytest.approx(
+                (above[quantity] - below[quantity]) / (2 * step), rel=2e-6, abs=1e-8
+            )
+            assert float(slope[0]) != pytest.approx(float(bare[quantity][0]), rel=1e-3)
+
+
+def test_the_jacobian_is_the_measured_one() -> None:
+    model = tiny_model("gemma3", seed=4, **TINY)
+    frame: Any = ost.sensitivity(model, prompt_from_ids(model, IDS), linearisations=["full"]).frame
+    for place in (0, 3, 6):
+        found = JacobianNorm(IDS, (place,)).values(model)
+        assert found["frobenius_norm"] == pytest.approx(frame["frobenius_norm"][place], rel=1e-5)
+        assert found["operator_norm"] == pytest.approx(frame["operator_norm"][place], rel=1e-5)
+    both = JacobianNorm(IDS, (0, 3)).values(model)
+    assert both["frobenius_norm"] == pytest.approx(frame["frobenius_norm"][[0, 3]].pow(2).sum() ** 0.5, rel=1e-5)
+    assert both["operator_norm"] >= frame["operator_norm"][[0, 3]].max() * (1 - 1e-6)
+
+
+def test_a_prompt_longer_than_a_block_of_copies_has_one_copy_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", seed=4, **TINY)
+    whole = JacobianNorm(IDS, (2,)).jacobian(model)
+    monkeypatch.setattr("ostools.measure.effects._TOKENS", 3)
+    torch.testing.assert_close(JacobianNorm(IDS, (2,)).jacobian(model), whole, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
+def test_distances_and_probabilities_against_hugging_face(family: Family) -> None:
+    model = tiny_model(family, seed=5, **TINY)
+    plain: Any = make_model(family, seed=5, **TINY)
+    with torch.no_grad():
+        first, second = (plain(ids[None], output_hidden_states=True).hidden_states[-1][0, -1] for ids in (IDS, LONGER))
+        logits = plain(torch.cat([IDS, torch.tensor([80])])[None]).logits[0].double().log_softmax(-1)
+    (distance,) = MEASURES["collapse"].values(model).values()
+    assert distance == pytest.approx(float((first - second).norm()), rel=1e-5)
+    (probability,) = MEASURES["answers"].values(model).values()
+    assert probability == pytest.approx(float(logits[-2, 80] + logits[-1, 81]), rel=1e-5)
+
+
+def test_the_answer_has_the_probability_that_behaviour_reports() -> None:
+    model = tiny_model("llama", seed=6, **TINY)
+    posed = pose(model, ost.tasks.task("copy-first"), 5, chat=False)
+    question = of_task(model, posed.task, 5, 0, begun=False, chat=False, paired=False)
+    (judged,) = question.measures(["answers"])
+    (found,) = judged.values(model).values()
+    assert found == pytest.approx(answer_log_probability(model, [posed.prompt], [written(posed)])[0], rel=1e-5)
+    begun = of_task(model, posed.task, 5, 0, begun=True, chat=False, paired=True)
+    line = line_ids(model, posed.prompt, written(posed)).ids
+    assert begun.answer is not None
+    assert begun.extended is not None
+    whole = [*posed.prompt.ids.tolist(), *line]
+    assert [*begun.prompt.tolist(), *begun.answer.tolist()] == whole
+    assert model.tokenizer.decode(begun.prompt).endswith("question is: ")  # pyright: ignore[reportOptionalMemberAccess]
+    assert begun.prompt.tolist()[-6:] == begun.extended.tolist()[-6:]
+    assert len(begun.extended) == len(begun.prompt) + 1
+
+
+def test_what_is_not_finite_is_refused() -> None:
+    with pytest.raises(ost.InputError, match="the pair_distance here is not finite"):
+        require_finite({"pair_distance": float("nan")}, "here")

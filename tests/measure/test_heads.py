@@ -1,0 +1,123 @@
+"""Head scores: exact on injected patterns, and against loops over the weights of every family."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure.heads import SCORES, head_scores
+from ostools.measure.posed import carrier_positions, pose
+from ostools.models import prompt_from_ids
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+
+IDS = [2, 40, 50, 60, 60, 61, 70, 80]
+N = len(IDS)
+TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24, "d_head": 4}
+
+
+def injected(model: TransformerBridge, pattern: Tensor) -> Any:
+    with hooks.replace_pattern(model, pattern.float().expand(1, 4, N, N)):
+        return head_scores(model, prompt_from_ids(model, IDS), carriers=[2, 5]).frame
+
+
+def test_a_uniform_pattern_has_the_entropy_of_its_keys() -> None:
+    rows = torch.ones(N, N).tril()
+    frame = injected(tiny_model("llama", **TINY), rows / rows.sum(-1, keepdim=True))
+    sizes = np.arange(2, N + 1)
+    assert frame["entropy"].to_numpy() == pytest.approx(np.log(sizes).mean(), rel=1e-6)
+    assert frame["normalised_entropy"].to_numpy() == pytest.approx(1, rel=1e-6)
+    assert frame["first_token"].to_numpy() == pytest.approx((1 / sizes).mean(), rel=1e-6)
+    # 1/2 and 1/3 are above 0.3; 1/4 and less are not.
+    assert frame["sink_rate"].to_numpy() == pytest.approx(2 / (N - 1))
+    assert frame["last_to_carriers"].to_numpy() == pytest.approx(2 / N, rel=1e-6)
+
+
+def test_a_previous_token_head_and_a_sink() -> None:
+    model = tiny_model("gemma", **TINY)
+    previous = torch.eye(N).roll(-1, 1).tril()
+    previous[0, 0] = 1
+    frame = injected(model, previous)
+    assert (frame["previous_token"] == 1).all()
+    assert (frame[["entropy", "last_to_itself", "last_to_first"]] == 0).all(axis=None)
+    assert not frame["is_sink"].any()
+    sink = torch.zeros(N, N)
+    sink[:, 0] = 1
+    frame = injected(model, sink)
+    assert (frame[["first_token", "sink_rate", "last_to_first"]] == 1).all(axis=None)
+    assert frame["is_sink"].all()
+    assert frame["previous_token"].to_numpy() == pytest.approx(1 / (N - 1))
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_every_score_against_loops(family: Family) -> None:
+    model = tiny_model(family, seed=3, scale=2.0, window=4, **TINY)
+    found: Any = head_scores(model, prompt_from_ids(model, IDS), carriers=[1, 3]).frame.set_index(["layer", "head"])
+    with torch.no_grad(), hooks.capture(model, "pattern") as record:
+        model(torch.tensor([IDS]))
+    sliding = family in ("gemma2", "gemma3")
+    for layer in range(2):
+        for head in range(4):
+            rows = record["pattern"][layer][0, head].double().tolist()
+            entropies, normalised = [], []
+            for query in range(1, N):
+                entropy = -sum(p * math.log(p) for p in rows[query] if p > 0)
+                seen = min(query + 1, 4) if sliding and layer == 0 else query + 1
+                entropies.append(entropy)
+                normalised.append(entropy / math.log(seen))
+            expected = {
+                "first_token": np.mean([row[0] for row in rows[1:]]),
+                "sink_rate": np.mean([row[0] > 0.3 for row in rows[1:]]),
+                "is_sink": np.mean([row[0] for row in rows[1:]]) > 0.3,
+                "previous_token": np.mean([rows[query][query - 1] for query in range(1, N)]),
+                "entropy": np.mean(entropies),
+                "normalised_entropy": np.mean(normalised),
+                "last_to_first": rows[-1][0],
+                "last_to_itself": rows[-1][-1],
+                "last_to_carriers": rows[-1][1] + rows[-1][3],
+            }
+            assert set(expected) == set(SCORES)
+            for name, value in expected.items():
+                assert float(found.loc[(layer, head), name]) == pytest.approx(float(value), rel=1e-6, abs=1e-9), name
+
+
+def test_several_prompts_and_their_mean() -> None:
+    model = tiny_model("gemma", **TINY)
+    posed = [pose(model, ost.tasks.task("copy-first"), n, chat=False) for n in (3, 4)]
+    found = head_scores(model, posed)
+    assert list(found.frame["prompt"].unique()) == [0, 1]
+    alone: Any = head_scores(model, posed[1].prompt, carriers=carrier_positions(model, posed[1])).frame
+    both: Any = found.frame
+    assert np.allclose(both[both["prompt"] == 1][list(SCORES)].astype(float), alone[list(SCORES)].astype(float))
+    means: Any = found.summary
+    expected = both[(both["layer"] == 1) & (both["head"] == 2)]["entropy"].mean()
+    assert means[(means["layer"] == 1) & (means["head"] == 2)]["entropy"].iloc[0] == pytest.approx(expected)
+    nobody: Any = head_scores(model, "abc").frame
+    assert nobody["last_to_carriers"].isna().all()
+    assert len(found.plot().to_dict()["vconcat"]) == 2
+
+
+def test_refusals() -> None:
+    model = tiny_model("gemma", **TINY)
+    prompt = prompt_from_ids(model, IDS)
+    with pytest.raises(InputError, match="at least one prompt"):
+        head_scores(model, [])
+    with pytest.raises(InputError, match="at least two tokens"):
+        head_scores(model, prompt_from_ids(model, [40]))
+    with pytest.raises(InputError, match=r"carriers out of 0\.\.7, found \[8\]"):
+        head_scores(model, prompt, carriers=[8])
+    with pytest.raises(InputError, match="knows its own carriers"):
+        head_scores(model, pose(model, ost.tasks.task("copy-first"), 3, chat=False), carriers=[1])
+    with (
+        hooks.ablate_edges(model, [(1, 0, 7, 7)]),
+        pytest.raises(InputError, match="whose rows sum to 1, found others in layer 1"),
+    ):
+        head_scores(model, prompt)
