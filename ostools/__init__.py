@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ostools import experiments as experiments
     from ostools import tasks as tasks
     from ostools import theory as theory
-    from ostools.measure import behaviour as behaviour
     from ostools.experiments import ablation as ablation
+    from ostools.measure import behaviour as behaviour
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
     from ostools.measure import counting as counting

@@ -6,8 +6,8 @@ Each takes a result and returns a chart: `.save("figure.pdf")`, or the last line
 from ostools.reporting.ablation_chart import ablation_chart as ablation_chart
 from ostools.reporting.counting_chart import counting_chart as counting_chart
 from ostools.reporting.curves import collapse_chart as collapse_chart
-from ostools.reporting.heat import attention_chart as attention_chart
 from ostools.reporting.heads_chart import heads_chart as heads_chart
+from ostools.reporting.heat import attention_chart as attention_chart
 from ostools.reporting.looseness_chart import looseness_chart as looseness_chart
 from ostools.reporting.precision_chart import precision_chart as precision_chart
 from ostools.reporting.profile_charts import layers_chart as layers_chart
@@ -24,8 +24,8 @@ __all__ = [
     "collapse_chart",
     "comparison_chart",
     "counting_chart",
-    "layers_chart",
     "heads_chart",
+    "layers_chart",
     "looseness_chart",
     "path_sum_chart",
     "precision_chart",
