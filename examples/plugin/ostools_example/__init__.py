@@ -1,0 +1,1 @@
+"""A mitigation and a task that `ostools` finds by their entry points."""

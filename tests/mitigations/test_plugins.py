@@ -1,0 +1,243 @@
+"""Other people's mitigations and tasks: real distributions, built as wheels and installed beside ostools, good and broken."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+import hooks
+import mitigations
+from mitigations import Hint, MitigationError, Separator, acts, compose, insert, label, mitigation, running
+from mitigations.named import listing
+from ostools.errors import InputError
+from ostools.measure.answers import answers
+from ostools.measure.posed import pose
+from ostools.models import load_model
+from ostools.tasks import named as tasks
+from tests.checkpoints import tiny_model
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plugin"
+TOKENS: Int[Tensor, "batch pos"] = torch.randint(10, 200, (2, 23), generator=torch.Generator().manual_seed(0))
+
+BROKEN_PROJECT = """
+[build-system]
+requires = ["hatchling>=1.27"]
+build-backend = "hatchling.build"
+
+[project]
+name = "ostools-broken"
+version = "0.0.1"
+
+[project.entry-points."ostools.mitigations"]
+raises-on-import = "ostools_broken.raises:Anything"
+not-there = "ostools_broken.things:Nowhere"
+separator = "ostools_broken.things:Leaking"
+no-mitigation = "ostools_broken.things:FORTY_TWO"
+leaking-chunks = "ostools_broken.things:Leaking"
+
+[project.entry-points."ostools.tasks"]
+unfinished = "ostools_broken.things:Unfinished"
+copy-last = "ostools_broken.things:Unfinished"
+no-task = "ostools_broken.things:Leaking"
+
+[tool.hatch.build.targets.wheel]
+packages = ["ostools_broken"]
+"""
+BROKEN_THINGS = '''
+from dataclasses import dataclass
+
+import hooks
+from ostools.tasks import Task
+from ostools_example.chunked import ChunkedAttention
+
+FORTY_TWO = 42
+
+
+@dataclass(frozen=True)
+class Leaking(ChunkedAttention):
+    """Says chunks, and hides nothing in the last layer."""
+
+    def hooks(self, model):
+        return hooks.mask_scores(model, self.sees, layers=range(model.cfg.n_layers - 1))
+
+
+class Unfinished(Task):
+    name = "unfinished"
+'''
+
+
+def installed(target: Path, *projects: Path) -> None:
+    """Build each project's wheel and unpack it into `target`, without an index."""
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet", "--target"]
+    command = [sys.executable, "-m", "pip", "install", *options, str(target), *map(str, projects)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both distributions installed, as `site-packages` would have them."""
+    home = tmp_path_factory.mktemp("plugins")
+    package = home / "broken" / "ostools_broken"
+    package.mkdir(parents=True)
+    (home / "broken" / "pyproject.toml").write_text(BROKEN_PROJECT)
+    (package / "__init__.py").touch()
+    (package / "raises.py").write_text('raise RuntimeError("no licence\\nwas found")\n')
+    (package / "things.py").write_text(BROKEN_THINGS)
+    example = shutil.copytree(EXAMPLE, home / "example", ignore=shutil.ignore_patterns("__pycache__"))
+    installed(home / "site", example, home / "broken")
+    return home / "site"
+
+
+@pytest.fixture
+def plugins(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Both distributions in sight of this process."""
+    monkeypatch.syspath_prepend(str(environment))
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] in ("ostools_example", "ostools_broken")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def in_another_process(environment: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The `ostools` command in an environment that has the plugins."""
+    command = [sys.executable, "-c", "from ostools.cli import main; main()", *arguments]
+    given = os.environ | {"PYTHONPATH": str(environment), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=given)
+
+
+def test_the_wheel_says_whose_it_is(environment: Path) -> None:
+    (metadata,) = environment.glob("ostools_example-*.dist-info")
+    points = (metadata / "entry_points.txt").read_text()
+    assert "chunked-attention = ostools_example.chunked:ChunkedAttention" in points
+    assert "count-letter = ostools_example.letters:CountLetter" in points
+
+
+def test_without_the_distribution_its_names_are_unknown() -> None:
+    assert "chunked-attention" not in mitigations.names()
+    with pytest.raises(MitigationError, match="unknown mitigation 'chunked-attention'"):
+        mitigation("chunked-attention")
+    with pytest.raises(InputError, match="unknown task 'count-letter'"):
+        tasks.task("count-letter")
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_mitigation_is_listed_made_from_a_text_and_labelled() -> None:
+    assert "chunked-attention" in mitigations.names()
+    made = mitigation("chunked-attention:chunk=8")
+    home: Any = importlib.import_module("ostools_example.chunked")
+    assert made == home.ChunkedAttention(8)
+    assert label(made) == "chunked-attention:chunk=8"
+    assert mitigation(label(made)) == made
+    with pytest.raises(MitigationError, match="has no option 'size': known are chunk"):
+        mitigation("chunked-attention:size=8")
+    with pytest.raises(MitigationError, match="ChunkedAttention: expected chunk of at least 1, found 0"):
+        mitigation("chunked-attention:chunk=0")
+
+
+@pytest.mark.usefixtures("plugins")
+@pytest.mark.parametrize("family", ["gemma2", "llama", "gpt2"])
+def test_a_mitigation_acts_and_is_verified_on_every_pass(family: Any) -> None:
+    model, chunked = tiny_model(family, seed=1, window=256), mitigation("chunked-attention:chunk=4")
+    with running(model, chunked), hooks.capture(model, "pattern") as record:
+        model(TOKENS)
+    chunk = torch.arange(23) // 4
+    elsewhere = chunk[:, None] != chunk[None, :]
+    assert all(bool((pattern[..., elsewhere] == 0).all()) for pattern in record["pattern"].values())
+    assert acts(model, chunked, TOKENS[0])
+    assert not acts(model, mitigation("chunked-attention:chunk=23"), TOKENS[0])
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_broken_invariant_is_an_error_wherever_the_pass_runs() -> None:
+    model, leaking = tiny_model("llama", seed=1), mitigation("leaking-chunks:chunk=4")
+    refusal = "ChunkedAttention: expected weights of exactly 0 .* in layer 1, head 0, query 4, key 0"
+    with pytest.raises(MitigationError, match=refusal), running(model, leaking):
+        model(TOKENS)
+    with pytest.raises(MitigationError, match=refusal), running(model, compose(Hint(), leaking)):
+        model(TOKENS)
+    assert hooks.active_edits(model) == ()
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_task_is_posed_and_answered_under_mitigations_in_the_order_stated() -> None:
+    """The separator rewrites the sequence, the hint the prompt; window and temperature act on the same scores."""
+    model = load_model()
+    task = tasks.task("count-letter:letter=q")
+    assert tasks.label(task) == "count-letter:letter=q"
+    window, sharper = "sliding-window:window=24,sinks=1", "attention-temperature:rule=log-n,base=40"
+    composed = compose(Separator(every=3), Hint(), mitigation(window), mitigation(sharper))
+    posed = pose(model, task, 10, seed=3, mitigation=composed)
+    items = task.items(10, 3)
+    assert posed.key == str(items.count("q")) == str(len(task.carriers(items)))
+    assert "".join(insert(composed, items)) in posed.text
+    assert posed.text.endswith(Hint().text)
+    assert posed.rewritten
+    with running(model, composed):
+        (answer,) = answers(model, [posed.prompt], max_new_tokens=4)
+    assert len(answer.ids) >= 1
+    with hooks.mask_scores(model, lambda query, key: (query - key < 24) | (key < 1)), hooks.scale_scores(
+        model, lambda query: ((query + 1).double().log() / torch.log(torch.tensor(40.0, dtype=torch.float64))).clamp(min=1)
+    ):  # fmt: skip
+        (by_hand,) = answers(model, [posed.prompt], max_new_tokens=4)
+    assert answer == by_hand
+
+
+REFUSED = {
+    "raises-on-import": r"'raises-on-import' of ostools-broken cannot be imported: RuntimeError: no licence",
+    "not-there": r"'not-there' of ostools-broken cannot be imported: AttributeError: .*Nowhere",
+    "separator": r"'separator' is offered by ostools and by ostools-broken: uninstall one, or rename its entry point",
+    "no-mitigation": r"'no-mitigation' of ostools-broken: expected a subclass of Mitigation, found 42",
+}
+
+
+@pytest.mark.usefixtures("plugins")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_mitigation_that_cannot_be_used_is_refused_with_its_owner(name: str) -> None:
+    with pytest.raises(MitigationError, match=f"mitigation {REFUSED[name]}"):
+        mitigation(name)
+
+
+@pytest.mark.usefixtures("plugins")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("copy-last", "task 'copy-last' is offered by ostools and by ostools-broken: uninstall one"),
+        ("no-task", "task 'no-task' of ostools-broken: expected a subclass of Task, found <class .*Leaking"),
+        ("unfinished", "task 'unfinished': .* abstract class Unfinished "),
+    ],
+)
+def test_a_task_that_cannot_be_used_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tasks.task(name)
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_listing_survives_what_is_broken() -> None:
+    rows = {row.name: row for row in listing()}
+    assert rows["chunked-attention"].owner == "ostools-example"
+    assert rows["chunked-attention"].usable
+    assert rows["sliding-window"].usable
+    for name, message in REFUSED.items():
+        assert not rows[name].usable
+        assert re.search(message, rows[name].summary)
+
+
+def test_the_command_lists_them_with_their_owners(environment: Path) -> None:
+    done = in_another_process(environment, "mitigations")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "chunked-attention" in line]
+    assert "ostools-example" in line
+    assert "chunk=32" in line
+    assert "raises-on-import" in done.stdout
