@@ -120,7 +120,7 @@ def test_every_example_names_options_that_exist(run, command: str) -> None:
         (["collapse", "--items", "id"], ["unknown items 'id': did you mean 'ids'"]),
         (["collapse", "--dtype", "int9-kv"], ["unknown dtype 'int9-kv': did you mean 'int8-kv'"]),
         (["repeats", "--task", "leters"], ["unknown task 'leters': did you mean 'letters'"]),
-        (["figure", "7"], ["unknown figure 7: known are 5, 8, 9"]),
+        (["figure", "1"], ["unknown figure 1: known are 2, 3, 4, 5, 6, 7, 8, 9"]),
         (["theory", "--lemma", "B.5"], ["unknown lemma 'B.5'"]),
         (["lab", "--study", "dept"], ["did you mean 'depth'"]),
         (["sensitivity", "--prompt", "a", "--out", "x.doc"], ["expected a name ending in", ".html"]),

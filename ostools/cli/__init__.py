@@ -11,12 +11,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from ostools.cli.ablate import ablate
 from ostools.cli.collapse import collapse, repeats
 from ostools.cli.counting import counting
+from ostools.cli.figure import figure
 from ostools.cli.general import doctor, mitigations, models, report, tasks
 from ostools.cli.lab import lab
 from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
-from ostools.cli.theory import figure, theory
+from ostools.cli.theory import theory
 from ostools.commands.manners import with_manners
 from ostools.errors import InputError
 
@@ -68,6 +70,7 @@ for _command in (
     collapse,
     repeats,
     counting,
+    ablate,
     theory,
     lab,
     figure,

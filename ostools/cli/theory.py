@@ -1,4 +1,4 @@
-"""The declarations of the commands about the paper's lemmas and figures."""
+"""The declaration of the command about the paper's lemmas."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from typing import Annotated
 import typer
 
 from ostools.commands.options import Out
-
-Lengths = Annotated[
-    str | None,
-    typer.Option(metavar="RANGE", help="Both ends included (1:512), or a list (8,16,32), or both (1:64,128)."),
-]
 
 
 def theory(
@@ -38,33 +33,3 @@ def theory(
     from ostools.commands import theory as run
 
     raise typer.Exit(run.theory(lemma, seed, lengths, out))
-
-
-def figure(
-    number: Annotated[int, typer.Argument(metavar="5|8|9", help="Which of the paper's figures.")],
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Figure 5: 'embedded', a directory, or a hub id. Else embedded.")
-    ] = None,
-    lengths: Lengths = None,
-    seed: Annotated[list[int] | None, typer.Option(metavar="N", help="A seed; repeatable. Else 0 to 4.")] = None,
-    dtype: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Figure 5: a precision; repeatable. Else float32 and bfloat16."),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Figure 5: 'auto' (cuda, else cpu) or a torch device.")
-    ] = None,
-    out: Out = None,
-) -> None:
-    """Draw one of the paper's figures: 5, 8 or 9.
-
-    5: collapse on a model (Theorem 4.2); 8: collapse of one attention layer; 9: total variation of a softmax (Lemma 4.1).
-
-    \b
-    Example:
-      ostools figure 5 --lengths 1:256 --out figure5.png
-      ostools figure 9 --out figure9.pdf
-    """
-    from ostools.commands import theory as run
-
-    run.figure(number, model, lengths, seed, dtype, device, out)
