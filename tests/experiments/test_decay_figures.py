@@ -220,7 +220,7 @@ def test_a_failed_lemma_is_exit_code_1(run: Any, monkeypatch: pytest.MonkeyPatch
         (["theory", "--seed", "-1"], ["--seed"]),
         (["theory", "--out", "x.doc"], ["expected a name ending in"]),
         (["figure"], ["Missing argument"]),
-        (["figure", "7"], ["unknown figure 7: known are 5, 8, 9"]),
+        (["figure", "10"], ["unknown figure 10: known are 2, 3, 4, 5, 6, 7, 8, 9"]),
         (["figure", "nine"], ["valid integer"]),
         (["figure", "9", "--model", "embedded"], ["figure 9 has no model, and so no --model"]),
         (["figure", "8", "--dtype", "bfloat16"], ["figure 8 has no model, and so no --dtype"]),
