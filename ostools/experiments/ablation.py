@@ -148,6 +148,8 @@ def ablation(
         raise InputError("ablation: 'collapse' has no edges: a position in one prompt of the pair is none in the other")
     if what == "edges" and names is None and not isinstance(task, Prompt):
         names = ("sensitivity", "answers")
+    if top < 1:
+        raise InputError(f"ablation: expected top of at least 1, found {top}")
     chosen = None if targets is None else checked_targets(model, what, targets)
     work = full_precision(model, "ablation")
     questions = _questions(work, task, lengths, seeds, names, begun, chat, carriers, answer)
