@@ -29,11 +29,13 @@ from hooks.rounding import rounded as rounded
 from hooks.sites import SITES as SITES
 from hooks.sites import Site as Site
 from hooks.sites import available_sites as available_sites
+from hooks.upcast import SIXTEEN_BITS as SIXTEEN_BITS
 from hooks.upcast import UPCAST_PARTS as UPCAST_PARTS
 from hooks.upcast import upcast as upcast
 
 __all__ = [
     "SITES",
+    "SIXTEEN_BITS",
     "UPCAST_PARTS",
     "Edge",
     "Edit",

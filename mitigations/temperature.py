@@ -11,22 +11,21 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
-
-import hooks
 from mitigations.base import Mitigation, MitigationError
-from mitigations.invariants import causal, layers_of, require_rows_sum_to_one, require_unseen
+
+if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
+    from jaxtyping import Float, Int
+    from torch import Tensor
+    from transformer_lens.model_bridge import TransformerBridge
 
 
 @dataclass(frozen=True)
 class AttentionTemperature(Mitigation):
-    """Multiply every score (scaled and soft-capped) of the query at position i by c_i; the softmax is over c_i * score.
+    """Sharper or flatter attention: every score times a factor, or times one that grows as log n.
 
+    The scores (scaled, soft-capped) of the query at position i are multiplied by c_i before the softmax.
     `factor`: c_i = factor, an inverse temperature: above 1 sharper, below 1 flatter.
     `rule="log-n"`: c_i = max(1, log(n_i) / log(base)) with n_i = i + 1, the positions that the query could see. base e (the
     default) is log n of Chiang and Cholak from n = 3 on; base = the trained length leaves the first `base` positions as they
@@ -62,19 +61,25 @@ class AttentionTemperature(Mitigation):
 
     def factors(self, query: Int[Tensor, " query"]) -> Float[Tensor, " query"]:
         """c_i of the queries at these absolute positions, float64."""
+        import torch
+
         if self.factor is not None:
             return torch.full(query.shape, float(self.factor), dtype=torch.float64, device=query.device)
         length = math.log(self.base if self.base is not None else math.e)
         return ((query + 1).double().log() / length).clamp(min=1.0)
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+        import hooks
+
         return hooks.scale_scores(model, self.factors)
 
     def verify(self, record: Mapping[str, Any]) -> None:
         """No key behind its query is seen, and weights sum to 1; raises otherwise."""
-        for layer, pattern, _ in layers_of(record, "AttentionTemperature"):
-            require_unseen("AttentionTemperature", layer, pattern, ~causal(pattern))
-            require_rows_sum_to_one("AttentionTemperature", layer, pattern)
+        from mitigations import invariants
+
+        for layer, pattern, _ in invariants.layers_of(record, "AttentionTemperature"):
+            invariants.require_unseen("AttentionTemperature", layer, pattern, ~invariants.causal(pattern))
+            invariants.require_rows_sum_to_one("AttentionTemperature", layer, pattern)
 
 
 def _is_number(value: object) -> bool:

@@ -9,47 +9,54 @@ import difflib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformer_lens.model_bridge import TransformerBridge
-
-import hooks
-from hooks.upcast import SIXTEEN_BITS, UPCAST_PARTS
 from mitigations.base import Mitigation, MitigationError
-from mitigations.invariants import layers_of
+
+if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
+    from transformer_lens.model_bridge import TransformerBridge
+
+PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
+"""What can be computed in float32: those of `hooks.upcast`."""
 
 
 @dataclass(frozen=True)
 class Upcast(Mitigation):
-    """Compute these parts of a bfloat16 or float16 model in float32, weights as stored; `hooks.upcast` says what each is.
+    """Compute parts of a bfloat16 or float16 model in float32, with the weights that it has.
 
-    parts: any of "attention", "mlp", "norms", "residual", "unembedding"; all of them by default, which gives what the same
-    weights give in float32. A model that is not in 16 bits is left as it is: there Upcast is inactive.
+    parts: any of "attention", "mlp", "norms", "residual", "unembedding", as `hooks.upcast` defines them; all of them by
+    default, which gives what the same weights give in float32. A model that is not in 16 bits is left as it is: there Upcast
+    is inactive.
 
     Raises `MitigationError` for an unknown part and for none; under a model, what `hooks.upcast` refuses.
     """
 
-    parts: Sequence[str] = UPCAST_PARTS
+    parts: Sequence[str] = PARTS
 
     def __post_init__(self) -> None:
         parts = (self.parts,) if isinstance(self.parts, str) else tuple(self.parts)
         for part in parts:
-            if part not in UPCAST_PARTS:
-                near = difflib.get_close_matches(str(part), UPCAST_PARTS, n=1, cutoff=0.4)
+            if part not in PARTS:
+                near = difflib.get_close_matches(str(part), PARTS, n=1, cutoff=0.4)
                 hint = f"did you mean {near[0]!r}? " if near else ""
-                raise MitigationError(f"Upcast: unknown part {part!r}: {hint}known are {', '.join(UPCAST_PARTS)}")
+                raise MitigationError(f"Upcast: unknown part {part!r}: {hint}known are {', '.join(PARTS)}")
         if not parts:
-            raise MitigationError(f"Upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none")
-        object.__setattr__(self, "parts", tuple(part for part in UPCAST_PARTS if part in parts))
+            raise MitigationError(f"Upcast: expected at least one part of {', '.join(PARTS)}, found none")
+        object.__setattr__(self, "parts", tuple(part for part in PARTS if part in parts))
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+        import hooks
+
         dtypes = {parameter.dtype for parameter in model.parameters()}
-        return hooks.upcast(model, self.parts) if dtypes & set(SIXTEEN_BITS) else nullcontext()
+        return hooks.upcast(model, self.parts) if dtypes & set(hooks.SIXTEEN_BITS) else nullcontext()
 
     def verify(self, record: Mapping[str, Any]) -> None:
         """Where attention is upcast, no pattern is in 16 bits; raises otherwise."""
-        for layer, pattern, _ in layers_of(record, "Upcast"):
-            if "attention" in self.parts and pattern.dtype in SIXTEEN_BITS:
+        import hooks
+        from mitigations import invariants
+
+        for layer, pattern, _ in invariants.layers_of(record, "Upcast"):
+            if "attention" in self.parts and pattern.dtype in hooks.SIXTEEN_BITS:
                 raise MitigationError(
                     f"Upcast: expected attention in float32, found a pattern of {pattern.dtype} in layer {layer}"
                 )

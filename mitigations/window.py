@@ -9,30 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from jaxtyping import Bool, Int
-from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
-
-import hooks
 from mitigations.base import Mitigation, MitigationError
-from mitigations.invariants import (
-    causal,
-    layers_of,
-    positions,
-    require_rows_sum_to_one,
-    require_unmasked,
-    require_unseen,
-)
+
+if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
+    from jaxtyping import Bool, Int
+    from torch import Tensor
+    from transformer_lens.model_bridge import TransformerBridge
 
 
 @dataclass(frozen=True)
 class SlidingWindow(Mitigation):
-    """Query i sees key j <= i if and only if i - j < window or j < sinks; positions are absolute, BOS is position 0.
+    """Each query sees the `window` keys up to itself, and the first `sinks`.
 
-    The same mask as Hugging Face's `sliding_window`, bit for bit (sinks = 0). It narrows what the model itself sees and never
-    widens it; weights are renormalised over the keys that are left.
+    Query i sees key j <= i if and only if i - j < window or j < sinks; positions are absolute, BOS is position 0. The same mask
+    as Hugging Face's `sliding_window`, bit for bit (sinks = 0). It narrows what the model itself sees and never widens it; the
+    weights are renormalised over the keys that are left.
 
     Args:
         window: keys that a query sees, itself included.
@@ -66,18 +59,22 @@ class SlidingWindow(Mitigation):
         return (query - key < self.window) | (key < self.sinks)
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+        import hooks
+
         chosen = self._chosen(int(model.cfg.n_layers))
         _require_own_windows_allow(model, chosen, self.window, self.sinks)
         return hooks.mask_scores(model, self.sees, layers=chosen)
 
     def verify(self, record: Mapping[str, Any]) -> None:
         """On its layers exactly the keys of the window and the sinks are seen, and weights sum to 1; raises otherwise."""
-        for layer, pattern, scores in layers_of(record, "SlidingWindow"):
+        from mitigations import invariants
+
+        for layer, pattern, scores in invariants.layers_of(record, "SlidingWindow"):
             if self._slides(layer):
-                seen = causal(pattern) & self.sees(*positions(pattern))
-                require_unseen("SlidingWindow", layer, pattern, ~seen)
-                require_unmasked("SlidingWindow", layer, scores, seen)
-                require_rows_sum_to_one("SlidingWindow", layer, pattern)
+                seen = invariants.causal(pattern) & self.sees(*invariants.positions(pattern))
+                invariants.require_unseen("SlidingWindow", layer, pattern, ~seen)
+                invariants.require_unmasked("SlidingWindow", layer, scores, seen)
+                invariants.require_rows_sum_to_one("SlidingWindow", layer, pattern)
 
     def _slides(self, layer: int) -> bool:
         if isinstance(self.layers, str):
