@@ -16,7 +16,7 @@ from tests.checkpoints import edit_config, write_checkpoint
 
 COMMANDS = (
     "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "collapse", "repeats", "counting",
-    "figure", "theory", "lab", "tasks", "mitigations", "models", "doctor",
+    "figure", "retrieval", "theory", "lab", "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip
 
 

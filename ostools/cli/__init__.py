@@ -12,11 +12,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from ostools.cli.ablate import ablate
+from ostools.cli.behaviour import behaviour
 from ostools.cli.collapse import collapse, repeats
 from ostools.cli.counting import counting
 from ostools.cli.figure import figure
 from ostools.cli.general import doctor, mitigations, models, report, tasks
 from ostools.cli.lab import lab
+from ostools.cli.retrieval import retrieval
 from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
 from ostools.cli.theory import theory
 from ostools.commands.manners import with_manners
@@ -70,10 +72,12 @@ for _command in (
     collapse,
     repeats,
     counting,
+    behaviour,
     ablate,
     theory,
     lab,
     figure,
+    retrieval,
     tasks,
     mitigations,
     models,

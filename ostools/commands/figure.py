@@ -96,8 +96,8 @@ def _show_copying(number: int, result: Any) -> None:
     for (panel, task), here in result.frame.groupby(["panel", "task"], sort=False):
         wrong = here[~here["correct"].astype(bool)]
         first = int(wrong["length"].min()) if len(wrong) else "none"
-        rows.append((panel, task, len(here), int(here["correct"].sum()), int(here["number"].isna().sum()), first))
-    names = ["panel", "task", "asked", "right", "no number", "first n not right"]
+        rows.append((panel, task, len(here), int(here["correct"].sum()), int((~here["parsable"]).sum()), first))
+    names = ["panel", "task", "asked", "right", "no answer", "first n not right"]
     output.stdout().print(output.table(_title(number), names, rows, left=2))
     output.print_text(["", *result.deviations])
 

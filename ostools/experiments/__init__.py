@@ -19,6 +19,8 @@ from ostools.experiments.lab import Lab as Lab
 from ostools.experiments.lab import lab as lab
 from ostools.experiments.repeats import Repeats as Repeats
 from ostools.experiments.repeats import repeats as repeats
+from ostools.experiments.retrieval import Retrieval as Retrieval
+from ostools.experiments.retrieval import retrieval as retrieval
 from ostools.experiments.theory import TheoryChecks as TheoryChecks
 from ostools.experiments.theory import theory as theory
 
@@ -32,6 +34,7 @@ __all__ = [
     "Figure9",
     "Lab",
     "Repeats",
+    "Retrieval",
     "TheoryChecks",
     "ablation",
     "figure_2",
@@ -43,5 +46,6 @@ __all__ = [
     "figure_9",
     "lab",
     "repeats",
+    "retrieval",
     "theory",
 ]

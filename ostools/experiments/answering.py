@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.measure.answers import Answer, answers, score
+from ostools.measure.answers import Answer, answers
+from ostools.measure.judging import judge
 from ostools.measure.posed import Posed, pose
 from ostools.measure.prompts import Progress
 from ostools.models.describe import metadata_of
@@ -67,11 +68,7 @@ def _part(progress: Progress | None, before: int, total: int) -> Progress | None
 
 
 def _row(posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
-    task = posed.task
-    found = score(answer, posed.line, posed.key)
-    # What was cut while still reasoning has not been answered, whatever numbers stand in its last line.
-    unread = answer.ended == "length" and task.reasons
-    lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
+    task, verdict = posed.task, judge(posed, answer)
     longest = trained.get(task.trained_as or "")
     return {
         "form": task,
@@ -81,12 +78,13 @@ def _row(posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, 
         "seed": posed.seed,
         "tokens": len(posed.prompt.ids),
         "key": posed.key,
-        "answer": lines[-1] if lines else "",
+        "answer": verdict.line,
         "text": answer.text,
         "ended": answer.ended,
-        "correct": found.correct,
-        "number": None if unread else found.number,
-        "absolute_error": None if unread else found.absolute_error,
+        "correct": verdict.correct,
+        "parsable": verdict.parsable,
+        "number": verdict.number,
+        "absolute_error": verdict.absolute_error,
         "within_training": None if longest is None else posed.length <= longest,
         "seconds": answer.seconds,
     }

@@ -12,17 +12,17 @@ import pandas as pd
 from ostools.reporting import axes, theme
 from ostools.reporting.frames import Column, Frame
 
-RIGHT, OTHER_WORDS, WRONG, NO_ANSWER = "right", "right, in other words", "wrong", "no number"
+RIGHT, OTHER_WORDS, WRONG, NO_ANSWER = "right", "right, in other words", "wrong", "no answer"
 OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, NO_ANSWER)
-"""What an answer can be: the line that was asked for; the right number in another form; another number; none to be read."""
+"""What an answer can be: the line that was asked for; the right number in another form; another answer; none to be read."""
 
 
 def outcomes(frame: Frame) -> Column:
-    """One of `OUTCOMES` for each row, from the columns correct, number and key."""
-    key = pd.to_numeric(frame["key"]).astype("Int64")
-    found = frame["correct"].astype(bool).map({True: RIGHT, False: WRONG})
-    found = found.mask(~frame["correct"].astype(bool) & (frame["number"] == key).fillna(False), OTHER_WORDS)
-    return found.mask(~frame["correct"].astype(bool) & frame["number"].isna(), NO_ANSWER)
+    """One of `OUTCOMES` for each row, from the columns correct, parsable, number and key."""
+    correct, parsable = frame["correct"].astype(bool), frame["parsable"].astype(bool)
+    same = (frame["number"] == pd.to_numeric(frame["key"])).fillna(False).astype(bool)
+    found = correct.map({True: RIGHT, False: WRONG})
+    return found.mask(~correct & same, OTHER_WORDS).mask(~correct & ~parsable, NO_ANSWER)
 
 
 def short_name(model: Mapping[str, Any]) -> str:

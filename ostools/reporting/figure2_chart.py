@@ -77,4 +77,4 @@ def _panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
 def _told(group: Frame, place: str) -> str:
     right = int(group["outcome"].isin([RIGHT, OTHER_WORDS]).sum())
     none = int((group["outcome"] == NO_ANSWER).sum())
-    return f"{place} right at {right} of {len(group)}" + (f" ({none} gave no number)" if none else "")
+    return f"{place} right at {right} of {len(group)}" + (f" ({none} gave no answer)" if none else "")

@@ -79,11 +79,11 @@ class RetrieveTask(Task):
         """The `length` records, each as it stands in the JSON object, the wanted one at its place."""
         if length < 1:
             raise InputError(f"length must be at least 1, not {length}")
-        wanted, others = self._pairs(length, seed)
+        wanted, others = self._drawn(length, seed)
         place = self.index(length)
         return tuple(map(_written, (*others[:place], wanted, *others[place:])))
 
-    def _pairs(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
+    def _drawn(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
         """The wanted record, and `length` - 1 others."""
         if self.records not in RECORDS:
             return _from_file(Path(self.records), length, seed)
@@ -122,10 +122,13 @@ class RetrieveTask(Task):
         """The value as the object writes it, in quotes."""
         return json.dumps(answer, ensure_ascii=False)
 
+    def pairs(self, pieces: Sequence[str]) -> list[Pair]:
+        """The records, key and value, in the order of the prompt."""
+        return [pair for piece in pieces if _is_record(piece) for pair in json.loads(f"{{{piece}}}").items()]
+
     def _wanted(self, pieces: Sequence[str]) -> Pair:
-        records = [piece for piece in pieces if _is_record(piece)]
-        ((key, value),) = json.loads(f"{{{records[self.index(len(records))]}}}").items()
-        return key, value
+        pairs = self.pairs(pieces)
+        return pairs[self.index(len(pairs))]
 
 
 def _written(pair: Pair) -> str:

@@ -66,6 +66,7 @@ def test_the_object_is_json_and_holds_the_answer_at_the_asked_place(
     pairs = list(json.loads(text).items())
     assert len(pairs) == length == len(text.splitlines())
     (index,) = task.carriers(task.items(length, seed))
+    assert pairs == task.pairs(task.items(length, seed))
     name, value = pairs[index]
     assert task.answer(length, seed) == value
     assert after == f'\n\nKey: "{name}"\nCorresponding value:'

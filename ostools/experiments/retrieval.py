@@ -1,0 +1,204 @@
+"""The U-shape (Section 5): is a record retrieved, and how sensitive is the last token to it, by where it stands?
+
+The prompts of one seed hold the same records and the same question; only the wanted record moves. So positions are compared
+within a seed. Measured at each: whether the answer names the value, how likely the value is
+(teacher-forced), and the norms ||d y_n / d v_i^(0)|| of the wanted record's tokens i, beside those of all other tokens.
+
+Source: Barbero et al. 2024 (arXiv 2406.04267), section 5; Liu et al. 2023 (arXiv 2307.03172), section 3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.errors import InputError
+from ostools.measure.answers import Answer, answers
+from ostools.measure.collapse import checked_seeds
+from ostools.measure.judging import judge
+from ostools.measure.posed import Posed, carrier_positions, pose
+from ostools.measure.probability import answer_log_probability, line_ids
+from ostools.measure.prompts import Progress
+from ostools.measure.sensitivity import sensitivity
+from ostools.results import Provenance, Result
+from ostools.tasks.retrieve import RetrieveTask
+from ostools.theory.bootstrap import bootstrap_mean, expanded, fewest_at
+
+if TYPE_CHECKING:
+    import altair as alt
+
+SEEDS = tuple(range(6))
+LEVEL = 0.95
+_NORMS = ("operator", "frobenius")
+_MOST_POSITIONS = 11
+_SPARE = 8  # tokens that an answer may be longer than the value
+
+
+@dataclass(frozen=True, eq=False)
+class Retrieval(Result):
+    """`frame`: one row a position and seed. Columns: position (index of the wanted record, from 0), length (records), seed,
+    tokens (of the prompt), key (the value), answer (the final line), found (of all records' values, the first that it names is
+    the wanted one), correct (it is that value in quotes, nothing else), log_probability (natural, of that), carriers (tokens of
+    the wanted record), sensitivity_mean and sensitivity_max (norms of d y_n / d v_i^(0) over them), sensitivity_others (mean
+    over all other tokens), method ("exact" | "estimate": of an operator norm then the lower end).
+
+    `ends`: one row a quantity (log_probability, log_sensitivity: natural log of sensitivity_mean) and end (first, last) of the
+    positions. `difference`: its value there minus its mean over the positions between, averaged over seeds; low, high: the 95%
+    interval of that over seeds (paired bootstrap, widened for few seeds, see `theory.bootstrap.expanded`); verdict: above,
+    below, undecided, or too few seeds. A U has both ends above. Empty for fewer than three positions.
+    """
+
+    ends: pd.DataFrame
+
+    def plot(self) -> alt.TopLevelMixin:
+        from ostools.reporting.retrieval_chart import retrieval_chart
+
+        return retrieval_chart(self)
+
+
+def retrieval(
+    model: TransformerBridge,
+    positions: Sequence[int] | None = None,
+    length: int = 9,
+    seeds: Sequence[int] = SEEDS,
+    *,
+    records: str = "words",
+    linearisation: str = "full",
+    norm: str = "operator",
+    method: str = "auto",
+    chat: bool | None = None,
+    progress: Progress | None = None,
+) -> Retrieval:
+    """Retrieval of one of `length` records at every position of the wanted one, and the sensitivity of its tokens.
+
+    Args:
+        positions: indices from 0; None: all, or 11 of them evenly spread.
+        seeds: which records, and which of them is wanted.
+        records: "words", "uuid" (Liu et al.), or a file: see `tasks.retrieve.RetrieveTask`.
+        linearisation, method: of the sensitivity, as for `sensitivity`. norm: "operator" or "frobenius".
+        chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
+        progress: called as progress(done, total) with the number of prompts measured.
+
+    Raises `InputError` for a position that is none of the records, and for what `sensitivity` refuses. Cost: one exact (or
+    estimated) sensitivity a position and seed, beside which the answers are nothing.
+    """
+    chosen, places = checked_seeds(seeds), _checked_positions(positions, length)
+    if norm not in _NORMS:
+        raise InputError(f"retrieval: expected norm operator or frobenius, found {norm!r}")
+    posed = [
+        pose(model, RetrieveTask(position=place, records=records), length, seed=seed, chat=chat)
+        for seed in chosen
+        for place in places
+    ]
+    said, likely = _answered(model, posed)
+    rows = []
+    for done, (one, answer, log_p) in enumerate(zip(posed, said, likely, strict=True)):
+        rows.append(_row(one, answer, log_p) | _sensitive(model, one, linearisation, norm, method))
+        if progress is not None:
+            progress(done + 1, len(posed))
+    frame = pd.DataFrame(rows)
+    provenance = Provenance.collect(
+        model,
+        measurement="retrieval",
+        positions=places,
+        length=length,
+        seeds=chosen,
+        records=records,
+        linearisation=linearisation,
+        norm=norm,
+        method=method,
+        chat=posed[0].chat,
+    )
+    return Retrieval(frame, provenance, _ends(frame))
+
+
+def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
+    if length < 2:
+        raise InputError(f"retrieval: expected at least 2 records, found {length}")
+    if positions is None:
+        return sorted({round(place) for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()})
+    wrong = [
+        place for place in positions if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < length
+    ]
+    if wrong or not positions:
+        raise InputError(f"retrieval: expected positions out of 0..{length - 1}, found {wrong or 'none'}")
+    return sorted(set(positions))
+
+
+def _answered(model: TransformerBridge, posed: Sequence[Posed]) -> tuple[list[Answer], list[float]]:
+    """Every prompt's greedy answer, and log p of the right one: behind the prompt's colon a blank and the value in quotes."""
+    prompts = [one.prompt for one in posed]
+    lines = [one.line if one.chat else f" {one.line}" for one in posed]
+    room = max(len(line_ids(model, one.prompt, line).ids) for one, line in zip(posed, lines, strict=True)) + _SPARE
+    return answers(model, prompts, max_new_tokens=room), answer_log_probability(model, prompts, lines)
+
+
+def _row(one: Posed, answer: Answer, log_p: float) -> dict[str, Any]:
+    verdict, task = judge(one, answer), cast(RetrieveTask, one.task)
+    records = task.pairs(one.pieces)
+    return {
+        "position": task.index(len(records)),
+        "length": one.length,
+        "seed": one.seed,
+        "tokens": len(one.prompt.ids),
+        "key": one.key,
+        "answer": verdict.line,
+        "found": _first_named(verdict.line, {value for _, value in records}) == one.key,
+        "correct": verdict.correct,
+        "log_probability": log_p,
+    }
+
+
+def _first_named(line: str, values: set[str]) -> str | None:
+    """The value that stands first in the line, as a word of its own. (Liu et al. ask whether the wanted one stands anywhere: a
+    model that lists many would always be right.)"""
+    words = "|".join(sorted(map(re.escape, values), key=len, reverse=True))
+    match = re.search(rf"(?<![\w-])(?:{words})(?![\w-])", line)
+    return None if match is None else match[0]
+
+
+def _sensitive(model: TransformerBridge, one: Posed, linearisation: str, norm: str, method: str) -> dict[str, Any]:
+    """The norms of the wanted record's tokens, and of the others."""
+    carriers = list(carrier_positions(model, one))
+    profile: Any = sensitivity(model, one.prompt, linearisations=(linearisation,), method=method).frame
+    norms = profile[f"{norm}_norm"].to_numpy()
+    wanted = np.zeros(len(norms), dtype=bool)
+    wanted[carriers] = True
+    return {
+        "carriers": len(carriers),
+        "sensitivity_mean": float(norms[wanted].mean()),
+        "sensitivity_max": float(norms[wanted].max()),
+        "sensitivity_others": float(norms[~wanted].mean()),
+        "method": str(profile["method"].iloc[0]),
+    }
+
+
+def _ends(frame: pd.DataFrame) -> pd.DataFrame:
+    """The columns of `Retrieval.ends`, out of at least three positions; empty for fewer."""
+    rows: list[dict[str, Any]] = []
+    table: Any = frame.assign(log_sensitivity=np.log(frame["sensitivity_mean"]))
+    for quantity in ("log_probability", "log_sensitivity"):
+        by_seed = table.pivot(index="seed", columns="position", values=quantity)
+        if by_seed.shape[1] < 3:
+            continue
+        between = by_seed.iloc[:, 1:-1].mean(axis=1)
+        for end, column in (("first", by_seed.iloc[:, 0]), ("last", by_seed.iloc[:, -1])):
+            rows.append({"quantity": quantity, "end": end} | _compared(column - between))
+    return pd.DataFrame(rows, columns=["quantity", "end", "seeds", "difference", "low", "high", "verdict"])
+
+
+def _compared(differences: Any) -> dict[str, Any]:
+    found = {"seeds": len(differences), "difference": float(differences.mean())}
+    if len(differences) < fewest_at(LEVEL):
+        return found | {"low": np.nan, "high": np.nan, "verdict": "too few seeds"}
+    samples = torch.tensor(differences.to_numpy(), dtype=torch.float64)
+    low, high = (float(end) for end in bootstrap_mean(samples, level=expanded(LEVEL, len(samples))))
+    verdict = "above" if low > 0 else "below" if high < 0 else "undecided"
+    return found | {"low": low, "high": high, "verdict": verdict}
