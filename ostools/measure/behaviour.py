@@ -65,7 +65,7 @@ class Behaviour(Result):
     summary: pd.DataFrame
 
     def plot(self) -> alt.VConcatChart:
-        from ostools.reporting.behaviour_chart import behaviour_chart
+        from ostools.reporting.charts import behaviour_chart
 
         return behaviour_chart(self)
 

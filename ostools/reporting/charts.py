@@ -4,6 +4,7 @@ Each takes a result and returns a chart: `.save("figure.pdf")`, or the last line
 """
 
 from ostools.reporting.ablation_chart import ablation_chart as ablation_chart
+from ostools.reporting.behaviour_chart import behaviour_chart as behaviour_chart
 from ostools.reporting.counting_chart import counting_chart as counting_chart
 from ostools.reporting.curves import collapse_chart as collapse_chart
 from ostools.reporting.heads_chart import heads_chart as heads_chart
@@ -21,6 +22,7 @@ from ostools.reporting.spectra_chart import spectra_chart as spectra_chart
 __all__ = [
     "ablation_chart",
     "attention_chart",
+    "behaviour_chart",
     "collapse_chart",
     "comparison_chart",
     "counting_chart",
