@@ -33,9 +33,8 @@ def mistral(window: int | None, seed: int = 1) -> MistralForCausalLM:
     config = MistralConfig(
         hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
         intermediate_size=48, vocab_size=D_VOCAB, max_position_embeddings=WIDE, sliding_window=window,
-        attn_implementation="eager",
     )  # fmt: skip
-    model = MistralForCausalLM(config)
+    model = MistralForCausalLM._from_config(config, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator) * (0.3 if parameter.ndim > 1 else 1.0)
