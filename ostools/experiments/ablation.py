@@ -32,7 +32,7 @@ from ostools.experiments.ablation_targets import (
     taken_out,
 )
 from ostools.measure.collapse import checked_lengths, checked_seeds
-from ostools.measure.effects import Measure, Numbers, require_finite
+from ostools.measure.effects import Measure, require_finite
 from ostools.measure.precision import full_precision, true_arithmetic
 from ostools.measure.prompts import Progress, checked_names
 from ostools.models import Prompt
@@ -167,7 +167,7 @@ def ablation(
             measuring = [one for one in question.measures(names) if what != "edges" or one.name != "collapse"]
             for row in _rows(work, question, parts, method, measuring, told):
                 rows.append({"what": what, "method": method} | row)
-    frame = pd.DataFrame(rows)[[*QUESTION, "tokens", "what", "method", *_TARGET, *QUANTITY, *_NUMBERS]]
+    frame: Any = pd.DataFrame(rows)[[*QUESTION, "tokens", "what", "method", *_TARGET, *QUANTITY, *_NUMBERS]]
     whole = dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")
     return Ablation(frame.astype(whole), provenance)
 
@@ -221,7 +221,7 @@ def _rows(
     if beyond := [target for target in targets if getattr(target, "query", 0) >= n]:
         raise InputError(f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0].query}")  # pyright: ignore[reportAttributeAccessIssue]
     where = {"task": question.task, "length": question.length, "seed": question.seed, "tokens": n}
-    whole = {one.name: _apart(require_finite(one.values(model), "with nothing taken out")) for one in measures}
+    whole = {one.name: require_finite(one.values(model), "with nothing taken out") for one in measures}
     predicted = {one.name: _predicted(model, one, targets, method, question) for one in measures}
     for index, target in enumerate(targets):
         with taken_out(model, target, method, question.prompt):
@@ -247,11 +247,3 @@ def _predicted(
     gates = torch.ones(len(targets), dtype=weight.dtype, device=weight.device, requires_grad=True)
     slopes = measure.slopes(model, gates_on(model, targets, method, question.prompt), gates)
     return {quantity: (-slope).tolist() for quantity, slope in slopes.items()}
-
-
-def _apart(numbers: Numbers) -> Numbers:
-    """A norm of 0 has no slope, and nothing to take away from."""
-    for name, value in numbers.items():
-        if value == 0 and name != "log_probability":
-            raise InputError(f"ablation: the {name} is 0 with nothing taken out: there is no effect to measure")
-    return numbers

@@ -36,6 +36,8 @@ Gated: TypeAlias = Callable[[Tensor], AbstractContextManager[None]]
 
 # Tokens of the copies of a prompt that go through one pass side by side.
 _TOKENS = 1024
+# Of ||y||, in steps of the dtype: below it a distance is what rounding left.
+_ROUNDINGS = 16
 
 
 class Measure(ABC):
@@ -101,8 +103,22 @@ class PairDistance(Scalar):
     quantity = "pair_distance"
 
     def number(self, model: TransformerBridge) -> Float[Tensor, ""]:
-        first, second = (_last_token(model, ids[None])[0].double() for ids in (self.prompt, self.extended))
-        return (first - second).norm()
+        return (self._last(model, self.prompt) - self._last(model, self.extended)).norm()
+
+    def slopes(self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]) -> Slopes:
+        """Raises `InputError` for a pair that rounding alone keeps apart: there is no distance to take anything from."""
+        with torch.no_grad():
+            size, apart = float(self._last(model, self.prompt).norm()), float(self.number(model))
+        if not apart > _ROUNDINGS * torch.finfo(gates.dtype).eps * size:
+            raise InputError(
+                f"ablation: expected a pair that is apart, found ||y - y*|| = {apart:.2g} at ||y|| = {size:.3g}, which is "
+                f"rounding in {str(gates.dtype).removeprefix('torch.')}: use a shorter length, or dtype='float64'"
+            )
+        return super().slopes(model, gated, gates)
+
+    @staticmethod
+    def _last(model: TransformerBridge, ids: Ids) -> Float[Tensor, " d_model"]:
+        return _last_token(model, ids[None])[0].double()
 
 
 @dataclass(frozen=True)
@@ -132,6 +148,8 @@ class JacobianNorm(Measure):
             frobenius += _gradient(found.square().sum(), gates)
             parts.append(found.detach().double())
         jacobian = torch.cat(parts).flatten(1)
+        if not bool((jacobian != 0).any()):
+            raise InputError("ablation: the Jacobian is 0: the tokens that carry the answer do not reach the last one")
         leading = torch.linalg.eigh(jacobian @ jacobian.mT).eigenvectors[:, -1]
         # At fixed a, d ||a^T J|| = a^T dJ b: the leading singular value to first order.
         operator = _gradient(rows.pull(leading[None], create_graph=True).norm(), gates)
@@ -171,6 +189,8 @@ def _last_token(model: TransformerBridge, given: Tensor, **options: int) -> Floa
 
 
 def _gradient(number: Float[Tensor, ""], gates: Float[Tensor, " gate"]) -> Float[Tensor, " gate"]:
+    if not number.requires_grad:  # an active edit cuts every gate off
+        return torch.zeros_like(gates)
     (slope,) = torch.autograd.grad(number, gates, retain_graph=True, allow_unused=True)
     return torch.zeros_like(gates) if slope is None else slope
 

@@ -90,7 +90,7 @@ def head_scores(
                 | {name: column[head] for name, column in columns.items()}
                 for head in range(int(model.cfg.n_heads))
             )
-    frame = pd.DataFrame(rows)[["prompt", "tokens", "layer", "head", *SCORES]]
+    frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "layer", "head", *SCORES]]
     ids = tuple(prompt.ids.tolist()) if len(several) == 1 else None  # pyright: ignore[reportPossiblyUnboundVariable]
     texts = [one.text if isinstance(one, Posed | Prompt) else one for one in several]
     return HeadScores(frame, Provenance.collect(model, ids, prompts=texts, carriers=carriers, threshold=SINK))

@@ -58,7 +58,7 @@ def _row(data: Frame, words: str) -> alt.HConcatChart:
     return alt.hconcat(_scatter(data, words), right, spacing=34).resolve_scale(color="independent")
 
 
-def _scatter(data: Frame, words: str) -> alt.LayerChart:
+def _scatter(data: Frame, words: str) -> Any:
     """One square scale for both, so that a prediction that is too small is seen to be."""
     real, predicted = data["effect"], data["predicted_effect"]
     low, high = min(real.min(), predicted.min(), 0.0), max(real.max(), predicted.max(), 0.0)
@@ -127,7 +127,7 @@ def _real(data: Frame) -> str:
     return "real effect, mean over the prompts" if several else "real effect"
 
 
-def _bars(data: Frame) -> alt.LayerChart:
+def _bars(data: Frame) -> Any:
     """Edges have no grid: those with the greatest effects, a bar each, the prediction as a stroke across it."""
     mean = data.groupby("target", as_index=False)[["effect", "predicted_effect"]].mean()
     order = mean["effect"].abs().sort_values(ascending=False).index[:_BARS]
