@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ostools import tasks as tasks
     from ostools import theory as theory
     from ostools.experiments import ablation as ablation
+    from ostools.experiments import study as study
+    from ostools.experiments import windows as windows
     from ostools.measure import behaviour as behaviour
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
@@ -53,6 +55,8 @@ _HOME = {
     "path_sum": "ostools.measure",
     "profile": "ostools.measure",
     "sensitivity": "ostools.measure",
+    "study": "ostools.experiments",
+    "windows": "ostools.experiments",
     "spectra": "ostools.measure",
     "encode": "ostools.models",
     "load_model": "ostools.models",
@@ -77,8 +81,10 @@ __all__ = [
     "report",
     "sensitivity",
     "spectra",
+    "study",
     "tasks",
     "theory",
+    "windows",
 ]
 
 

@@ -21,8 +21,12 @@ from ostools.experiments.repeats import Repeats as Repeats
 from ostools.experiments.repeats import repeats as repeats
 from ostools.experiments.retrieval import Retrieval as Retrieval
 from ostools.experiments.retrieval import retrieval as retrieval
+from ostools.experiments.study import Study as Study
+from ostools.experiments.study import study as study
 from ostools.experiments.theory import TheoryChecks as TheoryChecks
 from ostools.experiments.theory import theory as theory
+from ostools.experiments.windows import WindowStudy as WindowStudy
+from ostools.experiments.windows import windows as windows
 
 __all__ = [
     "Ablation",
@@ -35,7 +39,9 @@ __all__ = [
     "Lab",
     "Repeats",
     "Retrieval",
+    "Study",
     "TheoryChecks",
+    "WindowStudy",
     "ablation",
     "figure_2",
     "figure_3",
@@ -47,5 +53,7 @@ __all__ = [
     "lab",
     "repeats",
     "retrieval",
+    "study",
     "theory",
+    "windows",
 ]

@@ -11,7 +11,7 @@ import scipy.stats
 import torch
 
 from ostools.errors import InputError
-from ostools.theory.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at
+from ostools.theory.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
 
 TRIALS = 3000
 
@@ -114,6 +114,24 @@ def test_no_effect_is_rarely_called_one(n: int, level: float) -> None:
     assert wrong <= (1 - level) + 3 * math.sqrt((1 - level) * level / trials) + (0.02 if n == 6 else 0.005)
     narrow, wide = bootstrap_mean(samples, level=level, resamples=4000)
     assert float(((narrow > 0) | (wide < 0)).double().mean()) > wrong
+
+
+def test_sign_flips_against_scipy_and_by_hand() -> None:
+    assert sign_flip(torch.tensor([1.0, 2.0, 3.0])) == 2 / 8
+    assert sign_flip(torch.tensor([1.0, -1.0])) == 1
+    assert sign_flip(torch.zeros(4)) == 1
+    samples = np.random.default_rng(0).normal(0.6, 1, 10)
+    theirs = scipy.stats.permutation_test((samples,), np.mean, permutation_type="samples", n_resamples=np.inf).pvalue
+    assert sign_flip(torch.tensor(samples)) == pytest.approx(theirs)
+    many = torch.tensor(np.random.default_rng(1).normal(0.3, 1, 60))
+    assert sign_flip(many) == pytest.approx(scipy.stats.ttest_1samp(many.numpy(), 0).pvalue, rel=0.3)
+
+
+def test_sign_flips_err_no_more_often_than_they_say() -> None:
+    generator = torch.Generator().manual_seed(5)
+    found = [sign_flip(torch.randn(8, generator=generator) ** 3) for _ in range(600)]
+    for level in (0.05, 0.2):
+        assert sum(p <= level for p in found) / 600 <= level + 3 * math.sqrt(level * (1 - level) / 600)
 
 
 def test_many_samples_expand_nothing() -> None:

@@ -1,0 +1,222 @@
+"""The measurements of a study: everything about one task under one mitigation, or none, question by question."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Mitigation, acts, running
+from ostools.errors import InputError
+from ostools.experiments.verdicts import ACTIVE, INACTIVE, REFUSED
+from ostools.measure.behaviour import behaviour
+from ostools.measure.collapse import SAME_IN_FLOAT64, collapse
+from ostools.measure.path_sum import path_sum
+from ostools.measure.posed import Posed, carrier_positions, pose
+from ostools.measure.posed_pairs import PosedPairs
+from ostools.measure.sensitivity import sensitivity
+from ostools.tasks import Task
+
+BOUND = "local"
+_ROUNDS = 3  # of the two timings that are held against each other
+_EPSILON = 2.0**-23  # float32, in which sensitivities are computed
+
+Key = tuple[str, str | None, int, int]  # quantity, dtype, length, seed
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measured number. `rounding`: below which size it is rounding; `status` and `reason` as in a `Study`'s table."""
+
+    value: float
+    status: str = ACTIVE
+    rounding: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: the questions, in which precisions, and at which lengths sensitivities are."""
+
+    form: Task
+    lengths: list[int]
+    seeds: list[int]
+    dtypes: tuple[str, ...]
+    chat: bool | None
+    closely: list[int]
+
+
+@dataclass
+class Arm:
+    """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64.
+
+    `cells`: what was measured, by (quantity, dtype, length, seed); `collapse_lengths`: a row a seed and dtype; `account`: how
+    it was measured, for the provenance.
+    """
+
+    model: TransformerBridge
+    work: TransformerBridge
+    plan: Plan
+    mitigation: Mitigation | None
+    cells: dict[Key, Cell] = field(default_factory=dict)
+    collapse_lengths: list[dict[str, Any]] = field(default_factory=list)
+    account: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.questions = {
+            (n, seed): pose(self.model, self.plan.form, n, seed=seed, mitigation=self.mitigation, chat=self.plan.chat)
+            for n in self.plan.lengths
+            for seed in self.plan.seeds
+        }
+        self._acted: dict[tuple[int, int], bool] = {}
+
+    def measure(self, step: Callable[[], None]) -> None:
+        """Everything; `step` is called after each of `steps` parts."""
+        self._answers()
+        step()
+        self._collapse()
+        step()
+        for n in self.plan.closely:
+            for seed in self.plan.seeds:
+                self._closely(n, seed)
+                step()
+
+    def steps(self) -> int:
+        return 2 + len(self.plan.closely) * len(self.plan.seeds)
+
+    def status(self, length: int, seed: int) -> str:
+        """Whether the mitigation changed anything of that question: its text, or a logit."""
+        key = length, seed
+        if self.mitigation is None:
+            return ACTIVE
+        if key not in self._acted:
+            posed = self.questions.get(key) or pose(
+                self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat
+            )
+            self._acted[key] = posed.rewritten or acts(self.model, self.mitigation, posed.prompt.ids)
+        return ACTIVE if self._acted[key] else INACTIVE
+
+    def _answers(self) -> None:
+        """Whether the model is right, and how likely the right line was."""
+        found = behaviour(
+            self.model,
+            self.plan.form,
+            lengths=self.plan.lengths,
+            seeds=self.plan.seeds,
+            mitigation=self.mitigation,
+            chat=self.plan.chat,
+        )
+        rows: list[dict[str, Any]] = found.frame.to_dict("records")  # pyright: ignore[reportAssignmentType]
+        for row in rows:
+            n, seed = int(row["length"]), int(row["seed"])
+            status = INACTIVE if row["status"] == INACTIVE else ACTIVE
+            self.cells["correct", None, n, seed] = Cell(float(row["correct"]), status)
+            self.cells["tokens", None, n, seed] = Cell(float(row["tokens"]), status)
+            if found.provenance.parameters["probability"]:
+                self.cells["log_probability", None, n, seed] = Cell(float(row["log_probability"]), status)
+        self.account |= {name: found.provenance.parameters[name] for name in ("max_new_tokens", "batches", "cache")}
+
+    def _collapse(self) -> None:
+        """The distance of the questions with n and n + 1 items at y, in float64 and in each dtype; collapse lengths."""
+        plan = self.plan
+        try:
+            PosedPairs(self.model, plan.form, self.mitigation, plan.chat)
+        except InputError as error:
+            refused = Cell(float("nan"), REFUSED, reason=str(error))
+            names = dict.fromkeys(("float64", *plan.dtypes))
+            self.cells |= {
+                ("collapse_distance", name, n, seed): refused for name in names for n, seed in self.questions
+            }
+            return
+        found = collapse(
+            self.model,
+            plan.form,
+            lengths=plan.lengths,
+            dtypes=plan.dtypes,
+            seeds=plan.seeds,
+            mitigation=self.mitigation,
+            chat=plan.chat,
+        )
+        reference: Any = found.reference
+        exact = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
+        for n, seed, distance, relative in exact[["length", "seed", "distance", "relative"]].itertuples(index=False):
+            size = distance / relative if relative > 0 else 1.0
+            self._keep_distance("float64", n, seed, distance, SAME_IN_FLOAT64 * size)
+        frame: Any = found.frame
+        frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
+        frame = frame[frame["dtype"] != "float64"]
+        for dtype, n, seed, mean, noise in frame[["dtype", "length", "seed", "mean", "pair_noise"]].itertuples(
+            index=False
+        ):
+            self._keep_distance(dtype, n, seed, mean, noise)
+        lengths: Any = found.collapse_lengths()
+        self.collapse_lengths += lengths[lengths["site"] == "y"][
+            ["seed", "dtype", "collapse_length", "pair_collapse_length", "n_max", "status"]
+        ].to_dict("records")
+        self.account["route"] = found.provenance.parameters["route"]
+
+    def _keep_distance(self, dtype: str, n: int, seed: int, distance: float, rounding: float) -> None:
+        acted = ACTIVE if ACTIVE in (self.status(n, seed), self.status(n + 1, seed)) else INACTIVE
+        self.cells["collapse_distance", dtype, n, seed] = Cell(float(distance), acted, float(rounding))
+
+    def _closely(self, n: int, seed: int) -> None:
+        """Sensitivity of the tokens that carry the answer, mean over them, and the bound of its frozen part."""
+        posed = self.questions[n, seed]
+        status = self.status(n, seed)
+        names = "sensitivity", "frozen_sensitivity", "bound"
+        if status == INACTIVE:
+            same = Cell(float("nan"), INACTIVE, reason="not measured again: the mitigation changed nothing here")
+            self.cells |= {(name, None, n, seed): same for name in names}
+            return
+        try:
+            positions = list(carrier_positions(self.model, posed))
+            with running(self.work, self.mitigation):
+                measured: Any = sensitivity(self.work, posed.prompt, method="exact").frame
+        except InputError as error:
+            refused = Cell(float("nan"), REFUSED, reason=str(error))
+            self.cells |= {(name, None, n, seed): refused for name in names}
+            return
+        for name, linearisation in (("sensitivity", "full"), ("frozen_sensitivity", "frozen")):
+            rows = measured[measured["linearisation"] == linearisation].sort_values("position")
+            norms = torch.tensor(rows["operator_norm"].to_numpy(dtype=float))
+            self.cells[name, None, n, seed] = _mean_at(norms, positions, status)
+        self.cells["bound", None, n, seed] = self._bound(posed, positions, status)
+
+    def _bound(self, posed: Posed, positions: Sequence[int], status: str) -> Cell:
+        """The certified bound, where its formulas know the mitigation's edits."""
+        try:
+            with running(self.work, self.mitigation):
+                found: Any = path_sum(self.work, posed.prompt, variants=[BOUND]).frame
+        except InputError as error:
+            return Cell(float("nan"), REFUSED, reason=str(error))
+        values = torch.tensor(found.sort_values("position")["value"].to_numpy(dtype=float))
+        return _mean_at(values, positions, status)
+
+
+def _mean_at(values: Tensor, positions: Sequence[int], status: str) -> Cell:
+    """A token that cannot be seen any more has 0, up to the rounding of what the others have."""
+    return Cell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()))
+
+
+def timings(model: TransformerBridge, plain: Posed, changed: Posed, mitigation: Mitigation) -> tuple[float, float]:
+    """Seconds of one forward pass over the prompt, with the mitigation and without: the least of some, taken in turn."""
+    with_it, without = [], []
+    for _ in range(_ROUNDS):
+        without.append(_seconds(model, plain.prompt.ids))
+        with mitigation.hooks(model):
+            with_it.append(_seconds(model, changed.prompt.ids))
+    return min(with_it), min(without)
+
+
+def _seconds(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> float:
+    batch = ids[None].to(next(model.parameters()).device)
+    start = time.perf_counter()
+    with torch.no_grad():
+        float(model(batch, use_cache=False)[0, -1, 0])  # a number on this side: the device has finished
+    return time.perf_counter() - start

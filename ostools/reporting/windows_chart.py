@@ -1,0 +1,135 @@
+"""A study of window sizes: the task against collapse with the Pareto front, and each against the window."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import pandas as pd
+
+from ostools.reporting import axes, theme
+from ostools.reporting.frames import Frame
+
+if TYPE_CHECKING:
+    from ostools.experiments.windows import WindowStudy
+
+WIDTH, HEIGHT, BELOW = 330, 240, 130
+_FRONT, _DOMINATED, _NONE = "on the Pareto front", "dominated", "no window"
+_LOOKS = {_FRONT: "local", _DOMINATED: "float64", _NONE: "float32"}
+_WORDS = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
+_DISTANCE = "L2 distance at y, float64"
+
+
+def windows_chart(result: WindowStudy) -> alt.VConcatChart:
+    """Above: accuracy and log probability against the float64 distance, the windows on the front labelled and joined.
+
+    Below: the three against the window; the dashed line is no window.
+    """
+    summary: Any = result.summary
+    scored = bool(summary["log_probability"].notna().all())
+    objectives = ["accuracy", "log_probability"] if scored else ["accuracy"]
+    fronts = {"accuracy": "front", "log_probability": "front_probability"}
+    above = alt.hconcat(*(_trade(summary, name, fronts[name]) for name in objectives), spacing=30)
+    below = alt.hconcat(*(_against(summary, name) for name in (*objectives, "distance")), spacing=30)
+    parameters = result.provenance.parameters
+    title = alt.TitleParams(
+        f"Sliding windows on {parameters['task']}: answers against collapse", subtitle=_said(result)
+    )
+    return axes.themed(alt.vconcat(above, below, title=title, spacing=26))
+
+
+def _said(result: WindowStudy) -> list[str]:
+    parameters = result.provenance.parameters
+    lengths, seeds = parameters["lengths"], len(parameters["seeds"])
+    own = parameters["pairs"] == parameters["task"]
+    pairs = "the questions of n and n + 1 items" if own else f"{parameters['pairs']} with n and n + 1 copies"
+    said = [
+        f"{result.provenance.model.get('name', 'model')}; n from {lengths[0]} to {lengths[-1]} ({len(lengths)} lengths), "
+        f"{seeds} seed{'s' if seeds > 1 else ''}; windows on layers: {parameters['layers']}; sinks: {parameters['sinks']}.",
+        f"Distance between {pairs}, geometric mean. Fronts are of point estimates; bands: 95% (Wilson).",
+    ]
+    if parameters["beyond_training"]:
+        said.append("Every length is beyond the trained ones.")
+    elif not bool(result.frame["within_training"].all()):
+        said.append("Lengths beyond training are left out.")
+    return said
+
+
+def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
+    """A task's measure against the distance; the points of the front labelled with their windows."""
+    kind = summary[front].map({True: _FRONT, False: _DOMINATED}).where(summary["window"].notna(), _NONE)
+    label = summary["window"].astype("string").fillna("no window").where(summary[front] | summary["window"].isna(), "")
+    data: Frame = pd.DataFrame(
+        {
+            "distance": summary["distance"],
+            "y": summary[objective],
+            "kind": kind,
+            "label": label,
+            "front": summary[front],
+        }
+    ).assign(window=summary["window"].astype("string").fillna("none"))
+    scale, axis = axes.log_axis(data["distance"], None)
+    legend = alt.Legend(title=None, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
+    base = axes.unfolded(axes.chart(data), data).encode(
+        x=alt.X("distance:Q", title=f"{_DISTANCE} (right: less collapse)", scale=scale, axis=axis),
+        y=alt.Y("y:Q", title=_WORDS[objective], scale=_room(data["y"])),
+        tooltip=["window:N", alt.Tooltip("distance:Q", format=".4g"), alt.Tooltip("y:Q", format=".4g"), "kind:N"],
+    )
+    front_line = base.transform_filter("datum.front").mark_line(
+        color=theme.colour(_LOOKS[_FRONT]), strokeWidth=1.4, interpolate="step-before", opacity=0.8
+    )
+    colours = alt.Scale(domain=list(_LOOKS), range=[theme.colour(name) for name in _LOOKS.values()])
+    points = base.mark_circle(size=52, opacity=0.9).encode(color=alt.Color("kind:N", scale=colours, legend=legend))
+    words = base.transform_filter("datum.label !== ''").mark_text(dy=-9, fontSize=10).encode(text="label:N")
+    layered: Any = alt.layer(front_line.encode(order="distance:Q"), points, words)
+    return layered.properties(width=WIDTH, height=HEIGHT)
+
+
+def _against(summary: Frame, name: str) -> alt.LayerChart:
+    """One measure against the window, the model without a window as a dashed line."""
+    sized: Frame = summary[summary["window"].notna()]
+    none: Frame = summary[summary["window"].isna()]
+    data: Frame = pd.DataFrame({"window": sized["window"].astype(int), "y": sized[name]})
+    if name == "accuracy":
+        data = data.assign(low=sized["wilson_low"], high=sized["wilson_high"])
+    first, last = int(data["window"].min()), int(data["window"].max())
+    kind = "log" if last >= 10 * first else "linear"
+    base = axes.unfolded(axes.chart(data), data).encode(
+        x=alt.X(
+            "window:Q",
+            title="window w (keys seen)",
+            scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False, padding=6),
+            axis=alt.Axis(
+                grid=False, format="d", tickCount=6, values=_ticks(first, last) if kind == "log" else alt.Undefined
+            ),
+        ),
+        tooltip=["window:Q", alt.Tooltip("y:Q", format=".4g")],
+    )
+    if name == "distance":
+        scale, axis = axes.log_axis(summary["distance"], None)
+        y = alt.Y("y:Q", title=_DISTANCE, scale=scale, axis=axis)
+    else:
+        y = alt.Y("y:Q", title=_WORDS[name], scale=_room(summary[name]))
+    colour = theme.colour(_LOOKS[_FRONT])
+    layers: list[Any] = []
+    if name == "accuracy":
+        layers.append(base.mark_area(opacity=0.18, color=colour).encode(y=alt.Y("low:Q"), y2="high:Q"))
+    layers += [base.mark_line(color=colour).encode(y=y), base.mark_circle(size=24, color=colour).encode(y=y)]
+    if len(none):
+        level = alt.Chart(alt.InlineData(values=[{"y": float(none[name].iloc[0])}]))
+        layers.append(level.mark_rule(strokeDash=[6, 4], color=theme.colour(_LOOKS[_NONE])).encode(y=alt.Y("y:Q")))
+    layered: Any = alt.layer(*layers)
+    return layered.properties(width=WIDTH, height=BELOW)
+
+
+def _ticks(first: int, last: int) -> list[int]:
+    return [2**power for power in range(20) if first <= 2**power <= last]
+
+
+def _room(values: Any) -> alt.Scale:
+    """A little more than the values; all of 0 to 1 for shares."""
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and high <= 1:
+        return alt.Scale(domain=[0, 1.05], nice=False)
+    room = 0.08 * (high - low) or 0.1
+    return alt.Scale(domain=[low - room, high + room], nice=False)
