@@ -55,11 +55,9 @@ def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
     casts: list[_Cast] = []
     handles: list[Any] = []
     try:
-        places = _places(model)
-        nested = {id(place.module) for place in places}
-        for place in places:
+        for place in _places(model):
             to = dtypes[place.part]
-            weights = list(_own_modules(place.module, nested)) if to == torch.float32 else []
+            weights = list(place.module.modules()) if to == torch.float32 else []
             cast = _Cast(to, dtypes[place.reader] if place.reader else None, weights)
             before, after = (ModuleHook(body, Edit(_KIND, place.name, block)) for body in (cast.before, cast.after))
             handles.append(place.module.register_forward_pre_hook(before, with_kwargs=True))
@@ -71,7 +69,7 @@ def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-        for cast in casts:
+        for cast in reversed(casts):  # a module inside another (a qk-norm) comes after it, and has to give back first
             cast.restore()
 
 
@@ -132,14 +130,6 @@ def _module(model: TransformerBridge, name: str) -> nn.Module | None:
         if found is None:
             return None
     return found
-
-
-def _own_modules(module: nn.Module, nested: set[int]) -> Iterator[nn.Module]:
-    """The module and those in it that are not inside another place (the qk-norms of an attention)."""
-    yield module
-    for child in module.children():
-        if id(child) not in nested:
-            yield from _own_modules(child, nested)
 
 
 @dataclass

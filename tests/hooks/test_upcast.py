@@ -166,8 +166,11 @@ def test_what_is_masked_stays_masked_in_the_other_dtype(family: Family, tokens: 
                 assert bool((record["pattern"][layer][..., future] == 0).all())
 
 
+@pytest.mark.parametrize("where", ["blocks.1.attn.hook_rot_q", "blocks.0.attn.k_norm.hook_in", "embed.hook_out"])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_in_the_middle_of_a_pass_leaves_nothing(error: type[BaseException], tokens: Tokens) -> None:
+def test_an_exception_in_the_middle_of_a_pass_leaves_nothing(
+    error: type[BaseException], where: str, tokens: Tokens
+) -> None:
     model = sixteen("gemma3")
     before = model(tokens)
     weights = {name: id(parameter) for name, parameter in model.named_parameters()}
@@ -176,8 +179,7 @@ def test_an_exception_in_the_middle_of_a_pass_leaves_nothing(error: type[BaseExc
     def stop(tensor: Tensor, hook: Any) -> Tensor:
         raise error
 
-    point = model.hook_dict["blocks.1.attn.hook_rot_q"]
-    point.add_hook(stop)
+    model.hook_dict[where].add_hook(stop)
     with pytest.raises(error), hooks.upcast(model, UPCAST_PARTS):
         model(tokens)
     model.reset_hooks()
