@@ -20,6 +20,7 @@ from ostools.cli.general import doctor, mitigations, models, report, tasks
 from ostools.cli.lab import lab
 from ostools.cli.retrieval import retrieval
 from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
+from ostools.cli.study import study, windows
 from ostools.cli.theory import theory
 from ostools.commands.manners import with_manners
 from ostools.errors import InputError
@@ -73,6 +74,8 @@ for _command in (
     repeats,
     counting,
     behaviour,
+    study,
+    windows,
     ablate,
     theory,
     lab,

@@ -42,10 +42,11 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True, eq=False)
 class WindowStudy(Result):
-    """One row per window, length and seed: window (keys that a query sees; NA: no window), length, seed, status ("none",
-    "active", "inactive": the window changed no logit of the question, its answer and its pair), correct, log_probability (natural, of the right line),
-    distance (L2 at y in float64 between the pair of that length), rounding (below it the distance is float64's rounding),
-    within_training.
+    """One row per window, length and seed.
+
+    Columns: window (keys that a query sees; NA: no window), length, seed, status ("none", "active", "inactive": the window
+    changed no logit of the question, its answer and its pair), correct, log_probability (natural, of the right line), distance
+    (L2 at y in float64 between the pair of that length), rounding (below it the distance is float64's), within_training.
 
     `summary`, one row a window: window, active (questions that it changed), questions, accuracy with wilson_low and wilson_high
     (95%), log_probability (mean), distance (geometric mean; what is smaller than its rounding counts as that), front and

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from ostools.reporting import axes, theme
@@ -13,7 +14,7 @@ from ostools.reporting.frames import Frame
 if TYPE_CHECKING:
     from ostools.experiments.windows import WindowStudy
 
-WIDTH, HEIGHT, BELOW = 330, 240, 130
+WIDTH, HEIGHT, BELOW = 340, 240, 130
 _FRONT, _DOMINATED, _NONE = "on the Pareto front", "dominated", "no window"
 _LOOKS = {_FRONT: "local", _DOMINATED: "float64", _NONE: "float32"}
 _WORDS = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
@@ -30,7 +31,8 @@ def windows_chart(result: WindowStudy) -> alt.VConcatChart:
     objectives = ["accuracy", "log_probability"] if scored else ["accuracy"]
     fronts = {"accuracy": "front", "log_probability": "front_probability"}
     above = alt.hconcat(*(_trade(summary, name, fronts[name]) for name in objectives), spacing=30)
-    below = alt.hconcat(*(_against(summary, name) for name in (*objectives, "distance")), spacing=30)
+    width = (len(objectives) * WIDTH - 60) // (len(objectives) + 1)
+    below = alt.hconcat(*(_against(summary, name, width) for name in (*objectives, "distance")), spacing=30)
     parameters = result.provenance.parameters
     title = alt.TitleParams(
         f"Sliding windows on {parameters['task']}: answers against collapse", subtitle=_said(result)
@@ -58,21 +60,19 @@ def _said(result: WindowStudy) -> list[str]:
 def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
     """A task's measure against the distance; the points of the front labelled with their windows."""
     kind = summary[front].map({True: _FRONT, False: _DOMINATED}).where(summary["window"].notna(), _NONE)
-    label = summary["window"].astype("string").fillna("no window").where(summary[front] | summary["window"].isna(), "")
-    data: Frame = pd.DataFrame(
-        {
-            "distance": summary["distance"],
-            "y": summary[objective],
-            "kind": kind,
-            "label": label,
-            "front": summary[front],
-        }
-    ).assign(window=summary["window"].astype("string").fillna("none"))
-    scale, axis = axes.log_axis(data["distance"], None)
+    scale, axis = axes.log_axis(summary["distance"], None)
+    room = _room(summary[objective])
+    data: Frame = pd.DataFrame({"distance": summary["distance"], "y": summary[objective], "kind": kind})
+    data = data.assign(front=summary[front], window=summary["window"].astype("string").fillna("none"))
+    data = data.assign(label=_labels(data, scale["domain"], room["domain"]))
+    data = data.assign(right=np.log(data["distance"]) > np.log(scale["domain"]).mean())
+    data = data.assign(
+        low=data["y"] < 0.9 * room["domain"][0] + 0.1 * room["domain"][1]
+    )  # words above, not on the axis
     legend = alt.Legend(title=None, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
     base = axes.unfolded(axes.chart(data), data).encode(
         x=alt.X("distance:Q", title=f"{_DISTANCE} (right: less collapse)", scale=scale, axis=axis),
-        y=alt.Y("y:Q", title=_WORDS[objective], scale=_room(data["y"])),
+        y=alt.Y("y:Q", title=_WORDS[objective], scale=room),
         tooltip=["window:N", alt.Tooltip("distance:Q", format=".4g"), alt.Tooltip("y:Q", format=".4g"), "kind:N"],
     )
     front_line = base.transform_filter("datum.front").mark_line(
@@ -80,12 +80,47 @@ def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
     )
     colours = alt.Scale(domain=list(_LOOKS), range=[theme.colour(name) for name in _LOOKS.values()])
     points = base.mark_circle(size=52, opacity=0.9).encode(color=alt.Color("kind:N", scale=colours, legend=legend))
-    words = base.transform_filter("datum.label !== ''").mark_text(dy=-9, fontSize=10).encode(text="label:N")
-    layered: Any = alt.layer(front_line.encode(order="distance:Q"), points, words)
+    words = [
+        base.transform_filter(f"datum.label !== '' && datum.right === {side} && datum.low === {place}")
+        .mark_text(dy=-10 if low else 11, dx=-4 if right else 4, align="right" if right else "left", fontSize=10)
+        .encode(text="label:N")
+        for right, side in ((True, "true"), (False, "false"))
+        for low, place in ((True, "true"), (False, "false"))
+    ]
+    layered: Any = alt.layer(front_line.encode(order="distance:Q"), points, *words)
     return layered.properties(width=WIDTH, height=HEIGHT)
 
 
-def _against(summary: Frame, name: str) -> alt.LayerChart:
+def _labels(data: Frame, across: list[float], up: list[float]) -> list[str]:
+    """The windows of each point; of points too near for words of their own, all of them at the first."""
+    x = WIDTH * np.log(data["distance"] / across[0]) / np.log(across[1] / across[0])
+    y = HEIGHT * (data["y"] - up[0]) / (up[1] - up[0])
+    labels, groups = [""] * len(data), []
+    for index in np.argsort(-x.to_numpy()):
+        near = next((g for g in groups if abs(x[g[0]] - x[index]) < 60 and abs(y[g[0]] - y[index]) < 16), None)
+        groups = groups if near is not None else [*groups, [index]]
+        if near is not None:
+            near.append(index)
+    order = {name: place for place, name in enumerate(data["window"])}
+    for group in groups:
+        labels[group[0]] = _joined(sorted((data["window"][index] for index in group), key=order.__getitem__), order)
+    return labels
+
+
+def _joined(names: list[str], order: dict[str, int]) -> str:
+    """`none, 2 to 8, 16`: neighbours in the list of windows are told as a range."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and name != "none" and runs[-1][-1] != "none" and order[name] == order[runs[-1][-1]] + 1:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ", ".join(
+        run[0] if len(run) == 1 else f"{run[0]} {'to' if len(run) > 2 else 'and'} {run[-1]}" for run in runs
+    )
+
+
+def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
     """One measure against the window, the model without a window as a dashed line."""
     sized: Frame = summary[summary["window"].notna()]
     none: Frame = summary[summary["window"].isna()]
@@ -119,7 +154,7 @@ def _against(summary: Frame, name: str) -> alt.LayerChart:
         level = alt.Chart(alt.InlineData(values=[{"y": float(none[name].iloc[0])}]))
         layers.append(level.mark_rule(strokeDash=[6, 4], color=theme.colour(_LOOKS[_NONE])).encode(y=alt.Y("y:Q")))
     layered: Any = alt.layer(*layers)
-    return layered.properties(width=WIDTH, height=BELOW)
+    return layered.properties(width=width, height=BELOW)
 
 
 def _ticks(first: int, last: int) -> list[int]:
