@@ -73,7 +73,7 @@ def figure_3(
         chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) with the number of prompts answered.
 
-    Raises `InputError` for lengths below 1, seeds below 0, and a prompt that leaves no room for its answer in the context.
+    Raises `InputError` for lengths below 1, no seeds, and a prompt that leaves no room for its answer in the context.
     Cost: 6 + 6 prompts a seed at every length, two thirds of them with up to `max_new_tokens` tokens.
     """
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)

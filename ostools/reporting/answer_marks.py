@@ -41,7 +41,7 @@ def length_axis(lengths: Column, title: str | None, labels: bool = True) -> alt.
     )
 
 
-def training_end(trained: int | None, lengths: Column, height: float | None) -> list[Any]:
+def training_end(trained: int | None, lengths: Column, height: float | int | None) -> list[Any]:
     """A dotted line where training ends, if that is inside the axis; with its words at `height` pixels, if any."""
     if trained is None or not int(lengths.min()) <= trained < int(lengths.max()):
         return []

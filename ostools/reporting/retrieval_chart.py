@@ -1,4 +1,4 @@
-"""The U-shape: by the place of the wanted record, how often it is found, how likely its value is, how sensitive y_n is to it."""
+"""The U-shape: by the place of the wanted record, how often it is found, how likely its value, how sensitive y_n is to it."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ def retrieval_notes(result: Retrieval) -> list[str]:
     seeds = frame["seed"].nunique()
     records = result.provenance.parameters["records"]
     kind = {"words": "word and digit", "uuid": "two UUIDs"}.get(str(records), "from a file")
-    notes = [
-        f"{seeds} seeds ({kind} a record); within a seed only the wanted record moves. Thin: seeds; thick: their mean."
-    ]
+    drawn = f"{seeds} seeds" if seeds > 1 else "One seed"
+    notes = [f"{drawn} ({kind} a record); within a seed only the wanted record moves. Thin: seeds; thick: their mean."]
     linearisation = result.provenance.parameters["linearisation"]
     notes.append(f"Below: mean norm of d y_n / d v_i^(0) ({linearisation} Jacobian) over tokens i.")
     rows = [dict(row) for row in result.ends.to_dict("records")]

@@ -1,0 +1,161 @@
+"""The U-shape: the norms are those of the wanted record's own tokens, and an end is above only where seeds agree."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools import experiments
+from ostools.errors import InputError
+from ostools.experiments.retrieval import _ends, _first_named, retrieval
+from ostools.measure.sensitivity import sensitivity
+from ostools.models import encode
+from ostools.tasks.retrieve import RetrieveTask
+from tests.checkpoints import tiny_model
+from tests.test_cli import assert_refused, run  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def model() -> TransformerBridge:
+    return tiny_model("gemma2", context=512)
+
+
+def test_rows_are_measured_on_the_wanted_records_own_tokens(model: TransformerBridge) -> None:
+    found: Any = retrieval(model, [0, 2], 3, [4], chat=False).frame
+    assert list(found["position"]) == [0, 2]
+    for row in found.to_dict("records"):
+        task = RetrieveTask(position=row["position"])
+        prompt = encode(model, task.prompt(3, 4))
+        record = task.items(3, 4)[row["position"]]
+        # Found on its own: the tokens whose texts, joined, are the record (one token may bring the blank before it).
+        texts = [model.tokenizer.decode([index]) for index in prompt.ids.tolist()]  # pyright: ignore[reportOptionalMemberAccess]
+        ends = np.cumsum([len(text) if text != "<bos>" else 0 for text in texts])
+        start = task.prompt(3, 4).index(record)
+        inside = [end > start and end - len(text) < start + len(record) for end, text in zip(ends, texts, strict=True)]
+        profile: Any = sensitivity(model, prompt, linearisations=("full",)).frame["operator_norm"].to_numpy()
+        assert row["carriers"] == sum(inside)
+        assert row["sensitivity_mean"] == pytest.approx(profile[inside].mean(), rel=1e-6)
+        assert row["sensitivity_max"] == pytest.approx(profile[inside].max(), rel=1e-6)
+        assert row["sensitivity_others"] == pytest.approx(profile[~np.array(inside)].mean(), rel=1e-6)
+        assert row["tokens"] == len(prompt.ids)
+
+
+def test_the_probability_is_of_a_blank_and_the_value_in_quotes(model: TransformerBridge) -> None:
+    row = retrieval(model, [1], 2, [0], chat=False).frame.iloc[0]
+    prompt = encode(model, RetrieveTask(position=1).prompt(2, 0)).ids.tolist()
+    tokenizer: Any = model.tokenizer
+    line = tokenizer(f' "{row["key"]}"', add_special_tokens=False)["input_ids"]
+    total = 0.0
+    for step, token in enumerate(line):
+        logits = model(torch.tensor([prompt + line[:step]]))[0, -1].double()
+        total += float(torch.log_softmax(logits, -1)[token])
+    after = torch.log_softmax(model(torch.tensor([prompt + line]))[0, -1].double(), -1)
+    ends = [i for i in range(len(after)) if tokenizer.decode([i]).lstrip(" ").startswith(("\n", "<eos>"))]
+    total += float(torch.logsumexp(after[ends], 0))
+    assert len(ends) == 2
+    assert row["log_probability"] == pytest.approx(total, abs=1e-4)
+
+
+def test_norm_linearisation_and_method_are_those_asked_for(model: TransformerBridge) -> None:
+    plain = retrieval(model, [0], 2, [0]).frame.iloc[0]
+    frozen = retrieval(model, [0], 2, [0], linearisation="frozen", norm="frobenius").frame.iloc[0]
+    assert frozen["sensitivity_mean"] != plain["sensitivity_mean"]
+    estimated = retrieval(model, [0], 2, [0], linearisation="frozen", norm="frobenius", method="estimate")
+    assert estimated.frame["method"].tolist() == ["estimate"]
+    assert estimated.frame["sensitivity_mean"].iloc[0] == pytest.approx(frozen["sensitivity_mean"], rel=0.15)
+
+
+def test_the_answers_are_counted_and_the_chart_drawn(model: TransformerBridge) -> None:
+    calls: list[tuple[int, int]] = []
+    found = experiments.retrieval(model, None, 3, [0, 1], progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(done + 1, 6) for done in range(6)]
+    assert found.provenance.parameters["positions"] == [0, 1, 2]
+    assert set(found.ends["verdict"]) == {"too few seeds"}
+    spec = str(found.plot().to_dict())
+    assert "Retrieving one of 3 records" in spec
+    assert "2 seeds (word and digit a record)" in spec
+    long = retrieval(model, [0, 1], 2, [0])
+    assert long.ends.empty
+    long.plot().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("The value is 3.", "3"),
+        ("13, 3", "3"),
+        ("7 or 3", "7"),
+        ("a-1", "a-1"),
+        ("a-12", None),
+        ("none of them", None),
+    ],
+)
+def test_the_first_value_that_an_answer_names(line: str, named: str | None) -> None:
+    assert _first_named(line, {"3", "7", "a", "a-1"}) == named
+
+
+def made(log_p: Any, sensitivity_mean: Any) -> pd.DataFrame:
+    """Seeds by positions."""
+    rows = [
+        {"seed": seed, "position": place, "log_probability": float(log_p[seed][place]), "sensitivity_mean": value}
+        for seed, values in enumerate(sensitivity_mean)
+        for place, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_ends_against_what_is_between_by_hand() -> None:
+    log_p = np.array([[-1.0, -3.0, -5.0, -4.0], [-2.0, -3.0, -5.0, -3.0]])
+    found: Any = _ends(made(log_p, np.exp(log_p))).set_index(["quantity", "end"])["difference"]
+    assert found["log_probability", "first"] == pytest.approx(2.5)
+    assert found["log_probability", "last"] == pytest.approx(0.5)
+    assert found["log_sensitivity", "first"] == pytest.approx(2.5)
+    assert _ends(made(log_p[:, :2], np.exp(log_p[:, :2]))).empty
+
+
+def test_an_end_is_above_only_where_seeds_agree() -> None:
+    rng = np.random.default_rng(0)
+    noise = 0.1 * rng.standard_normal((8, 5))
+    flat, up = np.zeros((8, 5)), np.zeros((8, 5))
+    up[:, 0], up[:, -1] = 1.0, -1.0
+    apart = 5 * rng.standard_normal((8, 1))  # seeds differ far more than positions: they are paired
+    found: Any = _ends(made(up + noise + apart, np.exp(flat + noise))).set_index(["quantity", "end"])
+    assert list(found["verdict"]) == ["above", "below", "undecided", "undecided"]
+    assert ((found["low"] <= found["difference"]) & (found["difference"] <= found["high"])).all()
+    few: Any = _ends(made((up + noise)[:5], np.exp(flat[:5])))
+    assert set(few["verdict"]) == {"too few seeds"}
+    assert all(map(math.isnan, few["low"]))
+
+
+def test_bad_arguments(model: TransformerBridge) -> None:
+    with pytest.raises(InputError, match=r"expected positions out of 0\.\.2, found \[3\]"):
+        retrieval(model, [0, 3], 3)
+    with pytest.raises(InputError, match="found none"):
+        retrieval(model, [], 3)
+    with pytest.raises(InputError, match="expected at least 2 records, found 1"):
+        retrieval(model, None, 1)
+    with pytest.raises(InputError, match="expected norm operator or frobenius, found 'l1'"):
+        retrieval(model, None, 3, norm="l1")
+    with pytest.raises(InputError, match="did you mean 'frozen'"):
+        retrieval(model, [0], 2, [0], linearisation="frozn")
+    with pytest.raises(InputError, match="expected at most 512 tokens"):
+        retrieval(model, [0], 80, [0])
+
+
+def test_the_command_line(run: Any, tmp_path: Path) -> None:  # noqa: F811
+    arguments = ["retrieval", "--length", "2", "--seed", "0", "--position", "1"]
+    code, out, err = run(*arguments)
+    assert (code, err) == (0, "")
+    assert "Retrieving one of 2 records" in out
+    assert "One seed (word and digit a record)" in out
+    assert run(*arguments, "--out", "x.png") == (0, "wrote x.png\n", "")
+    assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
+    assert_refused(run("retrieval", "--records", "uids"), "expected uuid or words, or a file, found 'uids'")
+    assert_refused(run("retrieval", "--length", "1"), "--length")

@@ -1,0 +1,182 @@
+"""The charts of Figures 2, 3 and 4 and of retrieval: nothing drawn that was not answered, nothing left out unsaid."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ostools.experiments.figure2 import Figure2
+from ostools.experiments.figure3 import TASKS, Figure3
+from ostools.experiments.figure4 import Figure4, figure_4_of
+from ostools.experiments.retrieval import Retrieval
+from ostools.reporting.answer_marks import NO_ANSWER, OTHER_WORDS, RIGHT, WRONG, outcomes, short_name
+from ostools.results import Provenance
+from ostools.tasks.appendix_c import MODES
+from tests.reporting.made import HOSTILE
+
+
+def provenance(number: int, trained: dict[str, int] | None = None, **more: Any) -> Provenance:
+    parameters = {"number": number, "lengths": [1, 2, 3], "chat": False, "max_new_tokens": 9} | more
+    return Provenance({"name": "made", "trained_lengths": trained}, parameters, None, {})
+
+
+def data_of(spec: Any) -> list[dict[str, Any]]:
+    """Every table inside a chart, as columns (wherever Altair put it)."""
+    found = []
+    if isinstance(spec, dict):
+        if (
+            "values" in spec
+            and isinstance(spec["values"], list)
+            and spec["values"]
+            and isinstance(spec["values"][0], dict)
+        ):
+            found.append(spec["values"][0])
+        for key, value in spec.items():
+            if key == "datasets":
+                found += [rows[0] for rows in value.values()]
+            else:
+                found += data_of(value)
+    elif isinstance(spec, list):
+        for value in spec:
+            found += data_of(value)
+    return found
+
+
+def typed(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.astype({"number": "Int64", "absolute_error": "Int64", "correct": "boolean", "parsable": "boolean"})
+
+
+def copied(rows: list[tuple[str, str, int, bool, bool, int | None]], answer: str = "0") -> pd.DataFrame:
+    names = pd.Index(["panel", "task", "length", "correct", "parsable", "number"])
+    return typed(pd.DataFrame(rows, columns=names).assign(key="0", answer=answer, absolute_error=None))
+
+
+def counted(**errors: list[int | None]) -> pd.DataFrame:
+    """One row a length (1, 2, ...) of each mode (its name with _ for -) of every task."""
+    rows = [
+        (task, mode.replace("_", "-"), n + 1, 0, str(50 + n), error)
+        for task in TASKS
+        for mode, values in errors.items()
+        for n, error in enumerate(values)
+    ]
+    frame = pd.DataFrame(rows, columns=pd.Index(["task", "mode", "length", "seed", "key", "absolute_error"]))
+    given = zip(frame["key"], frame["absolute_error"], strict=True)
+    number = [None if pd.isna(error) else int(key) + int(error) for key, error in given]
+    return typed(frame.assign(number=number, correct=False, parsable=True, ended="eos", answer="x"))
+
+
+def test_what_an_answer_is_called() -> None:
+    rows = [("a", "copy-last", n, *kind) for n, kind in enumerate(
+        [(True, True, 0), (False, True, 0), (False, True, 7), (False, False, None), (True, True, None)]
+    )]  # fmt: skip
+    assert outcomes(copied(rows)).tolist() == [RIGHT, OTHER_WORDS, WRONG, NO_ANSWER, RIGHT]
+
+
+def test_figure_2_draws_every_answer_once_and_only_outcomes_that_occur() -> None:
+    rows = [
+        (panel, task, n, n != 2, True, 0 if n != 2 else 1)
+        for panel in "abc"
+        for task in ("copy-last", "copy-first")
+        for n in (1, 2, 3)
+    ]
+    frame = copied(rows)
+    frame["answer"] = frame["panel"]  # Altair keeps equal tables once
+    figure = Figure2(frame, provenance(2, {"copy-last": 2, "copy-first": 2}))
+    spec = figure.plot().to_dict()
+    text = json.dumps(spec)
+    tables = [table for table in data_of(spec) if "place" in table]
+    assert [len(table["length"]) for table in tables] == [6, 6, 6]
+    assert sorted(zip(tables[0]["place"], tables[0]["length"], tables[0]["outcome"], strict=True)) == [
+        (place, n, WRONG if n == 2 else RIGHT) for place in ("first digit", "last digit") for n in (1, 2, 3)
+    ]
+    assert "last digit right at 2 of 3" in text
+    assert "trained to 2" in text
+    assert OTHER_WORDS not in text
+    assert NO_ANSWER not in text
+    assert [panel["title"]["text"][:3] for panel in spec["hconcat"]] == ["(a)", "(b)", "(c)"]
+
+
+@pytest.mark.parametrize("answer", HOSTILE)
+def test_answers_cannot_end_a_script(answer: str) -> None:
+    rows = [("a", task, n, False, False, None) for task in ("copy-last", "copy-first") for n in (1, 2)]
+    text = json.dumps(Figure2(copied(rows, answer), provenance(2)).plot().to_dict())
+    assert "</script" not in text
+    assert "<!--" not in text
+
+
+def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:
+    frame = pd.concat([counted(none=[2, None, 4]), counted(none=[4, None, None]).assign(seed=1)])
+    spec = Figure3(frame, provenance(3)).plot().to_dict()
+    text = json.dumps(spec)
+    errors = [table for table in data_of(spec) if "mean" in table]
+    strips = [table for table in data_of(spec) if "share" in table]
+    assert len(errors) == len(strips) == 1  # the four columns are equal here, and Altair keeps equal tables once
+    # The second length held no number at either seed: no error there, and no 0.
+    assert errors[0]["mean"] == [3.0, None, 4.0]
+    assert (errors[0]["low"], errors[0]["high"]) == ([2.0, None, 4.0], [4.0, None, 4.0])
+    assert strips[0]["share"] == [0.0, 1.0, 0.5]
+    assert "no number to be read (12 of 24 answers); they are in no error above" in text
+    assert "mean of up to 2 seeds" in text
+    assert "logarithmic" not in text
+    assert "trained" not in text
+
+
+def test_figure_3_says_when_its_axis_is_not_the_papers() -> None:
+    frame = counted(none=[0, 1, 2], cot_zero_shot=[0, 10**7, 3], cot_few_shot=[None, None, None])
+    text = json.dumps(Figure3(frame, provenance(3, {"count-ones": 2})).plot().to_dict())
+    assert "linear to 1, then logarithmic; the paper's is linear" in text
+    assert '"symlog"' in text
+    assert text.count("trained to 2") == 1
+
+
+def test_figure_3_without_any_number_still_draws() -> None:
+    text = json.dumps(Figure3(counted(none=[None, None]), provenance(3)).plot().to_dict())
+    assert "(8 of 8 answers)" in text
+
+
+def test_figure_4_counts_what_its_axis_cannot_show() -> None:
+    frame = counted(none=[50, 49, 10**6, None, 48], cot_zero_shot=[None] * 5, cot_few_shot=[0, 0, 0, 0, 0])
+    figure = figure_4_of(Figure3(frame, provenance(3)))
+    assert isinstance(figure, Figure4)
+    spec = figure.plot().to_dict()
+    panels = [panel["title"]["subtitle"] for row in spec["vconcat"] for panel in row["hconcat"]]
+    assert panels[0] == ["most often 100: 2 of 5", "1 beyond (to 1.0e6), 1 no number"]
+    assert panels[4] == ["5 answers, none with a number", ""]
+    assert panels[8] == ["5 answers most often: 1 of 5 each", ""]
+    tables = data_of(spec["vconcat"][0]["hconcat"][0]) or [
+        table for table in data_of(spec) if set(table.get("way", [])) == {"no CoT"}
+    ]
+    shown = dict(zip(tables[0]["output"], zip(tables[0]["answers"], tables[0]["right"], strict=True), strict=True))
+    assert shown == {50: (0, 1), 51: (0, 1), 52: (0, 1), 53: (0, 1), 54: (0, 1), 100: (2, 0), 102: (1, 0)}
+
+
+def test_every_mode_has_its_row_and_every_task_its_column() -> None:
+    spec = (
+        figure_4_of(Figure3(counted(**{mode.replace("-", "_"): [0] for mode in MODES}), provenance(3))).plot().to_dict()
+    )
+    assert len(spec["vconcat"]) == 3
+    assert [len(row["hconcat"]) for row in spec["vconcat"]] == [4, 4, 4]
+
+
+def test_the_u_says_its_verdicts() -> None:
+    rows = [
+        {"position": place, "length": 3, "seed": seed, "found": place == 1, "log_probability": -1.0 - place,
+         "sensitivity_mean": 2.0, "sensitivity_others": 1.0, "method": "estimate"}
+        for place in range(3) for seed in (0, 1)
+    ]  # fmt: skip
+    names = ["end", "difference", "low", "high", "verdict"]
+    values = [("first", 0.6931, 0.0, 1.0986, "above"), ("last", 0.0, float("nan"), float("nan"), "too few seeds")]
+    ends = pd.DataFrame(values, columns=pd.Index(names)).assign(quantity="log_sensitivity")
+    how = provenance(0, linearisation="full", norm="operator", records="uuid")
+    text = json.dumps(Retrieval(pd.DataFrame(rows), how, ends).plot().to_dict(), ensure_ascii=False)
+    assert "first × 2 (1 to 3), above; last × 1, too few seeds." in text
+    assert "of an operator norm the lower end is drawn" in text
+    assert "two UUIDs a record" in text
+
+
+def test_a_directory_is_named_by_its_last_part() -> None:
+    assert short_name({"name": "/some/where/stories"}) == "stories"
+    assert short_name({"name": "google/gemma-7b"}) == "google/gemma-7b"
