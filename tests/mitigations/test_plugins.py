@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import hooks
 import mitigations
 from mitigations import Hint, MitigationError, Separator, acts, compose, insert, label, mitigation, running
 from mitigations.named import listing
+from ostools import cli
 from ostools.errors import InputError
 from ostools.measure.answers import answers
 from ostools.measure.posed import pose
@@ -110,11 +111,21 @@ def plugins(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         monkeypatch.delitem(sys.modules, name)
 
 
-def in_another_process(environment: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The `ostools` command in an environment that has the plugins."""
-    command = [sys.executable, "-c", "from ostools.cli import main; main()", *arguments]
-    given = os.environ | {"PYTHONPATH": str(environment), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=given)
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs `ostools` with these arguments: exit code, stdout, stderr."""
+    monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ostools", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capfd.readouterr()
+        return int(stopped.value.code or 0), out, err
+
+    return run
 
 
 def test_the_wheel_says_whose_it_is(environment: Path) -> None:
@@ -234,10 +245,64 @@ def test_a_listing_survives_what_is_broken() -> None:
         assert re.search(message, rows[name].summary)
 
 
-def test_the_command_lists_them_with_their_owners(environment: Path) -> None:
-    done = in_another_process(environment, "mitigations")
+def test_in_another_process_the_names_are_there_and_cost_no_torch(environment: Path) -> None:
+    """Where the distributions are on the path, and nothing else was done for them."""
+    program = """
+import sys
+import mitigations
+print(mitigations.names())
+mitigations.mitigation("sliding-window:window=4 + attention-temperature:factor=2 + upcast:parts=norms")
+print("torch" in sys.modules)
+"""
+    given = os.environ | {"PYTHONPATH": str(environment)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=given)
     assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if "chunked-attention" in line]
+    names, torch_loaded = done.stdout.splitlines()
+    assert "'chunked-attention'" in names
+    assert "'leaking-chunks'" in names
+    assert torch_loaded == "False"
+
+
+@pytest.mark.usefixtures("plugins")
+def test_the_command_lists_them_with_their_owners(command: Any) -> None:
+    code, out, _ = command("mitigations")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if "chunked-attention" in line]
     assert "ostools-example" in line
     assert "chunk=32" in line
-    assert "raises-on-import" in done.stdout
+    assert "raises-on-import" in out
+
+
+@pytest.mark.usefixtures("plugins")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--mitigation", "leaking-chunks:chunk=4"],
+            "ChunkedAttention: expected weights of exactly 0 on the keys that",
+        ),
+        (["--mitigation", "raises-on-import"], "mitigation 'raises-on-import' of ostools-broken cannot be imported"),
+        (["--mitigation", "chunked-attention:chunk=0"], "ChunkedAttention: expected chunk of at least 1, found 0"),
+        (
+            ["--mitigation", "chunked-atention"],
+            "unknown mitigation 'chunked-atention': did you mean 'chunked-attention'",
+        ),
+        (["--task", "unfinished"], "task 'unfinished': "),
+    ],
+)
+def test_a_command_refuses_in_one_line(arguments: list[str], message: str, command: Any) -> None:
+    code, out, err = command("behaviour", "--lengths", "9", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("ostools: ")
+    assert message in err
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_command_runs_a_task_and_a_mitigation_of_other_distributions(command: Any, tmp_path: Path) -> None:
+    out = tmp_path / "answers.json"
+    given = ["--task", "count-letter:letter=q", "--mitigation", "chunked-attention:chunk=48", "--lengths", "3,4"]
+    assert command("behaviour", *given, "--no-probability", "--out", str(out))[0] == 0
+    text = out.read_text()
+    assert "count-letter:letter=q" in text
+    assert "chunked-attention:chunk=48" in text
+    assert '"active"' in text
