@@ -118,6 +118,9 @@ def says(text: Any) -> Any:
     ) -> list[Answer]:
         if progress is not None:
             progress(len(prompts), len(prompts))
+        for prompt in prompts:  # reasoning has lines and room, an answer alone has neither
+            reasons = "step by step" in prompt.text
+            assert ((stop is None), (max_new_tokens == 256)) == (reasons, reasons)
         return [Answer((0,), *text(prompt.text)) for prompt in prompts]
 
     return answers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -49,12 +50,12 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({"number": "Int64", "absolute_error": "Int64", "correct": "boolean", "parsable": "boolean"})
 
 
-def copied(rows: list[tuple[str, str, int, bool, bool, int | None]], answer: str = "0") -> pd.DataFrame:
+def copied(rows: Sequence[tuple[Any, ...]], answer: str = "0") -> pd.DataFrame:
     names = pd.Index(["panel", "task", "length", "correct", "parsable", "number"])
     return typed(pd.DataFrame(rows, columns=names).assign(key="0", answer=answer, absolute_error=None))
 
 
-def counted(**errors: list[int | None]) -> pd.DataFrame:
+def counted(**errors: Sequence[int | None]) -> pd.DataFrame:
     """One row a length (1, 2, ...) of each mode (its name with _ for -) of every task."""
     rows = [
         (task, mode.replace("_", "-"), n + 1, 0, str(50 + n), error)
