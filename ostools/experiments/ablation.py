@@ -158,6 +158,7 @@ def ablation(
         tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None,
         **{"measurement": "ablation", "task": questions[0].task, "lengths": [one.length for one in questions]},
         **{"seeds": list(seeds), "what": what, "targets": chosen, "top": top, "method": method, "begun": begun},
+        **{"measures": names, "chat": chat, "carriers": carriers, "answer": answer},
     )
     rows: list[dict[str, Any]] = []
     with torch.inference_mode(False), true_arithmetic(work):
@@ -165,6 +166,8 @@ def ablation(
             parts = chosen or all_targets(work, what, question.prompt, top)
             told = None if progress is None else _part(progress, index, len(questions))
             measuring = [one for one in question.measures(names) if what != "edges" or one.name != "collapse"]
+            if not measuring:
+                raise InputError("ablation of edges: expected carriers or an answer for the prompt, found neither")
             for row in _rows(work, question, parts, method, measuring, told):
                 rows.append({"what": what, "method": method} | row)
     frame: Any = pd.DataFrame(rows)[[*QUESTION, "tokens", "what", "method", *_TARGET, *QUANTITY, *_NUMBERS]]

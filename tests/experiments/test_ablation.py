@@ -198,6 +198,7 @@ def test_refusals(tiny: TransformerBridge, embedded: TransformerBridge) -> None:
         (r"expected at least one \(layer, head\)", prompt, {"targets": []}),
         ("0 <= key <= query, found query 2, key 3", prompt, {"what": "edges", "targets": [(0, 0, 2, 3)]}),
         ("unknown part of a layer 'both'", prompt, {"what": "layers", "targets": [(0, "both")]}),
+        ("expected carriers or an answer for the prompt, found neither", prompt, {"what": "edges"}),
         ("top of at least 1", prompt, {"what": "edges", "top": 0}),
         ("at most 256 tokens", "copy-first", {"lengths": [300], "measures": ["answers"], "chat": False}),
     ]

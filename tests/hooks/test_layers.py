@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.errors import InputError
-from ostools.measure.answers import answers
+from ostools.measure.answers import answers, cache_is_exact
 from tests.checkpoints import tiny_model
 
 Tokens = Int[Tensor, "batch pos"]
@@ -100,6 +100,7 @@ def test_generation_through_a_cache_is_that_of_the_whole_text() -> None:
     model = tiny_model("gemma2", seed=3)
     for part in ("attention", "mlp", "both"):
         with hooks.ablate_layers(model, [1], part=part):
+            assert cache_is_exact(model)
             (answer,) = answers(model, ["abc 123"], max_new_tokens=6, stop=None)
             text = ost.encode(model, "abc 123").ids.tolist()
             for token in answer.ids:
