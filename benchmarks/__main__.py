@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from benchmarks import collapse, estimates, sensitivity
+from benchmarks import behaviour, collapse, estimates, sensitivity
 
 
 def main() -> None:
@@ -14,6 +14,7 @@ def main() -> None:
     sensitivity.main()
     estimates.main()
     collapse.main()
+    behaviour.main()
 
 
 if __name__ == "__main__":

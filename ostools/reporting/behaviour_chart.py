@@ -25,7 +25,8 @@ def behaviour_chart(result: Behaviour) -> alt.VConcatChart:
     mitigation changed nothing. Below, where the answer is a number: the absolute error of each answer and their mean. A dotted
     line stands where training ends.
     """
-    frame, summary = frame_of(result), result.summary
+    frame: Frame = frame_of(result)
+    summary: Frame = result.summary
     end = _trained(result)
     numeric = bool(frame["absolute_error"].notna().any())
     panels = [_shares(summary, frame["mitigation"].iloc[0] != "none", end, last=not numeric)]

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def behaviour_notes(result: Behaviour) -> list[str]:
     """What was asked, what the intervals are of, what could not be read, and where a mitigation did nothing."""
-    frame, summary = frame_of(result), result.summary
+    frame: Frame = frame_of(result)
+    summary: Frame = result.summary
     how = result.provenance.parameters
     asked = f"{len(frame)} answers to {int(summary['prompts'].sum())} prompts, "
     asked += "greedy" if how["temperature"] == 0 else f"drawn at temperature {how['temperature']:g}"

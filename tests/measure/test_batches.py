@@ -145,7 +145,9 @@ def test_equal_lengths_need_neither_mask_nor_positions() -> None:
     ],
 )
 def test_where_padding_could_do_harm_there_is_none(case: str, words: str) -> None:
-    rope = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}} if case == "rope" else {}
+    rope: Any = (
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}} if case == "rope" else {}
+    )
     model = tiny_model("llama", **rope)
     if case == "bfloat16":
         model = cast_copy(model, torch.bfloat16)

@@ -172,7 +172,7 @@ def test_samples_are_reproduced_and_are_the_same_under_every_mitigation() -> Non
     assert wide.frame["text"].tolist() == found.frame["text"].tolist()
     alone = behaviour(model, Parrot(), **(options | {"lengths": (5,)}))
     assert alone.frame["text"].tolist() == found.frame["text"].tolist()[3:]
-    assert found.frame["log_probability"].isna().all()
+    assert bool(found.frame["log_probability"].isna().all())
     assert found.summary["interval_of"].tolist() == ["samples of one prompt"] * 2
 
 
@@ -196,7 +196,8 @@ def test_a_mitigation_acts_at_every_step_and_says_where_it_did_not(embedded) -> 
 
 def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
     model = tiny_model("gemma", seed=3)
-    model.original_model.generation_config.eos_token_id = None  # pyright: ignore[reportOptionalMemberAccess]
+    own: Any = model.original_model
+    own.generation_config.eos_token_id = None
     model.tokenizer.eos_token = None
     tokens = len(pose(model, Parrot(), 3).prompt.ids)
     options: Any = {"lengths": (3,), "max_new_tokens": 9, "probability": False}
@@ -249,8 +250,8 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
     assert (parameters["stop"], plain["stop"]) == (None, "\n")
     assert (parameters["probability"], plain["probability"]) == (False, False)
     assert found.frame["mode"].tolist() == ["cot-zero-shot"]
-    assert found.frame["log_probability"].isna().all()
-    assert found.frame["within_training"].isna().all()
+    assert bool(found.frame["log_probability"].isna().all())
+    assert bool(found.frame["within_training"].isna().all())
 
 
 def test_chat_and_plain() -> None:

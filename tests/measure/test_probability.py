@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -90,7 +91,8 @@ def test_is_how_often_the_line_is_drawn() -> None:
     model = tiny_model("gemma", seed=12)
     ends = ends_of(model)
     # Every fifth token ends a text here, so that short lines are common.
-    model.original_model.generation_config.eos_token_id = sorted(ends | set(range(0, 260, 5)))
+    own: Any = model.original_model
+    own.generation_config.eos_token_id = sorted(ends | set(range(0, 260, 5)))
     prompt, n = encode(model, "11"), 3000
     (line,) = answers(model, [prompt], max_new_tokens=1, stop=None)
     if line.ended == "eos":
@@ -182,6 +184,7 @@ def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(monkeypatch: 
         line_ids(model, prompt_from_ids(model, [4]), "b1")
     model.tokenizer.eos_token, prompt = None, prompt_from_ids(model, [4])
     monkeypatch.setattr(model.tokenizer, "convert_ids_to_tokens", lambda ids: ["a"] * len(ids))
-    model.original_model.generation_config.eos_token_id = None  # pyright: ignore[reportOptionalMemberAccess]
+    own: Any = model.original_model
+    own.generation_config.eos_token_id = None
     with pytest.raises(InputError, match="a token that ends a text or a line, found none"):
         answer_log_probability(model, [prompt], ["1"])
