@@ -21,6 +21,7 @@ from ostools.experiments import verdicts as judging
 from ostools.experiments.study_arms import BOUND, Arm, Cell, Plan, timings
 from ostools.measure.collapse import checked_lengths, checked_seeds
 from ostools.measure.precision import full_precision
+from ostools.measure.precisions import Precision
 from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
@@ -95,7 +96,7 @@ def study(
         raise InputError(f"{form.name} draws nothing at random, found seeds {chosen}: leave them out")
     if not 0 < level < 1:
         raise InputError(f"study: expected a level between 0 and 1, found {level}; for example 0.95")
-    dtypes = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes)
+    dtypes = tuple(Precision.named(name).name for name in ([dtypes] if isinstance(dtypes, str) else dtypes))
     plan = Plan(form, wanted, chosen, dtypes, chat, _spread(wanted, sensitivity_lengths))
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)

@@ -1,0 +1,204 @@
+"""Studies against the measurements that they are made of: paired question by question, statuses, refusals, the command."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, Separator, running
+from mitigations.window import SlidingWindow
+from ostools.errors import InputError
+from ostools.experiments.study import Study
+from ostools.experiments.verdicts import effects, verdicts
+from ostools.measure.behaviour import behaviour
+from ostools.measure.collapse import collapse
+from ostools.measure.path_sum import path_sum
+from ostools.measure.posed import carrier_positions, pose
+from ostools.measure.sensitivity import sensitivity
+from ostools.tasks import AppendixTask
+from tests.checkpoints import tiny_model
+
+TASK = AppendixTask("copy-last")
+SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 768}
+WIDE = SlidingWindow(700)
+
+
+@dataclass(frozen=True)
+class WithoutAHead(Mitigation):
+    """An edit that the bounds' formulas do not know."""
+
+    def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+        return hooks.ablate_heads(model, [(0, 0)])
+
+
+@pytest.fixture(scope="module")
+def model() -> TransformerBridge:
+    return tiny_model("llama", seed=1, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def found(model: TransformerBridge) -> Study:
+    mitigations = [Separator(every=3), SlidingWindow(40, sinks=1), WIDE, WithoutAHead()]
+    return ost.study(
+        model,
+        TASK,
+        mitigations=mitigations,
+        lengths=[2, 3, 7],
+        dtypes=["bfloat16"],
+        chat=False,
+        sensitivity_lengths=1,
+    )
+
+
+def rows(found: Study, mitigation: str, quantity: str, dtype: str | None = None) -> Any:
+    frame: Any = found.frame
+    chosen = frame[(frame["mitigation"] == mitigation) & (frame["quantity"] == quantity)]
+    return chosen[chosen["dtype"] == dtype if dtype else chosen["dtype"].isna()].set_index("length")
+
+
+@pytest.mark.parametrize("name", ["separator", "sliding-window:window=40,sinks=1"])
+def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge, found: Study, name: str) -> None:
+    mitigation = Separator() if name == "separator" else SlidingWindow(40, sinks=1)
+    lengths = [2, 3, 7]
+    for column, given in (("value", mitigation), ("baseline", None)):
+        said = behaviour(model, TASK, lengths=lengths, mitigation=given, chat=False).frame.set_index("length")
+        for quantity, own in (("log_probability", "log_probability"), ("tokens", "tokens"), ("correct", "correct")):
+            np.testing.assert_allclose(rows(found, name, quantity)[column], said[own].astype(float), rtol=1e-5)
+        pairs: Any = collapse(model, TASK, lengths=lengths, dtypes=["bfloat16"], mitigation=given)
+        exact = pairs.reference[(pairs.reference["site"] == "y") & (pairs.reference["weights"] == "given")]
+        np.testing.assert_allclose(
+            rows(found, name, "collapse_distance", "float64")[column], exact["distance"], rtol=1e-9
+        )
+        posed = pose(model, TASK, 7, mitigation=given, chat=False)
+        at = list(carrier_positions(model, posed))
+        with running(model, given):
+            measured: Any = sensitivity(model, posed.prompt, method="exact").frame
+            bound: Any = path_sum(model, posed.prompt, variants=["local"]).frame
+        for quantity, linearisation in (("sensitivity", "full"), ("frozen_sensitivity", "frozen")):
+            norms = measured[measured["linearisation"] == linearisation].set_index("position")["operator_norm"]
+            assert rows(found, name, quantity)[column][7] == pytest.approx(norms[at].mean(), rel=1e-6)
+        assert rows(found, name, "bound")[column][7] == pytest.approx(bound["value"][at].mean(), rel=1e-6)
+    frozen, bounds = rows(found, name, "frozen_sensitivity"), rows(found, name, "bound")
+    assert bool((frozen["value"] <= bounds["value"] * (1 + 1e-6)).all())
+    assert set(bounds["kind"]) == {"certified"}
+    assert set(frozen["kind"]) == {"measured"}
+
+
+def test_what_changed_nothing_is_inactive(found: Study) -> None:
+    separator = rows(found, "separator", "correct")["status"].to_dict()
+    assert separator == {2: "inactive", 3: "inactive", 7: "active"}
+    # The pair of 3 and 4 items has a comma in its second question.
+    pair = rows(found, "separator", "collapse_distance", "float64")["status"].to_dict()
+    assert pair == {2: "inactive", 3: "active", 7: "active"}
+    frame: Any = found.frame
+    wide = frame[frame["mitigation"] == "sliding-window:window=700"]
+    assert set(wide["status"]) == {"inactive"}
+    said = found.verdicts.set_index("mitigation")
+    assert set(said.loc["sliding-window:window=700", ["answers", "collapse", "sensitivity"]]) == {"inactive"}
+    assert "inactive (it changed no prompt and no logit)" in said.loc["sliding-window:window=700", "sentence"]
+
+
+def test_a_bound_that_does_not_know_the_edit_is_refused_and_the_rest_measured(found: Study) -> None:
+    bound = rows(found, "WithoutAHead()", "bound")
+    assert set(bound["status"]) == {"refused"}
+    assert bound["value"].isna().all()
+    assert bound["reason"].str.contains("does not know the active edit 'ablate_heads'").all()
+    assert rows(found, "WithoutAHead()", "sensitivity")["value"].notna().all()
+
+
+def test_effects_and_verdicts_are_those_of_the_frame(found: Study) -> None:
+    parameters = found.provenance.parameters
+    assert parameters["verdict_level"] == pytest.approx(1 - 0.05 / 12)
+    again = effects(found.frame, parameters["level"], parameters["verdict_level"])
+    pd.testing.assert_frame_equal(found.effects, again)
+    pd.testing.assert_frame_equal(found.verdicts, verdicts(again, parameters["verdict_level"]))
+    assert set(found.verdicts["answers"]) <= {"not decided", "inactive"}  # three lengths decide nothing
+    assert parameters["sensitivity_lengths"] == [7]
+    assert parameters["runs"]["none"]["route"] == "packed pass"
+    lengths = found.collapse_lengths
+    assert set(lengths["mitigation"]) == {"none", *parameters["mitigations"]}
+    assert set(lengths["dtype"]) == {"bfloat16"}
+
+
+def test_the_chart_shows_every_panel(found: Study, tmp_path: Any) -> None:
+    drawn = found.plot().to_dict()
+    text = str(drawn)
+    for words in (
+        "right answers",
+        "log p of the right line",
+        "at y, float64",
+        "certified bound",
+        "inactive",
+        "not measured",
+    ):
+        assert words in text
+    page = found.save(tmp_path / "study.html").read_text(encoding="utf-8")
+    assert "separator" in page
+
+
+def test_a_task_that_ends_in_its_sequence_has_no_pair(model: TransformerBridge) -> None:
+    told: list[tuple[int, int]] = []
+    result = ost.study(
+        model,
+        "copy",
+        mitigations=[RepeatPrompt()],
+        lengths=[2, 5],
+        dtypes=["float32"],
+        chat=False,
+        sensitivity_lengths=0,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    distance = rows(result, "repeat-prompt", "collapse_distance", "float64")
+    assert set(distance["status"]) == {"refused"}
+    assert distance["reason"].str.contains("ends in the sequence").all()
+    assert result.verdicts["collapse"].tolist() == ["not decided"]
+    assert told == [(n + 1, 4) for n in range(4)]
+    assert result.collapse_lengths.empty
+    result.plot().to_dict()
+
+
+def test_a_model_in_16_bits_is_measured_closely_in_float32() -> None:
+    import torch
+
+    half = tiny_model("llama", seed=1, dtype=torch.bfloat16, **SMALL)
+    result = ost.study(
+        half, TASK, mitigations=[SlidingWindow(30)], lengths=[4], dtypes=["bfloat16"], sensitivity_lengths=1
+    )
+    assert np.isfinite(rows(result, "sliding-window:window=30", "sensitivity")["value"]).all()
+    assert hooks.active_edits(half) == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"task": "copy-lost"}, InputError, "unknown task 'copy-lost': did you mean 'copy-last'"),
+        ({"mitigations": ["seperator"]}, MitigationError, "unknown mitigation 'seperator': did you mean 'separator'"),
+        ({"mitigations": ["sliding-window:window=0"]}, MitigationError, "window of at least 1, found 0"),
+        ({"mitigations": [SlidingWindow(5, layers=(9,))]}, MitigationError, "layers out of 0..1, found 9"),
+        ({"mitigations": []}, InputError, "at least one mitigation, found none"),
+        ({"mitigations": [Hint(), "hint"]}, InputError, "found 'hint' twice"),
+        ({"lengths": [900]}, InputError, "at most 768 tokens"),
+        ({"seeds": [0, 1]}, InputError, "copy-last draws nothing at random"),
+        ({"level": 95.0}, InputError, "level between 0 and 1, found 95"),
+        ({"dtypes": ["bfloat61"]}, InputError, "unknown dtype 'bfloat61'"),
+        ({"sensitivity_lengths": -1}, InputError, "sensitivity_lengths of at least 0, found -1"),
+    ],
+)
+def test_refusals_come_before_any_measurement(
+    model: TransformerBridge, arguments: dict[str, Any], error: type[ValueError], message: str
+) -> None:
+    told: list[int] = []
+    given = {"task": TASK, "mitigations": [Hint()], "lengths": [2], "progress": lambda done, total: told.append(done)}
+    given |= arguments
+    with pytest.raises(error, match=message) as caught:
+        ost.study(model, given.pop("task"), **given)
+    assert "\n" not in str(caught.value)
+    assert told == []

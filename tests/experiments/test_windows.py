@@ -1,0 +1,115 @@
+"""The study of window sizes: its numbers against a loop, fronts by hand, what is inactive, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from mitigations import MitigationError
+from mitigations.window import SlidingWindow
+from ostools.errors import InputError
+from ostools.experiments.windows import summarise
+from ostools.measure.behaviour import behaviour
+from ostools.measure.collapse import collapse
+from ostools.tasks import AppendixTask
+from tests.checkpoints import tiny_model
+
+TASK = AppendixTask("copy-last")
+SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 512}
+
+
+@pytest.fixture(scope="module")
+def model() -> TransformerBridge:
+    return tiny_model("llama", seed=1, **SMALL)
+
+
+def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge) -> None:
+    found = ost.windows(model, TASK, lengths=[3, 6], windows=[400, 20], layers=[1], sinks=1, chat=False)
+    frame: Any = found.frame
+    assert frame["window"].drop_duplicates().tolist() == [pd.NA, 20, 400]
+    for size, mitigation in ((None, None), (20, SlidingWindow(20, layers=(1,), sinks=1))):
+        rows = frame[frame["window"].isna() if size is None else frame["window"] == size].set_index("length")
+        said = behaviour(model, TASK, lengths=[3, 6], mitigation=mitigation, chat=False).frame.set_index("length")
+        np.testing.assert_allclose(rows["log_probability"], said["log_probability"], rtol=1e-5)
+        pairs: Any = collapse(model, TASK, lengths=[3, 6], dtypes=["float64"], mitigation=mitigation).reference
+        np.testing.assert_allclose(rows["distance"], pairs[pairs["site"] == "y"]["distance"], rtol=1e-9)
+    status = frame.groupby("window", dropna=False)["status"].unique()
+    assert [list(each) for each in status] == [["active"], ["inactive"], ["none"]]
+    # What changed nothing is where the model without a window is, and stands or falls with it.
+    summary = found.summary.set_index("window")
+    columns = ["accuracy", "log_probability", "distance"]
+    np.testing.assert_allclose(
+        summary.loc[400, columns].astype(float), summary[summary.index.isna()][columns].iloc[0].astype(float), rtol=1e-6
+    )
+    found.plot().to_dict()
+
+
+def test_a_repeated_item_in_place_of_the_tasks_own_pair(model: TransformerBridge) -> None:
+    found = ost.windows(
+        model, "copy-last:uniform=true", lengths=[5], seeds=[0, 1], windows=[3], pairs="figure-5a", chat=False
+    )
+    expected: Any = collapse(model, "figure-5a", lengths=[5], dtypes=["float64"], mitigation=SlidingWindow(3)).reference
+    rows: Any = found.frame
+    distance = rows[rows["window"] == 3]["distance"]
+    assert len(distance) == 2
+    # Two layers of three keys: exactly collapsed from 5 copies on.
+    assert bool((distance < rows[rows["window"] == 3]["rounding"]).all())
+    assert float(expected[expected["site"] == "y"]["distance"].iloc[0]) < 1e-6
+    assert found.provenance.parameters["pairs"] == "figure-5a"
+
+
+def made(points: list[tuple[float, float]], **columns: Any) -> Any:
+    return pd.DataFrame(
+        [
+            {"window": window, "length": 1, "seed": 0, "status": "active", "correct": right, "distance": distance}
+            for window, (distance, right) in enumerate(points, start=2)
+        ]
+    ).assign(rounding=1e-9, log_probability=-1.0, within_training=True, **columns)
+
+
+def test_fronts_by_hand() -> None:
+    summary = summarise(made([(1.0, 0.0), (2.0, 0.0), (1.0, 1.0), (1.0, 1.0), (0.5, 1.0), (0.0, 1.0)]))
+    assert summary["front"].tolist() == [False, True, True, True, False, False]
+    assert summary["front_probability"].tolist() == [False, True, False, False, False, False]
+    assert summary["distance"].tolist()[-1] == pytest.approx(1e-9)  # 0 counts as its rounding
+    reasoning = summarise(made([(1.0, 0.0), (2.0, 1.0)]).assign(log_probability=float("nan")))
+    assert reasoning["front_probability"].tolist() == [False, False]
+    assert reasoning["front"].tolist() == [False, True]
+
+
+def test_lengths_beyond_training_are_left_out() -> None:
+    inside, beyond = made([(1.0, 0.0)]), made([(100.0, 1.0)])
+    both = pd.concat([inside, beyond.assign(length=99, within_training=False)])
+    summary = summarise(both)
+    assert summary[["questions", "accuracy", "distance"]].iloc[0].tolist() == [1, 0.0, 1.0]
+    assert summarise(beyond.assign(within_training=False))["accuracy"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"windows": [0, 3]}, MitigationError, "window of at least 1, found 0"),
+        ({"windows": []}, InputError, "windows: expected at least one, found none"),
+        ({"layers": [4]}, MitigationError, "layers out of 0..1, found 4"),
+        ({"sinks": -1}, MitigationError, "sinks of at least 0, found -1"),
+        ({"task": "copy-lost"}, InputError, "unknown task 'copy-lost'"),
+        ({"task": "copy"}, InputError, "ends in the sequence"),
+        ({"lengths": [500]}, InputError, "at most 512 tokens"),
+        ({"seeds": [1]}, InputError, "copy-last draws nothing at random"),
+        ({"pairs": "figure-5e"}, InputError, "unknown task 'figure-5e'"),
+    ],
+)
+def test_refusals_come_before_any_measurement(
+    model: TransformerBridge, arguments: dict[str, Any], error: type[ValueError], message: str
+) -> None:
+    told: list[int] = []
+    given = {"task": TASK, "windows": [3], "lengths": [2], "chat": False} | arguments
+    with pytest.raises(error, match=message) as caught:
+        ost.windows(model, given.pop("task"), progress=lambda done, total: told.append(done), **given)
+    assert "\n" not in str(caught.value)
+    assert told == []
