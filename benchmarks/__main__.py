@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from benchmarks import behaviour, collapse, estimates, sensitivity
+from benchmarks import behaviour, collapse, estimates, figures, sensitivity
 
 
 def main() -> None:
@@ -15,6 +15,7 @@ def main() -> None:
     estimates.main()
     collapse.main()
     behaviour.main()
+    figures.main()
 
 
 if __name__ == "__main__":

@@ -64,13 +64,13 @@ class Registry(Generic[Thing]):
         try:
             return maker(**options)
         except TypeError as error:
-            raise self.error(f"{self.kind} {spec!r}: {error}") from None
+            raise self.error(f"{self.kind} {spec!r} of {self._owner(name)}: {error}") from None
 
     def listing(self) -> list[Listed]:
         """Everything by name, for people: whose it is, its options, what it does; what cannot be used says why."""
         rows = []
         for name in self.names():
-            owner = next((point.dist.name for point in self._points(name) if point.dist is not None), "ostools")
+            owner = self._owner(name)
             try:
                 maker = self._class(name)
             except self.error as error:
@@ -91,6 +91,10 @@ class Registry(Generic[Thing]):
         """Everything that goes by a name: ours, and any distribution's."""
         own = [EntryPoint(name, self.built_in[name], self.group)] if name is not None and name in self.built_in else []
         return own + [point for point in entry_points(group=self.group) if point.name == name]
+
+    def _owner(self, name: str) -> str:
+        """Whose it is: another distribution's where one has it."""
+        return next((point.dist.name for point in self._points(name) if point.dist is not None), "ostools")
 
     def _class(self, name: str) -> type[Thing]:
         points = self._points(name)

@@ -11,11 +11,14 @@ import ostools as ost
 from ostools.commands import output
 from ostools.commands.loading import load, told_written
 from ostools.commands.manners import MANNERS
-from ostools.reporting.theme import display_token
 from ostools.results import checked_output
 
 if TYPE_CHECKING:
     from mitigations.registry import Listed
+
+
+_SHOWN = 72
+"""How many characters of a prompt a listing shows."""
 
 
 def report(model: str, prompt: str | None, out: Path, device: str, dtype: str) -> None:
@@ -70,11 +73,13 @@ def mitigations() -> None:
 
 
 def _begins(row: Listed) -> str:
-    """The beginning of a task's prompt; what is wrong with it where it cannot be used."""
+    """The beginning of a task's prompt on one line; what is wrong with it where it cannot be used."""
     try:
-        return display_token(ost.tasks.task(row.name).prompt(4), 72).replace("·", " ")
+        prompt = ost.tasks.task(row.name).prompt(4)
     except ost.InputError:
         return row.summary
+    line = " ".join("".join(character if character.isprintable() else " " for character in prompt).split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
 
 
 def _show(title: str, what: str, listed: Iterable[tuple[Listed, str]]) -> None:

@@ -12,8 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.errors import InputError
 from ostools.measure.effects import Ids, JacobianNorm, LogProbability, Measure, PairDistance
 from ostools.measure.posed import Posed, carrier_positions, pose
-from ostools.measure.probability import _ends as line_ends
-from ostools.measure.probability import line_ids, written
+from ostools.measure.probability import line_ends, line_ids, written
 from ostools.models import Prompt, prompt_from_ids
 from ostools.tasks import Task, label
 

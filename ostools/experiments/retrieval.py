@@ -24,7 +24,7 @@ from ostools.measure.answers import Answer, answers
 from ostools.measure.collapse import checked_seeds
 from ostools.measure.judging import judge
 from ostools.measure.posed import Posed, carrier_positions, pose
-from ostools.measure.probability import answer_log_probability, line_ids
+from ostools.measure.probability import answer_log_probability, line_ids, written
 from ostools.measure.prompts import Progress
 from ostools.measure.sensitivity import sensitivity
 from ostools.results import Provenance, Result
@@ -135,7 +135,7 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
 def _answered(model: TransformerBridge, posed: Sequence[Posed]) -> tuple[list[Answer], list[float]]:
     """Every prompt's greedy answer, and log p of the right one: behind the prompt's colon a blank and the value in quotes."""
     prompts = [one.prompt for one in posed]
-    lines = [one.line if one.chat else f" {one.line}" for one in posed]
+    lines = [written(one) for one in posed]
     room = max(len(line_ids(model, one.prompt, line).ids) for one, line in zip(posed, lines, strict=True)) + _SPARE
     return answers(model, prompts, max_new_tokens=room), answer_log_probability(model, prompts, lines)
 

@@ -43,8 +43,8 @@ class Line:
 
 
 def written(posed: Posed) -> str:
-    """The right answer as a model writes it: on a line of its own, which in a chat is open already."""
-    return posed.line if posed.chat else "\n" + posed.line
+    """The right answer as a model writes it: behind what leads to it, a line of its own that in a chat is open already."""
+    return posed.line if posed.chat else posed.task.lead + posed.line
 
 
 def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
@@ -113,7 +113,7 @@ def answer_log_probability(
         )
     # The most that may be kept of the logits, at the positions of a line and of its end.
     rows = _LOGITS // ((max(map(len, wanted)) + 1) * int(model.W_E.shape[0]))
-    ends = torch.tensor(sorted(_ends(model)), device=next(model.parameters()).device)
+    ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
     found: dict[int, float] = {}
     for batch in batches(list(map(len, texts)), padding(model).allowed, min(TOKENS, max(rows, 1) * longest)):
         keep = 1 + max(len(wanted[index]) for index in batch)
@@ -134,7 +134,7 @@ def _log_p(logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], e
     return float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0))
 
 
-def _ends(model: TransformerBridge) -> set[int]:
+def line_ends(model: TransformerBridge) -> set[int]:
     """The tokens behind which a line is over: ends of text, and those that begin with a line's end, blanks before it aside."""
     tokenizer: Any = model.tokenizer
     size = int(model.W_E.shape[0])

@@ -40,6 +40,11 @@ class Task(ABC):
         """Whether the prompt asks for reasoning before the final line."""
         return False
 
+    @property
+    def lead(self) -> str:
+        """What a model writes between the prompt and the answer line: a line end, or a blank behind a line begun for it."""
+        return "\n"
+
     @abstractmethod
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` items of the sequence. Raises `InputError` for a length that it cannot have."""

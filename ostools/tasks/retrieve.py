@@ -66,6 +66,11 @@ class RetrieveTask(Task):
     def random(self) -> bool:
         return True
 
+    @property
+    def lead(self) -> str:
+        """A blank: the prompt ends in "Corresponding value:"."""
+        return " "
+
     def index(self, length: int) -> int:
         """The index, from 0, of the wanted one among `length` records."""
         if isinstance(self.position, int):
