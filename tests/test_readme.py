@@ -12,4 +12,4 @@ def test_the_notebook_example_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
     names: dict[str, object] = {}
     exec(compile(code, str(README), "exec"), names)
-    assert {"profile", "paths", "curve", "without"} <= names.keys()
+    assert {"profile", "paths", "curve", "without", "helped"} <= names.keys()
