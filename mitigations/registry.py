@@ -10,9 +10,11 @@ import dataclasses
 import difflib
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -46,7 +48,10 @@ class Registry(Generic[Thing]):
 
     def names(self) -> tuple[str, ...]:
         """The built-in names in their order, then those of other distributions. Imports none of them."""
-        return (*self.built_in, *sorted({point.name for point in entry_points(group=self.group)} - set(self.built_in)))
+        return (
+            *self.built_in,
+            *sorted({point.name for point in _installed(self.group, tuple(sys.path))} - set(self.built_in)),
+        )
 
     def make(self, spec: str) -> Thing:
         """The thing that `NAME:key=value,key=value` describes; a class with a field `name` gets the name.
@@ -90,7 +95,7 @@ class Registry(Generic[Thing]):
     def _points(self, name: str | None) -> list[EntryPoint]:
         """Everything that goes by a name: ours, and any distribution's."""
         own = [EntryPoint(name, self.built_in[name], self.group)] if name is not None and name in self.built_in else []
-        return own + [point for point in entry_points(group=self.group) if point.name == name]
+        return own + [point for point in _installed(self.group, tuple(sys.path)) if point.name == name]
 
     def _owner(self, name: str) -> str:
         """Whose it is: another distribution's where one has it."""
@@ -137,6 +142,12 @@ class Registry(Generic[Thing]):
                     f"{self.kind} {name!r}: expected {key} to be {_in_words(kinds[key])}, found {value!r}"
                 ) from None
         return found
+
+
+@cache
+def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """What the distributions on the path offer. Reads every one's metadata (tens of milliseconds), so once for a path."""
+    return tuple(entry_points(group=group))
 
 
 def _shown(maker: type) -> str:

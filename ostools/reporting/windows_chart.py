@@ -18,6 +18,7 @@ WIDTH, HEIGHT, BELOW = 340, 240, 130
 _FRONT, _DOMINATED, _NONE = "on the Pareto front", "dominated", "no window"
 _LOOKS = {_FRONT: "local", _DOMINATED: "float64", _NONE: "float32"}
 _WORDS = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
+_LETTER, _LINE = 6.0, 22  # pixels: of a letter's width, and between two lines of words above and below their points
 _DISTANCE = "L2 distance at y, float64"
 
 
@@ -92,7 +93,7 @@ def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
 
 
 def _labels(data: Frame, across: list[float], up: list[float]) -> list[str]:
-    """The windows of each point; of points too near for words of their own, all of them at the first."""
+    """The windows of each point; of points too near for words of their own, all of them at the first, if there is room."""
     x = WIDTH * np.log(data["distance"] / across[0]) / np.log(across[1] / across[0])
     y = HEIGHT * (data["y"] - up[0]) / (up[1] - up[0])
     labels, groups = [""] * len(data), []
@@ -102,8 +103,15 @@ def _labels(data: Frame, across: list[float], up: list[float]) -> list[str]:
         if near is not None:
             near.append(index)
     order = {name: place for place, name in enumerate(data["window"])}
-    for group in groups:
-        labels[group[0]] = _joined(sorted((data["window"][index] for index in group), key=order.__getitem__), order)
+    taken: list[tuple[float, float, float]] = []
+    # The front's words come first; where two would stand on each other, the tooltips and the panels below have them.
+    for group in sorted(groups, key=lambda group: not data["front"].iloc[group].any()):
+        words = _joined(sorted((data["window"][index] for index in group), key=order.__getitem__), order)
+        at, width = x[group[0]], _LETTER * len(words)
+        start = at - width if at > WIDTH / 2 else at
+        if all(start > end or start + width < begin or abs(y[group[0]] - level) > _LINE for begin, end, level in taken):
+            labels[group[0]] = words
+            taken.append((start, start + width, float(y[group[0]])))
     return labels
 
 
