@@ -126,7 +126,9 @@ def study(
     )
     trained = (provenance.model.get("trained_lengths") or {}).get(form.trained_as)
     rows = [row for name, arm in arms.items() for row in _paired(name, arm, plain)]
-    frame = pd.DataFrame(rows).assign(within_training=[trained is None or row["length"] <= trained for row in rows])
+    frame: Any = pd.DataFrame(rows).assign(
+        within_training=[trained is None or row["length"] <= trained for row in rows]
+    )
     effects = judging.effects(frame, level, verdict_level)
     reached = [{"mitigation": name} | row for name, arm in everything.items() for row in arm.collapse_lengths]
     return Study(frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(reached))

@@ -56,7 +56,7 @@ QUANTITIES = {
 }
 
 
-def effects(frame: pd.DataFrame, level: float, verdict_level: float) -> pd.DataFrame:
+def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     """The effect of each mitigation on each quantity: the mean over lengths of the mean over seeds, where it acted.
 
     Columns: mitigation, quantity, dtype, kind, scale, about ("" where no verdict is read from it); effect with its interval low
@@ -128,7 +128,7 @@ def corrected(level: float, mitigations: int) -> float:
     return 1 - (1 - level) / (mitigations * len(ABOUT))
 
 
-def verdicts(found: pd.DataFrame, verdict_level: float) -> pd.DataFrame:
+def verdicts(found: Frame, verdict_level: float) -> pd.DataFrame:
     """One row a mitigation: its verdict on answers, collapse and sensitivity, and one sentence that says why.
 
     "helps" or "hurts" where the effect's interval at `verdict_level` leaves 0 out and a sign-flip test, which few lengths do

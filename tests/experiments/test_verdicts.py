@@ -74,7 +74,7 @@ def test_seeds_of_a_length_stay_together() -> None:
 @pytest.mark.parametrize("quantity", ["collapse_distance", "sensitivity"])
 def test_the_sign_of_a_verdict(sign: int, verdict: str, quantity: str) -> None:
     noise = noisy(2)
-    about = judging.QUANTITIES[quantity].about
+    about = str(judging.QUANTITIES[quantity].about)
     _, said = judged(pairs(quantity, value=lambda n, s: 10 ** (sign * 0.2 + noise(n, s))))
     assert said[about] == verdict
 

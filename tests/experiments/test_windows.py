@@ -41,7 +41,7 @@ def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge) -
     status = frame.groupby("window", dropna=False)["status"].unique()
     assert [list(each) for each in status] == [["active"], ["inactive"], ["none"]]
     # What changed nothing is where the model without a window is, and stands or falls with it.
-    summary = found.summary.set_index("window")
+    summary: Any = found.summary.set_index("window")
     columns = ["accuracy", "log_probability", "distance"]
     np.testing.assert_allclose(
         summary.loc[400, columns].astype(float), summary[summary.index.isna()][columns].iloc[0].astype(float), rtol=1e-6

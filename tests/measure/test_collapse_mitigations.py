@@ -187,7 +187,7 @@ class Louder(Mitigation):
     @contextmanager
     def hooks(self, model: TransformerBridge) -> Iterator[None]:
         unembed: torch.nn.Module = model.unembed
-        handle = unembed.register_forward_hook(lambda module, given, logits: 1.001 * logits)
+        handle = unembed.register_forward_hook(lambda module, given, logits: logits.mul(1.001))
         try:
             yield
         finally:
