@@ -129,7 +129,22 @@ def test_doctor_finds_what_is_missing(run, monkeypatch: pytest.MonkeyPatch) -> N
     assert code == 1
     assert found["einops"]["state"] == found["torch"]["state"] == "MISSING"
     assert "1.0; expected" in found["torch"]["found"]
+    assert "not looked at" in found["the rest"]["found"]
     assert found["altair"]["state"] == "ok"
+
+
+def test_doctor_answers_where_torch_itself_is_missing(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "torch":
+            raise PackageNotFoundError(name)
+        return real(name)
+
+    real = doctor.version
+    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, out, err = run("doctor")
+    assert (code, err) == (1, "")
+    assert "MISSING" in out
 
 
 def test_doctor_never_shows_a_token(run, monkeypatch: pytest.MonkeyPatch) -> None:

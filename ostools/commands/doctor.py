@@ -37,7 +37,11 @@ def doctor() -> int:
 def _findings() -> Iterator[Finding]:
     yield Finding("python", _OK, platform.python_version())
     yield Finding("system", _OK, f"{platform.system()} {platform.machine()}")
-    yield from _packages()
+    packages = list(_packages())
+    yield from packages
+    if any(package.state == _MISSING for package in packages):
+        yield Finding("the rest", _NOTE, "not looked at: install what is missing first, with pip install -e . or make")
+        return
     yield from _machine()
     yield from _models()
     yield from _plugins()
@@ -47,7 +51,11 @@ def _packages() -> Iterator[Finding]:
     """Every distribution that this one needs, in the version that is installed."""
     from packaging.requirements import Requirement
 
-    yield Finding(_DISTRIBUTION, _OK, version(_DISTRIBUTION))
+    try:
+        yield Finding(_DISTRIBUTION, _OK, version(_DISTRIBUTION))
+    except PackageNotFoundError:
+        yield Finding(_DISTRIBUTION, _MISSING, "run from a source tree that is not installed")
+        return
     for line in requires(_DISTRIBUTION) or ():
         wanted = Requirement(line)
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
