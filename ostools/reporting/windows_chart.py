@@ -51,11 +51,23 @@ def _said(result: WindowStudy) -> list[str]:
         f"{seeds} seed{'s' if seeds > 1 else ''}; windows on layers: {parameters['layers']}; sinks: {parameters['sinks']}.",
         f"Distance between {pairs}, geometric mean. Fronts are of point estimates; bands: 95% (Wilson).",
     ]
+    said.append("On the front: " + "; ".join(_fronts(result.summary)) + ".")
     if parameters["beyond_training"]:
         said.append("Every length is beyond the trained ones.")
     elif not bool(result.frame["within_training"].all()):
         said.append("Lengths beyond training are left out.")
     return said
+
+
+def _fronts(summary: Frame) -> list[str]:
+    """The windows of each front by name."""
+    names = {"front": "right answers", "front_probability": "log p"}
+    sizes = summary["window"].astype("string").fillna("no window")
+    return [
+        f"{', '.join(sizes[summary[column].astype(bool)])} ({words})"
+        for column, words in names.items()
+        if summary[column].any()
+    ]
 
 
 def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
@@ -98,7 +110,7 @@ def _labels(data: Frame, across: list[float], up: list[float]) -> list[str]:
     y = HEIGHT * (data["y"] - up[0]) / (up[1] - up[0])
     labels, groups = [""] * len(data), []
     for index in np.argsort(-x.to_numpy()):
-        near = next((g for g in groups if abs(x[g[0]] - x[index]) < 60 and abs(y[g[0]] - y[index]) < 16), None)
+        near = next((g for g in groups if abs(x[g[0]] - x[index]) < 110 and abs(y[g[0]] - y[index]) < 16), None)
         groups = groups if near is not None else [*groups, [index]]
         if near is not None:
             near.append(index)
