@@ -27,8 +27,9 @@ from ostools.measure.prompts import Progress, as_prompt
 from ostools.measure.sampling import Chooser, Seed, chooser
 from ostools.models import Prompt, context_length
 
-# These act on absolute positions or on each position alone: a step of one query does what the whole text would.
-_STEPWISE_EDITS = KNOWN_EDITS | {"ablate_heads", "ablate_layers", "upcast"}
+# These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
+# that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
+_STEPWISE_EDITS = (KNOWN_EDITS - {"replace_pattern", "freeze"}) | {"ablate_heads", "ablate_layers", "upcast"}
 _LONGEST_NUMBER = 18  # digits: what an int64 holds
 _ANCHOR = 8  # of a prompt's last tokens, behind which an answer is decoded
 
@@ -187,17 +188,24 @@ def score(answer: Answer, wanted: str, key: str) -> Score:
 
     number: the one whole number in the final line, right or wrong: "12.", "**12**" and "12 ones" against the key 12 are the
     right number (absolute_error 0) in another form (not `correct`). A line with several, with one of another kind (-3, 1.5,
-    1,000), with one that was cut, or too long to be a count (over 18 digits) is unparsable, and no error is made up for it.
+    1,000), with one that was cut (behind "12," or "12." more digits may have been to come), or too long to be a count (over 18
+    digits) is unparsable, and no error is made up for it.
     """
     lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
     final = lines[-1] if lines else ""
-    cut = answer.ended == "length" and answer.text[-1:].isdigit()
+    cut = answer.ended == "length" and re.search(r"\d[.,]*\Z", answer.text)
     number = None if cut else _number(final)
     error = None if number is None or _number(key) is None else abs(number - int(key))
     return Score(answer.ended != "length" and final == wanted.strip(), number, error)
 
 
-def _number(line: str) -> int | None:
+def only_number(line: str) -> str | None:
+    """The digits of the one whole number in a line, as they are written; None where it holds none, several, or another kind."""
     words = re.findall(r"[^\s:=]*\d[^\s:=]*", line)
     bare = words[0].strip(".,;!?'\"()*") if len(words) == 1 else ""
-    return int(bare) if bare.isascii() and bare.isdigit() and len(bare) <= _LONGEST_NUMBER else None
+    return bare if bare.isascii() and bare.isdigit() else None
+
+
+def _number(line: str) -> int | None:
+    digits = only_number(line)
+    return None if digits is None or len(digits) > _LONGEST_NUMBER else int(digits)

@@ -49,7 +49,8 @@ def judge(posed: Posed, answer: Answer) -> Verdict:
 
 def _form(task: Task) -> tuple[str, str]:
     """The words of the answer line before the answer and behind it."""
-    before, _, after = task.answer_line("\0").partition("\0")
+    # Of private use: a character that no format, such as JSON's, writes otherwise.
+    before, _, after = task.answer_line("\ue000").partition("\ue000")
     return before.strip(), after.strip()
 
 

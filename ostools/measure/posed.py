@@ -55,7 +55,8 @@ def pose(
     generator's, and stands whatever was inserted (`mitigations.insert`).
 
     Raises `InputError` for a length that the task cannot have, inserted text that the tokenizer joins with an item into one
-    token (it would not separate them), and a prompt over the context; `MitigationError` where the key would change.
+    token (it would not separate them), a right answer that is not one line (a line end inserted into what is to be copied: no
+    final line could be it), and a prompt over the context; `MitigationError` where the key would change.
     """
     items = task.items(length, seed)
     pieces = items if mitigation is None else insert(mitigation, items, task.key)
@@ -64,6 +65,7 @@ def pose(
     rewritten = text if mitigation is None else mitigation.prompt(text)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
     key = task.key(pieces)
+    line = _one_line(task, task.answer_line(key))
     posed = Posed(
         task,
         length,
@@ -72,13 +74,22 @@ def pose(
         encode(model, rewritten, chat=in_chat),
         pieces,
         key,
-        task.answer_line(key),
+        line,
         rewritten != task.prompt(length, seed),
         in_chat,
     )
     if pieces != items:
         _require_separate(model, posed, items)
     return posed
+
+
+def _one_line(task: Task, line: str) -> str:
+    if len(line.splitlines()) != 1:
+        raise InputError(
+            f"{task.name}: expected a right answer of one line, found {line[:40]!r}: no final line could be right; insert no "
+            "line ends into what is to be copied"
+        )
+    return line
 
 
 def carrier_positions(model: TransformerBridge, posed: Posed) -> tuple[int, ...]:

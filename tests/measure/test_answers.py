@@ -92,6 +92,23 @@ def test_edits_act_as_on_the_whole_text(family: Family) -> None:
     assert edited != plain
 
 
+@pytest.mark.parametrize("family", ["gemma", "llama"])
+def test_a_pattern_that_is_replaced_is_that_of_the_whole_text(family: Family) -> None:
+    model = tiny_model(family, seed=7, scale=1.5)
+    without_ends(model)
+    plain = answers(model, TEXTS, max_new_tokens=6, stop=None)
+
+    def uniform(pattern: torch.Tensor, layer: int) -> torch.Tensor:  # of one query it would see the first key alone
+        causal = torch.ones_like(pattern).tril()
+        return causal / causal.sum(-1, keepdim=True)
+
+    with hooks.replace_pattern(model, uniform):
+        edited = answers(model, TEXTS, max_new_tokens=6, stop=None)
+        for text, answer in zip(TEXTS, edited, strict=True):
+            assert answer.ids == tuple(whole_text(model, encode(model, text).ids.tolist(), 6))
+    assert edited != plain
+
+
 @contextmanager
 def reads(model) -> Iterator[list[int]]:
     """How many tokens each forward pass reads; a watcher in the embedding, outside of what counts as an edit."""
@@ -234,6 +251,10 @@ def test_an_answer_that_was_cut_is_never_right_and_its_last_number_not_known() -
     for ended, expected in (("length", (False, None)), ("stop", (True, 12)), ("eos", (True, 12))):
         found = score(answer(" 12", ended), "12", "12")
         assert (found.correct, found.number) == expected
+    for text in ("12,", "12.", "12.,"):  # of 12,000 or 12.5
+        found = score(answer(text, "length"), "12", "12")
+        assert (found.correct, found.number, found.absolute_error) == (False, None, None)
+        assert score(answer(text), "12", "12").number == 12
     found = score(answer("12 apples", "length"), "12", "12")
     assert (found.correct, found.number) == (False, 12)
 

@@ -82,6 +82,25 @@ def test_a_form_of_words(text: str, ended: str, expected: tuple) -> None:
     assert found.absolute_error is None
 
 
+@pytest.mark.parametrize(
+    ("form", "ended", "expected"),  # correct, parsable
+    [
+        ('"{}"', "eos", (True, True)),
+        (' "{}"', "stop", (True, True)),
+        ('"none of them"', "eos", (False, True)),
+        ("{}", "eos", (False, False)),
+        ('"{}', "eos", (False, False)),
+        ('""', "eos", (False, False)),
+        ('"{}"', "length", (False, False)),
+    ],
+)
+@pytest.mark.parametrize("records", ["words", "uuid"])
+def test_a_value_in_quotes(records: str, form: str, ended: str, expected: tuple) -> None:
+    asked = posed(f"retrieve-at-position:records={records}", 5)
+    found = judge(asked, answer(form.format(asked.key), ended))
+    assert (found.correct, found.parsable) == expected
+
+
 def test_a_bare_answer_is_parsable_where_there_is_one() -> None:
     copied = judge(posed("copy", 30), answer("\n" + task("copy").answer(30)))
     assert (copied.correct, copied.parsable, copied.number) == (True, True, None)

@@ -114,6 +114,14 @@ def test_a_prompt_over_the_context_is_refused() -> None:
         pose(EMBEDDED, task("copy-last"), 5000, mitigation=RepeatPrompt(2))
 
 
+def test_a_right_answer_of_several_lines_is_refused() -> None:
+    for text in ("\n", "\r\n", "\u2028"):
+        with pytest.raises(InputError, match="copy: expected a right answer of one line, found '1111"):
+            pose(EMBEDDED, task("copy"), 8, mitigation=Separator(4, text))
+    assert pose(EMBEDDED, task("count-ones"), 8, mitigation=Separator(4, "\n")).key == "8"
+    assert pose(EMBEDDED, task("copy"), 3, mitigation=Separator(4, "\n")).key == "111"  # nothing was inserted
+
+
 def test_what_carries_nothing_and_what_was_rewritten_is_refused() -> None:
     class Shouts(Hint):
         def prompt(self, text: str) -> str:
