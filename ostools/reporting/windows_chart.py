@@ -185,6 +185,6 @@ def _room(values: Any) -> alt.Scale:
     """A little more than the values; all of 0 to 1 for shares."""
     low, high = float(values.min()), float(values.max())
     if low >= 0 and high <= 1:
-        return alt.Scale(domain=[0, 1.05], nice=False)
+        return alt.Scale(domain=[0.0, 1.05], nice=False)
     room = 0.08 * (high - low) or 0.1
     return alt.Scale(domain=[low - room, high + room], nice=False)
