@@ -92,12 +92,15 @@ def _title(number: int, part: str = "") -> str:
 
 def _show_copying(number: int, result: Any) -> None:
     """A row a panel and digit: how often it was right, and where it first was not."""
+    from ostools.reporting.answer_marks import OTHER_WORDS, outcomes
+
     rows = []
     for (panel, task), here in result.frame.groupby(["panel", "task"], sort=False):
         wrong = here[~here["correct"].astype(bool)]
         first = int(wrong["length"].min()) if len(wrong) else "none"
-        rows.append((panel, task, len(here), int(here["correct"].sum()), int((~here["parsable"]).sum()), first))
-    names = ["panel", "task", "asked", "right", "no answer", "first n not right"]
+        words, none = int((outcomes(here) == OTHER_WORDS).sum()), int((~here["parsable"]).sum())
+        rows.append((panel, task, len(here), int(here["correct"].sum()), words, none, first))
+    names = ["panel", "task", "asked", "right", "in other words", "no answer", "first n not right"]
     output.stdout().print(output.table(_title(number), names, rows, left=2))
     output.print_text(["", *result.deviations])
 

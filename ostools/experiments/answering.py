@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.measure.answers import Answer, answers
+from ostools.measure.answers import Answer, answers, how_read
 from ostools.measure.judging import judge
 from ostools.measure.posed import Posed, pose
+from ostools.measure.probability import answer_room, right_lines
 from ostools.measure.prompts import Progress
 from ostools.models.describe import metadata_of
 from ostools.reporting.answer_marks import short_name
@@ -34,33 +35,35 @@ def answered(
     """The greedy answer to every task of `asked` at every length and each of its seeds; and how they were asked.
 
     All tasks go through together, those that reason after those that do not. `form` is the task itself, for the caller to name.
+    How: `max_new_tokens` and `stop` by mode of reasoning, as answers alone and reasoning have different ones.
     """
     posed = [
         pose(model, task, n, seed=seed, chat=chat) for n in lengths for task, seeds in asked.items() for seed in seeds
     ]
     found: dict[int, Answer] = {}
+    limits: dict[str, int] = {}
+    stops: dict[str, str | None] = {}
     for reasons in (False, True):
         chosen = [index for index, one in enumerate(posed) if one.task.reasons is reasons]
         if chosen:
-            limit = max_new_tokens if reasons else _line_limit(model, [posed[index].line for index in chosen])
+            here = [posed[index] for index in chosen]
+            limit = max_new_tokens if reasons else answer_room(right_lines(model, here), _SPARE)
+            stop = None if reasons else "\n"
+            modes = dict.fromkeys(task.mode for task in asked if task.reasons is reasons)
+            limits, stops = limits | dict.fromkeys(modes, limit), stops | dict.fromkeys(modes, stop)
             said = answers(
                 model,
-                [posed[index].prompt for index in chosen],
+                [one.prompt for one in here],
                 max_new_tokens=limit,
-                stop=None if reasons else "\n",
+                stop=stop,
                 progress=_part(progress, len(found), len(posed)),
             )
             found |= zip(chosen, said, strict=True)
     trained = metadata_of(model).trained_lengths or {}
     frame = pd.DataFrame([_row(one, found[index], trained) for index, one in enumerate(posed)])
     whole = frame.astype(dict.fromkeys(("number", "absolute_error"), "Int64") | {"within_training": "boolean"})
-    return whole, {"chat": any(one.chat for one in posed), "max_new_tokens": max_new_tokens, "temperature": 0.0}
-
-
-def _line_limit(model: TransformerBridge, lines: Sequence[str]) -> int:
-    """Tokens enough for every right line, and some to spare."""
-    tokenizer: Any = model.tokenizer
-    return max(len(tokenizer("\n" + line, add_special_tokens=False)["input_ids"]) for line in set(lines)) + _SPARE
+    how = {"chat": any(one.chat for one in posed), "temperature": 0.0, "max_new_tokens": limits, "stop": stops}
+    return whole, how | how_read(model)
 
 
 def _part(progress: Progress | None, before: int, total: int) -> Progress | None:

@@ -34,11 +34,14 @@ PANELS = {
 
 @dataclass(frozen=True, eq=False)
 class Figure2(Result):
-    """`frame`: one row a panel (a to c), task and length, with the columns of `ostools.measure.behaviour.Behaviour`."""
+    """`frame`: one row a panel (a to c), task and length.
+
+    Its other columns are those of `ostools.measure.behaviour.Behaviour` but mitigation, status, sample and log_probability.
+    """
 
     @property
     def title(self) -> str:
-        """What is drawn, of which model, and which was the paper's."""
+        """What is drawn, and of which model."""
         return title(self, "copying the last and the first digit of a sequence")
 
     @property

@@ -33,13 +33,15 @@ TASKS = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
 
 @dataclass(frozen=True, eq=False)
 class Figure3(Result):
-    """`frame`: one row a task, mode (none | cot-zero-shot | cot-few-shot), length and seed (0 alone where nothing is drawn),
-    with the columns of `ostools.measure.behaviour.Behaviour`: absolute_error is NA where the answer held no number.
+    """`frame`: one row a task, mode (none | cot-zero-shot | cot-few-shot), length and seed (0 alone where nothing is drawn).
+
+    Its columns are those of `ostools.measure.behaviour.Behaviour` but mitigation, status, sample and log_probability;
+    absolute_error is NA where the answer held no number.
     """
 
     @property
     def title(self) -> str:
-        """What is drawn, of which model, and which was the paper's."""
+        """What is drawn, and of which model."""
         return title(self, "absolute error of sums and counts")
 
     @property
@@ -93,13 +95,13 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     """What Figures 3, 4, 6 and 7 say of themselves."""
     said = [
         *common_deviations(result),
-        "Few-shot examples beyond the paper's sum of twelve ones, and the other words of the sentences, are ours.",
+        "Few-shot examples beyond the paper's sum of twelve ones, and the other words of the sentences, are ours; the "
+        "zero-shot request is the opening of the paper's few-shot one.",
     ]
-    if result.provenance.model.get("trained_lengths"):
+    if set(TASKS) <= set(result.provenance.model.get("trained_lengths") or {}):
         said.append("This model was trained on these prompts without CoT, and never on CoT.")
     cut = cut_answers(answers)
     if cut:
-        said.append(
-            f"{cut} answers were cut at {result.provenance.parameters['max_new_tokens']} tokens and hold no number."
-        )
+        limit = result.provenance.parameters["max_new_tokens"]["cot-few-shot"]
+        said.append(f"{cut} answers were cut at {limit} tokens and hold no number.")
     return tuple(said)

@@ -34,7 +34,7 @@ class Figure4(Result):
 
     @property
     def title(self) -> str:
-        """What is drawn, of which model, and which was the paper's."""
+        """What is drawn, and of which model."""
         return title(self, "frequency of each answer to sums and counts")
 
     @property

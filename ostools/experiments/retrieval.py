@@ -20,11 +20,11 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.errors import InputError
-from ostools.measure.answers import Answer, answers
+from ostools.measure.answers import Answer, answers, how_read
 from ostools.measure.collapse import checked_seeds
 from ostools.measure.judging import judge
 from ostools.measure.posed import Posed, carrier_positions, pose
-from ostools.measure.probability import answer_log_probability, line_ids, written
+from ostools.measure.probability import answer_log_probability, answer_room, right_lines, written
 from ostools.measure.prompts import Progress
 from ostools.measure.sensitivity import sensitivity
 from ostools.results import Provenance, Result
@@ -97,7 +97,8 @@ def retrieval(
         for seed in chosen
         for place in places
     ]
-    said, likely = _answered(model, posed)
+    room = answer_room(right_lines(model, posed), _SPARE)
+    said, likely = _answered(model, posed, room)
     rows = []
     for done, (one, answer, log_p) in enumerate(zip(posed, said, likely, strict=True)):
         rows.append(_row(one, answer, log_p) | _sensitive(model, one, linearisation, norm, method))
@@ -115,6 +116,10 @@ def retrieval(
         norm=norm,
         method=method,
         chat=posed[0].chat,
+        temperature=0.0,
+        max_new_tokens=room,
+        stop="\n",
+        **how_read(model),
     )
     return Retrieval(frame, provenance, _ends(frame))
 
@@ -132,11 +137,9 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
     return sorted(set(positions))
 
 
-def _answered(model: TransformerBridge, posed: Sequence[Posed]) -> tuple[list[Answer], list[float]]:
+def _answered(model: TransformerBridge, posed: Sequence[Posed], room: int) -> tuple[list[Answer], list[float]]:
     """Every prompt's greedy answer, and log p of the right one: behind the prompt's colon a blank and the value in quotes."""
-    prompts = [one.prompt for one in posed]
-    lines = [written(one) for one in posed]
-    room = max(len(line_ids(model, one.prompt, line).ids) for one, line in zip(posed, lines, strict=True)) + _SPARE
+    prompts, lines = [one.prompt for one in posed], [written(one) for one in posed]
     return answers(model, prompts, max_new_tokens=room), answer_log_probability(model, prompts, lines)
 
 

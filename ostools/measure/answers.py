@@ -19,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.errors import InputError
-from ostools.measure.batches import Rows, batches, padding
+from ostools.measure.batches import TOKENS, Rows, batches, padding
 from ostools.measure.forward import KNOWN_EDITS
 from ostools.measure.precision import true_arithmetic
 from ostools.measure.prefixes import route
@@ -95,8 +95,7 @@ def _check(model: TransformerBridge, prompts: Sequence[Prompt], max_new_tokens: 
         raise InputError("answers: expected at least one prompt, found none")
     if model.tokenizer is None:
         raise InputError("answers: expected a model with a tokenizer, found none: set `model.tokenizer`")
-    if max_new_tokens < 1:
-        raise InputError(f"answers: expected max_new_tokens of at least 1, found {max_new_tokens}")
+    require_limit(max_new_tokens)
     if stop == "":
         raise InputError("answers: expected a stop of at least one character, or None, found empty text")
     context, longest = context_length(model), max(len(prompt.ids) for prompt in prompts)
@@ -105,6 +104,12 @@ def _check(model: TransformerBridge, prompts: Sequence[Prompt], max_new_tokens: 
             f"answers: a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit the model's context of "
             f"{context}: shorten one of them"
         )
+
+
+def require_limit(found: object) -> None:
+    """Refuse, with `InputError`, what is no number of tokens."""
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise InputError(f"answers: expected a whole number max_new_tokens of at least 1, found {found!r}")
 
 
 def _answered(
@@ -136,6 +141,17 @@ def cache_is_exact(model: TransformerBridge) -> bool:
     """Whether a step through a key/value cache is what the whole text would give, under the edits that are active."""
     edits = {edit.kind for edit in hooks.active_edits(model)}
     return route(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
+
+
+def how_read(model: TransformerBridge) -> dict[str, Any]:
+    """For a provenance: how prompts are batched and read under the edits that are active."""
+    how = padding(model)
+    return {
+        "batches": "padded" if how.allowed else "equal lengths only",
+        "batches_reason": how.reason,
+        "batch_tokens": TOKENS,
+        "cache": cache_is_exact(model),
+    }
 
 
 class _Reading:

@@ -1,7 +1,7 @@
 """What a model answers to a task at every length: right or wrong, by how much, and how likely the right answer was.
 
-Cost: `answers` to every prompt and sample, one more pass over every prompt for the probability, and two passes over one prompt
-of every length to see whether a mitigation of the forward pass acts.
+Cost: `answers` to every prompt and sample, one more pass over every prompt for the probability, and under a mitigation that
+leaves the text as it is two passes for every distinct number of tokens in prompt and answer, to see whether it acts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ import mitigations
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.errors import InputError
-from ostools.measure.answers import Answer, answers, cache_is_exact
-from ostools.measure.batches import TOKENS, padding
+from ostools.measure.answers import Answer, answers, how_read
 from ostools.measure.behaviour_summary import LEVEL
 from ostools.measure.behaviour_summary import summarise as summarise
 from ostools.measure.collapse import checked_lengths, checked_seeds
 from ostools.measure.judging import judge
 from ostools.measure.posed import Posed, pose
-from ostools.measure.probability import Line, answer_log_probability, line_ids, written
+from ostools.measure.probability import Line, answer_log_probability, answer_room, right_lines, written
 from ostools.measure.prompts import Progress
+from ostools.measure.sampling import require_temperature
+from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 
@@ -57,7 +58,8 @@ class Behaviour(Result):
     parsable (an answer of the kind asked for could be read in it), number (in the line; NA: none or several), absolute_error
     (|number - key|, where the answer is a number); log_probability (natural, of the right line behind the prompt, with its end;
     NaN where it was not asked for, and where reasoning comes first), seconds (its share of its batch's time),
-    within_training (whether the model's card lists training up to this length; NA: not known).
+    within_training (whether the model's card lists training of the task up to this length; NA: not known. That is of the
+    task's own text: what a mitigation makes of it may have been in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """
@@ -113,11 +115,11 @@ def behaviour(
     with mitigations.running(model, given):
         said, likely, how = run.said(), run.likely(), run.described()
     names = {"task": tasks.label(form), "mitigation": mitigations.label(given)}
+    longest = (metadata_of(model).trained_lengths or {}).get(form.trained_as or "")
+    how |= {"rewritten": any(one.rewritten for one in posed), "trained_length": longest}
     provenance = Provenance.collect(
         model, measurement="behaviour", **names, lengths=wanted, seeds=chosen, chat=posed[0].chat, **how
     )
-    lengths_trained = provenance.model.get("trained_lengths") or {}
-    longest = None if form.trained_as is None else lengths_trained.get(form.trained_as)
     rows = [
         _row(one, sample, answer, log_p, status, longest)
         for one, group, log_p, kinds in zip(posed, said, likely, _statuses(model, given, posed, said), strict=True)
@@ -125,7 +127,7 @@ def behaviour(
     ]
     frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
     frame = frame[list(COLUMNS)].astype(COLUMNS)
-    return Behaviour(frame, provenance, summarise(frame, random=form.random))
+    return Behaviour(frame, provenance, summarise(frame, random=form.random, drawn=temperature > 0))
 
 
 @dataclass(frozen=True)
@@ -143,14 +145,14 @@ class _Run:
 
     @cached_property
     def lines(self) -> list[Line]:
-        return [line_ids(self.model, one.prompt, written(one)) for one in self.posed]
+        return right_lines(self.model, self.posed)
 
     @property
     def room(self) -> int:
         """How many tokens an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        return max(len(line.ids) for line in self.lines) + _SPARE + (_REASONING if self.form.reasons else 0)
+        return answer_room(self.lines, _SPARE + (_REASONING if self.form.reasons else 0))
 
     @property
     def stop(self) -> str | None:
@@ -179,7 +181,6 @@ class _Run:
 
     def described(self) -> dict[str, Any]:
         """For the provenance: everything that defines the answers, how batches were made too."""
-        how = padding(self.model)
         return {
             "temperature": self.temperature,
             "samples": self.samples,
@@ -187,10 +188,7 @@ class _Run:
             "stop": self.stop,
             "probability": self.scored,
             "line_tokens": sorted({line.cut for line in self.lines}),
-            "batches": "padded" if how.allowed else "equal lengths only",
-            "batches_reason": how.reason,
-            "batch_tokens": TOKENS,
-            "cache": cache_is_exact(self.model),
+            **how_read(self.model),
             "level": LEVEL,
         }
 
@@ -208,6 +206,7 @@ def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples
         raise InputError(f"{form.name} draws nothing at random, found seeds {chosen}: leave them out")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise InputError(f"samples: expected a whole number of at least 1, found {samples!r}")
+    require_temperature(temperature)
     if samples > 1 and temperature == 0:
         raise InputError(f"samples: at temperature 0 all {samples} would be the same; give a temperature, such as 1")
     return chosen

@@ -66,6 +66,16 @@ def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
     return _checked(model, Line(tuple(both[len(before) :]), ALONE), line)
 
 
+def right_lines(model: TransformerBridge, posed: Sequence[Posed]) -> list[Line]:
+    """The right answer to each question in tokens, with what leads to it."""
+    return [line_ids(model, one.prompt, written(one)) for one in posed]
+
+
+def answer_room(lines: Sequence[Line], spare: int) -> int:
+    """How many tokens an answer may have: the longest right line's, and `spare` more to see that it ends where it should."""
+    return max(len(line.ids) for line in lines) + spare
+
+
 def _encoded(tokenizer: Any, text: str, special: bool) -> list[int]:
     options = {"add_special_tokens": special, "split_special_tokens": special}
     return list(tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids)

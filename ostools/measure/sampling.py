@@ -19,10 +19,9 @@ Chooser = Callable[[Float[Tensor, "batch d_vocab"], Sequence[int]], Int[Tensor, 
 def chooser(temperature: float | int, seeds: Sequence[Seed] | None, prompts: int) -> Chooser:
     """How the next token of each of so many prompts is chosen: greedily at temperature 0, else drawn by each prompt's seed.
 
-    Raises `InputError` for a temperature that is negative or not finite, and where drawing has not one seed a prompt.
+    Raises `InputError` for a temperature that is no finite number of at least 0, and where drawing has not one seed a prompt.
     """
-    if not 0 <= temperature < float("inf"):
-        raise InputError(f"answers: expected a temperature of 0 (greedy) or more, found {temperature}")
+    require_temperature(temperature)
     if temperature == 0:
         return greedy
     if seeds is None or len(seeds) != prompts:
@@ -31,6 +30,12 @@ def chooser(temperature: float | int, seeds: Sequence[Seed] | None, prompts: int
             f"answers: expected one seed for each of the {prompts} prompts at temperature {temperature}, found {found}"
         )
     return Sampler(float(temperature), seeds)
+
+
+def require_temperature(found: object) -> None:
+    """Refuse, with `InputError`, what is no temperature."""
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < float("inf"):
+        raise InputError(f"answers: expected a temperature of 0 (greedy) or more, found {found!r}")
 
 
 def greedy(logits: Float[Tensor, "batch d_vocab"], prompts: Sequence[int]) -> Int[Tensor, " batch"]:

@@ -9,18 +9,23 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from ostools.measure.answers import only_number
 from ostools.reporting import axes, theme
 from ostools.reporting.frames import Column, Frame
 
 RIGHT, OTHER_WORDS, WRONG, NO_ANSWER = "right", "right, in other words", "wrong", "no answer"
 OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, NO_ANSWER)
-"""What an answer can be: the line that was asked for; the right number in another form; another answer; none to be read."""
+"""What an answer can be: the line that was asked for; the right digits in other words; another answer; none to be read."""
 
 
 def outcomes(frame: Frame) -> Column:
-    """One of `OUTCOMES` for each row, from the columns correct, parsable, number and key."""
+    """One of `OUTCOMES` for each row, from the columns correct, parsable, answer and key.
+
+    Of what is copied: digits are compared as they are written, "00" is not "0".
+    """
     correct, parsable = frame["correct"].astype(bool), frame["parsable"].astype(bool)
-    same = (frame["number"] == pd.to_numeric(frame["key"])).fillna(False).astype(bool)
+    given: Any = frame["answer"].map(only_number)
+    same = given == frame["key"]
     found = correct.map({True: RIGHT, False: WRONG})
     return found.mask(~correct & same, OTHER_WORDS).mask(~correct & ~parsable, NO_ANSWER)
 

@@ -32,7 +32,10 @@ def behaviour_chart(result: Behaviour) -> alt.VConcatChart:
     panels = [_shares(summary, frame["mitigation"].iloc[0] != "none", end, last=not numeric)]
     if numeric:
         panels.append(_errors(frame, end))
-    title = alt.TitleParams(_title(result, frame), subtitle=behaviour_notes(result))
+    notes = behaviour_notes(result)
+    if end is not None and result.provenance.parameters["rewritten"]:
+        notes.append("The lengths of training are those of the task without the mitigation.")
+    title = alt.TitleParams(_title(result, frame), subtitle=notes)
     chart = alt.vconcat(*panels, spacing=14, title=title).resolve_scale(
         color="independent", shape="independent", strokeDash="independent"
     )
@@ -40,15 +43,11 @@ def behaviour_chart(result: Behaviour) -> alt.VConcatChart:
 
 
 def _trained(result: Behaviour) -> int | None:
-    """The longest length that the model's card lists for this prompt, from the table itself."""
+    """The longest length that the model's card lists for this task, where the table has lengths on both sides of it."""
     known = frame_of(result)[["length", "within_training"]].dropna()
     if known.empty or known["within_training"].all() or not known["within_training"].any():
         return None
-    from ostools import tasks
-
-    return (result.provenance.model.get("trained_lengths") or {}).get(
-        tasks.task(str(result.provenance.parameters["task"])).trained_as
-    )
+    return result.provenance.parameters["trained_length"]
 
 
 def _title(result: Behaviour, frame: Frame) -> str:

@@ -35,14 +35,20 @@ def _intervals(summary: Frame) -> str:
 
 
 def behaviour_findings(result: Behaviour) -> list[str]:
-    """The same for a terminal, with how many were right within the lengths of training and beyond."""
+    """The same for a terminal, with how many were right within the lengths of training and beyond.
+
+    Those are the task's own: where a mitigation rewrote the text, of the task without it.
+    """
     frame = frame_of(result)
     said = [_right(frame, "All lengths")]
     known = frame["within_training"].dropna()
     if not known.empty and known.any() and not known.all():
         within = frame["within_training"].fillna(False).astype(bool)
-        said += [_right(frame[within], "Within the lengths of training"), _right(frame[~within], "Beyond them")]
-        said.append("Errors beyond say little about over-squashing: such positions were never seen.")
+        of = " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
+        said += [_right(frame[within], f"Within the lengths of training{of}"), _right(frame[~within], "Beyond them")]
+        said.append(
+            f"Errors beyond say little about over-squashing: such lengths{of or ' of this task'} were never trained."
+        )
     cut = int((frame["ended"] == "length").sum())
     if cut:
         limit = result.provenance.parameters["max_new_tokens"]

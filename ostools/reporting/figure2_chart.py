@@ -75,6 +75,7 @@ def _panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
 
 
 def _told(group: Frame, place: str) -> str:
-    right = int(group["outcome"].isin([RIGHT, OTHER_WORDS]).sum())
-    none = int((group["outcome"] == NO_ANSWER).sum())
-    return f"{place} right at {right} of {len(group)}" + (f" ({none} gave no answer)" if none else "")
+    """Right is the line that was asked for; what else was said stands behind it."""
+    right, words, none = (int((group["outcome"] == kind).sum()) for kind in (RIGHT, OTHER_WORDS, NO_ANSWER))
+    others = [f"{words} in other words"] * bool(words) + [f"{none} no answer"] * bool(none)
+    return ", ".join([f"{place} right at {right} of {len(group)}", *others])

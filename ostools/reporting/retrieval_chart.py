@@ -46,6 +46,8 @@ def retrieval_notes(result: Retrieval) -> list[str]:
     kind = {"words": "word and digit", "uuid": "two UUIDs"}.get(str(records), "from a file")
     drawn = f"{seeds} seeds" if seeds > 1 else "One seed"
     notes = [f"{drawn} ({kind} a record); within a seed only the wanted record moves. Thin: seeds; thick: their mean."]
+    if records == "words" and int(frame["length"].iloc[0]) > 10:
+        notes.append("More records than digits: others may hold the wanted value too, and be what was found.")
     linearisation = result.provenance.parameters["linearisation"]
     notes.append(f"Below: mean norm of d y_n / d v_i^(0) ({linearisation} Jacobian) over tokens i.")
     rows = [dict(row) for row in result.ends.to_dict("records")]

@@ -28,6 +28,8 @@ RECORDS = ("uuid", "words")
 _BEFORE = "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n"
 _RECORD = re.compile(r'"(?:[^"\\]|\\.)*": "(?:[^"\\]|\\.)*"')
 
+_DIGITS = "0123456789"
+
 Pair = tuple[str, str]
 
 
@@ -37,7 +39,8 @@ class RetrieveTask(Task):
 
     position: "first", "middle", "last", the record's index from 0, or a fraction of the way from the first to the last.
     records: "uuid": random UUIDs as keys and values, as Liu et al. have them (some 75 tokens a record, where digits are
-        tokens of their own); "words": a word as key and a digit as value, for small models; or the path of a file in the
+        tokens of their own); "words": a word as key and a digit as value, for small models, where values repeat beyond ten
+        records; or the path of a file in the
         format of Liu et al. (JSON lines with `ordered_kv_records`, `key`, `value`), of which line `seed` (from 0) is taken:
         the pair that it asks for, among the first `length` - 1 others in their order.
 
@@ -151,11 +154,15 @@ def _uuids(stream: random.Random, length: int) -> list[Pair]:
 
 
 def _words(stream: random.Random, length: int) -> list[Pair]:
-    """Single words as keys as long as there are enough of them, else pairs of words; digits as values."""
+    """Single words as keys as long as there are enough of them, else pairs of words; digits as values, all different as long as
+    there are enough of them: an answer then says which record was read.
+    """
     names = list(WORDS) if length <= len(WORDS) else [f"{first}-{last}" for first in WORDS for last in WORDS]
     if length > len(names):
         raise InputError(f"records 'words': expected at most {len(names)} of them, found {length}; use 'uuid'")
-    return [(name, stream.choice("0123456789")) for name in stream.sample(names, length)]
+    keys = stream.sample(names, length)
+    values = stream.sample(_DIGITS, length) if length <= len(_DIGITS) else stream.choices(_DIGITS, k=length)
+    return list(zip(keys, values, strict=True))
 
 
 def _from_file(path: Path, length: int, line: int) -> tuple[Pair, list[Pair]]:

@@ -15,10 +15,11 @@ from ostools import experiments
 from ostools.errors import InputError
 from ostools.experiments import answering
 from ostools.experiments.figure2 import PANELS
-from ostools.experiments.figure3 import TASKS, figure_3
+from ostools.experiments.figure3 import TASKS, Figure3, figure_3
 from ostools.experiments.figure4 import figure_4, figure_4_of, frequencies
 from ostools.measure.answers import Answer
 from ostools.measure.behaviour import behaviour
+from ostools.results import Provenance
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import MODES
 from tests.checkpoints import tiny_model
@@ -80,7 +81,12 @@ def test_figure_2_says_how_it_was_asked(embedded: TransformerBridge) -> None:
         "The paper's is of Gemini 1.5. Here: 2 lengths from 3 to 5, greedy decoding, prompts as plain text."
     )
     assert "always 0" in found.deviations[1]
-    assert found.provenance.parameters["lengths"] == [3, 5]
+    parameters = found.provenance.parameters
+    assert parameters["lengths"] == [3, 5]
+    line = embedded.tokenizer("\nThe answer to your question is: 0", add_special_tokens=False)["input_ids"]  # pyright: ignore[reportOptionalCall]
+    assert parameters["max_new_tokens"] == {"none": len(line) + 16}
+    assert parameters["stop"] == {"none": "\n"}
+    assert (parameters["batches"], parameters["batch_tokens"], parameters["cache"]) == ("padded", 4096, True)
     found.plot().to_dict()
 
 
@@ -170,8 +176,20 @@ def test_figure_6_is_figure_3_with_another_caption(
     seven = figure_4_of(six, 7)
     assert seven.title.startswith("Figure 7 on ")
     assert "Gemma 7B" in seven.deviations[0]
+    limits = seven.provenance.parameters["max_new_tokens"]
+    assert limits["none"] != limits["cot-few-shot"] == limits["cot-zero-shot"] == 256
+    assert seven.provenance.parameters["stop"] == {"none": "\n", "cot-zero-shot": None, "cot-few-shot": None}
+    assert "the zero-shot request is the opening of the paper's few-shot one" in six.deviations[1]
     # A model without a card of trained lengths is not said to have been trained on anything.
     assert not any("trained" in said for said in six.deviations)
+
+
+def test_only_a_model_whose_card_lists_the_four_tasks_was_trained_on_them() -> None:
+    frame: Any = pd.DataFrame({"mode": ["none"], "ended": ["eos"]})
+    parameters = {"number": 3, "lengths": [1], "chat": False}
+    for trained, said in ((dict.fromkeys(TASKS, 9), True), ({"copy-last": 9, "sum-ones": 9}, False), (None, False)):
+        provenance = Provenance({"name": "made", "trained_lengths": trained}, parameters, None, {})
+        assert any("was trained on these" in text for text in Figure3(frame, provenance).deviations) is said
 
 
 def test_the_chat_template_can_be_switched(monkeypatch: pytest.MonkeyPatch, long_tiny: TransformerBridge) -> None:
@@ -180,12 +198,15 @@ def test_the_chat_template_can_be_switched(monkeypatch: pytest.MonkeyPatch, long
     model = tiny_model("gemma", context=2048)
     model.tokenizer.chat_template = CHAT_TEMPLATE  # pyright: ignore[reportOptionalMemberAccess]
     seen: list[str] = []
+    limits: list[int] = []
     monkeypatch.setattr(answering, "answers", says(lambda prompt: (seen.append(prompt), ("\n12", "eos"))[1]))
     for chat, shown in ((None, True), (True, True), (False, False)):
         seen.clear()
         found = experiments.figure_2(model, [3], chat=chat)
         assert all(("<start_of_turn>" in prompt) is shown for prompt in seen)
         assert ("in the chat template" in found.deviations[0]) is shown
+        limits.append(found.provenance.parameters["max_new_tokens"]["none"])
+    assert limits[0] == limits[1] == limits[2] - 1  # in a chat the line is open already
 
 
 # --- Figures 4 and 7

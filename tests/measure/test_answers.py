@@ -13,7 +13,7 @@ from jaxtyping import TypeCheckError
 import hooks
 import ostools as ost
 from ostools.errors import InputError
-from ostools.measure.answers import Answer, answers, score
+from ostools.measure.answers import Answer, answers, require_limit, score
 from ostools.models import cast_copy, encode, prompt_from_ids
 from ostools.tasks import AppendixTask
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
@@ -192,6 +192,13 @@ def test_refuses(options: dict, words: str) -> None:
     model = tiny_model("gemma")
     with pytest.raises(InputError, match=words):
         answers(model, **({"prompts": ["1111111"], "max_new_tokens": 4} | options))
+
+
+@pytest.mark.parametrize("found", [2.5, 2.0, True, "3", None, 0])
+def test_a_limit_is_a_whole_number_of_tokens(found: object) -> None:
+    with pytest.raises(InputError, match=f"a whole number max_new_tokens of at least 1, found {found!r}"):
+        require_limit(found)
+    require_limit(1)
 
 
 def test_refuses_what_is_no_prompt_and_a_model_without_a_tokenizer() -> None:

@@ -20,6 +20,7 @@ from ostools.measure.answers import answers
 from ostools.measure.behaviour import COLUMNS, Behaviour, behaviour, summarise
 from ostools.measure.posed import pose
 from ostools.measure.probability import answer_log_probability, written
+from ostools.models.describe import metadata_of
 from ostools.tasks import Task, task
 from ostools.theory.intervals import wilson
 from tests.checkpoints import tiny_model
@@ -126,17 +127,22 @@ def made(right: Sequence[Sequence[bool]], parsable: bool = True) -> pd.DataFrame
 
 def test_samples_behind_one_prompt_are_not_taken_for_independent_prompts() -> None:
     three, one = made([[True] * 10, [False] * 10, [True] * 10]), made([[True, False, True, True]])
-    (row,) = summarise(three, random=True).to_dict("records")
+    (row,) = summarise(three, random=True, drawn=True).to_dict("records")
     assert (row["trials"], row["interval_of"], row["asked"], row["right"]) == (3, "prompts", 30, 20)
     assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(2, 3))
     # Half right behind every prompt: shares are trials too.
-    (row,) = summarise(made([[True, False]] * 3), random=True).to_dict("records")
+    (row,) = summarise(made([[True, False]] * 3), random=True, drawn=True).to_dict("records")
     assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(1.5, 3))
     for random in (True, False):
-        (row,) = summarise(one, random).to_dict("records")
+        (row,) = summarise(one, random, drawn=True).to_dict("records")
         assert (row["trials"], row["interval_of"]) == (4, "samples of one prompt")
         assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(3, 4))
-    (row,) = summarise(made([[True]]), random=True).to_dict("records")
+    # One sample of a fixed prompt at a temperature was drawn; the greedy answer was not.
+    (row,) = summarise(made([[True]]), random=False, drawn=True).to_dict("records")
+    assert (row["trials"], row["interval_of"], row["wilson_low"]) == (1, "samples of one prompt", wilson(1, 1)[0])
+    (row,) = summarise(made([[True]]), random=False, drawn=False).to_dict("records")
+    assert (row["trials"], row["interval_of"]) == (0, "nothing was drawn")
+    (row,) = summarise(made([[True]]), random=True, drawn=False).to_dict("records")
     assert (row["trials"], row["interval_of"]) == (1, "prompts")
     assert (row["wilson_low"], row["wilson_high"]) == wilson(1, 1)
 
@@ -147,7 +153,7 @@ def test_intervals_of_prompts_hold_what_they_should_when_samples_hang_together()
     held = as_if = 0
     for _ in range(60):
         good = torch.rand(20, generator=generator) < 0.4
-        (row,) = summarise(made([[bool(one)] * 12 for one in good]), random=True).to_dict("records")
+        (row,) = summarise(made([[bool(one)] * 12 for one in good]), random=True, drawn=True).to_dict("records")
         held += row["wilson_low"] <= 0.4 <= row["wilson_high"]
         low, high = wilson(row["right"], row["asked"])
         as_if += low <= 0.4 <= high
@@ -156,7 +162,7 @@ def test_intervals_of_prompts_hold_what_they_should_when_samples_hang_together()
 
 
 def test_unparsable_is_neither_right_nor_an_error() -> None:
-    (row,) = summarise(made([[False], [False]], parsable=False), random=True).to_dict("records")
+    (row,) = summarise(made([[False], [False]], parsable=False), random=True, drawn=True).to_dict("records")
     assert (row["unparsable"], row["right"]) == (2, 0)
     assert math.isnan(row["mean_absolute_error"])
 
@@ -211,6 +217,7 @@ def test_text_that_is_rewritten_is_active_where_it_is(embedded) -> None:
     found = behaviour(embedded, "count-ones", lengths=(3, 4), mitigation="separator:every=3")
     assert found.frame["status"].tolist() == ["inactive", "active"]
     assert found.frame["key"].tolist() == ["3", "4"]
+    assert found.provenance.parameters["rewritten"] is True
     plain = behaviour(embedded, "count-ones", lengths=(3, 4))
     assert (found.frame["tokens"] - plain.frame["tokens"]).tolist() == [0, 1]
 
@@ -264,6 +271,10 @@ def test_chat_and_plain() -> None:
     assert behaviour(model, Parrot(), **options).frame["tokens"].tolist() == found.frame["tokens"].tolist()
 
 
+def embedded_trained(model) -> int:
+    return metadata_of(model).trained_lengths["count-ones"]
+
+
 def test_the_provenance_says_what_was_run(embedded, counted: Behaviour) -> None:
     parameters = counted.provenance.parameters
     assert parameters == {
@@ -284,8 +295,32 @@ def test_the_provenance_says_what_was_run(embedded, counted: Behaviour) -> None:
         "batch_tokens": 4096,
         "cache": True,
         "level": 0.95,
+        "rewritten": False,
+        "trained_length": embedded_trained(embedded),
     }
     assert counted.provenance.model["architecture"] == "GemmaForCausalLM"
+
+
+def test_a_third_partys_task_that_outgrows_its_training_is_drawn() -> None:
+    """A task object whose name nobody has registered."""
+
+    class Trained(Parrot):
+        @property
+        def trained_as(self) -> str:
+            return "count-ones"
+
+    model = ost.load_model()
+    found = behaviour(model, Trained(), lengths=(3, 140), max_new_tokens=4, probability=False)
+    trained = embedded_trained(model)
+    assert found.frame["within_training"].tolist() == [True, False]
+    assert f"trained to {trained}" in str(found.plot().to_dict())
+
+
+def test_one_answer_drawn_to_a_fixed_prompt_was_drawn() -> None:
+    options: Any = {"lengths": (3,), "max_new_tokens": 3, "probability": False}
+    for temperature, of in ((1.0, "samples of one prompt"), (0.0, "nothing was drawn")):
+        found = behaviour(tiny_model("gemma", seed=3), Parrot(), temperature=temperature, **options)
+        assert found.summary["interval_of"].tolist() == [of]
 
 
 def test_progress_runs_to_the_end(embedded) -> None:

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from ostools.errors import InputError
 from ostools.measure.answers import answers
-from ostools.measure.sampling import Sampler, chooser, greedy
+from ostools.measure.sampling import Sampler, chooser, greedy, require_temperature
 from tests.checkpoints import tiny_model
 
 LOGITS = torch.tensor([1.0, -2.0, 0.5, float("-inf"), 0.0, 3.0])
@@ -79,3 +79,11 @@ def test_the_most_likely_first_token_of_a_model_is_drawn_as_often_as_it_is_likel
 def test_refuses(temperature: float, seeds: tuple | None, words: str) -> None:
     with pytest.raises(InputError, match=words):
         chooser(temperature, seeds, 2)
+
+
+@pytest.mark.parametrize("found", ["1", None, True, -0.5, float("inf"), float("nan")])
+def test_a_temperature_is_a_number(found: object) -> None:
+    with pytest.raises(InputError, match=f"temperature of 0 .greedy. or more, found {found!r}"):
+        require_temperature(found)
+    for good in (0, 1, 0.5):
+        require_temperature(good)

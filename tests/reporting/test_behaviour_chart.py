@@ -24,10 +24,11 @@ def made(rows: Sequence[Mapping[str, Any]], *, random: bool = True, task: str = 
         **{"number": 5, "absolute_error": 2, "log_probability": -1.0, "seconds": 0.1, "within_training": None},
     }
     frame: Any = pd.DataFrame([plain | dict(row) for row in rows])[list(COLUMNS)].astype(COLUMNS)
-    settings = {"task": task, "temperature": 0.0, "chat": False, "max_new_tokens": 20} | how
+    settings = {"task": task, "temperature": 0.0, "chat": False, "max_new_tokens": 20}
+    settings |= {"rewritten": False, "trained_length": 4} | how
     model = {"name": "tiny", "trained_lengths": {"count-ones": 4}}
     provenance = Provenance(model, settings, None, {})
-    return Behaviour(frame, provenance, summarise(frame, random))
+    return Behaviour(frame, provenance, summarise(frame, random, settings["temperature"] > 0))
 
 
 def drawn(result: Behaviour) -> dict[str, Any]:
@@ -107,7 +108,22 @@ def test_sentences_tell_trained_lengths_from_others() -> None:
     assert "Within the lengths of training: 2 of 4" in said
     assert "Beyond them: 2 of 4" in said
     assert "Wilson's, 95%, over prompts" in said
+    assert "such lengths of this task were never trained" in said
     assert "Beyond" not in " ".join(behaviour_findings(made([{"length": 3}])))
+
+
+def test_the_lengths_of_training_are_those_of_the_text_without_the_mitigation() -> None:
+    result = made(SEEDS, rewritten=True)
+    said = " ".join(behaviour_findings(result))
+    assert "Within the lengths of training of the task without the mitigation: 2 of 4" in said
+    assert "such lengths of the task without the mitigation were never trained" in said
+    words = "The lengths of training are those of the task without the mitigation."
+    assert words in str(drawn(result)["title"])
+    assert words not in str(drawn(made(SEEDS)))
+
+
+def test_a_task_that_nobody_registered_has_its_trained_length() -> None:
+    assert "trained to 5" in str(drawn(made(SEEDS, task="a.b:Mine", trained_length=5)))
 
 
 def test_samples_are_said_to_be_of_one_prompt() -> None:

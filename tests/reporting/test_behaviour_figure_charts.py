@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from ostools.commands.figure import _show_copying
 from ostools.experiments.figure2 import Figure2
 from ostools.experiments.figure3 import TASKS, Figure3
 from ostools.experiments.figure4 import Figure4, figure_4_of
 from ostools.experiments.retrieval import Retrieval
 from ostools.reporting.answer_marks import NO_ANSWER, OTHER_WORDS, RIGHT, WRONG, outcomes, short_name
+from ostools.reporting.retrieval_chart import retrieval_notes
 from ostools.results import Provenance
 from ostools.tasks.appendix_c import MODES
 from tests.reporting.made import HOSTILE
@@ -69,11 +72,31 @@ def counted(**errors: Sequence[int | None]) -> pd.DataFrame:
     return typed(frame.assign(number=number, correct=False, parsable=True, ended="eos", answer="x"))
 
 
+SAID = [
+    ("is: 0", True, True, RIGHT),
+    ("is: 0.", False, True, OTHER_WORDS),
+    ("is: 00", False, True, WRONG),  # as a number it is the right one
+    ("is: 7", False, True, WRONG),
+    ("is: 0 0", False, True, WRONG),
+    ("0", False, False, NO_ANSWER),
+]
+
+
+def said(kinds: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
+    rows = [("a", "copy-last", n, correct, parsable, None) for n, (_, correct, parsable, _) in enumerate(kinds)]
+    return copied(rows).assign(answer=[line for line, *_ in kinds])
+
+
 def test_what_an_answer_is_called() -> None:
-    rows = [("a", "copy-last", n, *kind) for n, kind in enumerate(
-        [(True, True, 0), (False, True, 0), (False, True, 7), (False, False, None), (True, True, None)]
-    )]  # fmt: skip
-    assert outcomes(copied(rows)).tolist() == [RIGHT, OTHER_WORDS, WRONG, NO_ANSWER, RIGHT]
+    assert outcomes(said(SAID)).tolist() == [kind for *_, kind in SAID]
+
+
+def test_right_is_counted_once_in_chart_and_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    figure = Figure2(said(SAID), provenance(2))
+    assert "last digit right at 1 of 6, 1 in other words, 1 no answer" in json.dumps(figure.plot().to_dict())
+    _show_copying(2, figure)
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "copy-last" in line]
+    assert re.findall(r"\d+", row) == ["6", "1", "1", "1", "1"]
 
 
 def test_figure_2_draws_every_answer_once_and_only_outcomes_that_occur() -> None:
@@ -176,6 +199,14 @@ def test_the_u_says_its_verdicts() -> None:
     assert "first × 2 (1 to 3), above; last × 1, too few seeds." in text
     assert "of an operator norm the lower end is drawn" in text
     assert "two UUIDs a record" in text
+
+
+def test_retrieval_says_where_another_record_may_hold_the_wanted_value() -> None:
+    for records, length, said in (("words", 11, True), ("words", 10, False), ("uuid", 11, False)):
+        rows = [{"position": 0, "length": length, "seed": 0, "method": "exact"}]
+        how = provenance(0, linearisation="full", norm="operator", records=records)
+        notes = " ".join(retrieval_notes(Retrieval(pd.DataFrame(rows), how, pd.DataFrame())))
+        assert ("others may hold the wanted value" in notes) is said
 
 
 def test_a_directory_is_named_by_its_last_part() -> None:

@@ -74,6 +74,13 @@ def test_the_object_is_json_and_holds_the_answer_at_the_asked_place(
     assert task.answer_line(value) == f'"{value}"'
 
 
+@given(length=st.integers(1, 10), seed=st.integers(0, 2**40))
+def test_no_other_record_holds_the_wanted_value(length: int, seed: int) -> None:
+    task = RetrieveTask(position="first")
+    values = [value for _, value in task.pairs(task.items(length, seed))]
+    assert len(set(values)) == length
+
+
 def test_only_the_wanted_record_moves() -> None:
     swept = [RetrieveTask(position=place, records="uuid").items(9, seed=3) for place in range(9)]
     wanted = swept[0][0]
