@@ -48,9 +48,14 @@ def mitigation(spec: str | Mitigation) -> Mitigation:
 
 
 def label(given: Mitigation | None) -> str:
-    """What a mitigation is called in tables and charts: the text that `mitigation` would make it of; "none" for None."""
+    """What a mitigation is called in tables and charts: the text that `mitigation` would make it of; "none" for None.
+
+    Its repr where no text makes it: one with a hint of the user's own that reads like options.
+    """
     if given is None:
         return NONE
     if isinstance(given, Composed):
-        return _AND.join(label(part) for part in given.parts)
-    return _REGISTRY.label(given)
+        parts = [label(part) for part in given.parts]
+        return repr(given) if any(_AND in part for part in parts) else _AND.join(parts)
+    text = _REGISTRY.label(given)
+    return repr(given) if _AND in text else text

@@ -62,14 +62,17 @@ class Registry(Generic[Thing]):
         name, _, text = spec.partition(":")
         name = name.strip()
         maker = self._class(name)
-        kinds = _fields(maker)
+        kinds = self._kinds(name, maker)
         options = self._options(name, {key: kind for key, kind in kinds.items() if key != "name"}, text)
         if "name" in kinds:
             options["name"] = name
+        self._require_all(name, maker, kinds, options)
         try:
             return maker(**options)
-        except TypeError as error:
-            raise self.error(f"{self.kind} {spec!r} of {self._owner(name)}: {error}") from None
+        except self.error:
+            raise
+        except Exception as error:  # what a plugin raises that is no refusal of ours is told in one line
+            raise self.error(f"{self.kind} {spec!r} of {self._owner(name)}: {type(error).__name__}: {error}") from error
 
     def listing(self) -> list[Listed]:
         """Everything by name, for people: whose it is, its options, what it does; what cannot be used says why."""
@@ -78,6 +81,7 @@ class Registry(Generic[Thing]):
             owner = self._owner(name)
             try:
                 maker = self._class(name)
+                self._kinds(name, maker)
             except self.error as error:
                 rows.append(Listed(name, owner, "", str(error), False))
                 continue
@@ -85,12 +89,20 @@ class Registry(Generic[Thing]):
         return rows
 
     def label(self, thing: Thing) -> str:
-        """What `make` would make it of, with every option that is not the default; its repr where it has no name here."""
+        """What `make` would make it of, with every option that is not the default; its repr where no text makes it."""
         place = f"{type(thing).__module__}:{type(thing).__qualname__}"
         for name in (getattr(thing, "name", None), *self.names()):
             if any(point.value == place for point in self._points(name)):
-                return str(name) + _stated(thing)
+                text = str(name) + _stated(thing)
+                return text if self._makes(text, thing) else repr(thing)
         return repr(thing)
+
+    def _makes(self, text: str, thing: Thing) -> bool:
+        """Whether the text is read as it is meant: an option may hold what looks like another option."""
+        try:
+            return self.make(text) == thing
+        except self.error:
+            return False
 
     def _points(self, name: str | None) -> list[EntryPoint]:
         """Everything that goes by a name: ours, and any distribution's."""
@@ -121,6 +133,22 @@ class Registry(Generic[Thing]):
                 f"{self.kind} {name!r} of {owners[0]}: expected a subclass of {self.base.__name__}, found {loaded!r}"
             )
         return loaded
+
+    def _kinds(self, name: str, maker: type[Thing]) -> dict[str, Any]:
+        """The options that a class takes, with their types."""
+        try:
+            return _fields(maker)
+        except Exception as error:  # a plugin's annotations can name what is not there
+            raise self.error(
+                f"{self.kind} {name!r} of {self._owner(name)} cannot be used: {type(error).__name__}: {error}"
+            ) from error
+
+    def _require_all(self, name: str, maker: type[Thing], kinds: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        """Every option without a default is given."""
+        if missing := [key for key in kinds if key not in options and _required(maker, key)]:
+            raise self.error(
+                f"{self.kind} {name!r} needs {missing[0]}, {_in_words(kinds[missing[0]])}: write {name}:{missing[0]}=..."
+            )
 
     def _options(self, name: str, kinds: Mapping[str, Any], text: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -159,6 +187,12 @@ def _shown(maker: type) -> str:
         for field in dataclasses.fields(maker)
         if field.init and field.name != "name"
     )
+
+
+def _required(maker: Any, key: str) -> bool:
+    """Whether an option has no default."""
+    field = next(field for field in dataclasses.fields(maker) if field.name == key)
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _fields(maker: type) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from ostools.experiments.ablation_targets import (
     gates_on,
     taken_out,
 )
-from ostools.measure.collapse import checked_lengths, checked_seeds
+from ostools.measure.collapse import checked_lengths, seeds_of
 from ostools.measure.effects import Measure, require_finite
 from ostools.measure.precision import full_precision, true_arithmetic
 from ostools.measure.prompts import Progress, checked_names
@@ -62,22 +62,24 @@ class Ablation(Result):
     def agreement(self) -> pd.DataFrame:
         """How well first order predicted the real effects, for each prompt and quantity.
 
-        parts; spearman (rank correlation of the two); same_sign (share of parts whose two effects have the same sign);
-        within_factor_2 (share whose prediction is between half and twice the real effect); largest, largest_predicted (the
-        parts with the greatest real and predicted effect, by size).
+        parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of those same_sign (the
+        share whose two effects have the same sign) and within_factor_2 (the share whose prediction is between half and twice
+        the real effect); largest, largest_predicted (the parts with the greatest real and predicted effect, by size).
         """
         rows = []
         for key, group in _grouped(self.frame):
             real, predicted = group["effect"].to_numpy(float), group["predicted_effect"].to_numpy(float)
-            factor = np.divide(predicted, real, out=np.full_like(real, np.nan), where=real != 0)
+            moved = real != 0
+            factor = predicted[moved] / real[moved]
             names = group["target"].to_numpy()
             rows.append(
                 dict(zip((*QUESTION, *QUANTITY), key, strict=True))
                 | {
                     "parts": len(group),
                     "spearman": rank_correlation(real, predicted),
-                    "same_sign": float((np.sign(real) == np.sign(predicted)).mean()),
-                    "within_factor_2": float(((factor >= 0.5) & (factor <= 2)).mean()),
+                    "moved": int(moved.sum()),
+                    "same_sign": _share(factor > 0),
+                    "within_factor_2": _share((factor >= 0.5) & (factor <= 2)),
                     "largest": str(names[np.abs(real).argmax()]),
                     "largest_predicted": str(names[np.abs(predicted).argmax()]),
                 }
@@ -96,6 +98,10 @@ class Ablation(Result):
         from ostools.reporting.charts import ablation_chart
 
         return ablation_chart(self)
+
+
+def _share(right: np.ndarray) -> float:
+    return float(right.mean()) if len(right) else np.nan
 
 
 def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
@@ -194,16 +200,16 @@ def _questions(
     if isinstance(task, Prompt):
         if lengths is not None or begun:
             raise InputError("ablation: a prompt has no lengths and no line to begin; leave lengths and begun out")
-        return [of_prompt(model, task, carriers, answer)]
+        return [of_prompt(model, task, carriers, answer, paired=names is None or "collapse" in names)]
     if carriers is not None or answer is not None:
         raise InputError("ablation: a task knows its own carriers and answer; leave them out, or give a Prompt")
     if lengths is None:
         raise InputError("ablation: expected lengths for a task, such as lengths=[20], found none")
-    form, paired = tasks.task(task), names is None or "collapse" in names
+    form, wanted = tasks.task(task), MEASURES if names is None else names
     return [
-        of_task(model, form, length, seed, begun=begun, chat=chat, paired=paired)
+        of_task(model, form, length, seed, begun=begun, chat=chat, measures=wanted)
         for length in checked_lengths(lengths)
-        for seed in checked_seeds(seeds)
+        for seed in seeds_of(form, seeds)
     ]
 
 

@@ -56,18 +56,29 @@ class Question:
 
 
 def of_task(
-    model: TransformerBridge, task: Task, length: int, seed: int, *, begun: bool, chat: bool | None, paired: bool
+    model: TransformerBridge,
+    task: Task,
+    length: int,
+    seed: int,
+    *,
+    begun: bool,
+    chat: bool | None,
+    measures: Sequence[str],
 ) -> Question:
     """A task's question; `begun`: with the right line begun, so that the last token is the one the answer is read from."""
     posed = pose(model, task, length, seed=seed, chat=chat)
-    carriers = carrier_positions(model, posed)
+    carriers = carrier_positions(model, posed) if "sensitivity" in measures else None
     prompt, answer = _split(model, posed, begun)
-    extended = _split(model, pose(model, task, length + 1, seed=seed, chat=chat), begun)[0] if paired else None
+    extended = (
+        _split(model, pose(model, task, length + 1, seed=seed, chat=chat), begun)[0] if "collapse" in measures else None
+    )
     ends = _tensor(model, sorted(line_ends(model)))
     return Question(label(task), length, seed, prompt, carriers, answer, extended, ends)
 
 
-def of_prompt(model: TransformerBridge, prompt: Prompt, carriers: Sequence[int] | None, answer: str | None) -> Question:
+def of_prompt(
+    model: TransformerBridge, prompt: Prompt, carriers: Sequence[int] | None, answer: str | None, *, paired: bool
+) -> Question:
     """Any prompt; its pair is the theorem's: the last token once more."""
     n = len(prompt.ids)
     if carriers is not None and (not carriers or any(not 0 <= place < n for place in carriers)):
@@ -75,7 +86,7 @@ def of_prompt(model: TransformerBridge, prompt: Prompt, carriers: Sequence[int] 
     ids = prompt.ids.tolist()
     wanted = None if answer is None else _behind(model, ids, line_ids(model, prompt, answer).ids)
     chosen = None if carriers is None else tuple(carriers)
-    extended = _tensor(model, prompt_from_ids(model, [*ids, ids[-1]]).ids.tolist())
+    extended = _tensor(model, prompt_from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None
     return Question("prompt", None, None, _tensor(model, ids), chosen, wanted, extended, None)
 
 

@@ -157,7 +157,7 @@ def collapse(
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
     task = as_pairs(model, task, mitigation, chat)
-    wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), _seeds_of(task, seeds)
+    wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), seeds_of(task, seeds)
     _check_model(model)
     sets = [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds]
     run = Run(model, task.name, sets, precisions, mitigation, progress)
@@ -212,7 +212,8 @@ def checked_seeds(seeds: Iterable[int]) -> list[int]:
     return chosen
 
 
-def _seeds_of(task: CollapseTask, seeds: Iterable[int]) -> list[int]:
+def seeds_of(task: CollapseTask | Task, seeds: Iterable[int]) -> list[int]:
+    """The seeds that a task is asked with; more than the default are refused for one that draws nothing."""
     chosen = checked_seeds(seeds)
     if chosen != [0] and not task.random:
         raise InputError(f"{task.name} draws nothing at random, found seeds {chosen}: leave them out")

@@ -47,7 +47,8 @@ class Measured:
             return self.rows.y[index]
         if site == "logits":
             return self.unembedding(self.rows.y[index])
-        return torch.einsum("rhe,hed->rhd", self.rows.z[index], self.w_o)
+        z = self.rows.z[index]
+        return torch.einsum("rhe,hed->rhd", z, self.w_o.to(z))  # attention may run in float32 over 16-bit weights
 
     def width(self, site: str) -> int:
         """How many numbers a site has per row."""

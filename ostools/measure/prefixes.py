@@ -50,8 +50,8 @@ class Unembedding:
         return int(self.component.W_U.shape[-1])
 
     def __call__(self, y: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
-        with torch.no_grad():
-            logits = self.component(y)
+        with torch.no_grad():  # a y in float32 is rounded to the weights' own dtype, where they read 16 bits
+            logits = self.component(y.to(self.component.W_U.dtype))
         return logits if self.soft_cap is None else torch.tanh(logits / self.soft_cap) * self.soft_cap
 
 

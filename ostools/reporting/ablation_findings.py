@@ -30,12 +30,17 @@ def _sentence(row: dict[Any, Any], frame: Any) -> str:
         here = frame.loc[chosen.index, column]
         chosen = chosen[here.isna() if _missing(row[column]) else here == row[column]]
     greatest = chosen.iloc[0]
-    parts, rank = row["parts"], row["spearman"]
+    moved, rank = row["moved"], row["spearman"]
     where = "" if _missing(row["length"]) else f", n = {row['length']}, seed {row['seed']}"
-    return (
+    found = (
         f"{WORDS[row['quantity']]}{where}: {greatest['value']:.4g} with nothing out; the greatest real effect is that of "
         f"{row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g}). First order "
-        f"{_verdict(rank)}: {round(row['same_sign'] * parts)} of {parts} signs right, {round(row['within_factor_2'] * parts)} "
+        f"{_verdict(rank)}"
+    )
+    if not moved:
+        return f"{found}: no part has any effect."
+    return (
+        f"{found}: {round(row['same_sign'] * moved)} of {moved} signs right, {round(row['within_factor_2'] * moved)} "
         f"within a factor of 2" + ("." if rank != rank else f", rank correlation {rank:.2f}.")
     )
 

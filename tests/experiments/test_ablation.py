@@ -83,7 +83,7 @@ def test_a_small_ablation_does_what_is_predicted(what: str, method: str) -> None
     model, eps = tiny_model("llama", seed=2, dtype=torch.float64, **TINY), 1e-4
     prompt = prompt_from_ids(model, IDS)
     found = ost.ablation(model, prompt, what=what, method=method, top=4, carriers=[3], answer=" the")
-    question = of_prompt(model, prompt, [3], " the")
+    question = of_prompt(model, prompt, [3], " the", paired=True)
     targets = all_targets(model, what, question.prompt, 4)
     for measure in question.measures(None):
         if what == "edges" and measure.name == "collapse":
@@ -150,11 +150,12 @@ def test_the_prediction_of_a_made_up_table_is_judged_in_words() -> None:
     )
     found = ost.experiments.Ablation(frame, ost.results.Provenance.without_model())  # pyright: ignore[reportAttributeAccessIssue]
     (row,) = found.agreement.to_dict("records")
-    assert (row["parts"], row["same_sign"], row["within_factor_2"]) == (3, 1 / 3, 1 / 3)
+    # What does not move is neither right nor wrong.
+    assert (row["parts"], row["moved"], row["same_sign"], row["within_factor_2"]) == (3, 2, 1 / 2, 1 / 2)
     assert row["largest"] == row["largest_predicted"] == "0.0"
     sentence = ablation_findings(found)[0]
     assert "greatest real effect is that of 0.0, -2 (predicted -1)" in sentence
-    assert "1 of 3 signs right, 1 within a factor of 2" in sentence
+    assert "1 of 2 signs right, 1 within a factor of 2" in sentence
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -163,7 +164,15 @@ def test_edges_and_layers_of_the_embedded_model(embedded: TransformerBridge, beg
         embedded, "copy-first:hint=true", lengths=[8], what="edges", top=6, begun=begun, measures=["answers"]
     )
     frame: Any = found.frame
-    question = of_task(embedded, ost.tasks.task("copy-first:hint=true"), 8, 0, begun=begun, chat=None, paired=False)
+    question = of_task(
+        embedded,
+        ost.tasks.task("copy-first:hint=true"),
+        8,
+        0,
+        begun=begun,
+        chat=None,
+        measures=["answers", "sensitivity"],
+    )
     with torch.no_grad(), hooks.capture(embedded, "pattern") as record:
         embedded(question.prompt[None])
     weights = torch.stack([record["pattern"][layer][0, :, -1] for layer in range(4)])
@@ -238,3 +247,14 @@ def test_the_examples_run(name: str, options: dict[str, int], capsys: pytest.Cap
     told = capsys.readouterr().out
     assert "predicted_effect" in told
     assert "without" in told
+
+
+def test_only_what_is_measured_has_to_be_there(embedded: TransformerBridge) -> None:
+    none = next(seed for seed in range(99) if ost.tasks.task("count-ones-bernoulli").answer(1, seed) == "0")
+    asked = {"lengths": [1], "seeds": [none], "targets": [(0, 0)]}
+    found = ost.ablation(embedded, "count-ones-bernoulli", **asked, measures=["answers"])
+    assert len(found.frame) == 1
+    with pytest.raises(InputError, match="no item carries the answer"):
+        ost.ablation(embedded, "count-ones-bernoulli", **asked, measures=["sensitivity"])
+    with pytest.raises(InputError, match=r"draws nothing at random, found seeds \[0, 1\]"):
+        ost.ablation(embedded, "copy-last", lengths=[3], seeds=(0, 1), measures=["answers"])

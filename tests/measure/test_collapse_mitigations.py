@@ -16,6 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from mitigations import Hint, Interleave, Mitigation, MitigationError, Separator, compose, running
 from mitigations.temperature import AttentionTemperature
+from mitigations.upcast import Upcast
 from mitigations.window import SlidingWindow
 from ostools import tasks
 from ostools.errors import InputError
@@ -239,3 +240,17 @@ def test_a_foreign_edit_is_still_refused() -> None:
         hooks.mask_scores(model, lambda query, key: query >= key),
     ):
         collapse(model, COPY, lengths=[1], mitigation=SlidingWindow(3))
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "llama", "gpt2"])
+def test_upcast_parts_of_a_16_bit_run_are_compared_like_any_others(family: str) -> None:
+    model = tiny_model(family)
+    parts = ("attention", "mlp", "norms", "residual")
+    asked = {"lengths": [3, 4], "dtypes": ["bfloat16"]}
+    plain, upcast = (
+        collapse(model, "copy-last", **asked, mitigation=mitigation) for mitigation in (None, Upcast(parts))
+    )
+    whole = [curve.frame.query("site == 'y' and per == 'vector' and norm == 'l2'") for curve in (plain, upcast)]
+    assert (whole[1]["noise"].to_numpy() < 0.2 * whole[0]["noise"].to_numpy()).all()
+    with pytest.raises(InputError, match="changes the unembedding itself"):
+        collapse(model, "copy-last", **asked, mitigation=Upcast())

@@ -226,7 +226,7 @@ def test_a_mitigation_that_cannot_be_used_is_refused_with_its_owner(name: str) -
     [
         ("copy-last", "task 'copy-last' is offered by ostools and by ostools-broken: uninstall one"),
         ("no-task", "task 'no-task' of ostools-broken: expected a subclass of Task, found <class .*Leaking"),
-        ("unfinished", "task 'unfinished': .* abstract class Unfinished "),
+        ("unfinished", "task 'unfinished' of ostools-broken: TypeError: .* abstract class Unfinished "),
     ],
 )
 def test_a_task_that_cannot_be_used_is_refused(name: str, message: str) -> None:

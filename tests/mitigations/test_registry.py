@@ -70,7 +70,7 @@ def _with_needs(name: str) -> str:
         ("separator:every=0", "expected every >= 1, found 0"),
         ("separator:every", "expected options such as key=value, found 'every'"),
         ("separator:every=1,every=2", "option 'every' is given twice"),
-        ("sliding-window", "sliding-window.*window"),
+        ("sliding-window", "mitigation 'sliding-window' needs window, a whole number: write sliding-window:window="),
     ],
 )
 def test_what_a_text_is_refused_for(spec: str, message: str) -> None:
@@ -130,3 +130,38 @@ def test_options_are_read_by_their_types(text: str, meant: Options) -> None:
 def test_values_of_another_kind_are_refused(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OPTIONS.make(spec)
+
+
+def test_a_label_that_no_text_leads_to_is_a_repr() -> None:
+    for awkward in (Hint("check, n=3"), Hint("a + b"), Separator(2, " + "), Composed((Hint("a + b"), Separator()))):
+        assert label_of(awkward) == repr(awkward)
+
+
+@dataclass(frozen=True)
+class Fails(Mitigation):
+    """Fails when it is made."""
+
+    by: int = 0
+
+    def __post_init__(self) -> None:
+        _ = 1 / self.by
+
+
+@dataclass(frozen=True)
+class Unread(Mitigation):
+    """Annotated with what is not there."""
+
+    size: NoSuchType = 0  # pyright: ignore
+
+
+PLUGINS = Registry(
+    "thing", Mitigation, {"fails": f"{__name__}:Fails", "unread": f"{__name__}:Unread"}, "no.such", ValueError
+)
+
+
+def test_a_class_that_fails_is_told_in_one_line() -> None:
+    with pytest.raises(ValueError, match="thing 'fails' of ostools: ZeroDivisionError: division by zero"):
+        PLUGINS.make("fails")
+    with pytest.raises(ValueError, match=r"thing 'unread' of ostools cannot be used: NameError: .*NoSuchType"):
+        PLUGINS.make("unread")
+    assert {row.name: row.usable for row in PLUGINS.listing()} == {"fails": True, "unread": False}
