@@ -272,7 +272,8 @@ def test_chat_and_plain() -> None:
 
 
 def embedded_trained(model) -> int:
-    return metadata_of(model).trained_lengths["count-ones"]
+    trained: Any = metadata_of(model).trained_lengths
+    return trained["count-ones"]
 
 
 def test_the_provenance_says_what_was_run(embedded, counted: Behaviour) -> None:
