@@ -123,6 +123,14 @@ def insert(
     return pieces
 
 
+def rewrite(mitigation: Mitigation, text: str) -> str:
+    """`mitigation.prompt(text)`, checked: a text that is not empty. Raises `MitigationError` otherwise."""
+    found: object = mitigation.prompt(text)
+    if not isinstance(found, str) or not found:
+        raise MitigationError(f"{type(mitigation).__name__}.prompt: expected a text that is not empty, found {found!r}")
+    return found
+
+
 def _is_subsequence(items: Sequence[str], pieces: Sequence[str]) -> bool:
     rest = iter(pieces)
     return all(item in rest for item in items)

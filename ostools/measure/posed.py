@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, insert
+from mitigations import Mitigation, insert, rewrite
 from ostools.errors import InputError
 from ostools.models import Prompt, encode
 from ostools.models.offsets import offsets
@@ -62,7 +62,7 @@ def pose(
     pieces = items if mitigation is None else insert(mitigation, items, task.key)
     before, sequence, after = task.parts(pieces)
     text = before + sequence + after
-    rewritten = text if mitigation is None else mitigation.prompt(text)
+    rewritten = text if mitigation is None else rewrite(mitigation, text)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
     key = task.key(pieces)
     line = _one_line(task, task.answer_line(key))

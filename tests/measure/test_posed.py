@@ -141,3 +141,13 @@ def test_on_a_sentencepiece_tokenizer() -> None:
     posed = pose(model, task("count-word"), 6, mitigation=compose(Separator(2), Hint()))
     found = carrier_positions(model, posed)
     assert "".join(posed.prompt.tokens[position] for position in found).replace(" ", "") == "car" * int(posed.key)
+
+
+@pytest.mark.parametrize("made", [None, "", 3])
+def test_a_rewrite_that_is_no_text_names_the_mitigation(made: object) -> None:
+    class Breaks(Hint):
+        def prompt(self, text: str) -> str:
+            return made  # pyright: ignore[reportReturnType]
+
+    with pytest.raises(MitigationError, match=f"Breaks.prompt: expected a text that is not empty, found {made!r}"):
+        pose(EMBEDDED, task("copy-last"), 3, mitigation=Breaks())

@@ -287,7 +287,7 @@ def test_the_command_lists_them_with_their_owners(command: Any) -> None:
             ["--mitigation", "chunked-atention"],
             "unknown mitigation 'chunked-atention': did you mean 'chunked-attention'",
         ),
-        (["--task", "unfinished"], "task 'unfinished': "),
+        (["--task", "unfinished"], "task 'unfinished' of ostools-broken: "),
     ],
 )
 def test_a_command_refuses_in_one_line(arguments: list[str], message: str, command: Any) -> None:
