@@ -247,6 +247,6 @@ def card_findings(accuracy: Sequence[Mapping[str, Any]]) -> list[str]:
         )
     if any(not bool(row["within_training"]) for row in accuracy):
         said.append(
-            "Beyond them are positions and counts never seen in training: failures there say little about over-squashing."
+            "Beyond them are lengths of these tasks that were never trained: failures there say little about over-squashing."
         )
     return said

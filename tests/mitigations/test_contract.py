@@ -24,7 +24,7 @@ from mitigations import (
     running,
 )
 from ostools.models import load_model
-from tests.checkpoints import tiny_model
+from tests.checkpoints import Family, tiny_model
 
 IDS = torch.tensor([3, 5, 7, 9, 11, 13])
 
@@ -61,7 +61,7 @@ class Broken(Halved):
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama", "gpt2"])
-def test_every_layer_of_every_pass_is_verified(family: str) -> None:
+def test_every_layer_of_every_pass_is_verified(family: Family) -> None:
     model = tiny_model(family)
     halved = Halved()
     with torch.no_grad(), running(model, halved):

@@ -121,7 +121,7 @@ def _accuracies(card: Mapping[str, Any]) -> list[str]:
         "## Accuracy",
         "",
         "Share of prompts whose whole answer line is exactly right under greedy decoding, by the length of the sequence in "
-        "items. Failures beyond the trained lengths say little: positions never seen are not over-squashing.",
+        "items. Failures beyond the trained lengths say little: a length never trained is not over-squashing.",
         "",
     ]
     for title, within in (("Inside the trained lengths", True), ("Beyond the trained lengths", False)):
