@@ -42,7 +42,8 @@ class Study(Result):
     Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,
     kind (measured | certified), value (with the mitigation) and baseline (the same question without), rounding (a value below
     it is rounding), status ("active"; "inactive": it changed no text and no logit of this question; "refused", with the
-    reason), within_training (up to the length that the model's card lists; true where that is not known).
+    reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
+    within_training (up to the length that the model's card lists; true where that is not known).
 
     Quantities: correct (1 or 0), log_probability (natural, of the right line), collapse_distance (L2 at y between the questions
     of n and n + 1 items), sensitivity and frozen_sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the

@@ -12,14 +12,16 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, acts, running
+from mitigations import Mitigation, changes_pass, running
 from ostools.errors import InputError
+from ostools.experiments.acted import Acted, of_pair
 from ostools.experiments.verdicts import ACTIVE, INACTIVE, REFUSED
 from ostools.measure.behaviour import behaviour
-from ostools.measure.collapse import SAME_IN_FLOAT64, collapse
+from ostools.measure.collapse import SAME_IN_FLOAT64, Collapse, collapse
 from ostools.measure.path_sum import path_sum
 from ostools.measure.posed import Posed, carrier_positions, pose
 from ostools.measure.posed_pairs import PosedPairs
+from ostools.measure.precisions import Precision
 from ostools.measure.sensitivity import sensitivity
 from ostools.tasks import Task
 
@@ -69,18 +71,32 @@ class Arm:
     account: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.questions = {
-            (n, seed): pose(self.model, self.plan.form, n, seed=seed, mitigation=self.mitigation, chat=self.plan.chat)
-            for n in self.plan.lengths
-            for seed in self.plan.seeds
-        }
-        self._acted: dict[tuple[int, int], bool] = {}
+        """Every prompt is made here, so that one that does not fit is refused before anything is measured."""
+        self.questions = {(n, seed): self._posed(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
+        self.no_pair = self._no_pair()
+        self.extended = {}
+        if self.no_pair is None:
+            self.extended = {
+                (n, seed): self.questions.get((n + 1, seed)) or self._posed(n + 1, seed) for n, seed in self.questions
+            }
+        self.acted = Acted(self.model, self.mitigation)
+
+    def _posed(self, length: int, seed: int) -> Posed:
+        return pose(self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat)
+
+    def _no_pair(self) -> str | None:
+        """Why the questions of n and n + 1 items cannot be compared."""
+        try:
+            PosedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
+        except InputError as error:
+            return str(error)
+        return None
 
     def measure(self, step: Callable[[], None]) -> None:
         """Everything; `step` is called after each of `steps` parts."""
         self._answers()
         step()
-        self._collapse()
+        self._collapse(list(dict.fromkeys(("float64", *self.plan.dtypes))))
         step()
         for n in self.plan.closely:
             for seed in self.plan.seeds:
@@ -91,16 +107,8 @@ class Arm:
         return 2 + len(self.plan.closely) * len(self.plan.seeds)
 
     def status(self, length: int, seed: int) -> str:
-        """Whether the mitigation changed anything of that question: its text, or a logit."""
-        key = length, seed
-        if self.mitigation is None:
-            return ACTIVE
-        if key not in self._acted:
-            posed = self.questions.get(key) or pose(
-                self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat
-            )
-            self._acted[key] = posed.rewritten or acts(self.model, self.mitigation, posed.prompt.ids)
-        return ACTIVE if self._acted[key] else INACTIVE
+        """Whether the mitigation changed anything of that question on the user's model: its text, or a logit."""
+        return self.acted.status(self.questions[length, seed])[0]
 
     def _answers(self) -> None:
         """Whether the model is right, and how likely the right line was."""
@@ -122,57 +130,77 @@ class Arm:
                 self.cells["log_probability", None, n, seed] = Cell(float(row["log_probability"]), status)
         self.account |= {name: found.provenance.parameters[name] for name in ("max_new_tokens", "batches", "cache")}
 
-    def _collapse(self) -> None:
-        """The distance of the questions with n and n + 1 items at y, in float64 and in each dtype; collapse lengths."""
+    def _collapse(self, dtypes: Sequence[str]) -> None:
+        """The distance of the questions with n and n + 1 items at y, in float64 and in each dtype; collapse lengths.
+
+        What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the unembedding, is refused there alone.
+        """
         plan = self.plan
-        try:
-            PosedPairs(self.model, plan.form, self.mitigation, plan.chat)
-        except InputError as error:
-            refused = Cell(float("nan"), REFUSED, reason=str(error))
-            names = dict.fromkeys(("float64", *plan.dtypes))
-            self.cells |= {
-                ("collapse_distance", name, n, seed): refused for name in names for n, seed in self.questions
-            }
+        if self.no_pair is not None:
+            self._refuse_distances(dtypes, self.no_pair)
             return
-        found = collapse(
-            self.model,
-            plan.form,
-            lengths=plan.lengths,
-            dtypes=plan.dtypes,
-            seeds=plan.seeds,
-            mitigation=self.mitigation,
-            chat=plan.chat,
-        )
-        reference: Any = found.reference
-        exact = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
-        for n, seed, distance, relative in exact[["length", "seed", "distance", "relative"]].itertuples(index=False):
-            size = distance / relative if relative > 0 else 1.0
-            self._keep_distance("float64", n, seed, distance, SAME_IN_FLOAT64 * size)
-        frame: Any = found.frame
-        frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
-        frame = frame[frame["dtype"] != "float64"]
-        for dtype, n, seed, mean, noise in frame[["dtype", "length", "seed", "mean", "pair_noise"]].itertuples(
-            index=False
-        ):
-            self._keep_distance(dtype, n, seed, mean, noise)
+        try:
+            found = collapse(
+                self.model,
+                plan.form,
+                lengths=plan.lengths,
+                dtypes=dtypes,
+                seeds=plan.seeds,
+                mitigation=self.mitigation,
+                chat=plan.chat,
+            )
+        except InputError as error:
+            if not changes_pass(self.mitigation):
+                raise
+            for name in dtypes if len(dtypes) > 1 else ():
+                self._collapse([name])
+            if len(dtypes) == 1:
+                self._refuse_distances(dtypes, str(error))
+            return
+        self._keep_distances(found)
         lengths: Any = found.collapse_lengths()
         self.collapse_lengths += lengths[lengths["site"] == "y"][
             ["seed", "dtype", "collapse_length", "pair_collapse_length", "n_max", "status"]
         ].to_dict("records")
         self.account["route"] = found.provenance.parameters["route"]
 
-    def _keep_distance(self, dtype: str, n: int, seed: int, distance: float, rounding: float) -> None:
-        acted = ACTIVE if ACTIVE in (self.status(n, seed), self.status(n + 1, seed)) else INACTIVE
-        self.cells["collapse_distance", dtype, n, seed] = Cell(float(distance), acted, float(rounding))
+    def _refuse_distances(self, dtypes: Sequence[str], reason: str) -> None:
+        refused = Cell(float("nan"), REFUSED, reason=reason)
+        self.cells |= {("collapse_distance", name, n, seed): refused for name in dtypes for n, seed in self.questions}
+
+    def _keep_distances(self, found: Collapse) -> None:
+        reference: Any = found.reference
+        exact = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
+        size = (exact["distance"] / exact["relative"]).where(exact["relative"] > 0, 1.0)
+        exact = exact.assign(dtype="float64", mean=exact["distance"], pair_noise=SAME_IN_FLOAT64 * size)
+        frame: Any = found.frame
+        frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
+        columns = ["length", "seed", "mean", "pair_noise"]
+        for dtype, table in {
+            "float64": exact,
+            **dict(iter(frame[frame["dtype"] != "float64"].groupby("dtype"))),
+        }.items():
+            statuses = self._pair_statuses(dtype)
+            for n, seed, distance, noise in table[columns].itertuples(index=False):
+                status, reason = statuses[n, seed]
+                value = float("nan") if status == REFUSED else float(distance)
+                self.cells["collapse_distance", dtype, n, seed] = Cell(value, status, float(noise), reason)
+
+    def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
+        """Of the questions with n and n + 1 items on the copy that runs in that precision."""
+        copy = Precision.named(dtype).prepared(self.model) if changes_pass(self.mitigation) else self.model
+        questions = {(one.length, one.seed): one for one in (*self.questions.values(), *self.extended.values())}
+        found = {key: self.acted.status(posed, copy) for key, posed in questions.items()}
+        return {(n, seed): of_pair(found[n, seed], found[n + 1, seed]) for n, seed in self.questions}
 
     def _closely(self, n: int, seed: int) -> None:
         """Sensitivity of the tokens that carry the answer, mean over them, and the bound of its frozen part."""
         posed = self.questions[n, seed]
-        status = self.status(n, seed)
+        status, reason = self.acted.status(posed, self.work)
         names = "sensitivity", "frozen_sensitivity", "bound"
-        if status == INACTIVE:
-            same = Cell(float("nan"), INACTIVE, reason="not measured again: the mitigation changed nothing here")
-            self.cells |= {(name, None, n, seed): same for name in names}
+        if status != ACTIVE:
+            reason = reason or "not measured again: the mitigation changed nothing here"
+            self.cells |= {(name, None, n, seed): Cell(float("nan"), status, reason=reason) for name in names}
             return
         try:
             positions = list(carrier_positions(self.model, posed))

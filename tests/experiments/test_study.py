@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, Separator, running
+from mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, Separator, Upcast, compose, label, running
 from mitigations.window import SlidingWindow
 from ostools.errors import InputError
 from ostools.experiments.study import Study
@@ -172,6 +172,39 @@ def test_a_model_in_16_bits_is_measured_closely_in_float32() -> None:
     )
     assert np.isfinite(rows(result, "sliding-window:window=30", "sensitivity")["value"]).all()
     assert hooks.active_edits(half) == ()
+
+
+def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_float32() -> None:
+    import torch
+
+    half = tiny_model("llama", seed=1, dtype=torch.bfloat16, **SMALL)
+    both = compose(Separator(every=2), Upcast(["mlp"]))
+    given = [Upcast(["mlp"]), both, Upcast()]
+    result = ost.study(half, TASK, mitigations=given, lengths=[4], dtypes=["bfloat16"], sensitivity_lengths=1)
+    for name in ("upcast:parts=mlp", label(both)):
+        for quantity, dtype, where in (
+            ("collapse_distance", "float64", "float64"),
+            *((quantity, None, "float32") for quantity in ("sensitivity", "frozen_sensitivity", "bound")),
+        ):
+            found = rows(result, name, quantity, dtype)
+            assert set(found["status"]) == {"refused"}, (name, quantity)
+            assert set(found["reason"]) == {f"upcast:parts=mlp changes nothing in {where}"}
+        assert set(rows(result, name, "collapse_distance", "bfloat16")["status"]) == {"active"}
+        assert set(rows(result, name, "correct")["status"]) == {"active"}
+    whole = rows(result, "upcast", "collapse_distance", "bfloat16")
+    assert whole["reason"].str.contains("upcast changes the unembedding itself").all()
+    said = result.verdicts.set_index("mitigation").loc["upcast:parts=mlp", "sentence"]
+    assert "collapse: not decided (upcast:parts=mlp changes nothing in float64)" in said
+
+
+def test_what_acts_in_16_bits_only_is_active_in_them_alone(model: TransformerBridge) -> None:
+    result = ost.study(
+        model, TASK, mitigations=[Upcast(["mlp"])], lengths=[4], dtypes=["float32", "bfloat16"], sensitivity_lengths=1
+    )
+    frame: Any = result.frame
+    active = frame[frame["status"] == "active"]
+    assert active[["quantity", "dtype"]].to_numpy().tolist() == [["collapse_distance", "bfloat16"]]
+    assert set(frame[frame["dtype"] != "bfloat16"]["status"]) == {"inactive"}
 
 
 @pytest.mark.parametrize(

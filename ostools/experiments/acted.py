@@ -1,0 +1,66 @@
+"""Whether a mitigation changes anything of a question, asked of the model that a number is measured on.
+
+The precision decides: what computes a 16-bit model in float32 changes nothing of a float32 copy, and numbers taken there say
+nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Composed, Mitigation, acts, changes_pass, label
+from ostools.experiments.verdicts import ACTIVE, INACTIVE, REFUSED
+from ostools.measure.posed import Posed
+
+
+class Acted:
+    """Of one mitigation, or none, on `model` as the user gave it and on copies of it.
+
+    Each part of a composed one is tried alone: a part that a copy silences must not hide behind one that acts there.
+    """
+
+    def __init__(self, model: TransformerBridge, mitigation: Mitigation | None) -> None:
+        self.model, self.mitigation = model, mitigation
+        self.parts = [part for part in _parts(mitigation) if changes_pass(part)]
+        self._known: dict[tuple[int, int, int], bool] = {}
+
+    def status(self, posed: Posed, on: TransformerBridge | None = None) -> tuple[str, str]:
+        """The status of a question measured `on` that model (None: the user's own), and the reason of a refusal.
+
+        Active: its text, or a logit bit for bit, is another; inactive: neither is, there and on the user's model; refused: a
+        part of the mitigation acts on the user's model and not there. Cost: two forward passes for each part with hooks.
+        """
+        if self.mitigation is None:
+            return ACTIVE, ""
+        on, active = on or self.model, posed.rewritten
+        for index, part in enumerate(self.parts):
+            if self._acts(on, index, posed):
+                active = True
+            elif on is not self.model and self._acts(self.model, index, posed):
+                dtype = str(next(on.parameters()).dtype).removeprefix("torch.")
+                return REFUSED, f"{label(part)} changes nothing in {dtype}"
+        return (ACTIVE if active else INACTIVE), ""
+
+    def _acts(self, on: TransformerBridge, index: int, posed: Posed) -> bool:
+        if on is not self.model:
+            return acts(on, self.parts[index], posed.prompt.ids)
+        key = index, posed.length, posed.seed
+        if key not in self._known:
+            self._known[key] = acts(on, self.parts[index], posed.prompt.ids)
+        return self._known[key]
+
+
+def of_pair(first: tuple[str, str], second: tuple[str, str]) -> tuple[str, str]:
+    """The status of two questions that are compared: active where one of them is."""
+    order = (ACTIVE, REFUSED, INACTIVE)
+    return min(first, second, key=lambda status: order.index(status[0]))
+
+
+def _parts(mitigation: Mitigation | None) -> Iterator[Mitigation]:
+    if isinstance(mitigation, Composed):
+        for part in mitigation.parts:
+            yield from _parts(part)
+    elif mitigation is not None:
+        yield mitigation
