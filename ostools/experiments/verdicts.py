@@ -76,8 +76,8 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
 def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float) -> dict[str, Any]:
     counts = {status: int((group["status"] == status).sum()) for status in (ACTIVE, INACTIVE, REFUSED)}
     acted = group[group["status"] == ACTIVE]
-    # Positions never seen are not over-squashing: they are left out, unless there is nothing else.
-    beyond = bool(len(acted)) and not bool(acted["within_training"].any())
+    # Positions never seen are not over-squashing: they are left out, unless nothing else was asked.
+    beyond = not bool(group["within_training"].any())
     used = acted if beyond else acted[acted["within_training"]]
     change = _changes(quantity, used)
     of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
@@ -151,7 +151,7 @@ def verdicts(found: Frame, verdict_level: float) -> pd.DataFrame:
 
 def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     if not row["pairs"] and row[INACTIVE] and not row[REFUSED]:
-        return NOTHING, "it changed no prompt and no logit"
+        return NOTHING, "it changed no prompt and no logit" + (" within training" if row[ACTIVE] else "")
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
     effect = in_words(row["quantity"], row["effect"], row["verdict_low"], row["verdict_high"])

@@ -128,6 +128,18 @@ def test_lengths_beyond_training_decide_nothing_unless_there_are_no_others() -> 
     assert "every length is beyond the trained ones" in said["sentence"]
 
 
+def test_what_acts_beyond_training_alone_is_inactive() -> None:
+    frame = pairs(
+        lengths=range(1, 31),
+        value=lambda n, s: 5.0 if n > 15 else 1.0,
+        status=lambda n, s: "active" if n > 15 else "inactive",
+        within_training=lambda n, s: n <= 15,
+    )
+    row, said = judged(frame)
+    assert (row["pairs"], row["beyond_training"], said["collapse"]) == (0, False, "inactive")
+    assert "it changed no prompt and no logit within training" in said["sentence"]
+
+
 def test_a_ratio_to_rounding_is_none() -> None:
     """0 against 1e-9 where 1e-6 is rounding is no difference; 0 against 1 is a factor of at least a million."""
     row, said = judged(pairs(value=0.0, baseline=1e-9, rounding=1e-6))
