@@ -123,7 +123,7 @@ def _show_study(result: Study) -> None:
             row["mitigation"],
             QUANTITIES[row["quantity"]].words + (f", {row['dtype']}" if isinstance(row["dtype"], str) else ""),
             row["kind"],
-            in_words(row["quantity"], row["effect"], row["low"], row["high"]) if row["pairs"] else "-",
+            in_words(row) if row["pairs"] else "-",
             row["lengths"],
             f"{row['inactive']} inactive" if row["inactive"] else row["reason"][:60],
         )

@@ -6,7 +6,7 @@ interval says how the effect varies over lengths such as these, on this model an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,9 +61,10 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
 
     Columns: mitigation, quantity, dtype, kind, scale, about ("" where no verdict is read from it); effect with its interval low
     to high at `level`; with a verdict, verdict_low to verdict_high at `verdict_level` and p_value, of a sign-flip test; value
-    and baseline (means over the same pairs); lengths and pairs that it rests on; active, inactive, refused (pairs); reason (of
-    the first refusal); beyond_training (whether it rests on lengths beyond training because there are no others). Intervals are
-    NaN for fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.bootstrap`).
+    and baseline (means over the same pairs); lengths and pairs that it rests on; value_floored and baseline_floored (pairs
+    in a ratio of which rounding stands in place of what is below it: the effect is a bound); active, inactive, refused (pairs);
+    reason (of the first refusal); beyond_training (whether every length is, and so none is left out). Intervals are NaN for fewer
+    than three lengths: percentile bootstrap over lengths, expanded for few (`theory.bootstrap`).
     """
     keys = ["mitigation", "quantity", "dtype"]
     rows = [
@@ -100,6 +101,7 @@ def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float
         "baseline": float(used["baseline"].mean()) if len(used) else np.nan,
         "lengths": len(of_length),
         "pairs": len(used),
+        **{f"{name}_floored": _floored(quantity, used, name) for name in ("value", "baseline")},
         **counts,
         "reason": str(refusals.iloc[0]) if len(refusals) else "",
         "beyond_training": beyond,
@@ -112,6 +114,11 @@ def _changes(quantity: Quantity, used: Frame) -> Any:
         return used["value"] - used["baseline"]
     value, baseline = (np.maximum(used[name], used["rounding"]) for name in ("value", "baseline"))
     return np.log10(value / baseline)
+
+
+def _floored(quantity: Quantity, used: Frame, name: str) -> int:
+    """How many are smaller than their rounding, which then stands in their place."""
+    return int((used[name] < used["rounding"]).sum()) if quantity.scale == RATIO else 0
 
 
 def _interval(samples: np.ndarray, level: float) -> tuple[float, float]:
@@ -154,7 +161,7 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
         return NOTHING, "it changed no prompt and no logit" + (" within training" if row[ACTIVE] else "")
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
-    effect = in_words(row["quantity"], row["effect"], row["verdict_low"], row["verdict_high"])
+    effect = in_words(row, "verdict_low", "verdict_high")
     ceiling = row["quantity"] == "correct" and row["baseline"] == 1
     if ceiling and row["value"] == 1:
         return NO_EFFECT, "nothing to gain: all right without it, and with it"
@@ -169,8 +176,21 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     return NO_EFFECT, effect + (", and nothing to gain: all right without it" if ceiling else "")
 
 
-def in_words(quantity: str, effect: float, low: float, high: float) -> str:
-    """An effect with its interval: percentage points of answers, factors of a ratio, else plain numbers."""
+def bound(row: Mapping[str, Any]) -> str:
+    """What an effect is of what was measured: "" for itself, a bound where some of its pairs are ratios to a rounding."""
+    if row["value_floored"] and row["baseline_floored"]:
+        return "rounding on both sides,"
+    return "at most" if row["value_floored"] else "at least" if row["baseline_floored"] else ""
+
+
+def in_words(row: Mapping[str, Any], lower: str = "low", upper: str = "high") -> str:
+    """A row of `effects` with its interval: percentage points of answers, factors of a ratio, else plain numbers.
+
+    A bound has no interval: its would be that of the rounding.
+    """
+    quantity, effect, low, high = row["quantity"], row["effect"], row[lower], row[upper]
+    if limit := bound(row):
+        return f"{limit} ×{number(10**effect)}"
     if quantity == "correct":
         return _shown([f"{100 * value:+.1f}" for value in (effect, low, high)], " points", low)
     if QUANTITIES[quantity].scale == RATIO:

@@ -8,6 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from ostools.experiments.verdicts import bound
 from ostools.reporting import axes, theme
 from ostools.reporting.frames import Frame
 
@@ -38,8 +39,8 @@ _LOOKS = {
 def study_chart(result: Study) -> alt.VConcatChart:
     """Thick: the interval at the study's level; thin: the wider one that its verdict is read from; 0, or x1, is no effect.
 
-    Ratios stand on a log axis. A mitigation that changed nothing, or a quantity that could not be measured, has no mark, and a
-    word in its place.
+    Ratios stand on a log axis; one to what is below its own rounding is a bound, with that word and no interval. A mitigation
+    that changed nothing, or a quantity that could not be measured, has no mark, and a word in its place.
     """
     parameters = result.provenance.parameters
     rows = _rows(result)
@@ -76,10 +77,13 @@ def _rows(result: Study) -> Frame:
     effects: Any = result.effects
     effects = effects.sort_values("quantity", key=lambda names: names.map(order.index), kind="stable")
     said: Any = result.verdicts.set_index("mitigation")
+    limits = [bound(row) for row in effects.to_dict("records")]
     scale = np.where(effects["quantity"] == "correct", 100.0, 1.0)
     rows = effects[["mitigation", "quantity", "dtype", "scale", "reason", "pairs", "inactive", "lengths"]].copy()
     for name in ("effect", "low", "high", "verdict_low", "verdict_high"):
         rows[name] = np.where(effects["scale"] == "log10 ratio", 10.0 ** effects[name], scale * effects[name])
+        if name != "effect":
+            rows[name] = rows[name].where([limit == "" for limit in limits])
     rows["panel"] = [
         _TITLES[quantity].format(dtype=dtype) for quantity, dtype in zip(rows["quantity"], rows["dtype"], strict=True)
     ]
@@ -89,6 +93,7 @@ def _rows(result: Study) -> Frame:
     ]
     rows["verdict"] = [verdict if verdict in _LOOKS else NOT_JUDGED for verdict in verdicts]
     missing = np.where(rows["inactive"] > 0, "inactive", "not measured")
+    rows["limit"] = [limit.rstrip(",") for limit in limits]
     rows["word"] = np.where(rows["pairs"] > 0, "", missing)
     rows["mitigation"] = [theme.inert(name) for name in rows["mitigation"]]
     return rows.assign(wide=rows["verdict_low"].notna() & (rows["pairs"] > 0), narrow=rows["low"].notna())
@@ -101,7 +106,9 @@ def _panel(rows: Frame, names: list[str], labelled: bool) -> alt.LayerChart:
     x = _x(measured, ratio, none)
     ends = ["effect", "low", "high", "verdict_low", "verdict_high"]
     data: Frame = rows.assign(**{name: rows[name].fillna(none) for name in ends}, none=none)
-    data = data[["mitigation", "verdict", "word", "wide", "narrow", "none", "lengths", "pairs", "reason", *ends]]
+    data = data[
+        ["mitigation", "verdict", "word", "limit", "wide", "narrow", "none", "lengths", "pairs", "reason", *ends]
+    ]
     data = data.assign(reason=[theme.inert(text) for text in data["reason"]])
     kinds = list(_LOOKS)
     colours = [theme.colour(_LOOKS[kind][0]) for kind in kinds]
@@ -135,6 +142,9 @@ def _panel(rows: Frame, names: list[str], labelled: bool) -> alt.LayerChart:
         .mark_rule(strokeWidth=3.6, opacity=0.75)
         .encode(x=alt.X("low:Q"), x2="high:Q"),
         known.mark_point(filled=True, size=90, opacity=1).encode(x=x, shape=shapes),
+        known.transform_filter("datum.limit !== ''")
+        .mark_text(fontSize=10, dy=-10, fontStyle="italic")
+        .encode(x=x, text="limit:N", color=alt.value(theme.colour("float64"))),
         base.transform_filter("datum.word !== ''")
         .mark_text(fontSize=10, align="left", fontStyle="italic")
         .encode(x=alt.value(6), text="word:N", color=alt.value(theme.colour("float64"))),

@@ -147,6 +147,14 @@ def test_a_ratio_to_rounding_is_none() -> None:
     row, said = judged(pairs(value=0.0, baseline=1.0, rounding=1e-6))
     assert row["effect"] == pytest.approx(-6)
     assert said["collapse"] == "hurts"
+    assert (row["value_floored"], row["baseline_floored"]) == (20, 0)
+    assert "collapse: hurts (at most ×1.0e-6);" in said["sentence"]
+    row, said = judged(pairs(value=1.0, baseline=lambda n, s: 0.0 if n < 4 else 1e-3, rounding=1e-6))
+    assert (row["value_floored"], row["baseline_floored"]) == (0, 3)
+    assert "collapse: helps (at least ×" in said["sentence"]
+    assert "[" not in said["sentence"]
+    _, said = judged(pairs(value=0.0, baseline=0.0, rounding=1e-6))
+    assert "no measurable effect (rounding on both sides, ×1)" in said["sentence"]
 
 
 def test_only_the_reference_is_judged() -> None:
