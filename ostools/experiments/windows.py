@@ -20,15 +20,15 @@ from ostools import tasks
 from ostools.errors import InputError
 from ostools.experiments.decay import spread_lengths
 from ostools.measure.behaviour import behaviour
-from ostools.measure.collapse import SAME_IN_FLOAT64, checked_lengths, checked_seeds, collapse
+from ostools.measure.collapse import SAME_IN_FLOAT64, checked_lengths, collapse, seeds_of
 from ostools.measure.posed import pose
-from ostools.measure.posed_pairs import as_pairs
+from ostools.measure.posed_pairs import PosedPairs, as_pairs
 from ostools.measure.precisions import PRECISIONS
 from ostools.measure.prompt_sets import ModelEncoder
 from ostools.measure.prompts import Progress
 from ostools.reporting.frames import Frame
 from ostools.results import Provenance, Result
-from ostools.tasks import CollapseTask, Task
+from ostools.tasks import CollapseTask, Task, TaskPairs
 from ostools.theory.intervals import wilson
 from ostools.theory.pareto import pareto_front
 
@@ -90,16 +90,19 @@ def windows(
     window is narrower, and a prompt over the context.
     """
     form = tasks.task(task)
-    wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
-    if chosen != [0] and not form.random:
-        raise InputError(f"{form.name} draws nothing at random, found seeds {chosen}: leave them out")
+    wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)
     questions = {(n, seed): pose(model, form, n, seed=seed, chat=chat) for n in wanted for seed in chosen}
     longest = max(len(posed.prompt.ids) for posed in questions.values())
     sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked(windows)
     # Built and tried before anything is measured: what does not fit the model is refused at once.
     arms: dict[int | None, Mitigation | None] = {None: None} | {size: _window(size, layers, sinks) for size in sizes}
     exact = PRECISIONS["float64"].prepared(model)
-    compared = as_pairs(exact, pairs or form, None, chat)  # refuses what makes no pair
+    compared = as_pairs(exact, pairs or form, None, chat if pairs is None else False)  # refuses what makes no pair
+    if pairs is not None and isinstance(compared, PosedPairs | TaskPairs):
+        raise InputError(
+            f"windows: expected pairs that end in a repeated token, such as 'figure-5a', found the task {compared.name}: leave "
+            "pairs out to compare the task's own questions"
+        )
     same_seeds = chosen if compared.random else [0]
     extended = {
         (pair.length, seed): torch.tensor(pair.extended)

@@ -101,6 +101,7 @@ def test_lengths_beyond_training_are_left_out() -> None:
         ({"task": "copy"}, InputError, "ends in the sequence"),
         ({"lengths": [500]}, InputError, "at most 512 tokens"),
         ({"seeds": [1]}, InputError, "copy-last draws nothing at random"),
+        ({"pairs": "copy-first"}, InputError, "such as 'figure-5a', found the task copy-first: leave pairs out"),
         ({"pairs": "figure-5e"}, InputError, "unknown task 'figure-5e'"),
     ],
 )
