@@ -63,8 +63,8 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     to high at `level`; with a verdict, verdict_low to verdict_high at `verdict_level` and p_value, of a sign-flip test; value
     and baseline (means over the same pairs); lengths and pairs that it rests on; value_floored and baseline_floored (pairs
     in a ratio of which rounding stands in place of what is below it: the effect is a bound); active, inactive, refused (pairs);
-    reason (of the first refusal); beyond_training (whether every length is, and so none is left out). Intervals are NaN for fewer
-    than three lengths: percentile bootstrap over lengths, expanded for few (`theory.bootstrap`).
+    reason (of the first refusal); beyond_training (whether every length is, and so none is left out). Intervals are NaN for
+    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.bootstrap`).
     """
     keys = ["mitigation", "quantity", "dtype"]
     rows = [
