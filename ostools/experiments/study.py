@@ -19,7 +19,7 @@ from ostools import tasks
 from ostools.errors import InputError
 from ostools.experiments import verdicts as judging
 from ostools.experiments.study_arms import BOUND, Arm, Cell, Plan, timings
-from ostools.measure.collapse import checked_lengths, checked_seeds
+from ostools.measure.collapse import checked_lengths, seeds_of
 from ostools.measure.precision import full_precision
 from ostools.measure.precisions import Precision
 from ostools.measure.prompts import Progress
@@ -89,12 +89,10 @@ def study(
 
     Lengths beyond training are measured, and left out of effects and verdicts unless there are no others. Raises `InputError`
     or `MitigationError`, before anything is measured, for an unknown task or mitigation, inserted text that the tokenizer
-    merges, a prompt over the context and a layer that is not there.
+    merges, a prompt over the context, of n + 1 items or with its answer too, and a layer that is not there.
     """
     form, given = tasks.task(task), _checked(mitigations)
-    wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
-    if chosen != [0] and not form.random:
-        raise InputError(f"{form.name} draws nothing at random, found seeds {chosen}: leave them out")
+    wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)
     if not 0 < level < 1:
         raise InputError(f"study: expected a level between 0 and 1, found {level}; for example 0.95")
     dtypes = tuple(Precision.named(name).name for name in ([dtypes] if isinstance(dtypes, str) else dtypes))

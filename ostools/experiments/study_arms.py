@@ -12,17 +12,19 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, changes_pass, running
+from mitigations import Mitigation, changes_pass, label, running
 from ostools.errors import InputError
 from ostools.experiments.acted import Acted, of_pair
 from ostools.experiments.verdicts import ACTIVE, INACTIVE, REFUSED
-from ostools.measure.behaviour import behaviour
+from ostools.measure.behaviour import _REASONING, _SPARE, behaviour
 from ostools.measure.collapse import SAME_IN_FLOAT64, Collapse, collapse
 from ostools.measure.path_sum import path_sum
 from ostools.measure.posed import Posed, carrier_positions, pose
 from ostools.measure.posed_pairs import PosedPairs
 from ostools.measure.precisions import Precision
+from ostools.measure.probability import answer_room, right_lines
 from ostools.measure.sensitivity import sensitivity
+from ostools.models.tokens import context_length
 from ostools.tasks import Task
 
 BOUND = "local"
@@ -73,6 +75,7 @@ class Arm:
     def __post_init__(self) -> None:
         """Every prompt is made here, so that one that does not fit is refused before anything is measured."""
         self.questions = {(n, seed): self._posed(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
+        self._require_room()
         self.no_pair = self._no_pair()
         self.extended = {}
         if self.no_pair is None:
@@ -83,6 +86,18 @@ class Arm:
 
     def _posed(self, length: int, seed: int) -> Posed:
         return pose(self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat)
+
+    def _require_room(self) -> None:
+        """Every question fits the context with the answer that `behaviour` leaves room for."""
+        posed = list(self.questions.values())
+        room = answer_room(right_lines(self.model, posed), _SPARE + (_REASONING if self.plan.form.reasons else 0))
+        longest = max(len(one.prompt.ids) for one in posed)
+        context = context_length(self.model)
+        if longest + room > context:
+            raise InputError(
+                f"study: under {label(self.mitigation)} a prompt of {longest} tokens and an answer of up to {room} do not "
+                f"fit the model's context of {context}: leave out the longest lengths"
+            )
 
     def _no_pair(self) -> str | None:
         """Why the questions of n and n + 1 items cannot be compared."""
