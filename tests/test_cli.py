@@ -21,29 +21,6 @@ COMMANDS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny Gemma on disk."""
-    return str(write_checkpoint(tmp_path_factory.mktemp("cli") / "tiny", "gemma"))
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path):
-    """Runs `ostools` with these arguments in an empty directory: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ostools", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capfd.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return call
-
-
 def in_a_process(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""`ostools ablate`: its help, what it refuses, and what it writes."""
+"""`ostools ablate`: what it refuses, and what it writes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.test_cli import assert_refused, directory, run  # noqa: F401 (fixtures)
+from tests.test_cli import assert_refused
 
 SHORT = ("ablate", "--task", "copy-first", "--length", "2", "--measure", "answers")
-
-
-def test_help_shows_an_example_with_options_that_exist(run) -> None:  # noqa: F811
-    code, out, err = run("ablate", "--help")
-    assert (code, err) == (0, "")
-    example, options = out.partition("Example:")[2].split("Options:")
-    assert "ostools ablate" in example
-    for word in example.split():
-        if word.startswith("--"):
-            assert f"  {word} " in options
 
 
 @pytest.mark.parametrize(
@@ -37,7 +27,7 @@ def test_help_shows_an_example_with_options_that_exist(run) -> None:  # noqa: F8
     ],
 )
 def test_bad_input_is_one_line_before_a_model_is_loaded(
-    run,  # noqa: F811
+    run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -62,9 +52,9 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(
     ],
 )
 def test_what_the_model_does_not_have_is_refused(
-    run,  # noqa: F811
+    run,
     tmp_path: Path,
-    directory: str,  # noqa: F811
+    directory: str,
     arguments: list[str],
     words: list[str],
 ) -> None:
@@ -72,7 +62,7 @@ def test_what_the_model_does_not_have_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_table_has_real_and_predicted_effects_side_by_side(run, directory: str) -> None:  # noqa: F811
+def test_the_table_has_real_and_predicted_effects_side_by_side(run, directory: str) -> None:
     code, out, _ = run(*SHORT, "--model", directory, "--target", "0.1", "--target", "1.0")
     assert code == 0
     assert "real effect" in out
@@ -80,7 +70,7 @@ def test_the_table_has_real_and_predicted_effects_side_by_side(run, directory: s
     assert "First order" in out
 
 
-def test_a_file_gets_every_part(run, tmp_path: Path, directory: str) -> None:  # noqa: F811
+def test_a_file_gets_every_part(run, tmp_path: Path, directory: str) -> None:
     code, *_ = run(*SHORT, "--model", directory, "--what", "layers", "--out", "ablate.csv")
     assert code == 0
     table = pd.read_csv(tmp_path / "ablate.csv")

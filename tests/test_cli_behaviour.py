@@ -1,4 +1,4 @@
-"""`ostools behaviour`: its help, what it refuses, and what it writes."""
+"""`ostools behaviour`: what it refuses, and what it writes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.test_cli import assert_refused, directory, run  # noqa: F401 (fixtures)
+from tests.test_cli import assert_refused
 
 SHORT = ("behaviour", "--task", "count-ones-figure-5", "--lengths", "1:2", "--no-chat")
-
-
-def test_help_shows_an_example_with_options_that_exist(run) -> None:  # noqa: F811
-    code, out, err = run("behaviour", "--help")
-    assert (code, err) == (0, "")
-    example, options = out.partition("Example:")[2].split("Options:")
-    assert "ostools behaviour" in example
-    for word in example.split():
-        if word.startswith("--"):
-            assert f"  {word} " in options
 
 
 @pytest.mark.parametrize(
@@ -39,7 +29,7 @@ def test_help_shows_an_example_with_options_that_exist(run) -> None:  # noqa: F8
     ],
 )
 def test_bad_input_is_one_line_before_a_model_is_loaded(
-    run,  # noqa: F811
+    run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -65,9 +55,9 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(
     ],
 )
 def test_what_cannot_be_asked_is_refused(
-    run,  # noqa: F811
+    run,
     tmp_path: Path,
-    directory: str,  # noqa: F811
+    directory: str,
     arguments: list[str],
     words: list[str],
 ) -> None:
@@ -76,7 +66,7 @@ def test_what_cannot_be_asked_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_table_and_sentences_on_the_terminal(run, directory: str) -> None:  # noqa: F811
+def test_a_table_and_sentences_on_the_terminal(run, directory: str) -> None:
     code, out, err = run(*SHORT, "--model", directory)
     assert (code, err) == (0, "")
     assert "Answers to count-ones-figure-5" in out
@@ -87,7 +77,7 @@ def test_a_table_and_sentences_on_the_terminal(run, directory: str) -> None:  # 
     assert out.replace("\n", "").isprintable()
 
 
-def test_a_file_holds_every_answer_and_json_all_of_it(run, tmp_path: Path, directory: str) -> None:  # noqa: F811
+def test_a_file_holds_every_answer_and_json_all_of_it(run, tmp_path: Path, directory: str) -> None:
     drawn = ("--temperature", "1", "--samples", "2", "--mitigation", "separator:every=1")
     code, out, _ = run(*SHORT, *drawn, "--model", directory, "--out", "answers.csv")
     assert (code, out) == (0, "wrote answers.csv\n")

@@ -1,4 +1,4 @@
-"""`ostools counting`: its help, what it refuses, and what it writes."""
+"""`ostools counting`: what it refuses, and what it writes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.test_cli import assert_refused, directory, run  # noqa: F401 (fixtures)
+from tests.test_cli import assert_refused
 
 SHORT = ("counting", "--task", "count-ones-figure-5", "--lengths", "1:2", "--dtype", "float32")
-
-
-def test_help_shows_an_example_with_options_that_exist(run) -> None:  # noqa: F811
-    code, out, err = run("counting", "--help")
-    assert (code, err) == (0, "")
-    example, options = out.partition("Example:")[2].split("Options:")
-    assert "ostools counting" in example
-    for word in example.split():
-        if word.startswith("--"):
-            assert f"  {word} " in options
 
 
 @pytest.mark.parametrize(
@@ -34,7 +24,7 @@ def test_help_shows_an_example_with_options_that_exist(run) -> None:  # noqa: F8
     ],
 )
 def test_bad_input_is_one_line_before_a_model_is_loaded(
-    run,  # noqa: F811
+    run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -56,9 +46,9 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(
     ],
 )
 def test_what_the_model_cannot_do_is_refused(
-    run,  # noqa: F811
+    run,
     tmp_path: Path,
-    directory: str,  # noqa: F811
+    directory: str,
     arguments: list[str],
     words: list[str],
 ) -> None:
@@ -66,7 +56,7 @@ def test_what_the_model_cannot_do_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_table_and_sentences_on_the_terminal(run, directory: str) -> None:  # noqa: F811
+def test_a_table_and_sentences_on_the_terminal(run, directory: str) -> None:
     code, out, err = run(*SHORT, "--model", directory)
     assert (code, err) == (0, "")
     assert "Answers to count-ones-figure-5" in out
@@ -75,7 +65,7 @@ def test_a_table_and_sentences_on_the_terminal(run, directory: str) -> None:  # 
     assert out.replace("\n", "").isprintable()
 
 
-def test_a_file_holds_every_count(run, tmp_path: Path, directory: str) -> None:  # noqa: F811
+def test_a_file_holds_every_count(run, tmp_path: Path, directory: str) -> None:
     code, out, _ = run(*SHORT, "--model", directory, "--out", "counts.csv")
     assert (code, out) == (0, "wrote counts.csv\n")
     assert pd.read_csv(tmp_path / "counts.csv")["length"].tolist() == [1, 2]

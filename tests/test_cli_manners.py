@@ -16,9 +16,7 @@ import pytest
 
 from ostools.commands import doctor
 from ostools.commands.manners import MANNERS
-from tests.test_cli import COMMANDS, directory, in_a_process, run
-
-__all__ = ["directory", "run"]  # fixtures
+from tests.test_cli import COMMANDS, in_a_process
 
 
 @pytest.fixture(autouse=True)

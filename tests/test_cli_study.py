@@ -10,7 +10,6 @@ import pytest
 
 from tests.checkpoints import write_checkpoint
 from tests.test_cli import assert_refused
-from tests.test_cli import run as run
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +39,12 @@ def test_a_study_is_a_table_of_verdicts_and_effects(run: Any, directory: str) ->
 
 def test_windows_to_a_file(run: Any, directory: str, tmp_path: Path) -> None:
     out = tmp_path / "windows.parquet"
-    code, said, _ = run("windows", "--model", directory, "--length", "3", "--windows", "2,40", "--out", str(out))
+    code, said, _ = run("windows", "--model", directory, "--lengths", "3", "--windows", "2,40", "--out", str(out))
     assert code == 0
     assert "wrote" in said
     table = pd.read_parquet(out)
     assert table["window"].tolist() == [pd.NA, 2, 40]
-    code, said, _ = run("windows", "--model", directory, "--length", "3", "--windows", "5", "--layers", "1")
+    code, said, _ = run("windows", "--model", directory, "--lengths", "3", "--windows", "5", "--layers", "1")
     assert code == 0
     assert "none" in said
     assert "front" in said

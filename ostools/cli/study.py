@@ -71,7 +71,7 @@ def study(
 def windows(
     task: Task = "copy-last",
     lengths: Annotated[
-        str | None, typer.Option("--lengths", "--length", metavar="RANGE", help="Numbers of items. Else 8,16,32.")
+        str | None, typer.Option("--lengths", metavar="RANGE", help="Numbers of items. Else 8,16,32.")
     ] = None,
     sizes: Annotated[
         str | None,
@@ -98,7 +98,7 @@ def windows(
 
     \b
     Example:
-      ostools windows --task copy-last --length 32 --windows 2:64 --out windows.png
+      ostools windows --task copy-last --lengths 32 --windows 2:64 --out windows.png
     """
     from ostools.commands import study as command
 

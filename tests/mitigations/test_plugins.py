@@ -21,7 +21,6 @@ import hooks
 import mitigations
 from mitigations import Hint, MitigationError, Separator, acts, compose, insert, label, mitigation, running
 from mitigations.named import listing
-from ostools import cli
 from ostools.errors import InputError
 from ostools.measure.answers import answers
 from ostools.measure.posed import pose
@@ -112,19 +111,11 @@ def plugins(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs `ostools` with these arguments: exit code, stdout, stderr."""
-    monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
+def command(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs `ostools` on a wide terminal."""
     monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ostools", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capfd.readouterr()
-        return int(stopped.value.code or 0), out, err
-
     return run
 
 
