@@ -10,6 +10,7 @@ from mitigations.base import Mitigation as Mitigation
 from mitigations.base import MitigationError as MitigationError
 from mitigations.base import compose as compose
 from mitigations.base import insert as insert
+from mitigations.base import parts as parts
 from mitigations.base import rewrite as rewrite
 from mitigations.named import BUILT_IN as BUILT_IN
 from mitigations.named import label as label
@@ -57,6 +58,7 @@ __all__ = [
     "label",
     "mitigation",
     "names",
+    "parts",
     "rewrite",
     "running",
 ]

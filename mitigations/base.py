@@ -90,6 +90,15 @@ def compose(*mitigations: Mitigation) -> Mitigation:
     return mitigations[0] if len(mitigations) == 1 else Composed(mitigations)
 
 
+def parts(mitigation: Mitigation | None) -> Iterator[Mitigation]:
+    """What a mitigation is composed of, whatever the nesting; one that is not, itself; nothing for None."""
+    if isinstance(mitigation, Composed):
+        for part in mitigation.parts:
+            yield from parts(part)
+    elif mitigation is not None:
+        yield mitigation
+
+
 def insert(
     mitigation: Mitigation, items: Sequence[str], key: Callable[[Sequence[str]], str] | None = None
 ) -> tuple[str, ...]:

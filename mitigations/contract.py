@@ -14,7 +14,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from mitigations.base import Composed, Mitigation, MitigationError
+from mitigations.base import Mitigation, MitigationError, parts
 
 _VERIFIED = ("pattern", "scores")
 
@@ -63,7 +63,7 @@ class _Watch:
 
 def changes_pass(mitigation: Mitigation | None) -> bool:
     """Whether it has hooks of its own; one that has not only rewrites prompts."""
-    return any(type(part).hooks is not Mitigation.hooks for part in _parts(mitigation))
+    return any(type(part).hooks is not Mitigation.hooks for part in parts(mitigation))
 
 
 def acts(model: TransformerBridge, mitigation: Mitigation | None, ids: Int[Tensor, " pos"]) -> bool:
@@ -82,13 +82,4 @@ def acts(model: TransformerBridge, mitigation: Mitigation | None, ids: Int[Tenso
 
 
 def _verifies(mitigation: Mitigation) -> bool:
-    return any(type(part).verify is not Mitigation.verify for part in _parts(mitigation))
-
-
-def _parts(mitigation: Mitigation | None) -> Iterator[Mitigation]:
-    """A composed mitigation's own, whatever the nesting."""
-    if isinstance(mitigation, Composed):
-        for part in mitigation.parts:
-            yield from _parts(part)
-    elif mitigation is not None:
-        yield mitigation
+    return any(type(part).verify is not Mitigation.verify for part in parts(mitigation))

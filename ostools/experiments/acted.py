@@ -6,11 +6,9 @@ nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Composed, Mitigation, acts, changes_pass, label
+from mitigations import Mitigation, acts, changes_pass, label, parts
 from ostools.experiments.verdicts import ACTIVE, INACTIVE, REFUSED
 from ostools.measure.posed import Posed
 
@@ -23,7 +21,7 @@ class Acted:
 
     def __init__(self, model: TransformerBridge, mitigation: Mitigation | None) -> None:
         self.model, self.mitigation = model, mitigation
-        self.parts = [part for part in _parts(mitigation) if changes_pass(part)]
+        self.parts = [part for part in parts(mitigation) if changes_pass(part)]
         self._known: dict[tuple[int, int, int], bool] = {}
 
     def status(self, posed: Posed, on: TransformerBridge | None = None) -> tuple[str, str]:
@@ -56,11 +54,3 @@ def of_pair(first: tuple[str, str], second: tuple[str, str]) -> tuple[str, str]:
     """The status of two questions that are compared: active where one of them is."""
     order = (ACTIVE, REFUSED, INACTIVE)
     return min(first, second, key=lambda status: order.index(status[0]))
-
-
-def _parts(mitigation: Mitigation | None) -> Iterator[Mitigation]:
-    if isinstance(mitigation, Composed):
-        for part in mitigation.parts:
-            yield from _parts(part)
-    elif mitigation is not None:
-        yield mitigation

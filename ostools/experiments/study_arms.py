@@ -16,13 +16,13 @@ from mitigations import Mitigation, changes_pass, label, running
 from ostools.errors import InputError
 from ostools.experiments.acted import Acted, of_pair
 from ostools.experiments.verdicts import ACTIVE, INACTIVE, REFUSED
-from ostools.measure.behaviour import _REASONING, _SPARE, behaviour
+from ostools.measure.behaviour import answer_limit, behaviour
 from ostools.measure.collapse import SAME_IN_FLOAT64, Collapse, collapse
 from ostools.measure.path_sum import path_sum
 from ostools.measure.posed import Posed, carrier_positions, pose
 from ostools.measure.posed_pairs import PosedPairs
 from ostools.measure.precisions import Precision
-from ostools.measure.probability import answer_room, right_lines
+from ostools.measure.probability import right_lines
 from ostools.measure.sensitivity import sensitivity
 from ostools.models.tokens import context_length
 from ostools.tasks import Task
@@ -90,7 +90,7 @@ class Arm:
     def _require_room(self) -> None:
         """Every question fits the context with the answer that `behaviour` leaves room for."""
         posed = list(self.questions.values())
-        room = answer_room(right_lines(self.model, posed), _SPARE + (_REASONING if self.plan.form.reasons else 0))
+        room = answer_limit(self.plan.form, right_lines(self.model, posed))
         longest = max(len(one.prompt.ids) for one in posed)
         context = context_length(self.model)
         if longest + room > context:

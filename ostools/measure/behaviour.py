@@ -23,7 +23,7 @@ from ostools.errors import InputError
 from ostools.measure.answers import Answer, answers, how_read
 from ostools.measure.behaviour_summary import LEVEL
 from ostools.measure.behaviour_summary import summarise as summarise
-from ostools.measure.collapse import checked_lengths, checked_seeds
+from ostools.measure.collapse import checked_lengths, seeds_of
 from ostools.measure.judging import judge
 from ostools.measure.posed import Posed, pose
 from ostools.measure.probability import Line, answer_log_probability, answer_room, right_lines, written
@@ -152,7 +152,7 @@ class _Run:
         """How many tokens an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        return answer_room(self.lines, _SPARE + (_REASONING if self.form.reasons else 0))
+        return answer_limit(self.form, self.lines)
 
     @property
     def stop(self) -> str | None:
@@ -200,10 +200,13 @@ class _Run:
         return lambda done, total: progress(round(100 * (part + done / total) / parts), 100)
 
 
+def answer_limit(form: Task, lines: Sequence[Line]) -> int:
+    """How many tokens an answer may have where nobody says: the longest right line's and some more, many where it reasons."""
+    return answer_room(lines, _SPARE + (_REASONING if form.reasons else 0))
+
+
 def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples: int) -> list[int]:
-    chosen = checked_seeds(seeds)
-    if chosen != [0] and not form.random:
-        raise InputError(f"{form.name} draws nothing at random, found seeds {chosen}: leave them out")
+    chosen = seeds_of(form, seeds)
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise InputError(f"samples: expected a whole number of at least 1, found {samples!r}")
     require_temperature(temperature)

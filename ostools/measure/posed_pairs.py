@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Composed, Mitigation, label
+from mitigations import Mitigation, label, parts
 from ostools import tasks
 from ostools.errors import InputError
 from ostools.measure.posed import Posed, pose
@@ -100,7 +100,5 @@ def _is_collapse_task(name: str) -> bool:
 
 
 def _rewrites(mitigation: Mitigation) -> bool:
-    if isinstance(mitigation, Composed):
-        return any(map(_rewrites, mitigation.parts))
-    kind = type(mitigation)
-    return kind.sequence is not Mitigation.sequence or kind.prompt is not Mitigation.prompt
+    kinds = [type(part) for part in parts(mitigation)]
+    return any(kind.sequence is not Mitigation.sequence or kind.prompt is not Mitigation.prompt for kind in kinds)

@@ -23,7 +23,7 @@ from ostools.results import Provenance
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import MODES
 from tests.checkpoints import tiny_model
-from tests.test_cli import assert_refused, run  # noqa: F401
+from tests.test_cli import assert_refused
 
 SAME = ["key", "answer", "ended", "correct", "parsable", "number", "tokens", "within_training"]
 
@@ -263,12 +263,12 @@ def test_bad_arguments(long_tiny: TransformerBridge) -> None:
         (["2", "--lengths", "9000"], ["expected at most 8192 tokens"]),
     ],
 )
-def test_options_that_a_figure_does_not_have(run: Any, tmp_path: Path, arguments: list[str], words: list[str]) -> None:  # noqa: F811
+def test_options_that_a_figure_does_not_have(run: Any, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
     assert_refused(run("figure", *arguments, "--out", "x.pdf"), *words)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_line_draws_and_tells(run: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_the_command_line_draws_and_tells(run: Any, tmp_path: Path) -> None:
     code, out, err = run("figure", "2", "--lengths", "5,9")
     assert (code, err) == (0, "")
     assert "copy-first" in out

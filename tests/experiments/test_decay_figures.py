@@ -18,7 +18,6 @@ from ostools.reporting.decay_charts import figure_9_notes, in_words
 from ostools.theory.positions import sinusoidal
 from tests.reporting.test_charts import rows_of, svg_of
 from tests.test_cli import assert_refused
-from tests.test_cli import run as run
 
 LENGTHS = [1, 2, 7, 30]
 

@@ -19,7 +19,7 @@ from ostools.measure.sensitivity import sensitivity
 from ostools.models import encode
 from ostools.tasks.retrieve import RetrieveTask
 from tests.checkpoints import tiny_model
-from tests.test_cli import assert_refused, run  # noqa: F401
+from tests.test_cli import assert_refused
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_bad_arguments(model: TransformerBridge) -> None:
         retrieval(model, [0], 80, [0])
 
 
-def test_the_command_line(run: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_the_command_line(run: Any, tmp_path: Path) -> None:
     arguments = ["retrieval", "--length", "2", "--seed", "0", "--position", "1"]
     code, out, err = run(*arguments)
     assert (code, err) == (0, "")

@@ -243,7 +243,7 @@ def test_a_foreign_edit_is_still_refused() -> None:
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma2", "llama", "gpt2"])
-def test_upcast_parts_of_a_16_bit_run_are_compared_like_any_others(family: str) -> None:
+def test_upcast_parts_of_a_16_bit_run_are_compared_like_any_others(family: Family) -> None:
     model = tiny_model(family)
     parts = ("attention", "mlp", "norms", "residual")
     asked = {"lengths": [3, 4], "dtypes": ["bfloat16"]}
