@@ -25,6 +25,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is refused has to be refused before a model is loaded."""
+
+    def never(*found: object, **options: object) -> None:
+        raise AssertionError("loaded a model first")
+
+    monkeypatch.setattr("ostools.models.load_model", never)
+
+
+@pytest.fixture
 def run(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., tuple[int, str, str]]:

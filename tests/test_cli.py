@@ -130,13 +130,8 @@ def test_bad_input_is_one_line_and_no_file(run, tmp_path: Path, arguments: list[
         ["repeats", "--dtype", "x"],
     ],
 )
-def test_what_can_be_refused_at_once_is_refused_before_a_model_is_loaded(
-    run, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
-) -> None:
-    def never(*found: object, **options: object) -> None:
-        raise AssertionError("loaded a model first")
-
-    monkeypatch.setattr("ostools.models.load_model", never)
+@pytest.mark.usefixtures("no_model")
+def test_what_can_be_refused_at_once_is_refused_before_a_model_is_loaded(run, arguments: list[str]) -> None:
     assert_refused(run(*arguments))
 
 

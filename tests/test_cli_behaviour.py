@@ -28,17 +28,10 @@ SHORT = ("behaviour", "--task", "count-ones-figure-5", "--lengths", "1:2", "--no
         (["--out", "no/x.png"], ["does not exist"]),
     ],
 )
+@pytest.mark.usefixtures("no_model")
 def test_bad_input_is_one_line_before_a_model_is_loaded(
-    run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    words: list[str],
+    run, tmp_path: Path, arguments: list[str], words: list[str]
 ) -> None:
-    def never(*found: object, **options: object) -> None:
-        raise AssertionError("loaded a model first")
-
-    monkeypatch.setattr("ostools.models.load_model", never)
     assert_refused(run("behaviour", *arguments), *words)
     assert list(tmp_path.iterdir()) == []
 

@@ -68,9 +68,14 @@ def parse_layers(text: str) -> Literal["all"] | list[int]:
     """`all`, or numbers joined by commas. Raises `InputError` for anything else."""
     if text.strip() == "all":
         return "all"
+    return layer_numbers(text, "'all' or numbers such as 0,2")
+
+
+def layer_numbers(text: str, expected: str) -> list[int]:
+    """Numbers joined by commas. Raises `InputError`, which says what was expected, for anything else."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
-        raise InputError(f"--layers {text!r}: expected 'all' or numbers such as 0,2")
+        raise InputError(f"--layers {text!r}: expected {expected}")
     return [int(word) for word in words]
 
 

@@ -11,7 +11,7 @@ import mitigations
 import ostools as ost
 from ostools.commands import output
 from ostools.commands.loading import check, load, saved
-from ostools.commands.options import parse_lengths
+from ostools.commands.options import layer_numbers, parse_lengths
 
 if TYPE_CHECKING:
     from ostools.experiments import Study, WindowStudy
@@ -54,10 +54,7 @@ class Window:
     def parsed_layers(self) -> Literal["all", "alternate"] | list[int]:
         if self.layers == "all" or self.layers == "alternate":
             return self.layers
-        words = [word.strip() for word in self.layers.split(",")]
-        if not all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
-            raise ost.InputError(f"--layers {self.layers!r}: expected 'all', 'alternate' or numbers such as 0,2")
-        return [int(word) for word in words]
+        return layer_numbers(self.layers, "'all', 'alternate' or numbers such as 0,2")
 
 
 def study(

@@ -9,7 +9,7 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure.answers import Answer, answers, how_read
-from ostools.measure.judging import judge
+from ostools.measure.judging import answer_columns
 from ostools.measure.posed import Posed, pose
 from ostools.measure.probability import answer_room, right_lines
 from ostools.measure.prompts import Progress
@@ -71,26 +71,11 @@ def _part(progress: Progress | None, before: int, total: int) -> Progress | None
 
 
 def _row(posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
-    task, verdict = posed.task, judge(posed, answer)
+    task = posed.task
     longest = trained.get(task.trained_as or "")
-    return {
-        "form": task,
-        "task": task.name,
-        "mode": getattr(task, "mode", "none"),
-        "length": posed.length,
-        "seed": posed.seed,
-        "tokens": len(posed.prompt.ids),
-        "key": posed.key,
-        "answer": verdict.line,
-        "text": answer.text,
-        "ended": answer.ended,
-        "correct": verdict.correct,
-        "parsable": verdict.parsable,
-        "number": verdict.number,
-        "absolute_error": verdict.absolute_error,
-        "within_training": None if longest is None else posed.length <= longest,
-        "seconds": answer.seconds,
-    }
+    named = {"form": task, "task": task.name, "mode": getattr(task, "mode", "none")}
+    within = None if longest is None else posed.length <= longest
+    return named | answer_columns(posed, answer) | {"within_training": within, "seconds": answer.seconds}
 
 
 def title(result: Result, drawn: str) -> str:

@@ -17,7 +17,7 @@ from ostools.errors import InputError
 from ostools.experiments.acted import Acted, of_pair
 from ostools.experiments.verdicts import ACTIVE, INACTIVE, REFUSED
 from ostools.measure.behaviour import answer_limit, behaviour
-from ostools.measure.collapse import SAME_IN_FLOAT64, Collapse, collapse
+from ostools.measure.collapse import Collapse, collapse, reference_at_y
 from ostools.measure.path_sum import path_sum
 from ostools.measure.posed import Posed, carrier_positions, pose
 from ostools.measure.posed_pairs import PosedPairs
@@ -184,10 +184,8 @@ class Arm:
         self.cells |= {("collapse_distance", name, n, seed): refused for name in dtypes for n, seed in self.questions}
 
     def _keep_distances(self, found: Collapse) -> None:
-        reference: Any = found.reference
-        exact = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
-        size = (exact["distance"] / exact["relative"]).where(exact["relative"] > 0, 1.0)
-        exact = exact.assign(dtype="float64", mean=exact["distance"], pair_noise=SAME_IN_FLOAT64 * size)
+        exact: Any = reference_at_y(found.reference)
+        exact = exact.assign(dtype="float64", mean=exact["distance"], pair_noise=exact["rounding"])
         frame: Any = found.frame
         frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
         columns = ["length", "seed", "mean", "pair_noise"]

@@ -15,12 +15,12 @@ import pandas as pd
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, acts, mitigation
+from mitigations import Mitigation, acts
 from ostools import tasks
 from ostools.errors import InputError
 from ostools.experiments.decay import spread_lengths
 from ostools.measure.behaviour import behaviour
-from ostools.measure.collapse import SAME_IN_FLOAT64, checked_lengths, collapse, seeds_of
+from ostools.measure.collapse import checked_lengths, collapse, reference_at_y, seeds_of
 from ostools.measure.posed import pose
 from ostools.measure.posed_pairs import PosedPairs, as_pairs
 from ostools.measure.precisions import PRECISIONS
@@ -97,7 +97,8 @@ def windows(
     # Built and tried before anything is measured: what does not fit the model is refused at once.
     arms: dict[int | None, Mitigation | None] = {None: None} | {size: _window(size, layers, sinks) for size in sizes}
     exact = PRECISIONS["float64"].prepared(model)
-    compared = as_pairs(exact, pairs or form, None, chat if pairs is None else False)  # refuses what makes no pair
+    pairs_in_chat = chat if pairs is None else False
+    compared = as_pairs(exact, pairs or form, None, pairs_in_chat)  # refuses what makes no pair
     if pairs is not None and isinstance(compared, PosedPairs | TaskPairs):
         raise InputError(
             f"windows: expected pairs that end in a repeated token, such as 'figure-5a', found the task {compared.name}: leave "
@@ -124,7 +125,7 @@ def windows(
             dtypes=["float64"],
             seeds=same_seeds,
             mitigation=arm,
-            chat=chat if pairs is None else False,
+            chat=pairs_in_chat,
         )
         pair_acts = {key: acts(model, arm, ids) for key, ids in extended.items()}
         rows = said[["length", "seed", "status", "correct", "log_probability", "within_training"]].merge(
@@ -190,10 +191,8 @@ def _front(table: Frame, objective: str) -> Any:
 
 def _distances(reference: Frame, seeds: Sequence[int], measured: Sequence[int]) -> Frame:
     """The float64 distance at y of each question's pair; one pair serves all seeds where it does not depend on them."""
-    chosen = (reference["site"] == "y") & (reference["weights"] == "given") & (reference["pair"] != "one-more-digit")
-    y = reference[chosen]
-    size = (y["distance"] / y["relative"]).where(y["relative"] > 0, 1.0)
-    y = y.assign(rounding=SAME_IN_FLOAT64 * size)[["length", "seed", "distance", "rounding"]]
+    y: Frame = reference_at_y(reference[reference["pair"] != "one-more-digit"])
+    y = y[["length", "seed", "distance", "rounding"]]
     if list(measured) == list(seeds):
         return y
     return pd.concat([y.assign(seed=seed) for seed in seeds], ignore_index=True)
@@ -202,7 +201,7 @@ def _distances(reference: Frame, seeds: Sequence[int], measured: Sequence[int]) 
 def _window(size: int, layers: Literal["all", "alternate"] | Sequence[int], sinks: int) -> Mitigation:
     from mitigations.window import SlidingWindow
 
-    return mitigation(SlidingWindow(size, layers, sinks))
+    return SlidingWindow(size, layers, sinks)
 
 
 def _checked(given: Iterable[int]) -> list[int]:

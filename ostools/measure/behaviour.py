@@ -24,7 +24,7 @@ from ostools.measure.answers import Answer, answers, how_read
 from ostools.measure.behaviour_summary import LEVEL
 from ostools.measure.behaviour_summary import summarise as summarise
 from ostools.measure.collapse import checked_lengths, seeds_of
-from ostools.measure.judging import judge
+from ostools.measure.judging import answer_columns
 from ostools.measure.posed import Posed, pose
 from ostools.measure.probability import Line, answer_log_probability, answer_room, right_lines, written
 from ostools.measure.prompts import Progress
@@ -241,21 +241,9 @@ def _statuses(
 
 
 def _row(one: Posed, sample: int, answer: Answer, log_p: float, status: str, trained: int | None) -> dict[str, Any]:
-    verdict = judge(one, answer)
-    return {
+    return answer_columns(one, answer) | {
         "status": status,
-        "length": one.length,
-        "seed": one.seed,
         "sample": sample,
-        "tokens": len(one.prompt.ids),
-        "key": one.key,
-        "answer": verdict.line,
-        "text": answer.text,
-        "ended": answer.ended,
-        "correct": verdict.correct,
-        "parsable": verdict.parsable,
-        "number": verdict.number,
-        "absolute_error": verdict.absolute_error,
         "log_probability": log_p,
         "seconds": answer.seconds,
         "within_training": None if trained is None else one.length <= trained,

@@ -104,6 +104,16 @@ class Collapse(Result):
         return pd.DataFrame(rows, columns=names).astype({name: "Int64" for name in names if "collapse" in name})
 
 
+def reference_at_y(reference: pd.DataFrame) -> pd.DataFrame:
+    """The float64 distances at y of the weights as given, out of `Collapse.reference`, each with its `rounding`.
+
+    Below it two vectors are the same to float64's own rounding.
+    """
+    table: Any = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
+    size = (table["distance"] / table["relative"]).where(table["relative"] > 0, 1.0)
+    return table.assign(rounding=SAME_IN_FLOAT64 * size)
+
+
 def exact_from(curve: pd.DataFrame) -> int | None:
     """From which length of a `reference_curve` on the two are the same to float64's own rounding; None: not at the longest."""
     relative: Any = curve["relative"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ostools.measure.answers import Answer, score
 from ostools.measure.posed import Posed
@@ -45,6 +46,24 @@ def judge(posed: Posed, answer: Answer) -> Verdict:
         return Verdict(line, against.correct, number is not None, number, error)
     parsable = not cut and bool(line) and _has_form(task, line)
     return Verdict(line, against.correct, parsable, against.number if parsable else None, None)
+
+
+def answer_columns(posed: Posed, answer: Answer) -> dict[str, Any]:
+    """What every table of answers says of one: its question, what was written, and what was made of it."""
+    verdict = judge(posed, answer)
+    return {
+        "length": posed.length,
+        "seed": posed.seed,
+        "tokens": len(posed.prompt.ids),
+        "key": posed.key,
+        "answer": verdict.line,
+        "text": answer.text,
+        "ended": answer.ended,
+        "correct": verdict.correct,
+        "parsable": verdict.parsable,
+        "number": verdict.number,
+        "absolute_error": verdict.absolute_error,
+    }
 
 
 def _form(task: Task) -> tuple[str, str]:
