@@ -1,12 +1,14 @@
 # make report   install if needed, run the whole chain on the embedded model, write report.html
 # make test     ruff, pyright, import-linter, pytest (warnings are errors, shapes and types enforced)
 # make lint     the first three of them
+# make docs     the documentation site, in site/, every warning an error
+# make tutorials  run the notebooks again and store what they print
 # make bench    timings side by side, against what a user would otherwise write
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report test lint bench
+.PHONY: report test lint docs tutorials bench
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
@@ -19,6 +21,9 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+
+docs: $(INSTALLED)
+	$(BIN)/mkdocs build --strict
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

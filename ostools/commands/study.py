@@ -142,7 +142,7 @@ def notes(result: Study) -> list[str]:
     ]
     within: Any = result.frame["within_training"]
     if not within.any():
-        said.append("Every length is beyond the trained ones: positions never seen are not over-squashing.")
+        said.append("Every length is beyond the trained ones: a failure there says nothing of over-squashing.")
     elif not within.all():
         said.append("Lengths beyond the trained ones are measured, and left out of effects and verdicts.")
     return said

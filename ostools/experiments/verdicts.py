@@ -77,7 +77,7 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
 def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float) -> dict[str, Any]:
     counts = {status: int((group["status"] == status).sum()) for status in (ACTIVE, INACTIVE, REFUSED)}
     acted = group[group["status"] == ACTIVE]
-    # Positions never seen are not over-squashing: they are left out, unless nothing else was asked.
+    # A failure at a length never trained says nothing of over-squashing: left out, unless nothing else was asked.
     beyond = not bool(group["within_training"].any())
     used = acted if beyond else acted[acted["within_training"]]
     change = _changes(quantity, used)
