@@ -1,0 +1,77 @@
+"""A small result of every class, measured on tiny random models with the real functions: for what must hold of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools.models import prompt_from_ids
+from ostools.results import Result
+from tests.checkpoints import tiny_model
+
+SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 1024}
+IDS = [2, 40, 50, 60, 60, 61, 70]
+EXPERIMENTS = ost.experiments
+
+
+@cache
+def model() -> TransformerBridge:
+    return tiny_model("llama", seed=1, **SMALL)
+
+
+@cache
+def prompt() -> Any:
+    return prompt_from_ids(model(), IDS)
+
+
+@cache
+def _sensitivity() -> Any:
+    return ost.sensitivity(model(), prompt())
+
+
+@cache
+def _chain() -> Any:
+    variants = ["uniform", "local", "heads", "edge", "windowed(1)", "proof", "second-moment", "rollout"]
+    return ost.path_sum(model(), prompt(), variants=variants)
+
+
+@cache
+def _figure_3() -> Any:
+    return EXPERIMENTS.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, chat=False)
+
+
+EVERY: dict[str, Callable[[], Result]] = {
+    "Sensitivity": _sensitivity,
+    "PathSum": _chain,
+    "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
+    "Profile": lambda: ost.profile(_sensitivity()),
+    "Looseness": lambda: ost.looseness(_sensitivity(), _chain()),
+    "Flow": lambda: ost.flow(model(), prompt()),
+    "Spectra": lambda: ost.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
+    "HeadScores": lambda: ost.head_scores(model(), prompt()),
+    "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
+    "Counting": lambda: ost.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
+    "Behaviour": lambda: ost.behaviour(model(), "count-ones", lengths=[2, 4], max_new_tokens=4, chat=False),
+    "Study": lambda: ost.study(
+        model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False
+    ),
+    "WindowStudy": lambda: ost.windows(model(), "copy-last", lengths=[3], windows=[2, 400], chat=False),
+    "Ablation": lambda: ost.ablation(model(), prompt(), carriers=[4]),
+    "Repeats": lambda: EXPERIMENTS.repeats(model(), ["letters"], lengths=range(1, 17), dtypes=["bfloat16"]),
+    "Retrieval": lambda: EXPERIMENTS.retrieval(model(), [0, 1, 2], 3, [0, 1], chat=False),
+    "Figure2": lambda: EXPERIMENTS.figure_2(model(), [2, 3], chat=False),
+    "Figure3": _figure_3,
+    "Figure4": lambda: EXPERIMENTS.figure_4_of(_figure_3()),
+    "Figure5": lambda: EXPERIMENTS.figure_5(model(), lengths=[2, 3, 4], seeds=range(2)),
+    "Figure8": lambda: EXPERIMENTS.figure_8([1, 2, 7, 30, 60], [0, 1], d=8),
+    "Figure9": lambda: EXPERIMENTS.figure_9([1, 5, 6, 50, 90, 200], [0, 1], noisy=5),
+    "Lab": lambda: EXPERIMENTS.lab(
+        "all", encodings=["none", "rope-10000"], depths=[1, 3], lengths=range(1, 33), seeds=[0, 1], fit_from=16
+    ),
+    "TheoryChecks": EXPERIMENTS.theory,
+}
+"""By the name of the class."""
