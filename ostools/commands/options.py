@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ostools.errors import InputError
+from ostools.lengths import parse_lengths as parse_lengths
 
 Model = Annotated[
     str, typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id such as google/gemma-7b.")
@@ -30,23 +31,6 @@ MaxMemory = Annotated[
 ]
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_LONGEST = 1_000_000
-
-
-def parse_lengths(text: str) -> list[int]:
-    """`1:512` (both ends included), `8,16,32`, or both joined by commas, as increasing lengths without repeats.
-
-    Raises `InputError` for anything else.
-    """
-    lengths: set[int] = set()
-    for part in text.split(","):
-        first, colon, last = part.partition(":")
-        low = _length(first, text)
-        high = _length(last, text) if colon else low
-        if high < low:
-            raise InputError(f"--lengths {text!r}: the range {part.strip()!r} runs backwards; write {high}:{low}")
-        lengths.update(range(low, high + 1))
-    return sorted(lengths)
 
 
 def parse_bytes(text: str | None) -> int | None:
@@ -77,15 +61,3 @@ def layer_numbers(text: str, expected: str) -> list[int]:
     if not all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
         raise InputError(f"--layers {text!r}: expected {expected}")
     return [int(word) for word in words]
-
-
-def _length(word: str, text: str) -> int:
-    digits = word.strip()
-    if not (digits.isascii() and digits.isdigit()):
-        raise InputError(
-            f"--lengths {text!r}: expected a range such as 1:512 or a list such as 8,16,32, found {digits!r}"
-        )
-    # Compared as text first: int() itself refuses thousands of digits.
-    if len(digits) > 9 or not 1 <= int(digits) <= _LONGEST:
-        raise InputError(f"--lengths {text!r}: expected lengths from 1 to {_LONGEST}, found {digits[:12]}")
-    return int(digits)
