@@ -1,0 +1,66 @@
+"""A page as a real browser has it: what it asked for, what it complained of, what is drawn, what can be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SCREENSHOTS = Path(__file__).resolve().parents[2] / "artefacts" / "screenshots"
+_DRAWN = "() => [...document.querySelectorAll('figure[data-chart]')].every((figure) => figure.dataset.drawn)"
+
+
+@dataclass
+class Opened:
+    """An open page and everything that it did."""
+
+    page: Any
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    dialogs: list[str] = field(default_factory=list)
+
+    def look(self, name: str) -> Path:
+        """Keep a picture of the whole page."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        target = SCREENSHOTS / f"{name}.png"
+        self.page.screenshot(path=target, full_page=True)
+        return target
+
+    @property
+    def drawn(self) -> int:
+        """How many charts are there as pictures with marks in them."""
+        return int(
+            self.page.evaluate(
+                "[...document.querySelectorAll('figure[data-drawn=yes] .plot svg')]"
+                ".filter((svg) => svg.querySelector('.mark-symbol path, .mark-line path, .mark-rect path, .mark-rule line'))"
+                ".length"
+            )
+        )
+
+    @property
+    def asked(self) -> int:
+        """How many charts the page holds the data of."""
+        return int(self.page.evaluate("document.querySelectorAll('script[type=\"application/json\"]').length"))
+
+    @property
+    def scripts(self) -> list[str]:
+        """The types of all scripts that the page has now, but for inert data."""
+        found = self.page.evaluate("[...document.scripts].map((script) => script.type + '|' + script.src)")
+        return [one for one in found if one != "application/json|"]
+
+    @property
+    def width(self) -> int:
+        """How wide the page is; more than the window means that it scrolls sideways."""
+        return int(self.page.evaluate("document.documentElement.scrollWidth"))
+
+
+def open_page(context: Any, path: Path, wait: str = _DRAWN) -> Opened:
+    page = context.new_page()
+    found = Opened(page)
+    page.on("request", lambda request: found.requests.append(request.url))
+    page.on("console", lambda message: found.complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: found.complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (found.dialogs.append(dialog.message), dialog.dismiss()))
+    page.goto(path.as_uri())
+    page.wait_for_function(wait)
+    return found
