@@ -1,6 +1,7 @@
 """Docstrings are plain text with mathematics in it (`||y - y*||_p`, `j < i`): Markdown must read no emphasis or tags there.
 
-A griffe extension: it escapes what stands outside `code`, examples and indented blocks, before mkdocstrings renders it.
+A griffe extension: it escapes what stands outside `code`, examples and indented blocks, before mkdocstrings renders it, and
+leads from "THEORY section 3.2" to that section of the page on the theory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import griffe
 
 _CODE = re.compile(r"(`+[^`]+`+)")
 _SPECIAL = re.compile(r"([\\*_<|\[\]$~])")
+_THEORY = re.compile(r"THEORY (?:section )?(\d(?:\.\d)?)")
 _ARGUMENT = re.compile(r" {4}[\w, ]+: ")
 
 
@@ -39,4 +41,8 @@ def escaped(text: str) -> str:
 
 def _outside_code(line: str) -> str:
     parts = _CODE.split(line)
-    return "".join(part if at % 2 else _SPECIAL.sub(r"\\\1", part) for at, part in enumerate(parts))
+    return "".join(part if at % 2 else _linked(_SPECIAL.sub(r"\\\1", part)) for at, part in enumerate(parts))
+
+
+def _linked(text: str) -> str:
+    return _THEORY.sub(lambda found: f"[Theory {found[1]}][section-{found[1].replace('.', '-')}]", text)
