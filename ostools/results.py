@@ -86,7 +86,13 @@ class Result(ABC):
 
     @abstractmethod
     def plot(self) -> alt.TopLevelMixin:
-        """The chart of this result (Altair); shows itself in a notebook."""
+        """The chart of this result (Altair); shows itself in a notebook, without a network."""
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        """What a notebook shows: the chart, or why there is none and the first rows; in a terminal one line."""
+        from ostools.reporting.notebook import result_bundle
+
+        return result_bundle(self)
 
     def to_parquet(self, path: str | Path) -> Path:
         """Write the table as Parquet, the provenance in the file's metadata (`frame.attrs`)."""

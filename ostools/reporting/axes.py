@@ -13,7 +13,7 @@ from typing import Any, cast
 import altair as alt
 
 from ostools.errors import InputError
-from ostools.reporting import theme
+from ostools.reporting import notebook, theme
 from ostools.reporting.frames import Column, Frame
 
 ZERO_NOTE = "Triangles at the bottom edge are exact zeros: a log axis has no place for them."
@@ -119,4 +119,4 @@ def zero_marks(base: alt.Chart) -> alt.Chart:
 def themed(chart: Any) -> Any:
     chart = chart.copy(deep=False)
     chart.config = alt.Config.from_dict(theme.config(), validate=False)
-    return chart
+    return notebook.offline(chart)
