@@ -23,6 +23,7 @@ from ostools.errors import InputError as InputError
 
 if TYPE_CHECKING:
     from ostools import experiments as experiments
+    from ostools import runs as runs
     from ostools import tasks as tasks
     from ostools import theory as theory
     from ostools.experiments import ablation as ablation
@@ -62,7 +63,7 @@ _HOME = {
     "load_model": "ostools.models",
     "report": "ostools.reporting",
 }
-_ROOMS = ("tasks", "theory", "models", "measure", "experiments", "reporting")
+_ROOMS = ("tasks", "theory", "models", "measure", "experiments", "reporting", "runs")
 
 __all__ = [
     "InputError",
@@ -79,6 +80,7 @@ __all__ = [
     "path_sum",
     "profile",
     "report",
+    "runs",
     "sensitivity",
     "spectra",
     "study",

@@ -16,8 +16,8 @@ from tests.checkpoints import edit_config, write_checkpoint
 
 COMMANDS = (
     "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "collapse", "repeats", "counting",
-    "behaviour", "study", "windows", "ablate", "figure", "retrieval", "theory", "lab", "tasks", "mitigations", "models",
-    "doctor",
+    "behaviour", "study", "windows", "ablate", "figure", "retrieval", "theory", "lab", "run", "results", "tasks", "mitigations",
+    "models", "doctor",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from ostools.cli.figure import figure
 from ostools.cli.general import doctor, mitigations, models, report, tasks
 from ostools.cli.lab import lab
 from ostools.cli.retrieval import retrieval
+from ostools.cli.runs import results, run
 from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
 from ostools.cli.study import study, windows
 from ostools.cli.theory import theory
@@ -35,7 +36,8 @@ app = typer.Typer(
     name="ostools",
     help="Measure representational collapse and over-squashing in decoder-only language models, against the theory.",
     epilog=(
-        "Exit codes: 0 done; 1 a lemma of `ostools theory` failed, or `ostools doctor` found something missing; 2 refused, "
+        "Exit codes: 0 done; 1 a lemma of `ostools theory` failed, `ostools doctor` found something missing, or a cell of "
+        "`ostools run` failed; 2 refused, "
         "with one line on stderr that says why; 130 interrupted. NO_COLOR is honoured. "
         "Example: ostools report --model google/gemma-7b --device cuda --out gemma.html"
     ),
@@ -81,6 +83,8 @@ for _command in (
     lab,
     figure,
     retrieval,
+    run,
+    results,
     tasks,
     mitigations,
     models,

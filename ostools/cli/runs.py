@@ -1,0 +1,48 @@
+"""The declarations of the commands about sweeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    sweep: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="What to measure; examples/sweep.yaml is one.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the cells are kept; made if it is missing.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which cells are missing, and measure none.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try the cells that failed before again.")
+    ] = False,
+) -> None:
+    """Run a sweep: models x tasks x lengths x dtypes x mitigations x seeds x measurements, one cell after the other.
+
+    The same command again resumes: nothing is computed twice, and what was added to the file is added. A cell that fails is
+    recorded with its error, and the exit code is 1.
+
+    \b
+    Example:
+      ostools run examples/sweep.yaml --out sweep
+    """
+    from ostools.commands import runs as command
+
+    command.run(sweep, out, dry_run, retry_failed)
+
+
+def results(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What --out was of `ostools run`.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="All rows, as .parquet, .csv or .json; else what there is of each cell."),
+    ] = None,
+) -> None:
+    """The tidy table of a sweep, finished or not.
+
+    \b
+    Example:
+      ostools results sweep --out table.csv
+    """
+    from ostools.commands import runs as command
+
+    command.results(directory, out)

@@ -1,0 +1,86 @@
+"""`ostools run` and `ostools results`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+
+from ostools import runs
+from ostools.commands import output
+from ostools.commands.loading import told_written
+from ostools.commands.manners import MANNERS
+from ostools.results import TABLES, checked_output, write_atomically
+
+TERMINATED = 143
+_CELL = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
+
+
+def run(sweep: Path, out: Path, dry_run: bool, retry_failed: bool) -> None:
+    """`ostools run`."""
+    asked = runs.read_sweep(sweep)
+    if dry_run:
+        _show_plan(runs.plan(asked, out, retry_failed=retry_failed, say=output.note))
+        return
+    # A cell in the making is dropped: its file appears whole or not at all.
+    signal.signal(signal.SIGTERM, _terminated)
+    with output.progress("measuring cells") as progress:
+        done = runs.run(asked, out, retry_failed=retry_failed, say=output.note, progress=progress)
+    if MANNERS.json:
+        output.print_json({"measured": done.measured, "present": done.present, "failed": list(done.failed)})
+    elif not MANNERS.quiet:
+        output.print_text(
+            [
+                f"{done.measured} cells measured, {done.present} were there, {len(done.failed)} failed; ostools results {out}"
+            ]
+        )
+    if done.failed:
+        raise typer.Exit(1)
+
+
+def results(directory: Path, out: Path | None) -> None:
+    """`ostools results`."""
+    target = None if out is None else checked_output(out, TABLES)
+    table: Any = runs.results(directory, say=output.note)
+    if target is not None:
+        _write(table, target)
+        told_written(target)
+        return
+    if MANNERS.json:
+        import json
+
+        output.print_json(json.loads(table.to_json(orient="records", double_precision=15)))
+        return
+    cells = table.groupby(_CELL, sort=False) if len(table) else ()
+    rows = [(*key, group["length"].nunique(), len(group)) for key, group in cells]
+    output.stdout().print(
+        output.table(f"{len(rows)} cells, {len(table)} rows", [*_CELL, "lengths", "rows"], rows, left=6)
+    )
+
+
+def _write(table: Any, target: Path) -> None:
+    writers = {
+        ".parquet": lambda part: table.to_parquet(part, index=False),
+        ".csv": lambda part: table.to_csv(part, index=False),
+        ".json": lambda part: table.to_json(part, orient="records", double_precision=15),
+    }
+    write_atomically(target, writers[target.suffix.lower()])
+
+
+def _show_plan(plan: runs.Plan) -> None:
+    rows = [
+        (*(one.cell.columns[name] for name in _CELL), len(one.cell.lengths), one.cell.lengths[0], one.cell.lengths[-1])
+        for one in plan.pending
+    ]
+    title = f"{len(plan.pending)} of {len(plan.wanted)} cells are missing"
+    names = [*_CELL, "lengths", "from", "to"]
+    if MANNERS.json:
+        output.print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    output.stdout().print(output.table(title, names, rows, left=6))
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    raise SystemExit(TERMINATED)

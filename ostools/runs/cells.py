@@ -1,0 +1,124 @@
+"""The cells of a sweep: one measurement on one model, task, dtype, mitigation and seed, at several lengths.
+
+A cell's key is a hash of everything that defines its numbers, so the same command again finds what is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import hooks
+import mitigations
+import ostools
+from ostools.models.sources import Source
+from ostools.runs.sweep import NONE, Sweep, form_of
+
+_DEFINING = ("theory", "models", "tasks", "measure", "runs/measuring.py")
+"""What of ostools decides a number; reporting, the command line and the other experiments do not."""
+_VERSIONS = ("torch", "transformers", "transformer-lens")
+_OTHER_THAN_OPTIONS = {"name", "dtypes"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured: `options` are the measurement's own, as JSON, so that a cell is a value that can be compared."""
+
+    model: str
+    task: str
+    dtype: str
+    mitigation: str
+    seed: int
+    measurement: str
+    options: str
+    lengths: tuple[int, ...]
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What every row of the cell carries."""
+        return {name: value for name, value in asdict(self).items() if name not in ("options", "lengths")}
+
+    @property
+    def loads(self) -> tuple[str, str]:
+        """The model and the dtype to load it in: `collapse` casts a float32 one itself."""
+        return self.model, "float32" if self.measurement == "collapse" else self.dtype
+
+    def __str__(self) -> str:
+        under = "" if self.mitigation == NONE else f" under {self.mitigation}"
+        lengths = f"{self.lengths[0]}" if len(self.lengths) == 1 else f"{self.lengths[0]} to {self.lengths[-1]}"
+        where = f"{self.model}, {self.dtype}, seed {self.seed}, lengths {lengths}"
+        return f"{self.measurement} of {self.task}{under} on {where}"
+
+
+def cells_of(sweep: Sweep) -> list[Cell]:
+    """Every cell, ordered so that each model is loaded once in a dtype. What is asked twice is one cell."""
+    found: dict[Cell, None] = {}
+    for measured, model, task, given in itertools.product(
+        sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations
+    ):
+        form, mitigation = form_of(task, measured.name), _mitigation_label(given)
+        options = json.dumps(measured.model_dump(exclude=_OTHER_THAN_OPTIONS), sort_keys=True)
+        # A task that draws nothing is the same under every seed.
+        for dtype, seed in itertools.product(measured.dtypes or sweep.dtypes, sweep.seeds if form.random else (0,)):
+            found[Cell(model, task, dtype, mitigation, seed, measured.name, options, sweep.lengths)] = None
+    order = {pair: index for index, pair in enumerate(dict.fromkeys(cell.loads for cell in found))}
+    models = list(dict.fromkeys(cell.model for cell in found))
+    return sorted(found, key=lambda cell: (models.index(cell.model), order[cell.loads]))
+
+
+def _mitigation_label(spec: str) -> str:
+    return NONE if spec == NONE else mitigations.label(mitigations.mitigation(spec))
+
+
+def base_key(cell: Cell, checkpoint: str, device: str) -> str:
+    """What defines the numbers of a cell but for its lengths: parameters, checkpoint, device, code and versions."""
+    named = {name: value for name, value in cell.columns.items() if name != "model"}
+    return digest(
+        {**named, "options": cell.options, "checkpoint": checkpoint, "device": device, "code": code_version()}
+    )
+
+
+def lengths_key(lengths: Iterable[int]) -> str:
+    return digest(list(lengths))[:8]
+
+
+def digest(value: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a JSON value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def checkpoint_hash(source: Source) -> str:
+    """The SHA-256 of every file that loading reads: weights, configuration, tokenizer. Cost: reading them once."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in source.directory.iterdir() if path.suffix in _READ and path.is_file()):
+        with path.open("rb") as file:
+            found.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return found.hexdigest()
+
+
+_READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
+
+
+@cache
+def code_version() -> str:
+    """The hash of the source that defines numbers (hooks, mitigations, ostools' rooms) and of the versions beneath it."""
+    return digest({"source": _sources(), "versions": {name: version(name) for name in _VERSIONS}})
+
+
+def _sources() -> Mapping[str, str]:
+    roots = [Path(str(package.__file__)).parent for package in (hooks, mitigations)]
+    home = Path(str(ostools.__file__)).parent
+    found: dict[str, str] = {}
+    for root in (*roots, *(home / name for name in _DEFINING)):
+        files = [root] if root.suffix else sorted(root.rglob("*.py"))
+        for file in files:
+            found[f"{root.name}/{file.relative_to(root)}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return found

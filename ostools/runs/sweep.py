@@ -1,0 +1,184 @@
+"""What a sweep file asks for, checked before anything is loaded: an unknown key or name is refused with the nearest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+import mitigations
+from ostools import tasks
+from ostools.errors import InputError, unknown_name
+from ostools.lengths import parse_lengths
+from ostools.measure.precisions import PRECISIONS
+from ostools.runs.yaml_file import read_yaml
+from ostools.tasks import CollapseTask, Task
+
+NONE = "none"
+
+
+def _listed(value: Any) -> Any:
+    """One value where a list is meant is a list of one."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _lengths(value: Any) -> Any:
+    """`1:64`, 8, or a list of such."""
+    parts = _listed(value)
+    if not parts or not all(isinstance(part, int | str) and not isinstance(part, bool) for part in parts):
+        raise ValueError("expected lengths such as 4:64 or [8, 16, 32]")
+    return tuple(parse_lengths(",".join(map(str, parts)), "lengths"))
+
+
+Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BehaviourCells(_Strict):
+    """`ost.behaviour`: what the model answers."""
+
+    name: Literal["behaviour"] = "behaviour"
+    dtypes: Names | None = None
+    temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
+    samples: int = Field(1, ge=1)
+
+
+class CollapseCells(_Strict):
+    """`ost.collapse`: the distance between the representations of n and n + 1 items."""
+
+    name: Literal["collapse"] = "collapse"
+    dtypes: Names | None = None
+    bos: bool = True
+
+
+class SensitivityCells(_Strict):
+    """`ost.sensitivity` of every question: d y_n / d v_i."""
+
+    name: Literal["sensitivity"] = "sensitivity"
+    dtypes: Names | None = None
+    linearisations: Names = ("full", "frozen")
+
+
+class PathSumCells(_Strict):
+    """`ost.path_sum` of every question: Theorem 5.1's bounds and predictions."""
+
+    name: Literal["path-sum"] = "path-sum"
+    dtypes: Names | None = None
+    variants: Names = ("local",)
+
+
+MeasurementCells: TypeAlias = BehaviourCells | CollapseCells | SensitivityCells | PathSumCells
+KINDS: dict[str, type[MeasurementCells]] = {
+    "behaviour": BehaviourCells,
+    "collapse": CollapseCells,
+    "sensitivity": SensitivityCells,
+    "path-sum": PathSumCells,
+}
+
+
+def _measurement(value: Any) -> Any:
+    """A name, or a mapping with a `name` and its options."""
+    given = {"name": value} if isinstance(value, str) else value
+    if isinstance(given, dict) and isinstance(given.get("name"), str) and given["name"] not in KINDS:
+        raise unknown_name("measurement", given["name"], KINDS)
+    return given
+
+
+Measured: TypeAlias = Annotated[MeasurementCells, Field(discriminator="name"), BeforeValidator(_measurement)]
+
+
+class Sweep(_Strict):
+    """Models x tasks x dtypes x mitigations x seeds x measurements, each at all lengths.
+
+    A measurement may name its own dtypes: `collapse` knows more of them (bfloat16-kv) than a model can be loaded in.
+    """
+
+    models: Names = ("embedded",)
+    tasks: Names
+    lengths: Annotated[tuple[int, ...], BeforeValidator(_lengths)]
+    dtypes: Names = ("float32",)
+    mitigations: Names = ("none",)
+    seeds: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], BeforeValidator(_listed), Field(min_length=1)
+    ] = (0,)
+    measurements: Annotated[tuple[Measured, ...], BeforeValidator(_listed), Field(min_length=1)]
+    device: str = "auto"
+
+    def checked(self) -> Sweep:
+        """Every task, mitigation and dtype exists and fits its measurement. Raises `InputError` or `MitigationError`."""
+        for spec, measured in itertools.product(self.tasks, self.measurements):
+            form_of(spec, measured.name)
+        for spec in self.mitigations:
+            if spec != NONE:
+                mitigations.mitigation(spec)
+        for measured in self.measurements:
+            known = [name for name, kind in PRECISIONS.items() if measured.name == "collapse" or kind.part is None]
+            for name in measured.dtypes or self.dtypes:
+                if name not in known:
+                    raise unknown_name(f"dtype of {measured.name}", name, known)
+        return self
+
+
+def form_of(spec: str, measurement: str) -> Task | CollapseTask:
+    """The task of a name as a measurement takes it: `collapse` knows more, prompts that end in what is repeated.
+
+    Raises `InputError` for an unknown name, and for one that the measurement cannot ask.
+    """
+    if measurement == "collapse" and spec in tasks.COLLAPSE_TASKS:
+        return tasks.get(spec)
+    if spec in tasks.COLLAPSE_TASKS and spec not in tasks.names():
+        raise InputError(
+            f"{measurement} of {spec!r}: expected a task with an answer; known are {', '.join(tasks.names())}"
+        )
+    return tasks.task(spec)
+
+
+def read_sweep(path: str | Path) -> Sweep:
+    """The sweep of a YAML file. Raises `InputError` that names the file, the key and the nearest right name."""
+    values = read_yaml(Path(path))
+    if not isinstance(values, dict):
+        raise InputError(
+            f"{path}: expected keys such as tasks, lengths and measurements, found {type(values).__name__}"
+        )
+    try:
+        return sweep_of(values)
+    except (InputError, mitigations.MitigationError) as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def sweep_of(values: dict[Any, Any]) -> Sweep:
+    """The sweep that a mapping describes, checked."""
+    try:
+        return Sweep.model_validate(values).checked()
+    except ValidationError as error:
+        raise InputError(_in_words(error)) from error
+
+
+def _in_words(error: ValidationError) -> str:
+    """The first thing that is wrong, and where."""
+    # An unknown key before one that is missing: it is most often the missing one, misspelled.
+    first = min(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
+    where = ".".join(str(part) for part in first["loc"] if part not in KINDS) or "the sweep"
+    if first["type"] == "extra_forbidden":
+        return str(unknown_name(f"key of {_owner(first['loc'])}", first["loc"][-1], _fields(first["loc"])))
+    if first["type"] == "missing":
+        return f"expected the key {where!r}, found none"
+    cause = first.get("ctx", {}).get("error")
+    said = str(cause) if cause is not None else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    return f"{where}: {said}; found {str(first['input'])[:60]!r}"
+
+
+def _owner(place: tuple[Any, ...]) -> str:
+    named = [part for part in place if part in KINDS]
+    return f"the measurement {named[0]}" if named else "a sweep"
+
+
+def _fields(place: tuple[Any, ...]) -> Iterable[str]:
+    named = [part for part in place if part in KINDS]
+    return (KINDS[named[0]] if named else Sweep).model_fields

@@ -1,0 +1,288 @@
+"""Sweeps that are run, cut off, resumed, broken on disk and run twice: the table is always the uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ostools.errors import InputError
+from ostools.runs import results, run, sweep_of
+from ostools.runs import run as run_module
+from ostools.runs.store import Store
+
+TINY = {
+    "tasks": ["copy-last", "count-ones"],
+    "lengths": "3:5",
+    "dtypes": ["float32", "bfloat16"],
+    "mitigations": ["none", "separator:every=2"],
+    "measurements": ["behaviour", {"name": "collapse", "dtypes": "bfloat16"}],
+}
+CELLS = 12
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of its own: other tests may not share what a sweep hashes."""
+    from tests.checkpoints import write_checkpoint
+
+    return write_checkpoint(tmp_path_factory.mktemp("sweep") / "tiny", "gemma")
+
+
+def asked(written: Path, **changes: object) -> dict[str, Any]:
+    return {"models": str(written), **TINY, **changes}
+
+
+def table(directory: Path) -> pd.DataFrame:
+    """What must be the same however a sweep went: all but the seconds that it took."""
+    return results(directory).drop(columns="seconds")
+
+
+@pytest.fixture(scope="module")
+def whole(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The uninterrupted sweep."""
+    directory = tmp_path_factory.mktemp("whole") / "out"
+    done = run(sweep_of(asked(written)), directory)
+    assert (done.measured, done.present, done.failed) == (CELLS, 0, ())
+    return directory
+
+
+def test_the_table_has_every_cell_at_every_length(whole: Path) -> None:
+    found = table(whole)
+    per = found.groupby(["measurement", "task", "dtype", "mitigation", "seed"])["length"].unique()
+    assert len(per) == CELLS
+    assert all(sorted(lengths) == [3, 4, 5] for lengths in per)
+
+
+def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, written: Path) -> None:
+    import ostools as ost
+
+    model = ost.load_model(written)
+    found = table(whole)
+    answers = ost.behaviour(model, "count-ones", lengths=[3, 4, 5]).frame
+    mine = found.query(
+        "measurement == 'behaviour' and task == 'count-ones' and dtype == 'float32' and mitigation == 'none'"
+    )
+    assert mine["log_probability"].tolist() == answers["log_probability"].tolist()
+    assert mine["answer"].tolist() == answers["answer"].tolist()
+    curve = ost.collapse(model, "copy-last", lengths=[3, 4, 5], dtypes=["bfloat16"]).frame
+    cell = found.query("measurement == 'collapse' and task == 'copy-last' and mitigation == 'none'")
+    kept = ["length", "site", "per", "norm"]
+    pd.testing.assert_frame_equal(
+        cell.sort_values(kept)[[*kept, "mean", "noise"]].reset_index(drop=True),
+        curve.sort_values(kept)[[*kept, "mean", "noise"]].reset_index(drop=True),
+        check_dtype=False,
+    )
+
+
+def test_the_same_command_computes_nothing_twice(whole: Path, written: Path, no_model: None, monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules[run.__module__], "load_model", lambda *_, **__: pytest.fail("loaded a model"))
+    before = {path: path.stat().st_mtime_ns for path in (whole / "cells").iterdir()}
+    done = run(sweep_of(asked(written)), whole)
+    assert (done.measured, done.present) == (0, CELLS)
+    assert {path: path.stat().st_mtime_ns for path in (whole / "cells").iterdir()} == before
+
+
+def test_lengths_added_later_are_measured_alone(written: Path, tmp_path: Path) -> None:
+    small = asked(written, tasks="copy-last", measurements="behaviour", mitigations="none", dtypes="float32")
+    run(sweep_of({**small, "lengths": "3:4"}), tmp_path)
+    done = run(sweep_of({**small, "lengths": "3:6"}), tmp_path)
+    assert (done.measured, done.present) == (1, 0)
+    kept = Store(tmp_path).stored()
+    assert sorted(sorted(file.lengths) for files in kept.values() for file in files) == [[3, 4], [5, 6]]
+    assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6]
+    run(sweep_of({**small, "lengths": "4:5"}), tmp_path)
+    assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("harm", ["cut", "changed", "emptied", "foreign"])
+def test_a_file_broken_on_disk_is_found_said_and_measured_again(written: Path, tmp_path: Path, harm: str) -> None:
+    sweep = sweep_of(asked(written, tasks="copy-last", measurements="behaviour"))
+    run(sweep, tmp_path)
+    expected = table(tmp_path)
+    victim = sorted((tmp_path / "cells").iterdir())[1]
+    data = victim.read_bytes()
+    harmed = {
+        "cut": data[:-9],
+        "changed": data[:99] + bytes([data[99] ^ 1]) + data[100:],
+        "emptied": b"",
+        "foreign": b"x",
+    }
+    victim.write_bytes(harmed[harm])
+    said: list[str] = []
+    done = run(sweep, tmp_path, say=said.append)
+    assert (done.measured, done.present) == (1, 3)
+    assert len(said) == 1
+    assert victim.name in said[0]
+    pd.testing.assert_frame_equal(table(tmp_path), expected)
+
+
+def test_a_file_of_the_right_hash_that_is_no_cell_is_left_out(written: Path, tmp_path: Path) -> None:
+    from ostools.runs.store import _hash
+
+    sweep = sweep_of(asked(written, tasks="copy-last", measurements="behaviour", mitigations="none", dtypes="float32"))
+    run(sweep, tmp_path)
+    (cell,) = (tmp_path / "cells").iterdir()
+    stem = cell.name.split(".")[0]
+    for content in (b"PAR1 no parquet", b""):
+        planted = tmp_path / "cells" / "planted"
+        planted.write_bytes(content)
+        planted.rename(tmp_path / "cells" / f"{stem}.00000000.{_hash(content)}.parquet")
+    pd.DataFrame({"length": [3]}).to_parquet(tmp_path / "cells" / "frame")
+    other = tmp_path / "cells" / "frame"
+    other.rename(tmp_path / "cells" / f"{stem}.11111111.{_hash(other.read_bytes())}.parquet")
+    said: list[str] = []
+    assert len(results(tmp_path, say=said.append)) == 3
+    assert len(said) == 3
+    assert all("no cell of a sweep" in line for line in said)
+
+
+def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_path: Path) -> None:
+    too_long = asked(
+        written, lengths=[3, 400], measurements="behaviour", mitigations="none", dtypes="float32", tasks="copy-last"
+    )
+    fine = sweep_of({**too_long, "lengths": 3, "tasks": ["copy-last", "count-ones"]})
+    done = run(sweep_of({**too_long, "tasks": ["copy-last", "count-ones"]}), tmp_path)
+    assert len(done.failed) == 2
+    assert all("tokens" in text for text in done.failed)
+    assert [record["lengths"] for record in Store(tmp_path).failures()] == [[3, 400]] * 2
+    assert results(tmp_path).empty
+    again = run(sweep_of({**too_long, "tasks": ["copy-last", "count-ones"]}), tmp_path)
+    assert (again.measured, again.failed) == (0, ())
+    retried = run(fine, tmp_path, retry_failed=True)
+    assert (retried.measured, retried.failed) == (2, ())
+
+
+def test_a_model_that_cannot_be_loaded_fails_its_cells_alone(written: Path, tmp_path: Path) -> None:
+    from tests.checkpoints import write_checkpoint
+
+    broken = write_checkpoint(tmp_path / "broken", "gemma")
+    (broken / "config.json").write_text("{}")
+    sweep = sweep_of(asked(written, models=[str(broken), str(written)], tasks="copy-last", measurements="behaviour"))
+    done = run(sweep, tmp_path / "out")
+    assert (done.measured, len(done.failed)) == (4, 4)
+    assert set(results(tmp_path / "out")["model"]) == {str(written)}
+
+
+def test_two_runners_on_one_directory(written: Path, tmp_path: Path) -> None:
+    sweep = sweep_of(asked(written))
+    with Store(tmp_path).locked(), pytest.raises(InputError, match="another run is writing there"):
+        run(sweep, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"cells": [{}]}', '{"cells": [{"base": "a", "cell": {"x": 1}}]}', "\x00"]
+)
+def test_a_directory_that_holds_something_else_is_refused(written: Path, tmp_path: Path, content: str) -> None:
+    (tmp_path / "sweep.json").write_text(content)
+    with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools run` wrote"):
+        results(tmp_path)
+
+
+def test_results_of_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected the directory of a sweep"):
+        results(tmp_path)
+
+
+COMMAND = "import sys; from ostools.cli import main; main()"
+
+
+def sweep_file(tmp_path: Path, written: Path, **changes: object) -> Path:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(json.dumps(asked(written, **changes)))  # JSON is YAML
+    return file
+
+
+def until(found: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    for _ in range(1200):
+        if found() or process.poll() is not None:
+            return
+        time.sleep(0.05)
+    raise AssertionError("nothing was measured within a minute")
+
+
+def start(file: Path, out: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "run", str(file), "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def test_killed_in_the_middle_the_same_command_ends_with_the_same_table(
+    written: Path, whole: Path, tmp_path: Path
+) -> None:
+    file, out = sweep_file(tmp_path, written), tmp_path / "out"
+    process = start(file, out)
+    until(lambda: len(list((out / "cells").glob("*.parquet"))) >= 2, process)
+    process.kill()
+    process.communicate()
+    there = len(list((out / "cells").glob("*.parquet")))
+    assert 2 <= there < CELLS
+    done = run(sweep_of(asked(written)), out)
+    assert done.present == there
+    pd.testing.assert_frame_equal(table(out), table(whole))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_cleanly(written: Path, tmp_path: Path, number: int, code: int) -> None:
+    file, out = sweep_file(tmp_path, written, lengths="1:12"), tmp_path / "out"
+    process = start(file, out)
+    until(lambda: len(list((out / "cells").glob("*.parquet"))) >= 1, process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert {path.suffix for path in (out / "cells").iterdir()} == {".parquet"}
+    run_module(sweep_of(asked(written, lengths=1, tasks="copy-last", measurements="behaviour")), out)
+
+
+def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, tmp_path: Path) -> None:
+    file = sweep_file(tmp_path, written, tasks="copy-last", mitigations="none", dtypes="float32")
+    code, shown, _ = run("run", str(file), "--out", "out", "--dry-run")
+    assert (code, (tmp_path / "out").exists()) == (0, False)
+    assert "2 of 2 cells are missing" in shown
+    code, shown, _ = run("run", str(file), "--out", "out")
+    assert code == 0
+    assert "2 cells measured, 0 were there, 0 failed" in shown
+    code, shown, _ = run("results", "out")
+    assert code == 0
+    assert "2 cells, 75 rows" in shown
+    code, shown, _ = run("results", "out", "--out", "table.csv")
+    assert code == 0
+    assert len(pd.read_csv(tmp_path / "table.csv")) == 75
+    code, shown, _ = run("results", "out", "--json")
+    assert len(json.loads(shown)) == 75
+
+
+def test_the_exit_code_says_that_a_cell_failed(
+    run: Callable[..., tuple[int, str, str]], written: Path, tmp_path: Path
+) -> None:
+    file = sweep_file(
+        tmp_path, written, tasks="copy-last", mitigations="none", lengths=[3, 400], measurements="behaviour"
+    )
+    code, shown, err = run("run", str(file), "--out", "out")
+    assert code == 1
+    assert "2 failed" in shown
+    assert err.count("\n") == 2
+    assert "tokens" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("run", "missing.yaml", "--out", "out"), ("results", "nowhere"), ("results", ".", "--out", "x.png")]
+)
+def test_bad_input_is_one_line(run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...]) -> None:
+    code, shown, err = run(*arguments)
+    assert (code, shown, err.count("\n")) == (2, "", 1)

@@ -1,0 +1,174 @@
+"""What a sweep file may say, and that everything else is refused in one line that names what and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mitigations import MitigationError
+from ostools.errors import InputError
+from ostools.runs import Sweep, read_sweep, sweep_of
+from ostools.runs.cells import base_key, cells_of
+
+SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "behaviour"}
+
+
+def test_one_value_is_a_list_of_one_and_what_is_left_out_has_its_default() -> None:
+    found = sweep_of(SMALL)
+    assert (found.models, found.dtypes, found.mitigations, found.seeds) == (
+        ("embedded",),
+        ("float32",),
+        ("none",),
+        (0,),
+    )
+    assert found.lengths == (4, 5, 6)
+    assert [measured.name for measured in found.measurements] == ["behaviour"]
+
+
+@pytest.mark.parametrize(("written", "lengths"), [("4:8", (4, 5, 6, 7, 8)), ("[8, '2:3']", (2, 3, 8)), ("12", (12,))])
+def test_a_range_is_a_range_and_not_a_number_in_base_sixty(
+    tmp_path: Path, written: str, lengths: tuple[int, ...]
+) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(f"tasks: copy-last\nlengths: {written}\nmeasurements: behaviour\n")
+    assert read_sweep(file).lengths == lengths
+
+
+def test_the_example_is_a_sweep() -> None:
+    found = read_sweep(Path(__file__).parents[2] / "examples" / "sweep.yaml")
+    assert len(cells_of(found)) == 24
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"measurments": "behaviour"}, "unknown key of a sweep 'measurments': did you mean 'measurements'"),
+        ({"measurements": "behavior"}, "unknown measurement 'behavior': did you mean 'behaviour'"),
+        ({"measurements": [{"name": "behaviour", "temprature": 1}]}, "measurement behaviour 'temprature'.*'temperature'"),
+        ({"measurements": [{"name": "behaviour", "temperature": float("nan")}]}, "temperature"),
+        ({"measurements": []}, "measurements"),
+        ({"tasks": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
+        ({"tasks": "figure-5a"}, "behaviour of 'figure-5a': expected a task with an answer"),
+        ({"tasks": []}, "tasks"),
+        ({"lengths": "8:4"}, "runs backwards"),
+        ({"lengths": True}, "expected lengths such as"),
+        ({"lengths": []}, "expected lengths such as"),
+        ({"lengths": {"from": 1}}, "expected lengths such as"),
+        ({"dtypes": "bfloat61"}, "unknown dtype of behaviour 'bfloat61': did you mean 'bfloat16'"),
+        ({"dtypes": "bfloat16-kv"}, "unknown dtype of behaviour 'bfloat16-kv'"),
+        ({"seeds": -1}, "seeds"),
+        ({"seeds": "many"}, "seeds.*found 'many'"),
+        ({"models": [1, 2]}, "models"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_the_nearest(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        sweep_of({**SMALL, **change})
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_mitigation_is_refused() -> None:
+    with pytest.raises(MitigationError, match="separator"):
+        sweep_of({**SMALL, "mitigations": "seperator"})
+
+
+def test_a_misspelled_key_is_named_before_the_one_that_it_leaves_missing() -> None:
+    with pytest.raises(InputError, match="did you mean 'measurements'"):
+        sweep_of({"tasks": "copy-last", "lengths": 4, "measurments": "behaviour"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tasks: [copy-last", "line 1, column 18: no YAML"),
+        ("a: &a [1]\nb: *a\n", "line 2.*alias"),
+        ("tasks: copy-last\ntasks: copy-first\n", "line 2.*'tasks' stands twice"),
+        ("!!python/object/apply:os.system [true]\n", "no YAML"),
+        ("- a\n- b\n", "expected keys such as tasks.*found list"),
+        ("", "found NoneType"),
+        ("[" * 5000, "no YAML"),
+        ("a: \x00\n", "no YAML"),
+    ],
+)
+def test_a_hostile_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message) as refused:
+        read_sweep(file)
+    assert "sweep.yaml" in str(refused.value)
+
+
+def test_what_is_no_text_or_no_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="expected UTF-8 text, found byte 0"):
+        read_sweep(file)
+    file.write_text("#" + "x" * (1 << 20))
+    with pytest.raises(InputError, match="at most 1 MiB"):
+        read_sweep(file)
+    for path in (tmp_path, tmp_path / "missing.yaml"):
+        with pytest.raises(InputError, match=str(path)):
+            read_sweep(path)
+
+
+@given(st.text() | st.binary().map(lambda found: found.decode("latin-1")))
+def test_any_text_is_a_sweep_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    file = tmp_path_factory.mktemp("any") / "sweep.yaml"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(InputError):
+        read_sweep(file)
+
+
+def keys(sweep: Sweep, checkpoint: str = "a", device: str = "cpu") -> list[str]:
+    return [base_key(cell, checkpoint, device) for cell in cells_of(sweep)]
+
+
+def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> None:
+    (first,) = keys(sweep_of(SMALL))
+    (other_lengths,) = keys(sweep_of({**SMALL, "lengths": "4:9"}))
+    (other_name,) = keys(sweep_of({**SMALL, "models": "another name of the same checkpoint"}))
+    assert first == other_lengths == other_name
+    changes = [
+        {"tasks": "copy-first"},
+        {"dtypes": "bfloat16"},
+        {"mitigations": "hint"},
+        {"measurements": {"name": "behaviour", "samples": 2, "temperature": 1.0}},
+        {"measurements": "sensitivity"},
+        {"tasks": "count-ones", "seeds": 0},
+    ]
+    found = [key for change in changes for key in keys(sweep_of({**SMALL, **change}))]
+    assert len({first, *found, *keys(sweep_of(SMALL), "b"), *keys(sweep_of(SMALL), "a", "cuda")}) == len(found) + 3
+
+
+def test_the_order_of_what_is_written_does_not_change_a_key() -> None:
+    two = {**SMALL, "dtypes": ["float32", "bfloat16"], "mitigations": ["none", "separator:every=3"]}
+    turned = {**SMALL, "dtypes": ["bfloat16", "float32"], "mitigations": ["separator: every=3", "none"]}
+    assert set(keys(sweep_of(two))) == set(keys(sweep_of(turned)))
+
+
+def test_each_model_is_loaded_once_in_a_dtype() -> None:
+    sweep = sweep_of(
+        {
+            **SMALL,
+            "models": ["a", "b"],
+            "dtypes": ["float32", "bfloat16"],
+            "measurements": ["behaviour", "collapse", "sensitivity"],
+        }
+    )
+    loads = [cell.loads for cell in cells_of(sweep)]
+    changes = [pair for index, pair in enumerate(loads) if index == 0 or loads[index - 1] != pair]
+    assert len(changes) == len(set(changes)) == 4
+    assert {cell.loads[1] for cell in cells_of(sweep) if cell.measurement == "collapse"} == {"float32"}
+
+
+def test_a_task_that_draws_nothing_is_measured_under_one_seed() -> None:
+    seeds = {"seeds": [0, 1, 2]}
+    assert [cell.seed for cell in cells_of(sweep_of({**SMALL, **seeds}))] == [0]
+    assert [cell.seed for cell in cells_of(sweep_of({**SMALL, **seeds, "tasks": "copy-last:uniform=true"}))] == [
+        0,
+        1,
+        2,
+    ]
