@@ -42,7 +42,7 @@ def length_axis(lengths: Column, title: str | None, labels: bool = True) -> alt.
         "length:Q",
         title=title,
         scale=alt.Scale(domain=[first, max(last, first + 1)], nice=False, padding=8),
-        axis=alt.Axis(grid=False, format="d", tickMinStep=1, tickCount=6, labels=labels),
+        axis=alt.Axis(grid=False, format="d", values=axes.whole_ticks(first, last), labels=labels),
     )
 
 

@@ -87,6 +87,22 @@ def _round_number(value: float) -> str:
     return f"{digits}e{int(power)}"
 
 
+def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
+    """At most about `most` round whole numbers from `first` to `last`, for counts: Vega puts a tick of 3 at 2.5 too."""
+    step = next(
+        s for power in range(18) for s in (10**power, 2 * 10**power, 5 * 10**power) if (last - first) / s < most
+    )
+    return [*range(-(-first // step) * step, last + 1, step)] or [first]
+
+
+def length_ticks(first: int, last: int) -> list[int]:
+    """1, 2, 5, 10, ... where lengths span a factor of ten and stand on a log axis; else round whole numbers."""
+    if last < 10 * first:
+        return whole_ticks(first, last)
+    ticks = (digit * 10**power for power in range(18) for digit in (1, 2, 5))
+    return [tick for tick in ticks if first <= tick <= last]
+
+
 def token_axis(tokens: Sequence[str], labelled: bool = True, field: str = "position", margin: float = 0.0) -> alt.X:
     """The positions of a prompt, each with its token where there is room; `margin` on both sides for marks that are wide."""
     axis = alt.Axis(grid=False, tickMinStep=1, title="position i of the token")

@@ -91,7 +91,7 @@ def _length_axis(first: int, last: int, title: str | None) -> alt.X:
         "length:Q",
         title=title,
         scale=alt.Scale(domain=[first, max(last, first + 1)], nice=False, padding=6),
-        axis=alt.Axis(grid=False, format="d", tickMinStep=1, tickCount=8),
+        axis=alt.Axis(grid=False, format="d", values=axes.whole_ticks(first, last, 9)),
     )
 
 

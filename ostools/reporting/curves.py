@@ -177,13 +177,11 @@ def _collapse_layers(
 def _length_axis(first: int, last: int) -> alt.X:
     """Logarithmic where the lengths span a factor of ten, with ticks at 1, 2, 5, 10, ..."""
     kind = "log" if last >= 10 * first else "linear"
-    rounds = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
-    ticks = [value for value in rounds if first <= value <= last] if kind == "log" else alt.Undefined
     return alt.X(
         "length:Q",
         title="length n (items of the sequence)",
         scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False),
-        axis=alt.Axis(grid=False, format="d", tickMinStep=1, values=ticks),
+        axis=alt.Axis(grid=False, format="d", values=axes.length_ticks(first, last)),
     )
 
 

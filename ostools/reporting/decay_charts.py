@@ -142,7 +142,7 @@ def _panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str) -> alt
         measured.transform_filter("!datum.zero").mark_circle(size=22, opacity=0.9),
     ]
     for kind, width in (("certified", 1.3), ("fitted", 1.0)):
-        source = coloured if kind == "certified" else base.encode(color=alt.value("#33383f"), detail=["series:N"])
+        source = coloured if kind == "certified" else base.encode(color=alt.value(theme.INK), detail=["series:N"])
         line = source.transform_filter(f"datum.kind === '{kind}'")
         layers.append(line.mark_line(strokeWidth=width, strokeDash=theme.DASHES.get(kind, [1, 0])))
     if floor is not None:

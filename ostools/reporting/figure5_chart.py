@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -221,10 +220,8 @@ def _length_axis(lengths: Any) -> alt.X:
     """Logarithmic, with ticks at 1, 2, 5, 10, ...; linear for lengths that are near each other."""
     first, last = int(lengths.min()), int(lengths.max())
     wide = last >= 10 * first
-    ticks = [digit * 10**power for power in range(math.ceil(math.log10(last)) + 1) for digit in (1, 2, 5)]
-    values = [tick for tick in ticks if first <= tick <= last] if wide else alt.Undefined
     scale = alt.Scale(type="log" if wide else "linear", domain=[first, max(last, first + 1)], nice=False)
-    axis = alt.Axis(grid=False, format="d", tickMinStep=1, values=values)
+    axis = alt.Axis(grid=False, format="d", values=axes.length_ticks(first, last))
     return alt.X("length:Q", title="length n (digits)", scale=scale, axis=axis)
 
 

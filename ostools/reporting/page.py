@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,13 +57,33 @@ class Figure:
     alt_text: str
     findings: Sequence[str] = field(default=())
 
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The Vega-Lite specification; every part of it was checked when the chart was made."""
+        return self.chart.to_dict(validate=False)
+
+    @property
+    def title(self) -> str:
+        """The chart's own title, empty where it has none."""
+        return " ".join(_lines(self.spec, "text"))
+
+    @property
+    def notes(self) -> list[str]:
+        """What the chart says under its title: a page sets it as text, which breaks into lines where a chart's does not."""
+        return _lines(self.spec, "subtitle")
+
     @property
     def data(self) -> Markup:
-        """The Vega-Lite specification, with the page's colours, as inert JSON."""
-        spec = self.chart.to_dict()
-        spec["config"] = theme.config(on_page=True)
-        spec.pop("title", None)
+        """The specification with the page's colours and without its title, as inert JSON."""
+        spec = theme.on_page({name: part for name, part in self.spec.items() if name != "title"})
         return Markup(theme.safe_json(spec))
+
+
+def _lines(spec: Mapping[str, Any], part: str) -> list[str]:
+    """The lines of a chart's title, or of what stands under it."""
+    title = spec.get("title", {})
+    found = title.get(part, []) if isinstance(title, Mapping) else {"text": title}.get(part, [])
+    return [found] if isinstance(found, str) else list(found)
 
 
 @lru_cache(maxsize=1)
@@ -108,5 +128,8 @@ def sentence(text: str) -> Markup:
 
 
 def chart_page(chart: alt.TopLevelMixin, title: str) -> str:
-    """One chart as a page of its own."""
-    return render("chart.html.j2", {"title": title, "figure": Figure("chart", chart, title, title)})
+    """One chart as a page of its own, with its own title and notes as text."""
+    own = Figure("chart", chart, title, title)
+    words = ". ".join(line.rstrip(".") for line in (title, own.title, *own.notes) if line)
+    figure = Figure("chart", chart, own.title or title, f"{words}.")
+    return render("chart.html.j2", {"title": title, "figure": figure})

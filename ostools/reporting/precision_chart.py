@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
 from ostools.errors import InputError
@@ -88,7 +87,7 @@ def _curves(frame: Frame, reference: Frame, pair: str, site: str) -> Any:
     scale, axis = axes.log_axis(rows["shown"], floor)
     known = [name for name in QUANTITIES if (rows["quantity"] == name).any()]
     base = axes.chart(rows).encode(
-        x=alt.X("length:Q", title="length n", scale=_length_scale(rows), axis=alt.Axis(grid=False, format="d")),
+        x=_length_axis(rows),
         y=alt.Y("shown:Q", title="L2 distance", scale=scale, axis=axis),
         color=_formats(rows["format"]),
         strokeDash=alt.StrokeDash(
@@ -112,9 +111,15 @@ def _curves(frame: Frame, reference: Frame, pair: str, site: str) -> Any:
     return axes.unfolded(chart, rows)
 
 
-def _length_scale(rows: Frame) -> alt.Scale:
+def _length_axis(rows: Frame) -> alt.X:
     first, last = int(rows["length"].min()), int(rows["length"].max())
-    return alt.Scale(type="log" if last >= 10 * first else "linear", domain=[first, max(last, first + 1)], nice=False)
+    kind = "log" if last >= 10 * first else "linear"
+    return alt.X(
+        "length:Q",
+        title="length n (items of the sequence)",
+        scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False),
+        axis=alt.Axis(grid=False, format="d", values=axes.length_ticks(first, last)),
+    )
 
 
 def _formats(column: Any) -> alt.Color:
@@ -145,7 +150,7 @@ def _lengths(result: Collapse, pair: str) -> Any:
         "length:Q",
         title="collapse length n (hollow, at the edge: not reached)",
         scale=alt.Scale(type="log", domain=[1, max(last, 2)], nice=False),
-        axis=alt.Axis(format="d", values=[n for n in _ROUND if n <= last]),
+        axis=alt.Axis(format="d", values=axes.length_ticks(1, last)),
     )
     base = axes.chart(data).encode(
         x=x,
@@ -173,6 +178,3 @@ def _end(end: str, reached: Any, n_max: int) -> dict[str, Any]:
     if bool(reached.isna().any()):
         return {"end": end, "length": n_max, "reached": False, "status": f"not reached by {n_max}"}
     return {"end": end, "length": int(reached.max()), "reached": True, "status": f"from n = {int(reached.max())}"}
-
-
-_ROUND = [int(digit * 10**power) for power in range(7) for digit in np.array([1, 2, 5])]

@@ -166,7 +166,7 @@ def layers_chart(result: Sensitivity) -> alt.VConcatChart:
     """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i (columns), on a log colour scale.
 
     One panel a linearisation, all on one scale; the operator norm, or of estimates, which know a lower bound of it only, the
-    Frobenius norm. White: exactly zero, which above the last block is every token but the last.
+    Frobenius norm. Blank: exactly zero, which above the last block is every token but the last.
     """
     table: Frame = frame_of(result)
     norm = "frobenius" if (table["method"] == "estimate").any() else "operator"
@@ -183,7 +183,7 @@ def layers_chart(result: Sensitivity) -> alt.VConcatChart:
     ]  # fmt: skip
     title = alt.TitleParams(
         "Sensitivity of the last representation to every token at every layer",
-        subtitle="Layer 0: the embeddings. White: exactly zero, as above the last block for every token but the last.",
+        subtitle="Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last.",
     )
     return axes.themed(alt.vconcat(*panels, title=title, spacing=18).resolve_scale(color="shared"))
 

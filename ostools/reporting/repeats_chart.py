@@ -39,7 +39,7 @@ def repeats_chart(result: Repeats) -> alt.FacetChart:
             scale=alt.Scale(
                 type="log" if last >= 10 * first else "linear", domain=[first, max(last, first + 1)], nice=False
             ),
-            axis=alt.Axis(grid=False, format="d"),
+            axis=alt.Axis(grid=False, format="d", values=axes.length_ticks(first, last)),
         ),
         y=alt.Y("shown:Q", title="L2 distance at y (float64)", scale=scale, axis=axis),
         color=alt.Color(

@@ -70,14 +70,14 @@ def _titled(chart: Any, text: str) -> Any:
     return chart.properties(width=300, height=190, title=title)
 
 
-def _whole(largest: int) -> alt.Axis:
-    return alt.Axis(grid=False, tickMinStep=1, format="d", tickCount=min(largest, 8))
+def _whole(places: Any) -> alt.Axis:
+    return alt.Axis(grid=False, format="d", values=axes.whole_ticks(int(places.min()), int(places.max()), 9))
 
 
 def _eigenvalues(frame: Frame, colours: dict[str, str]) -> alt.LayerChart:
     data: Frame = frame[frame["quantity"] == "second_eigenvalue"].assign(place=frame["layer"], kind=_LAST)
     data = data.assign(series=data["matrix"].map(_WORDS))[[*_COLUMNS, "head"]]
-    x = alt.X("place:Q", title="layer (dots: the heads' A)", axis=_whole(int(data["place"].max())))
+    x = alt.X("place:Q", title="layer (dots: the heads' A)", axis=_whole(data["place"]))
     y = alt.Y("value:Q", title="second eigenvalue", scale=alt.Scale(domain=[0, 1]))
     base = _panel(data, x, y, colours)
     heads = base.transform_filter(f"datum.head != 'mean' && datum.series == '{_WORDS['pattern']}'")
@@ -92,7 +92,7 @@ def _depth(depth: Any, colours: dict[str, str]) -> alt.LayerChart:
     data: Frame = depth.rename(columns=kinds | {"blocks": "place"})
     data = data.melt(id_vars=["matrix", "place"], value_vars=list(kinds.values()), var_name="kind")
     data = data.assign(series=data["matrix"].map(_WORDS))[_COLUMNS]
-    x = alt.X("place:Q", title="blocks multiplied, from the embeddings up", axis=_whole(int(data["place"].max())))
+    x = alt.X("place:Q", title="blocks multiplied, from the embeddings up", axis=_whole(data["place"]))
     y = alt.Y("value:Q", title="mass on the first token", axis=alt.Axis(format=".0%"), scale=alt.Scale(zero=True))
     base = _panel(data, x, y, colours)
     return _titled(alt.layer(_lines(base), base.mark_circle(size=22)), "Products over depth")
@@ -107,7 +107,7 @@ def _powers(limit: Any, colours: dict[str, str]) -> alt.Chart:
     )
     data, floor = axes.floored(data.assign(series=data["matrix"].map(_WORDS))[_COLUMNS])
     scale, axis = axes.log_axis(data["shown"], floor)
-    x = alt.X("place:Q", title="power k of the whole product", axis=_whole(int(data["place"].max())))
+    x = alt.X("place:Q", title="power k of the whole product", axis=_whole(data["place"]))
     y = alt.Y("shown:Q", title="remainder at k / at k - 1", scale=scale, axis=axis)
     return _titled(_lines(_panel(data, x, y, colours)), "How fast the rest vanishes if the stack is repeated")
 
@@ -119,7 +119,7 @@ def _measured(against: Any, colours: dict[str, str]) -> alt.LayerChart:
     data: Frame = pd.concat([rollout, real]).drop_duplicates(["layer", "series"]).assign(kind=_LAST)
     data, floor = axes.floored(data.rename(columns={"layer": "place"})[_COLUMNS])
     scale, axis = axes.log_axis(data["shown"], floor)
-    x = alt.X("place:Q", title="layer l", axis=_whole(int(data["place"].max()) + 1))
+    x = alt.X("place:Q", title="layer l", axis=_whole(data["place"]))
     y = alt.Y("shown:Q", title="share of the first token", scale=scale, axis=axis)
     base = _panel(data, x, y, colours)
     layers = [_lines(base), base.mark_circle(size=22)]

@@ -83,6 +83,8 @@ COLOURS: dict[str, str] = {
 }
 _SPARE = ("#7a6a9a", "#6d8a3f", "#a85a5a", "#4f86a0")
 
+INK = "#33383f"
+"""Text, and lines that belong to no series."""
 LIGHT_GROUND = "#ffffff"
 DARK_GROUND = "#14171c"
 
@@ -135,13 +137,29 @@ def safe_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+def on_page(spec: dict[str, Any]) -> dict[str, Any]:
+    """A chart's specification with the colours of a page, light, dark or in print: ink and ground are the page's."""
+    return _recoloured(spec, "") | {"config": config(on_page=True)}
+
+
+def _recoloured(node: Any, name: str) -> Any:
+    if isinstance(node, dict):
+        # Rows are data, and hold no colours of ours.
+        return {key: part if key in ("values", "datasets") else _recoloured(part, key) for key, part in node.items()}
+    if isinstance(node, list):
+        return [_recoloured(part, name) for part in node]
+    if node == INK:
+        return "currentColor"
+    return "var(--ground)" if name == "fill" and node == LIGHT_GROUND else node
+
+
 def config(on_page: bool = False) -> dict[str, Any]:
     """The Vega-Lite configuration of every chart: dark ink on white, as for a paper.
 
     `on_page`: for an HTML page, where text and axes take the page's own colour, on screen, in the dark and in print, and
     the figure is described as a whole and not mark by mark.
     """
-    ink, faint = ("currentColor", "currentColor") if on_page else ("#33383f", "#8d939c")
+    ink, faint = ("currentColor", "currentColor") if on_page else (INK, "#8d939c")
     axis = {
         "labelColor": ink,
         "titleColor": ink,

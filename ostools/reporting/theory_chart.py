@@ -80,9 +80,10 @@ def _panel(lemma: str, panel: Panel, result: TheoryChecks) -> Any:
     base = _base(rows, panel, floor)
     solid = base.transform_filter("datum.kind === 'measured'")
     layers = [solid.mark_line(strokeWidth=1.6)]
+    said = set(rows["kind"])
     if int(rows["series"].value_counts().max()) <= _DOTTED:
         layers.append(solid.transform_filter("!datum.zero").mark_circle(size=14, opacity=0.8))
-    for kind in ("certified", "predicted"):
+    for kind in [kind for kind in ("certified", "predicted") if kind in said]:
         part = base.transform_filter(f"datum.kind === '{kind}'")
         if panel.rules:
             rule = part.mark_rule(strokeWidth=1.2, strokeDash=theme.DASHES[kind], opacity=0.7)
@@ -117,7 +118,7 @@ def _base(rows: Frame, panel: Panel, floor: float | None) -> alt.Chart:
 def _x(rows: Frame, panel: Panel) -> alt.X:
     first, last = float(rows["x"].min()), float(rows["x"].max())
     if not panel.log_x:
-        axis = alt.Axis(grid=False, tickMinStep=1, format="d", tickCount=6)
+        axis = alt.Axis(grid=False, format="d", values=axes.whole_ticks(int(min(first, 1.0)), int(last)))
         return alt.X("x:Q", title=panel.x, scale=alt.Scale(domain=[min(first, 1.0), last], nice=False), axis=axis)
     scale = alt.Scale(type="log", domain=[first, max(last, first + 1.0)], nice=False)
     powers = [2**power for power in range(14)] if last <= 16 else [10**power for power in range(7)]

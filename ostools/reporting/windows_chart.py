@@ -155,7 +155,7 @@ def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
             title="window w (keys seen)",
             scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False, padding=6),
             axis=alt.Axis(
-                grid=False, format="d", tickCount=6, values=_ticks(first, last) if kind == "log" else alt.Undefined
+                grid=False, format="d", values=_ticks(first, last) if kind == "log" else axes.whole_ticks(first, last)
             ),
         ),
         tooltip=["window:Q", alt.Tooltip("y:Q", format=".4g")],

@@ -77,7 +77,7 @@ def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() ->
     assert cells["2", 0, "full"] == pytest.approx(100)
     assert cells["3", 4, "frozen"] == pytest.approx(10.0 ** (3 - 4 / 5), rel=1e-5)
     svg = svg_of(chart)
-    assert "White: exactly zero" in svg
+    assert "Blank: exactly zero" in svg
     assert "operator norm" in svg
 
 
