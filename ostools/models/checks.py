@@ -89,7 +89,12 @@ def check_weight_files(directory: Path) -> list[Path]:
         names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not names:
             raise InputError(f"expected a weight_map in {index}, found none: fetch the file again")
-        shards = [directory / name for name in sorted({str(name) for name in names.values()})]
+        files = sorted({str(name) for name in names.values()})
+        if outside := [name for name in files if Path(name).name != name or not name.strip(".")]:
+            raise InputError(
+                f"expected names of files beside {index}, found {outside[0][:80]!r} in its weight_map: fetch it again"
+            )
+        shards = [directory / name for name in files]
     else:
         pickles = sorted(file.name for pattern in _PICKLES for file in directory.glob(pattern))
         found = f"only pickles ({', '.join(pickles[:3])})" if pickles else "none"

@@ -134,6 +134,13 @@ def test_a_missing_and_a_truncated_shard(gemma: Path) -> None:
     _refuses(r"expected a weight_map in .*index.json, found none", gemma)
 
 
+@pytest.mark.parametrize("name", ["../other/model.safetensors", "/etc/passwd", "a/b.safetensors", "..", ""])
+def test_an_index_that_points_elsewhere(gemma: Path, name: str) -> None:
+    (gemma / "model.safetensors").unlink()
+    (gemma / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a.weight": name}}))
+    _refuses(r"expected names of files beside .*index.json, found", gemma)
+
+
 @pytest.mark.parametrize("pickle", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
 def test_only_pickles(gemma: Path, pickle: str) -> None:
     (gemma / "model.safetensors").rename(gemma / pickle)

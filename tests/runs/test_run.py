@@ -77,11 +77,9 @@ def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, writt
     curve = ost.collapse(model, "copy-last", lengths=[3, 4, 5], dtypes=["bfloat16"]).frame
     cell = found.query("measurement == 'collapse' and task == 'copy-last' and mitigation == 'none'")
     kept = ["length", "site", "per", "norm"]
-    pd.testing.assert_frame_equal(
-        cell.sort_values(kept)[[*kept, "mean", "noise"]].reset_index(drop=True),
-        curve.sort_values(kept)[[*kept, "mean", "noise"]].reset_index(drop=True),
-        check_dtype=False,
-    )
+    tables: list[Any] = [cell, curve]
+    mine, theirs = (found.sort_values(kept)[[*kept, "mean", "noise"]].reset_index(drop=True) for found in tables)
+    pd.testing.assert_frame_equal(mine, theirs, check_dtype=False)
 
 
 def test_the_same_command_computes_nothing_twice(whole: Path, written: Path, no_model: None, monkeypatch) -> None:
