@@ -11,16 +11,18 @@
 # %% [markdown]
 # # 2. Collapse and precision
 #
-# **Theorem 4.2** ([arXiv 2406.04267](https://arxiv.org/abs/2406.04267)): let a prompt end in a token, and repeat that token once
-# more. As the prompt grows, the last-token representations $y(v)$ and $y(v^*)$ of the two get arbitrarily close, under two
-# assumptions: tokens are bounded, and positions matter less and less with distance. Section 4 of the paper draws the
-# consequence: **in a low precision, the two become the same**, and a model cannot answer differently to different questions.
+# **Theorem 4.2** ([arXiv 2406.04267](https://arxiv.org/abs/2406.04267)): let a prompt end in a token, and repeat that
+# token once more. As the prompt grows, the last-token representations $y(v)$ and $y(v^*)$ of the two get arbitrarily
+# close, under two assumptions: tokens are bounded, and positions matter less and less with distance. Section 4 of the
+# paper draws the consequence: **in a low precision, the two become the same**, and a model cannot answer differently
+# to different questions.
 #
-# The theorem is about a limit, and gives no rate. Whether a real model at a real length is anywhere near it is a measurement, with
-# two traps in it:
+# The theorem is about a limit, and gives no rate. Whether a real model at a real length is anywhere near it is a
+# measurement, with two traps in it:
 #
 # 1. a small distance in bfloat16 is not information: below the rounding noise it *is* noise;
-# 2. "low precision" is many things (weights, residual stream, key/value cache, arithmetic), and they do not do the same.
+# 2. "low precision" is many things (weights, residual stream, key/value cache, arithmetic), and they do not do the
+#    same.
 
 # %%
 import mitigations
@@ -34,11 +36,12 @@ print(task.example)
 # %% [markdown]
 # ## The curve
 #
-# This is Figure 5 (a) of the paper: a question, and behind it $n$ ones against $n + 1$. A causal model reads all prefixes in one
-# pass, so 256 lengths cost a pass a precision.
+# This is Figure 5 (a) of the paper: a question, and behind it $n$ ones against $n + 1$. A causal model reads all
+# prefixes in one pass, so 256 lengths cost a pass a precision.
 #
-# **Expect** a fall, since the theorem says so; and under each curve the *noise* of its precision: how far rounding moves $y(v)$
-# from where exact arithmetic has it. The distance itself hardly depends on the precision until it reaches that noise.
+# **Expect** a fall, since the theorem says so; and under each curve the *noise* of its precision: how far rounding
+# moves $y(v)$ from where exact arithmetic has it. The distance itself hardly depends on the precision until it
+# reaches that noise.
 
 # %%
 curve = ost.collapse(model, task, lengths=range(1, 257), dtypes=["float32", "bfloat16", "float16"])
@@ -47,14 +50,19 @@ curve.plot()
 # %%
 exact = curve.reference_curve("theorem")["distance"]
 at_y = curve.frame.query("site == 'y' and per == 'vector' and norm == 'l2' and length == 256").set_index("dtype")
-print(f"distance at y: {exact[1]:.2f} for 1 against 2, at most {exact.max():.1f} (n = {exact.idxmax()}), {exact[256]:.2f} at 256")
+print(
+    f"distance at y: {exact[1]:.2f} for 1 against 2, at most {exact.max():.1f} (n = {exact.idxmax()}), {exact[256]:.2f} at 256"
+)
 print(at_y[["mean", "noise", "ulps"]].round(6))
-assert 16 < exact.idxmax() < 48 and exact[256] < exact.max() / 10
-assert (at_y["mean"] > 5 * at_y["noise"]).all() and at_y.loc["bfloat16", "noise"] > 1000 * at_y.loc["float32", "noise"]
+assert 16 < exact.idxmax() < 48
+assert exact[256] < exact.max() / 10
+assert (at_y["mean"] > 5 * at_y["noise"]).all()
+assert at_y.loc["bfloat16", "noise"] > 1000 * at_y.loc["float32", "noise"]
 
 # %% [markdown]
-# The distance *rises* first: up to some thirty ones, one more makes a larger difference than it did before (this model was trained
-# to count them). Then it falls by more than ten times. But at 256 it still stands ten times above bfloat16's noise. So:
+# The distance *rises* first: up to some thirty ones, one more makes a larger difference than it did before (this
+# model was trained to count them). Then it falls by more than ten times. But at 256 it still stands ten times above
+# bfloat16's noise. So:
 
 # %%
 lengths = curve.collapse_lengths()
@@ -62,18 +70,19 @@ assert lengths.query("site == 'y'")["collapse_length"].isna().all()
 lengths.query("site == 'y'")[["dtype", "collapse_length", "n_max", "status", "pair_collapse_length"]]
 
 # %% [markdown]
-# **No precision hides this pair up to 256 ones.** "Not reached by 256" is a result. It is not "collapse at some length above 256":
-# nothing is extrapolated here, because the theorem gives no rate to extrapolate with. A collapse length is reported only where the
-# float64 distance is below the noise at *every* length from there on, over a stretch as long again (at least 32 lengths more).
+# **No precision hides this pair up to 256 ones.** "Not reached by 256" is a result. It is not "collapse at some
+# length above 256": nothing is extrapolated here, because the theorem gives no rate to extrapolate with. A collapse
+# length is reported only where the float64 distance is below the noise at *every* length from there on, over a
+# stretch as long again (at least 32 lengths more).
 #
 # ## Fewer bits, and which of them
 #
-# So take fewer bits, one part of the model at a time: `int4-residual` stores the residual stream in 4 bits and computes in
-# float32; `int4-kv` does so with keys and values. The prompt is now a sentence with its last word repeated. Theorem 4.2 is not
-# about ones.
+# So take fewer bits, one part of the model at a time: `int4-residual` stores the residual stream in 4 bits and
+# computes in float32; `int4-kv` does so with keys and values. The prompt is now a sentence with its last word
+# repeated. Theorem 4.2 is not about ones.
 #
-# **Expect** the coarser formats' noise to rise above the distance. There are two noises: of $y(v)$ itself, and of the *difference*
-# $y(v) - y(v^*)$. Think before you look: when would they differ?
+# **Expect** the coarser formats' noise to rise above the distance. There are two noises: of $y(v)$ itself, and of the
+# *difference* $y(v) - y(v^*)$. Think before you look: when would they differ?
 
 # %%
 formats = ["bfloat16", "bfloat16-residual", "float8_e4m3fn-residual", "int4-residual", "float8_e4m3fn-kv", "int4-kv"]
@@ -89,23 +98,27 @@ assert reached.loc["int4-residual", "collapse_length"] < 128
 assert last.loc["int4-kv", "noise"] > 2 * apart > 4 * last.loc["int4-kv", "pair_noise"]
 below = coarse.frame.query("site == 'y' and per == 'vector' and norm == 'l2' and dtype == 'bfloat16' and mean < noise")
 print(f"bfloat16: below its noise at {len(below)} of 256 lengths, but not from some length on")
-assert 0 < len(below) < 256 and reached["collapse_length"].isna()["bfloat16"]
+assert 0 < len(below) < 256
+assert reached["collapse_length"].isna()["bfloat16"]
 last[["noise", "pair_noise"]].join(reached[["collapse_length", "pair_collapse_length"]]).round(3)
 
 # %% [markdown]
-# - **A residual stream in 4 bits hides the pair**, from about a hundred copies on, by both noises. Here Section 4 of the paper is
-#   right, and the length is measured.
-# - **A key/value cache in 4 bits does not**, although its noise is several times the distance: it moves $y(v)$ and $y(v^*)$ *alike*,
-#   because both read the same rounded cache. The noise of their difference is far smaller, and the two can still be told apart.
-#   Had we compared the distance with the noise of one representation, we would have called that collapse.
-# - `bfloat16` falls below its noise at some lengths and comes out of it again: that is chance, and is not reported as collapse.
+# - **A residual stream in 4 bits hides the pair**, from about a hundred copies on, by both noises. Here Section 4 of
+#   the paper is right, and the length is measured.
+# - **A key/value cache in 4 bits does not**, although its noise is several times the distance: it moves $y(v)$ and
+#   $y(v^*)$ *alike*, because both read the same rounded cache. The noise of their difference is far smaller, and the
+#   two can still be told apart. Had we compared the distance with the noise of one representation, we would have
+#   called that collapse.
+# - `bfloat16` falls below its noise at some lengths and comes out of it again: that is chance, and is not reported as
+#   collapse.
 #
 # ## A case in which collapse is certain
 #
-# RoPE does not meet the theorem's assumption that positions fade with distance, so for this model Theorem 4.2 promises nothing. There
-# is a setting that promises a lot. Let every layer see a window of $w$ keys only. On one token repeated, a query whose window lies
-# within the copies sees the same values whatever the number of copies; after $L$ layers the last token depends on the last
-# $L(w-1)+1$ tokens alone. From so many copies on, the two prompts must give **exactly** the same $y$.
+# RoPE does not meet the theorem's assumption that positions fade with distance, so for this model Theorem 4.2
+# promises nothing. There is a setting that promises a lot. Let every layer see a window of $w$ keys only. On one
+# token repeated, a query whose window lies within the copies sees the same values whatever the number of copies;
+# after $L$ layers the last token depends on the last $L(w-1)+1$ tokens alone. From so many copies on, the two prompts
+# must give **exactly** the same $y$.
 
 # %%
 windows = {}
@@ -117,8 +130,8 @@ for width, longest in {2: 12, 3: 16, 4: 48}.items():
     assert found == foretold
 
 # %% [markdown]
-# To the copy. What does bfloat16 make of a pair that exact arithmetic cannot tell apart? **Before you look**: will its distance be
-# zero?
+# To the copy. What does bfloat16 make of a pair that exact arithmetic cannot tell apart? **Before you look**: will
+# its distance be zero?
 
 # %%
 windows[4].plot()
@@ -126,19 +139,22 @@ windows[4].plot()
 # %%
 by_length = windows[4].frame.query("site == 'y' and per == 'vector' and norm == 'l2'").set_index("length")
 beyond = by_length.loc[16:, "mean"]
-print(f"bfloat16's own distance from 16 copies on: {beyond.min():.3f} to {beyond.max():.3f}, noise {by_length['noise'].median():.3f}")
+noise = by_length["noise"].median()
+print(f"bfloat16's own distance from 16 copies on: {beyond.min():.3f} to {beyond.max():.3f}, noise {noise:.3f}")
 print("collapse length in bfloat16:", windows[4].collapse_lengths().query("site == 'y'")["collapse_length"].item())
-assert beyond.max() > 0.03 and beyond.max() < 3 * by_length["noise"].median()
+assert beyond.max() > 0.03
+assert beyond.max() < 3 * noise
 
 # %% [markdown]
-# Not zero: rotary angles differ at every position, and round differently. The distance *as bfloat16 measures it* levels off at the
-# size of its own noise. That is the first trap. A curve that flattens out in low precision says where the noise is, and nothing
-# about the prompts. The float64 distance, read against that noise, says where the pair was lost.
+# Not zero: rotary angles differ at every position, and round differently. The distance *as bfloat16 measures it*
+# levels off at the size of its own noise. That is the first trap. A curve that flattens out in low precision says
+# where the noise is, and nothing about the prompts. The float64 distance, read against that noise, says where the
+# pair was lost.
 #
 # ## Does the model notice?
 #
-# **Corollary 6.2**: once $y(n)$ and $y(n+1)$ cannot be told apart, no two answers can differ, and so at most one of them is
-# right. `counting` puts the count from which that is so beside the count from which the model errs.
+# **Corollary 6.2**: once $y(n)$ and $y(n+1)$ cannot be told apart, no two answers can differ, and so at most one of
+# them is right. `counting` puts the count from which that is so beside the count from which the model errs.
 #
 # **Expect** no impossible count, from what we saw above; and right answers, as far as the model was trained.
 
@@ -151,22 +167,22 @@ counts.plot()
 counts.summary
 
 # %% [markdown]
-# Every answer to 24 is right, and no precision makes a wrong one necessary. Were there errors, this table would say whether collapse
-# may be blamed: errors *below* the impossible count are not its doing.
+# Every answer to 24 is right, and no precision makes a wrong one necessary. Were there errors, this table would say
+# whether collapse may be blamed: errors *below* the impossible count are not its doing.
 #
 # ## What collapse in bfloat16 proves, and what it does not
 #
-# - A collapse length says: from here on, the difference between these two prompts is smaller at the last token than what rounding
-#   does to it. It is a fact about this pair, this model and this format.
-# - It does not say that answers are wrong: the top token may have been settled long before (see `top-token` in `collapse_lengths()`),
-#   and the right one.
+# - A collapse length says: from here on, the difference between these two prompts is smaller at the last token than
+#   what rounding does to it. It is a fact about this pair, this model and this format.
+# - It does not say that answers are wrong: the top token may have been settled long before (see `top-token` in
+#   `collapse_lengths()`), and the right one.
 # - The absence of collapse does not say that the model can count.
 #
 # ## Exercises
 #
-# 1. `ost.experiments.repeats(model, ["words", "text"], lengths=range(1, 129)).plot()` fits a law to the fall, with and without the
-#    BOS. Is it a power or an exponential? Is either certain?
+# 1. `ost.experiments.repeats(model, ["words", "text"], lengths=range(1, 129)).plot()` fits a law to the fall, with
+#    and without the BOS. Is it a power or an exponential? Is either certain?
 # 2. Give the window one sink: `mitigations.SlidingWindow(4, sinks=1)`. Is collapse still exact? Why not?
-# 3. Section 4 of the paper puts a comma after every third digit: `ost.collapse(model, ost.tasks.figure_5d(), ...)`. Compare the
-#    pairs `theorem` and `one-more-digit`: which of them does the theorem speak of?
+# 3. Section 4 of the paper puts a comma after every third digit: `ost.collapse(model, ost.tasks.figure_5d(), ...)`.
+#    Compare the pairs `theorem` and `one-more-digit`: which of them does the theorem speak of?
 # 4. Which of `float8_e4m3fn` and `float8_e5m2`, in the residual stream, hides more? Which has more bits of mantissa?

@@ -11,15 +11,16 @@
 # %% [markdown]
 # # 3. Sensitivity, Theorem 5.1, and why the bound is loose
 #
-# **Theorem 5.1** ([arXiv 2406.04267](https://arxiv.org/abs/2406.04267)) bounds what the last token feels of token $i$ by a sum
-# over all paths that attention offers from $i$ to $n$:
+# **Theorem 5.1** ([arXiv 2406.04267](https://arxiv.org/abs/2406.04267)) bounds what the last token feels of token $i$
+# by a sum over all paths that attention offers from $i$ to $n$:
 #
 # $$\Big\|\frac{\partial y_n}{\partial v_i^{(0)}}\Big\| \;\le\; C \sum_{i \le k_1 \le \dots \le k_{L-1} \le n}
 #   \bar\alpha^{(L-1)}_{n,k_{L-1}} \cdots \bar\alpha^{(1)}_{k_2,k_1}\,\bar\alpha^{(0)}_{k_1,i},
 #   \qquad \bar\alpha_{ij} = \frac{\alpha_{ij}}{\beta} + \delta_{ij}$$
 #
-# One factor a layer: attention $\alpha$ moves along, $\delta$ stays where it is (the skip connection). Early tokens have more paths,
-# late ones fewer: hence "over-squashing". We look at it three times: where it is exact, where it is measured, and where it loses.
+# One factor a layer: attention $\alpha$ moves along, $\delta$ stays where it is (the skip connection). Early tokens
+# have more paths, late ones fewer: hence "over-squashing". We look at it three times: where it is exact, where it is
+# measured, and where it loses.
 
 # %%
 import itertools
@@ -33,13 +34,16 @@ from ostools.theory.paths import path_row, with_skip
 # %% [markdown]
 # ## A network on which it is exact
 #
-# Nobody enumerates paths: their sum is one entry of a *product* of lower-triangular matrices. Convince yourself on five tokens and
-# three layers of random attention, by doing it once.
+# Nobody enumerates paths: their sum is one entry of a *product* of lower-triangular matrices. Convince yourself on
+# five tokens and three layers of random attention, by doing it once.
 
 # %%
 torch.manual_seed(0)
 n, depth = 5, 3
-patterns = [torch.softmax(torch.randn(n, n).double().masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf), 1) for _ in range(depth)]
+patterns = [
+    torch.softmax(torch.randn(n, n).double().masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf), 1)
+    for _ in range(depth)
+]
 edges = [with_skip(pattern) for pattern in patterns]
 
 enumerated = torch.zeros(n, dtype=torch.float64)
@@ -50,8 +54,8 @@ print("matrix:", path_row(edges).round(decimals=4).tolist())
 assert torch.allclose(enumerated, path_row(edges), rtol=1e-12)
 
 # %% [markdown]
-# Now a network to go with it: one head, values passed on as they are ($W_{OV} = I$), no MLP, no norms, patterns fixed. **Expect** its
-# true Jacobian to be that sum times the identity.
+# Now a network to go with it: one head, values passed on as they are ($W_{OV} = I$), no MLP, no norms, patterns
+# fixed. **Expect** its true Jacobian to be that sum times the identity.
 
 
 # %%
@@ -69,13 +73,13 @@ print("measured:", measured.round(decimals=4).tolist())
 assert torch.allclose(measured, path_row(edges), rtol=1e-12)
 
 # %% [markdown]
-# Equal. On this network Theorem 5.1 is not a bound but a formula. Everything that a real model adds (matrices that turn vectors,
-# several heads, MLPs, norms) makes it an inequality. The question is what kind of inequality.
+# Equal. On this network Theorem 5.1 is not a bound but a formula. Everything that a real model adds (matrices that
+# turn vectors, several heads, MLPs, norms) makes it an inequality. The question is what kind of inequality.
 #
 # ## A network that was trained
 #
-# The embedded model at the place where it answers: the paper's copy prompt, with the answer's line begun, so that the next token
-# is the digit that was asked for.
+# The embedded model at the place where it answers: the paper's copy prompt, with the answer's line begun, so that the
+# next token is the digit that was asked for.
 
 # %%
 model = ost.load_model()
@@ -84,8 +88,9 @@ prompt = ost.encode(model, task.prompt(8) + task.lead + "The answer to your ques
 profile = ost.sensitivity(model, prompt, linearisations=["full", "frozen", "frozen-attention", "frozen-norm"])
 
 # %% [markdown]
-# The theorem *assumes* that attention patterns and norm scales do not change when a token does. So there are two derivatives: the
-# real one (`full`), and the one that the theorem is about (`frozen`). The other two hold one of the two things constant.
+# The theorem *assumes* that attention patterns and norm scales do not change when a token does. So there are two
+# derivatives: the real one (`full`), and the one that the theorem is about (`frozen`). The other two hold one of the
+# two things constant.
 #
 # **Before you look**: does holding the patterns constant make the sensitivity smaller or larger?
 
@@ -98,18 +103,20 @@ ratio = norms["full"] / norms["frozen"]
 zero = prompt.tokens.index("0")
 print(f"full / frozen over tokens: {ratio.min():.2f} to {ratio.max():.2f}, median {ratio.median():.2f}")
 print(f"the 0, which is the answer: full {norms['full'][zero]:.2f}, frozen {norms['frozen'][zero]:.2f}")
-assert ratio.min() < 0.5 and ratio.max() > 2 and 0.5 < ratio.median() < 2
+assert ratio.min() < 0.5
+assert ratio.max() > 2
+assert 0.5 < ratio.median() < 2
 
 # %% [markdown]
-# Either. The two profiles are of the same size, but token by token they differ by more than a factor of two both ways. Freezing
-# is an assumption, not an approximation with an error term: **a bound of the frozen derivative is no bound of the real one**. Each
-# bound below says which of the two it stands beside, and `compare` refuses to mix them.
+# Either. The two profiles are of the same size, but token by token they differ by more than a factor of two both
+# ways. Freezing is an assumption, not an approximation with an error term: **a bound of the frozen derivative is no
+# bound of the real one**. Each bound below says which of the two it stands beside, and `compare` refuses to mix them.
 #
 # ## Does it hold, how loose is it, does its shape predict?
 #
-# *Certified* variants have no free constant: every norm in them is bounded from above. They form a chain: `uniform` takes the worst
-# scale and the worst MLP of a layer, `local` each position's own, `heads` lets heads cancel, `edge` lets skip and update cancel,
-# `windowed(1)` multiplies out one whole block exactly.
+# *Certified* variants have no free constant: every norm in them is bounded from above. They form a chain: `uniform`
+# takes the worst scale and the worst MLP of a layer, `local` each position's own, `heads` lets heads cancel, `edge`
+# lets skip and update cancel, `windowed(1)` multiplies out one whole block exactly.
 #
 # **Expect** each to be lower than the one before, and none below the measured line.
 
@@ -121,17 +128,21 @@ comparison.plot()
 # %%
 certified = comparison.summary.set_index("variant")
 loose = certified["median_log10_looseness"]
-assert certified["holds"].all() and loose.is_monotonic_decreasing and loose["uniform"] > 5 and 1 < loose["windowed(1)"] < 2
+assert certified["holds"].all()
+assert loose.is_monotonic_decreasing
+assert loose["uniform"] > 5
+assert 1 < loose["windowed(1)"] < 2
 certified[["holds", "median_log10_looseness", "max_log10_looseness", "spearman"]].astype({"holds": bool}).round(2)
 
 # %% [markdown]
-# They all hold. `uniform`, the nearest to the theorem's own form, is more than $10^5$ times too large in the median. Multiplying
-# one block exactly still leaves more than a factor of ten. The *order* of the tokens gets better along the chain (`spearman`), but
-# a bound that is a hundred times too large says nothing about the size.
+# They all hold. `uniform`, the nearest to the theorem's own form, is more than $10^5$ times too large in the median.
+# Multiplying one block exactly still leaves more than a factor of ten. The *order* of the tokens gets better along
+# the chain (`spearman`), but a bound that is a hundred times too large says nothing about the size.
 #
 # ## Where does it lose?
 #
-# In decades the losses add up: log10(uniform / measured) is a sum of one term for each step of the chain. That is the split.
+# In decades the losses add up: log10(uniform / measured) is a sum of one term for each step of the chain. That is the
+# split.
 #
 # **Before you look**, bet: is it worst-case constants, heads, the skip connection, or adding up norms path by path?
 
@@ -144,48 +155,60 @@ parts = split.summary.set_index("part")
 total = parts.loc[parts["is_looseness"].astype(bool), "mean"].sum()
 largest = parts["mean"].nlargest(2).index.tolist()
 print(f"on average 10^{total:.2f} too large; the two largest parts: {', '.join(largest)}")
-measured_looseness = comparison.frame.query("source == 'uniform'")["value"].apply(math.log10).mean() - norms["frozen"].apply(math.log10).mean()
-assert abs(total - measured_looseness) < 1e-3 and largest == ["constants", "chaining"]
+measured_looseness = (
+    comparison.frame.query("source == 'uniform'")["value"].apply(math.log10).mean()
+    - norms["frozen"].apply(math.log10).mean()
+)
+assert abs(total - measured_looseness) < 1e-3
+assert largest == ["constants", "chaining"]
 parts[["larger", "smaller", "mean", "median"]].round(2)
 
 # %% [markdown]
 # - **constants** could be had back for little: `local` costs no more than `uniform`.
-# - **chaining** cannot, in any bound of this form. It is the triangle inequality: the theorem adds the *norms* of paths, the
-#   network adds their *matrices*, which point in different directions and cancel. With depth it grows.
-# - **assumptions** is no looseness at all, and has either sign. It is the step from the frozen derivative to the real one.
+# - **chaining** cannot, in any bound of this form. It is the triangle inequality: the theorem adds the *norms* of
+#   paths, the network adds their *matrices*, which point in different directions and cancel. With depth it grows.
+# - **assumptions** is no looseness at all, and has either sign. It is the step from the frozen derivative to the real
+#   one.
 #
-# So the bound is loose for a reason that belongs to it, and a large bound for an early token is no evidence that the token is heard.
+# So the bound is loose for a reason that belongs to it, and a large bound for an early token is no evidence that the
+# token is heard.
 #
 # ## The paper's own forms, and a bound of the real derivative
 #
-# The paper prints the theorem in three forms that do not agree. `proof` is the one that its derivation supports, with constants
-# filled in; `theorem-5.1` leaves $C$ open, so only its order can be compared. Neither is a bound on a real model (several heads,
-# projections), and `holds` is not even asked. `edge-full` is certified, and bounds the *real* derivative: no assumptions.
+# The paper prints the theorem in three forms that do not agree. `proof` is the one that its derivation supports, with
+# constants filled in; `theorem-5.1` leaves $C$ open, so only its order can be compared. Neither is a bound on a real
+# model (several heads, projections), and `holds` is not even asked. `edge-full` is certified, and bounds the *real*
+# derivative: no assumptions.
 
 # %%
-others = ost.compare(profile, ost.path_sum(model, prompt, variants=["proof", "theorem-5.1", "edge-full", "second-moment", "rollout"]))
+others = ost.compare(
+    profile, ost.path_sum(model, prompt, variants=["proof", "theorem-5.1", "edge-full", "second-moment", "rollout"])
+)
 table = others.summary.set_index("variant")
-assert table.loc["edge-full", "holds"] and table.loc["edge-full", "linearisation"] == "full"
-assert table.loc["proof", "spearman"] > 0.9 and abs(table.loc["second-moment", "median_log10_looseness"]) < 0.2
+assert table.loc["edge-full", "holds"]
+assert table.loc["edge-full", "linearisation"] == "full"
+assert table.loc["proof", "spearman"] > 0.9
+assert abs(table.loc["second-moment", "median_log10_looseness"]) < 0.2
 table[["kind", "linearisation", "norm", "holds", "median_log10_looseness", "spearman"]].round(2)
 
 # %% [markdown]
-# Look at `spearman`. At this place the paper's form, ten thousand times too large, orders the tokens very well: its *picture*, that
-# sensitivity flows along weighted paths of attention, is right. What is missing is that paths interfere.
+# Look at `spearman`. At this place the paper's form, ten thousand times too large, orders the tokens very well: its
+# *picture*, that sensitivity flows along weighted paths of attention, is right. What is missing is that paths
+# interfere.
 #
 # ## A path sum that gets the size right
 #
-# `second-moment` is the same graph with mean squares in place of worst cases, and the inner products between paths kept. It bounds
-# nothing. It predicts, out of one forward pass: here within a factor of 1.6 in the median, at a rank correlation of 0.98. And its
-# edges can be drawn: which way does the sensitivity of each token go, block by block?
+# `second-moment` is the same graph with mean squares in place of worst cases, and the inner products between paths
+# kept. It bounds nothing. It predicts, out of one forward pass: here within a factor of 1.6 in the median, at a rank
+# correlation of 0.98. And its edges can be drawn: which way does the sensitivity of each token go, block by block?
 
 # %%
 assert table.loc["second-moment", "spearman"] > 0.97
 ost.flow(model, prompt).plot()
 
 # %% [markdown]
-# That was predicted. The same picture, measured: sensitivity to the residual stream at *every* layer, out of the same backward passes.
-# **Expect** the 0's own column to go dark at the layer where its content has moved elsewhere.
+# That was predicted. The same picture, measured: sensitivity to the residual stream at *every* layer, out of the same
+# backward passes. **Expect** the 0's own column to go dark at the layer where its content has moved elsewhere.
 
 # %%
 layers = ost.sensitivity(model, prompt, layers="all", linearisations=["full"])
@@ -197,13 +220,15 @@ print("sensitivity to the 0's residual stream before each block:", of_zero.round
 assert of_zero[1] < 0.05 * of_zero[0]
 
 # %% [markdown]
-# After the very first block almost nothing of the answer depends on what stands at the 0 itself: what it had to say has been
-# copied to the tokens behind it. Over-squashing is a statement about *all* of these routes together.
+# After the very first block almost nothing of the answer depends on what stands at the 0 itself: what it had to say
+# has been copied to the tokens behind it. Over-squashing is a statement about *all* of these routes together.
 #
 # ## Exercises
 #
 # 1. End the prompt after the question, without the answer's line. Which variant's `spearman` suffers most?
-# 2. `windowed(2)` and `windowed(4)` multiply two and four blocks exactly: what must `windowed(4)` be equal to on this model?
-# 3. Put a `hooks.ablate_heads(model, [(0, 1)])` block around `sensitivity`, and then around `path_sum`. Why is the second refused?
-# 4. Estimate instead of measuring: `ost.sensitivity(model, prompt, method="estimate")`. Which of its columns is certain, and which
-#    holds with 95% confidence?
+# 2. `windowed(2)` and `windowed(4)` multiply two and four blocks exactly: what must `windowed(4)` be equal to on this
+#    model?
+# 3. Put a `hooks.ablate_heads(model, [(0, 1)])` block around `sensitivity`, and then around `path_sum`. Why is the
+#    second refused?
+# 4. Estimate instead of measuring: `ost.sensitivity(model, prompt, method="estimate")`. Which of its columns is
+#    certain, and which holds with 95% confidence?
