@@ -7,24 +7,36 @@ from typing import Any
 
 import command_line
 import mathematics
+import notebooks
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).parents[2]
+CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
+
+
+def on_config(config: Any) -> Any:
+    """Every notebook has its place under "Tutorials", without being named twice."""
+    (tutorials,) = (entry["Tutorials"] for entry in config.nav if "Tutorials" in entry)
+    tutorials += [notebooks.page(notebook) for notebook in notebooks.notebooks()]
+    return config
 
 
 @event_priority(100)  # Before mkdocs-jupyter looks for notebooks.
 def on_files(files: Files, *, config: Any) -> Files:
-    """The tutorials and the changelog lie outside of docs/: one copy of each, where readers of the repository look."""
-    for notebook in sorted((ROOT / "tutorials").glob("*.ipynb")):
-        files.append(File.generated(config, f"tutorials/{notebook.name}", abs_src_path=str(notebook)))
-    files.append(File.generated(config, "changelog.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
+    """The files that lie outside of docs/: one copy of each, where readers of the repository look."""
+    outside = {notebooks.page(notebook): notebook for notebook in notebooks.notebooks()}
+    for page, source in {**outside, "changelog.md": CHANGELOG}.items():
+        files.append(File.generated(config, page, abs_src_path=str(source)))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **found: Any) -> str:
-    """The page of the command line, with every command."""
-    return markdown.replace(command_line.MARKER, command_line.reference()) if "command-line" in page.url else markdown
+    """What pages leave to be filled in: every command, every notebook."""
+    if page.file.src_uri == "command-line.md":
+        return markdown.replace(command_line.MARKER, command_line.reference())
+    if page.file.src_uri == "tutorials/index.md":
+        return markdown.replace(notebooks.MARKER, notebooks.listing())
+    return markdown
 
 
 def on_page_content(html: str, **found: Any) -> str:

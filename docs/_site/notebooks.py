@@ -1,0 +1,34 @@
+"""The tutorials, which lie outside of docs/ where readers of the repository look: their pages, and the list of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "tutorials"
+MARKER = "<!-- every notebook -->"
+
+
+def notebooks() -> list[Path]:
+    """In the order of their numbers."""
+    return sorted(FOLDER.glob("*.ipynb"))
+
+
+def page(notebook: Path) -> str:
+    """Where the site has it."""
+    return f"tutorials/{notebook.name}"
+
+
+def listing() -> str:
+    """Markdown: every notebook by its title, from where the page of tutorials stands."""
+    return "\n".join(f"- [{_title(notebook)}]({notebook.name})" for notebook in notebooks())
+
+
+def _title(notebook: Path) -> str:
+    """Its first heading."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    lines = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "markdown").splitlines()
+    heading = next((line for line in lines if line.startswith("# ")), None)
+    if heading is None:
+        raise ValueError(f"{notebook.name}: no cell has a heading that could be its title")
+    return heading.removeprefix("# ").strip()

@@ -1,0 +1,327 @@
+"""The documentation site: it builds without a warning, says nothing that is not so, and asks no network for anything."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import importlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import typer
+from filelock import FileLock
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+ROOMS = (
+    *("ostools", "ostools.models", "ostools.measure", "ostools.tasks", "ostools.experiments", "ostools.theory"),
+    *("ostools.theory.lemmas", "ostools.reporting", "ostools.reporting.charts", "hooks", "mitigations"),
+)
+PAGES = sorted(path for path in DOCS.rglob("*.md"))
+CHROMIUM = os.environ.get("OSTOOLS_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built once for all workers of this run; the first to come builds it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    target, log = shared / "site", shared / "site.log"
+    with FileLock(shared / "site.lock"):
+        if not log.is_file():
+            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
+            quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+            done = subprocess.run(
+                command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=300, check=False
+            )
+            log.write_text(f"{done.returncode}\n{done.stdout}{done.stderr}", encoding="utf-8")
+    code, _, said = log.read_text(encoding="utf-8").partition("\n")
+    assert (code, re.findall(r"^(?:WARNING|ERROR).*", said, re.MULTILINE)) == ("0", []), said[-4000:]
+    return target
+
+
+class _Page(HTMLParser):
+    """The anchors, links, and everything that a browser would load, of one built page."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+        self.loads: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.ids |= {found[name] for name in ("id", "name") if name in found}
+        if tag == "a":
+            self.links |= {found["href"]} if "href" in found else set()
+        elif tag == "link":
+            self.loads |= (
+                {found["href"]} if found.get("rel") not in ("canonical", "prev", "next", "alternate") else set()
+            )
+        self.loads |= {found[name] for name in ("src", "poster", "data") if found.get(name) and tag != "a"}
+
+
+@cache
+def _read(page: Path) -> _Page:
+    parsed = _Page()
+    parsed.feed(page.read_text(encoding="utf-8"))
+    return parsed
+
+
+def _built(site: Path) -> list[Path]:
+    return sorted(path for path in site.rglob("*.html") if path.name != "404.html")
+
+
+def test_every_relative_link_and_anchor_exists(site: Path) -> None:
+    broken = []
+    for page in _built(site):
+        for link in _read(page).links | _read(page).loads:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            if target.is_dir():
+                target /= "index.html"
+            fragment = unquote(parts.fragment)
+            there = target.is_file() and (
+                not fragment or target.suffix != ".html" or fragment.startswith("__") or fragment in _read(target).ids
+            )
+            if not there:
+                broken.append(f"{page.relative_to(site)}: {link}")
+    assert broken == []
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for page in _built(site):
+        elsewhere = [link for link in _read(page).loads if urlsplit(link).scheme not in ("", "data")]
+        assert elsewhere == [], page
+        assert (
+            re.search(r"<(?:script|style)[^>]*>[^<]*(?:cdn\.|unpkg|googleapis|mathjax)", page.read_text("utf-8"))
+            is None
+        )
+    for sheet in site.rglob("*.css"):
+        loaded = re.findall(r"(?:@import\s*|url\()\s*['\"]?((?:https?:)?//[^'\")]+)", sheet.read_text("utf-8"))
+        assert loaded == [], sheet
+
+
+def test_a_browser_asks_for_nothing_and_complains_of_nothing(site: Path, tmp_path: Path) -> None:
+    """Every page in light and dark, at the widths of a telephone and of a desk: in a process of its own."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here, and OSTOOLS_CHROMIUM is not set")
+    script = tmp_path / "visit.py"
+    script.write_text(_VISIT, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script), CHROMIUM, *map(str, _built(site))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["visits"] == 2 * len(_built(site))
+    assert found["complaints"] == []
+    assert found["search"] > 0  # The index is a script of the site, so that search works from a file too.
+
+
+_VISIT = """
+import json, sys
+from pathlib import Path
+from playwright.sync_api import sync_playwright
+
+complaints, visits, search = [], 0, 0
+with sync_playwright() as started:
+    browser = started.chromium.launch(executable_path=sys.argv[1], args=["--no-sandbox"])
+    for width, scheme in ((400, "dark"), (1400, "light")):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page = context.new_page()
+        at_home = ("file:", "data:", "blob:")
+        page.on("request", lambda asked: asked.url.startswith(at_home) or complaints.append(asked.url))
+        page.on("console", lambda said: said.type in ("error", "warning") and complaints.append(said.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        for path in sys.argv[2:]:
+            page.goto(Path(path).as_uri())
+            wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            if wide > 0:
+                complaints.append(f"{path} is {wide} px wider than {width}")
+            if (sum(map(int, dark[4:-1].split(","))) < 384) != (scheme == "dark"):
+                complaints.append(f"{path} is {dark} where {scheme} is asked for")
+            visits += 1
+        page.goto(Path(next(path for path in sys.argv[2:] if path.endswith("/index.html"))).as_uri())
+        if width == 1400:
+            page.locator("input.md-search__input").click()
+            page.keyboard.type("looseness", delay=20)
+            page.wait_for_selector(".md-search-result__item", timeout=20000)
+            search = page.locator(".md-search-result__item").count()
+        context.close()
+    browser.close()
+print(json.dumps({"complaints": complaints, "visits": visits, "search": search}))
+"""
+
+
+def test_every_formula_is_typeset(site: Path) -> None:
+    pages = {page.relative_to(site).as_posix(): page.read_text("utf-8") for page in _built(site)}
+    assert pages["theory.html"].count("<math ") > 100
+    for name, text in pages.items():
+        assert 'class="arithmatex"' not in text, name
+        assert re.search(r"<p>[^<]*\$\$", text) is None, name
+
+
+def _resolved(path: str) -> object:
+    """What stands at a dotted path, through modules that are imported, and attributes."""
+    parts = path.split(".")
+    for at in range(len(parts), 0, -1):
+        with contextlib.suppress(ModuleNotFoundError):
+            found: Any = importlib.import_module(".".join(parts[:at]))
+            for name in parts[at:]:
+                found = getattr(found, name)
+            return found
+    raise AssertionError(f"{path} is not there")
+
+
+def _written(name: str) -> object:
+    """What a user gets who writes that name: attributes first, for functions are called as their modules are."""
+    first, *rest = re.sub(r"^ost\b", "ostools", name).split(".")
+    found, path = importlib.import_module(first), first
+    for part in rest:
+        path = f"{path}.{part}"
+        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(path)
+    return found
+
+
+@cache
+def _documented() -> dict[str, object]:
+    """What the pages of the reference describe, by its path."""
+    text = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
+    return {path: _resolved(path) for path in re.findall(r"^::: (\S+)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_name_is_in_the_reference(room: str, site: Path) -> None:
+    ids = set().union(*(_read(page).ids for page in (site / "reference").glob("*.html")))
+    module = importlib.import_module(room)
+    missing = []
+    for name in module.__all__:
+        found = getattr(module, name)
+        if isinstance(found, types.ModuleType) and found.__name__ in ROOMS:
+            continue
+        if isinstance(found, types.ModuleType):
+            own = {path for path in _documented() if path == found.__name__ or path.startswith(f"{found.__name__}.")}
+        else:
+            own = {path for path, described in _documented().items() if described is found}
+        if not own & ids:
+            missing.append(f"{room}.{name}: add '::: {getattr(found, '__module__', room)}.{name}' to docs/reference/")
+    assert missing == []
+
+
+def test_the_map_leads_from_every_equation_to_a_function_that_is_there() -> None:
+    text = (DOCS / "theory.md").read_text("utf-8").partition("{ #map }")[2]
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 30
+    for row in rows:
+        named = re.findall(r"\[`([\w.]+)`\]\[([\w.]+)\]", row)
+        assert named, row
+        for shown, path in named:
+            assert _written(shown) is _resolved(path), row
+
+
+def test_names_in_code_on_the_page_of_the_theory_are_there() -> None:
+    names = set(re.findall(r"`((?:ost|hooks|mitigations)\.[\w.]+)`", (DOCS / "theory.md").read_text("utf-8")))
+    assert len(names) > 50
+    for name in names:
+        assert _written(name) is not None
+
+
+def test_docstrings_cite_sections_that_the_page_has() -> None:
+    sections = set(re.findall(r"\{ #section-([\d-]+) \}", (DOCS / "theory.md").read_text("utf-8")))
+    sources = [path for room in ("ostools", "hooks", "mitigations") for path in (ROOT / room).rglob("*.py")]
+    cited = {
+        number.replace(".", "-")
+        for path in sources
+        for number in re.findall(r"THEORY (?:sections? )?(\d(?:\.\d)?)", path.read_text("utf-8"))
+    }
+    assert cited
+    assert cited <= sections
+
+
+def test_every_command_and_option_is_on_the_page_of_the_command_line(site: Path) -> None:
+    from ostools.cli import app
+
+    group: Any = typer.main.get_command(app)
+    text = (site / "command-line.html").read_text("utf-8")
+    sections = dict(re.findall(r'<h3 id="[^"]*">ostools ([\w-]+)<.*?</h3>(.*?)(?=<h3|</article>)', text, re.DOTALL))
+    assert set(sections) == set(group.commands)
+    for name, command in group.commands.items():
+        shown = html.unescape(re.sub(r"<[^>]+>", "", sections[name]))
+        assert (command.help or "").split("\n")[0] in shown
+        for parameter in command.params:
+            for option in (*parameter.opts, *parameter.secondary_opts) if parameter.opts[0].startswith("-") else ():
+                assert option in shown, (name, option)
+
+
+def _python(page: Path) -> list[tuple[str, str | None]]:
+    """The page's blocks of Python, each with what it is said to print; but for those that say why they are not run."""
+    text = page.read_text("utf-8")
+    blocks = re.findall(r"(<!-- not run: [^\n]+ -->\n)?```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)
+    return [(code, printed or None) for skipped, code, printed in blocks if not skipped]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _python(page)], ids=lambda page: page.stem)
+def test_the_python_on_a_page_runs_and_prints_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for code, printed in _python(page):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            exec(compile(code, str(page), "exec"), names)
+        if printed is not None:
+            assert said.getvalue() == printed
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.stem)
+def test_links_of_pages_outside_of_the_site_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8"))
+    broken = [link for link in links if not urlsplit(link).scheme and not (page.parent / link).exists()]
+    assert broken == []
+
+
+def test_pages_name_no_file_that_is_not_there() -> None:
+    for page in PAGES:
+        for named in re.findall(r"`((?:tests|examples|benchmarks|docs|tutorials)/[\w./-]+)`", page.read_text("utf-8")):
+            assert (ROOT / named).exists(), (page.name, named)
+
+
+def test_docstrings_are_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS / "_site"))
+    escaped = importlib.import_module("plain_docstrings").escaped
+    assert escaped("||y - y*||_p, v* for j < i") == r"\|\|y - y\*\|\|\_p, v\* for j \< i"
+    assert escaped("`a*b_c` and [x]") == r"`a*b_c` and \[x\]"
+    assert escaped("As:\n\n    a*b\n    c_d\n\nx*") == "As:\n\n    a*b\n    c_d\n\n" + r"x\*"
+    assert escaped("Args:\n    max_memory: n_b bytes") == "Args:\n    max_memory: " + r"n\_b bytes"
+    assert escaped("see THEORY section 3.2.") == "see [Theory 3.2][section-3-2]."
+
+
+def test_mathematics_that_cannot_be_typeset_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS / "_site"))
+    typeset = importlib.import_module("mathematics").typeset
+    inline = typeset(r'<p><span class="arithmatex">\(x &lt; y_1\)</span></p>')
+    assert inline.startswith("<p><math ")
+    assert 'aria-label="x &lt; y_1"' in inline
+    assert "<msub>" in inline
+    with pytest.raises(ValueError, match="one formula a line"):
+        typeset(r'<div class="arithmatex">\[\begin{aligned} a &amp;= b \end{aligned}\]</div>')
