@@ -74,9 +74,11 @@ def _scatter(data: Frame, words: str) -> Any:
         tooltip=["target:N", alt.Tooltip("effect:Q", format=".4g"), alt.Tooltip("predicted_effect:Q", format=".4g")],
     )
     ends = pd.DataFrame({"at": [float(low - margin), float(high + margin)]})
-    diagonal = axes.unfolded(axes.chart(ends), ends).mark_line(strokeDash=[4, 3], strokeWidth=1, color="#8d939c")
+    diagonal = axes.unfolded(axes.chart(ends), ends).mark_line(
+        strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64")
+    )
     x, y = alt.X("at:Q", scale=scale), alt.Y("at:Q", scale=scale)
-    marks = base.mark_circle(size=46, opacity=0.9).encode(color=_layer_colour(points["layer"].astype(int)))
+    marks = base.mark_circle(size=46).encode(color=_layer_colour(points["layer"].astype(int)))
     names = [
         base.transform_filter(f"datum.left == {word}")
         .mark_text(align=side, dx=7 * sign, dy=-5, fontSize=10)
@@ -103,9 +105,11 @@ def _layer_colour(layers: Column) -> alt.Color:
     last = int(layers.max())
     if last < _LAYERS_NAMED:
         legend = alt.Legend(title="layer", orient="right", symbolType="circle", symbolSize=60, columns=1, offset=8)
-        return alt.Color("layer:O", scale=alt.Scale(scheme="viridis", domain=list(range(last + 1))), legend=legend)
+        return alt.Color(
+            "layer:O", scale=alt.Scale(domain=list(range(last + 1)), range=theme.ordered(last + 1)), legend=legend
+        )
     legend = alt.Legend(title="layer", orient="right", gradientLength=120, format="d", offset=8)
-    return alt.Color("layer:Q", scale=alt.Scale(scheme="viridis", domain=[0, last]), legend=legend)
+    return alt.Color("layer:Q", scale=alt.Scale(domain=[0, last], range=theme.ordered(7)), legend=legend)
 
 
 def _heat(data: Frame, what: str) -> Any:
@@ -115,7 +119,9 @@ def _heat(data: Frame, what: str) -> Any:
     largest = float(mean["value"].abs().max()) or 1.0
     scale = alt.Scale(scheme="redblue", domain=[-largest, largest])
     columns, layers = mean[column].nunique(), int(mean["layer"].max()) + 1
-    dark, decimals = f"abs(datum.value) > {0.6 * largest}", max(1, 1 - math.floor(math.log10(largest)))
+    # Where white reads better than black on this scheme.
+    dark = f"datum.value < {-0.735 * largest} || datum.value > {0.79 * largest}"
+    decimals = max(1, 1 - math.floor(math.log10(largest)))
     named = columns * layers <= _NUMBERED
     chart = cells(mean, f"{column}:O", column, scale, named=named, light=dark, digits=f".{decimals}f")
     width = min(_SIDE, (92 if what == "layers" else 46) * columns)

@@ -93,7 +93,7 @@ def _shares(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any
     if not bands.empty:
         band = axes.unfolded(axes.chart(bands), bands).encode(x=x, y=alt.Y("wilson_low:Q"), y2="wilson_high:Q")
         area = band.mark_area(opacity=0.16, color=theme.colour("full"))
-        rule = band.mark_rule(opacity=0.35, color=theme.colour("full"), strokeWidth=1.5)
+        rule = band.mark_rule(color=theme.colour("full"), strokeWidth=1.2)
         layers.insert(0, area if len(bands) > 1 else rule)
     layered: Any = alt.layer(*layers, *training_end(end, summary["length"], 0.62 * HEIGHT))
     return layered.properties(width=WIDTH, height=HEIGHT)
@@ -121,7 +121,7 @@ def _errors(frame: Frame, end: int | None) -> Any:
         axis=alt.Axis(values=_ticks(largest), format=",d" if largest < 10**5 else ".0e", labelOverlap=False),
     )
     hue = alt.Color("kind:N", scale=hues, legend=legend)
-    points = axes.unfolded(axes.chart(each), each).mark_point(filled=True, size=24, opacity=0.4)
+    points = axes.unfolded(axes.chart(each), each).mark_point(filled=False, size=24, strokeWidth=1.1)
     layers: list[Any] = [
         points.encode(
             x=x,

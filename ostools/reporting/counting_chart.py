@@ -28,10 +28,10 @@ _RIGHT, _OTHER, _WRONG, _UNPARSABLE = (
     "no number (at the top edge)",
 )
 _OUTCOMES = {
-    _RIGHT: ("local", "circle"),
-    _OTHER: ("local-full", "diamond"),
-    _WRONG: ("bfloat16", "cross"),
-    _UNPARSABLE: ("float64", "triangle-down"),
+    _RIGHT: ("right", "circle"),
+    _OTHER: ("right number", "diamond"),
+    _WRONG: ("wrong", "cross"),
+    _UNPARSABLE: ("no answer", "triangle-down"),
 }
 
 
@@ -135,7 +135,7 @@ def _answers(frame: Frame, row: Row, length: alt.X, marks: list[alt.Chart]) -> a
     colours, shapes = zip(*_OUTCOMES.values(), strict=True)
     legend = _legend(symbolType=alt.Undefined, symbolSize=60, columns=2)
     kind = alt.Scale(domain=list(_OUTCOMES), range=[theme.colour(name) for name in colours])
-    shown = axes.unfolded(axes.chart(data), data).mark_point(size=32, filled=True, opacity=0.9)
+    shown = axes.unfolded(axes.chart(data), data).mark_point(size=32, filled=True)
     shown = shown.encode(
         x=length,
         y=alt.Y(

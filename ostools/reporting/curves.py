@@ -162,7 +162,7 @@ def _collapse_layers(
     for exact, width, size in (("===", 1.0, 4), ("!==", 1.5, 9)):
         here = base.transform_filter(f"datum.quantity {exact} 'reference'")
         layers.append(here.transform_filter("!datum.dots").mark_line(strokeWidth=width).encode(strokeDash=dashes))
-        layers.append(here.transform_filter("datum.dots").mark_circle(size=size, opacity=0.9))
+        layers.append(here.transform_filter("datum.dots").mark_circle(size=size))
     layers.append(base.mark_circle(size=24, opacity=0).encode(tooltip=tooltip))
     if floor is not None:
         layers.append(axes.zero_marks(base.encode(tooltip=tooltip)))
@@ -187,7 +187,8 @@ def _length_axis(first: int, last: int) -> alt.X:
 
 def _hues(dtypes: set[str]) -> alt.Color:
     known = [dtype for dtype in theme.COLOURS if dtype in dtypes]
-    scale = alt.Scale(domain=known, range=[theme.colour(dtype) for dtype in known])
+    known += sorted(dtypes.difference(known))
+    scale = alt.Scale(domain=known, range=theme.colours(known))
     return alt.Color("hue:N", scale=scale, legend=alt.Legend(title="dtype", columns=len(known), symbolStrokeWidth=4))
 
 
@@ -205,7 +206,7 @@ def _collapse_marks(base: alt.Chart, reached: dict[str, int]) -> list[alt.Chart]
     here = base.transform_filter(f"{at} >= 0 && datum.length === {theme.safe_json(list(reached.values()))}[{at}]")
     here = here.transform_filter("datum.quantity === 'distance'")
     x = alt.X("length:Q")
-    rule = here.mark_rule(strokeWidth=1, opacity=0.8).encode(x=x, y=alt.Undefined, detail=alt.Undefined)
+    rule = here.mark_rule(strokeWidth=1).encode(x=x, y=alt.Undefined, detail=alt.Undefined)
     words = here.transform_calculate(words="'collapse from n = ' + datum.length")
     text = words.mark_text(align="right", baseline="bottom", dx=-4, fontSize=10)
     return [rule, text.encode(x=x, y=alt.value(HEIGHT - 5), text="words:N", detail=alt.Undefined)]

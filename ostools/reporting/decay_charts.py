@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ostools.experiments.figure9 import Figure9
 
 READINGS = {"vectors": "q, k, v Gaussian", "weights": "weights Gaussian"}
-_COLOURS = {"vectors": "full", "weights": "frozen", "delta": "full", "bound": "local"}
+_COLOURS = {"vectors": "vectors", "weights": "weights", "delta": "vectors", "bound": "local"}
 _QUANTITIES = {
     "l1": "L1 distance of the last representations",
     "relative": "L2 distance / norm",
@@ -136,10 +136,10 @@ def _panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str) -> alt
         color=alt.Color("series:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=legend)
     )
     measured = coloured.transform_filter("datum.kind === 'measured'")
-    bars = measured.transform_filter("datum.bar").mark_rule(opacity=0.45, strokeWidth=1.4)
+    bars = measured.transform_filter("datum.bar").mark_rule(strokeWidth=1.1)
     layers: list[Any] = [
         bars.encode(y=alt.Y("low:Q"), y2="high:Q"),
-        measured.transform_filter("!datum.zero").mark_circle(size=22, opacity=0.9),
+        measured.transform_filter("!datum.zero").mark_circle(size=22),
     ]
     for kind, width in (("certified", 1.3), ("fitted", 1.0)):
         source = coloured if kind == "certified" else base.encode(color=alt.value(theme.INK), detail=["series:N"])

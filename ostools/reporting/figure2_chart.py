@@ -53,7 +53,7 @@ def _panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
     )
     scale = alt.Scale(domain=list(names), range=[theme.colour(name) for name in _MARKS])
     base: Any = axes.unfolded(axes.chart(data), data)
-    points = base.mark_point(filled=True, size=34, opacity=0.95).encode(
+    points = base.mark_point(filled=True, size=34).encode(
         x=length_axis(group["length"], "sequence length (digits)"),
         y=alt.Y(
             "outcome:N",

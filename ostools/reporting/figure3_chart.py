@@ -98,7 +98,7 @@ def _errors(rows: Frame, largest: int, wide: bool, end: int | None, first: bool)
     several = base.transform_filter("datum.high > datum.low")
     name = COLUMNS[str(rows["task"].iloc[0])]
     layered: Any = alt.layer(
-        several.mark_rule(strokeWidth=3, opacity=0.25).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+        several.mark_rule(strokeWidth=1).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
         base.mark_line(strokeWidth=1.5, strokeJoin="round").encode(y=y),
         base.mark_circle(size=22, opacity=1).encode(y=y, tooltip=tooltip),
         *training_end(end, rows["length"], 6),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 225, 84
 _EXTENT = 24  # of an axis, so that panels stand below each other whatever its numbers are
-_RIGHT, _GREY = "right answers", "#aeb3ba"  # opaque, as neighbours overlap
+_RIGHT = "right answers"
 _LEAST_AXIS = 110  # the paper's favourite, 100, has its place on every axis
 
 
@@ -61,7 +61,7 @@ def _panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list[str])
     shown = rows[(rows["output"] <= last).fillna(False)]
     data = shown[["output", "answers", "right"]].astype(int).assign(way=way, key=_RIGHT)
     names = [_RIGHT, *WAYS.values()]
-    colours = [_GREY, *(theme.colour(name) for name in WAYS.values())]
+    colours = theme.colours(names)
     legend = alt.Legend(title=None, columns=4, symbolStrokeWidth=4)
     hue = alt.Scale(domain=names, range=colours)
     base = axes.unfolded(axes.chart(data), data)

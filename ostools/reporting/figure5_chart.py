@@ -151,7 +151,7 @@ def _curves(group: Frame, low: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> 
     tooltip = ["length:Q", "dtype:N", "quantity:N", alt.Tooltip("value:Q", format=".4g")]
     base = axes.unfolded(axes.chart(data), data).encode(x=x, y=y, color=_hue(dtypes), tooltip=tooltip)
     floors = base.transform_filter("datum.quantity !== 'distance'").encode(strokeDash=dash)
-    layers = [floors.mark_line(strokeWidth=0.9, opacity=0.55, clip=True)]
+    layers = [floors.mark_line(strokeWidth=0.9, clip=True)]
     dotted = any(_jumps(curve["mean"]) for _, curve in group.groupby("dtype"))
     for dtype in dtypes:
         first = dtype == dtypes[0]
@@ -180,7 +180,7 @@ def _marks(result: Figure5, panel: str, pair: str, x: alt.X, dtypes: list[str]) 
     marks: list[Any] = []
     if found:
         data = pd.DataFrame(found)
-        rule = axes.unfolded(axes.chart(data), data).mark_rule(strokeWidth=1.2, opacity=0.9)
+        rule = axes.unfolded(axes.chart(data), data).mark_rule(strokeWidth=1.2)
         marks.append(rule.encode(x=x, color=_hue(dtypes)))
     trained = trained_length(result.curves[panel], result.provenance.model.get("trained_lengths"))
     if trained is not None and int(lengths.min()) <= trained < int(lengths.max()):
@@ -226,5 +226,5 @@ def _length_axis(lengths: Any) -> alt.X:
 
 
 def _hue(dtypes: list[str]) -> alt.Color:
-    scale = alt.Scale(domain=dtypes, range=[theme.colour(dtype) for dtype in dtypes])
+    scale = alt.Scale(domain=dtypes, range=theme.colours(dtypes))
     return alt.Color("dtype:N", scale=scale, legend=alt.Legend(title=None, columns=1, symbolStrokeWidth=4))

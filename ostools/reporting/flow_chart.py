@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import altair as alt
 
-from ostools.reporting import axes
+from ostools.reporting import axes, theme
 
 if TYPE_CHECKING:
     from ostools.measure.flow import Flow
 
 _EDGES_A_BLOCK = 60
-_INK = "#2166ac"
+_HUE = theme.colour("second-moment")  # what flows is predicted from second moments
 
 
 def flow_chart(flow: Flow) -> alt.TopLevelMixin:
@@ -44,7 +44,7 @@ def flow_chart(flow: Flow) -> alt.TopLevelMixin:
     most = float(edges["flow"].max())
     lines = (
         axes.chart(edges)
-        .mark_rule(strokeCap="round", color=_INK)
+        .mark_rule(strokeCap="round", color=_HUE)
         .encode(
             x=x,
             x2="query:Q",
@@ -57,7 +57,7 @@ def flow_chart(flow: Flow) -> alt.TopLevelMixin:
     )
     circles = (
         axes.chart(nodes)
-        .mark_circle(color=_INK, opacity=0.85)
+        .mark_circle(color=_HUE)
         .encode(
             x=alt.X("position:Q"),
             y=alt.Y("layer:Q"),

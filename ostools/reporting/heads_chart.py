@@ -57,12 +57,13 @@ def cells(
     scale: alt.Scale,
     *,
     named: bool,
-    light: str = "datum.value < 0.6",
+    light: str = "datum.value < 0.435",
     digits: str = ".2f",
 ) -> Any:
     """A cell for every layer (first at the bottom) and `x`, coloured by `value`, with its number where `named`.
 
-    `light`: the expression that says where the cell is dark, and its number light.
+    `light`: the expression that says where the cell is dark and its number white. On every shade white or black has a contrast
+    of at least 4.5; the default is where viridis over 0 to 1 changes between them.
     """
     base = axes.unfolded(axes.chart(data), data).encode(
         x=alt.X(x, title=x_title, axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap=True)),
@@ -73,6 +74,6 @@ def cells(
     tooltip = ["layer:O", alt.Tooltip(x, title=x_title), alt.Tooltip("value:Q", format=".4g")]
     layers = [base.mark_rect().encode(color=colour, tooltip=tooltip)]
     if named:
-        ink = alt.condition(light, alt.value("#ffffff"), alt.value("#1c2026"))
+        ink = alt.condition(light, alt.value("#ffffff"), alt.value("#000000"))
         layers.append(base.mark_text(fontSize=9).encode(text=alt.Text("value:Q", format=digits), color=ink))
     return alt.layer(*layers)

@@ -84,11 +84,10 @@ def _in_order(study: str, data: Frame) -> list[str]:
 
 
 def _colours(study: str, names: list[str]) -> list[str]:
-    """Depth is ordered, from green through blue to red, as dark as the ground allows; the others are names."""
+    """Depth has an order; the others are names."""
     if study == "depth":
-        steps = ["#178a5b", "#2e8b9a", "#3282bd", "#5878d8", "#7a6fd0", "#9a48d0", "#c0408f"]
-        return [steps[min(round(i * 6 / max(len(names) - 1, 1)), 6)] for i in range(len(names))]
-    return [theme.colour("float64") if name == _EXACT else theme.colour(name) for name in names]
+        return theme.ordered(len(names))
+    return theme.colours(["float64" if name == _EXACT else name for name in names])
 
 
 def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[str]) -> tuple[Any, bool]:

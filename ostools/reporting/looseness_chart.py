@@ -43,7 +43,7 @@ def looseness_chart(result: Looseness) -> alt.LayerChart:
     colour = alt.Color("colour:N", scale=None)
     layers: list[Any] = [
         bars.mark_bar(height=18).encode(x=span, x2="end:Q", color=colour, tooltip=tooltip),
-        bars.mark_text(align="left", dx=6, fontSize=11).encode(x=alt.X("high:Q"), text="said:N", color=colour),
+        bars.mark_text(align="left", dx=6, fontSize=11).encode(x=alt.X("high:Q"), text="said:N"),
         # From the end of each bar down to the beginning of the next.
         bars.transform_filter("datum.is_looseness")
         .mark_tick(thickness=1, height=30, yOffset=15, color=theme.colour("rollout"))

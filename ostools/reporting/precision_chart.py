@@ -124,7 +124,8 @@ def _length_axis(rows: Frame) -> alt.X:
 
 def _formats(column: Any) -> alt.Color:
     names = [name for name in theme.COLOURS if name in set(column)]
-    scale = alt.Scale(domain=names, range=[theme.colour(name) for name in names])
+    names += sorted(set(column).difference(names))
+    scale = alt.Scale(domain=names, range=theme.colours(names))
     return alt.Color(
         "format:N", scale=scale, legend=alt.Legend(title="format", columns=len(names), symbolStrokeWidth=4)
     )
@@ -166,8 +167,8 @@ def _lengths(result: Collapse, pair: str) -> Any:
         tooltip=["precision:N", "end:N", "status:N"],
     )
     marks = [
-        base.transform_filter("datum.reached").mark_point(filled=True, size=42, opacity=0.95),
-        base.transform_filter("!datum.reached").mark_point(filled=False, size=30, opacity=0.55),
+        base.transform_filter("datum.reached").mark_point(filled=True, size=42),
+        base.transform_filter("!datum.reached").mark_point(filled=False, size=30),
     ]
     layered: Any = alt.layer(*marks)
     return axes.unfolded(layered.properties(width=600, height=alt.Step(7)), data)

@@ -64,7 +64,7 @@ def _shown_tokens(frame: Frame) -> list[str]:
 
 
 def _colour(names: list[str]) -> alt.Color:
-    scale = alt.Scale(domain=names, range=[theme.colour(name) for name in names])
+    scale = alt.Scale(domain=names, range=theme.colours(names))
     return alt.Color("linearisation:N", scale=scale, legend=alt.Legend(title=None))
 
 
@@ -78,8 +78,8 @@ def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str
     tooltip = ["position:Q", "token:N", "linearisation:N", alt.Tooltip("value:Q", format=".4g")]
     base = axes.chart(floored).encode(x=x, y=y, color=_colour(names), tooltip=tooltip)
     base = axes.unfolded(base, floored)
-    layers: list[Any] = [base.mark_line(opacity=0.75, strokeWidth=1.2)]
-    layers.append(base.mark_circle(size=16, opacity=0.9 if len(tokens) <= axes.TOKENS_NAMED else 0))
+    layers: list[Any] = [base.mark_line(strokeWidth=1.2)]
+    layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
     if floor is not None:
         layers.append(axes.zero_marks(base))
     thirds = _thirds(shapes, len(tokens))
@@ -116,7 +116,7 @@ def _ranked_panel(frame: Frame, names: list[str]) -> alt.Chart:
     data = _drawn(frame[frame["position"].isin(top)], "share")
     data["label"] = [f"{token} {position}" for token, position in zip(data["token"], data["position"], strict=True)]
     labels = data.drop_duplicates("position").set_index("position")["label"]
-    chart = axes.unfolded(axes.chart(data), data).mark_circle(size=60, opacity=0.9)
+    chart = axes.unfolded(axes.chart(data), data).mark_circle(size=60)
     return chart.encode(
         x=alt.X("value:Q", title="share of the sum over all tokens", axis=alt.Axis(format=".0%", tickCount=6)),
         y=alt.Y(
@@ -140,8 +140,8 @@ def _ratio_panel(others: Frame, names: list[str], tokens: list[str]) -> Any:
         x=axes.token_axis(tokens), y=y, color=_colour(names), tooltip=tooltip
     )
     one = axes.chart(line := pd.DataFrame({"one": [1.0]})).encode(y=alt.Y("one:Q", scale=scale, axis=axis))
-    rule = axes.unfolded(one, line).mark_rule(strokeDash=[3, 3], opacity=0.7)
-    points = base.mark_circle(size=16, opacity=0.9 if len(tokens) <= axes.TOKENS_NAMED else 0)
+    rule = axes.unfolded(one, line).mark_rule(strokeDash=[3, 3])
+    points = base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0)
     return alt.layer(rule, base.mark_line(strokeWidth=1.2), points).properties(
         width=620, height=150, title=_subtitle("What freezing patterns and norm scales changes")
     )

@@ -111,7 +111,7 @@ def _legend(data: Frame) -> dict[str, Any]:
     return {
         "color": alt.Color(
             "series:N",
-            scale=alt.Scale(domain=labels, range=[theme.colour(name) for name in names["name"]]),
+            scale=alt.Scale(domain=labels, range=theme.colours(names["name"].tolist())),
             legend=legend,
         ),
         "strokeDash": alt.StrokeDash(
@@ -136,7 +136,7 @@ def _profile_panel(data: Frame, norm: str, legend: dict[str, Any], tokens: list[
     base = axes.chart(floored).encode(x=axes.token_axis(tokens, last), y=y, color=legend["color"], tooltip=tooltip)
     layers: list[Any] = [base.mark_line().encode(strokeDash=legend["strokeDash"], detail="series:N")]
     # Points carry the tooltips; they are seen only where there is room between them.
-    layers.append(base.mark_circle(size=16, opacity=0.9 if len(tokens) <= axes.TOKENS_NAMED else 0))
+    layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
     if floor is not None:
         layers.append(axes.zero_marks(base))
     return axes.unfolded(alt.layer(*layers), floored).properties(width=620, height=260)

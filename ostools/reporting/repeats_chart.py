@@ -14,7 +14,7 @@ from ostools.reporting.frames import Frame, frame_of
 if TYPE_CHECKING:
     from ostools.experiments import Repeats
 
-COLOURS = {"present": theme.colour("float32"), "absent": theme.colour("bfloat16")}
+COLOURS = {"present": theme.colour("BOS present"), "absent": theme.colour("BOS absent")}
 _WORDS = {"present": "BOS (sink) present", "absent": "BOS left out"}
 
 
@@ -52,7 +52,7 @@ def repeats_chart(result: Repeats) -> alt.FacetChart:
     )
     layers: list[Any] = [
         base.transform_filter("datum.kind === 'measured'").mark_line(strokeWidth=1.6),
-        base.transform_filter("datum.kind !== 'measured'").mark_line(strokeWidth=1.0, strokeDash=[4, 2], opacity=0.8),
+        base.transform_filter("datum.kind !== 'measured'").mark_line(strokeWidth=1.0, strokeDash=[4, 2]),
     ]
     if floor is not None:
         layers.append(axes.zero_marks(base))

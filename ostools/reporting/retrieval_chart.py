@@ -88,7 +88,7 @@ def _found(frame: Frame) -> Any:
         x=_x(frame, last=False), color=alt.value(theme.colour("full")), tooltip=["position:Q", "sum:Q", "size:Q"]
     )
     y = alt.Y("share:Q", title="share found", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=3))
-    bars = base.mark_rule(strokeWidth=3, opacity=0.3).encode(y=alt.Y("low:Q"), y2="high:Q")
+    bars = base.mark_rule(strokeWidth=1.2).encode(y=alt.Y("low:Q"), y2="high:Q")
     layered: Any = alt.layer(bars, base.mark_line(strokeWidth=2).encode(y=y), base.mark_circle(size=34).encode(y=y))
     return layered.properties(width=WIDTH, height=HEIGHT * 0.8)
 

@@ -28,7 +28,7 @@ def spectra_chart(result: Spectra) -> alt.VConcatChart:
     against = against[against["norm"] == norm]
     against = against.assign(kind=against["method"].map(theme.METHODS))
     linearisations = list(dict.fromkeys(zip(against["kind"], against["linearisation"], strict=True)))
-    colours = {_WORDS["pattern"]: theme.colour("uniform"), _WORDS["lazy"]: theme.colour("theorem-b5")}
+    colours = {_WORDS["pattern"]: theme.colour("pattern"), _WORDS["lazy"]: theme.colour("lazy")}
     colours |= {theme.series(kind, name): theme.colour(name) for kind, name in linearisations}
     panels = [_eigenvalues(frame_of(result), colours), _depth(result.depth, colours), _powers(result.limit, colours)]
     if linearisations:
@@ -82,9 +82,7 @@ def _eigenvalues(frame: Frame, colours: dict[str, str]) -> alt.LayerChart:
     base = _panel(data, x, y, colours)
     heads = base.transform_filter(f"datum.head != 'mean' && datum.series == '{_WORDS['pattern']}'")
     mean = base.transform_filter("datum.head == 'mean'")
-    return _titled(
-        alt.layer(heads.mark_circle(size=22, opacity=0.55), _lines(mean)), "Largest self-attention of tokens 2 to n"
-    )
+    return _titled(alt.layer(heads.mark_circle(size=14), _lines(mean)), "Largest self-attention of tokens 2 to n")
 
 
 def _depth(depth: Any, colours: dict[str, str]) -> alt.LayerChart:

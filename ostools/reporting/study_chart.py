@@ -29,10 +29,10 @@ _TITLES = {
 }
 HELPS, HURTS, NO_EFFECT, NOT_JUDGED = "helps", "hurts", "no measurable effect", "no verdict"
 _LOOKS = {
-    HELPS: ("float32", "triangle-right"),
-    HURTS: ("bfloat16", "triangle-left"),
-    NO_EFFECT: ("float64", "circle"),
-    NOT_JUDGED: ("windowed(1)", "diamond"),
+    HELPS: "triangle-right",
+    HURTS: "triangle-left",
+    NO_EFFECT: "circle",
+    NOT_JUDGED: "diamond",
 }
 
 
@@ -111,7 +111,7 @@ def _panel(rows: Frame, names: list[str], labelled: bool) -> alt.LayerChart:
     ]
     data = data.assign(reason=[theme.inert(text) for text in data["reason"]])
     kinds = list(_LOOKS)
-    colours = [theme.colour(_LOOKS[kind][0]) for kind in kinds]
+    colours = theme.colours(kinds)
     legend = alt.Legend(title=None, columns=4, symbolSize=90)
     base = axes.unfolded(axes.chart(data), data).encode(
         y=alt.Y(
@@ -128,9 +128,7 @@ def _panel(rows: Frame, names: list[str], labelled: bool) -> alt.LayerChart:
         ],
     )
     known = base.transform_filter("datum.word === ''")
-    shapes = alt.Shape(
-        "verdict:N", scale=alt.Scale(domain=kinds, range=[_LOOKS[kind][1] for kind in kinds]), legend=legend
-    )
+    shapes = alt.Shape("verdict:N", scale=alt.Scale(domain=kinds, range=list(_LOOKS.values())), legend=legend)
     layers: list[Any] = [
         alt.Chart(alt.InlineData(values=[{"none": none}]))
         .mark_rule(color=theme.colour("float64"), strokeWidth=1, strokeDash=[3, 3])
@@ -138,9 +136,7 @@ def _panel(rows: Frame, names: list[str], labelled: bool) -> alt.LayerChart:
         known.transform_filter("datum.wide")
         .mark_rule(strokeWidth=1.2)
         .encode(x=alt.X("verdict_low:Q"), x2="verdict_high:Q"),
-        known.transform_filter("datum.narrow")
-        .mark_rule(strokeWidth=3.6, opacity=0.75)
-        .encode(x=alt.X("low:Q"), x2="high:Q"),
+        known.transform_filter("datum.narrow").mark_rule(strokeWidth=3.6).encode(x=alt.X("low:Q"), x2="high:Q"),
         known.mark_point(filled=True, size=90, opacity=1).encode(x=x, shape=shapes),
         known.transform_filter("datum.limit !== ''")
         .mark_text(fontSize=10, dy=-10, fontStyle="italic")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 KINDS: dict[str, str] = {
@@ -80,8 +81,30 @@ COLOURS: dict[str, str] = {
     "no CoT": "#0072b2",
     "CoT zero-shot": "#d1491f",
     "CoT few-shot": "#178a5b",
+    # repeated tokens with the sink's token and without
+    "BOS present": "#0072b2",
+    "BOS absent": "#d1491f",
+    # answers and verdicts
+    "right": "#178a5b",
+    "right number": "#5878d8",
+    "wrong": "#d1491f",
+    "no answer": "#7d7d7d",
+    "helps": "#0072b2",
+    "hurts": "#d1491f",
+    "no measurable effect": "#7d7d7d",
+    "no verdict": "#b0566f",
+    "Pareto": "#178a5b",
+    "dominated": "#7d7d7d",
+    "unmitigated": "#0072b2",
+    # matrices of attention; how Figure 8 draws
+    "pattern": "#8a7a4f",
+    "lazy": "#d0386b",
+    "vectors": "#0072b2",
+    "weights": "#c9431e",
+    "right answers": "#8d939c",
 }
-_SPARE = ("#7a6a9a", "#6d8a3f", "#a85a5a", "#4f86a0")
+_SPARE = ("#7a6a9a", "#6d8a3f", "#a85a5a", "#4f86a0", "#8a6fb0", "#5f8a6a", "#a8703f", "#6f7fa0")
+_ORDERED = ("#178a5b", "#2e8b9a", "#3282bd", "#5878d8", "#7a6fd0", "#9a48d0", "#c0408f")
 
 INK = "#33383f"
 """Text, and lines that belong to no series."""
@@ -95,6 +118,22 @@ TOKEN_LENGTH = 14
 def colour(name: str) -> str:
     """The colour of a name, the same in every chart; `windowed(k)` and names yet unknown get a stable spare one."""
     return COLOURS.get(name) or _SPARE[sum(map(ord, name)) % len(_SPARE)]
+
+
+def colours(names: Sequence[str]) -> list[str]:
+    """The colours of the names of one chart: `colour`'s, but no two names yet unknown share one while there are spare ones."""
+    found = {name: COLOURS[name] for name in names if name in COLOURS}
+    for name in (name for name in dict.fromkeys(names) if name not in COLOURS):
+        start = sum(map(ord, name)) % len(_SPARE)
+        order = [*_SPARE[start:], *_SPARE[:start]]
+        found[name] = next((one for one in order if one not in found.values()), order[0])
+    return [found[name] for name in names]
+
+
+def ordered(count: int) -> list[str]:
+    """Colours of what has an order (depth, layers): from green through blue to red, all as dark as both grounds allow."""
+    last = len(_ORDERED) - 1
+    return [_ORDERED[round(place * last / max(count - 1, 1))] for place in range(count)]
 
 
 def series(kind: str, name: str) -> str:
@@ -210,4 +249,8 @@ def config(on_page: bool = False) -> dict[str, Any]:
         },
         "header": {"labelColor": ink, "titleColor": ink, "labelFontSize": 12, "labelFontWeight": "bold"},
         "line": {"strokeWidth": 1.8, "strokeCap": "butt"},
+        "text": {"color": ink},
+        "rule": {"color": ink},
+        # Vega-Lite pales marks; these colours have just the contrast that they need.
+        **{mark: {"opacity": 1} for mark in ("circle", "point", "tick")},
     }

@@ -82,11 +82,11 @@ def _panel(lemma: str, panel: Panel, result: TheoryChecks) -> Any:
     layers = [solid.mark_line(strokeWidth=1.6)]
     said = set(rows["kind"])
     if int(rows["series"].value_counts().max()) <= _DOTTED:
-        layers.append(solid.transform_filter("!datum.zero").mark_circle(size=14, opacity=0.8))
+        layers.append(solid.transform_filter("!datum.zero").mark_circle(size=14))
     for kind in [kind for kind in ("certified", "predicted") if kind in said]:
         part = base.transform_filter(f"datum.kind === '{kind}'")
         if panel.rules:
-            rule = part.mark_rule(strokeWidth=1.2, strokeDash=theme.DASHES[kind], opacity=0.7)
+            rule = part.mark_rule(strokeWidth=1.2, strokeDash=theme.DASHES[kind])
             layers.append(rule.encode(y=alt.value(0), y2=alt.value(_HEIGHT)))
         else:
             layers.append(part.mark_line(strokeWidth=1.2, strokeDash=theme.DASHES[kind]))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT, BELOW = 340, 240, 130
 _FRONT, _DOMINATED, _NONE = "on the Pareto front", "dominated", "no window"
-_LOOKS = {_FRONT: "local", _DOMINATED: "float64", _NONE: "float32"}
+_LOOKS = {_FRONT: "Pareto", _DOMINATED: "dominated", _NONE: "unmitigated"}
 _WORDS = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
 _LETTER, _LINE = 6.0, 22  # pixels: of a letter's width, and between two lines of words above and below their points
 _DISTANCE = "L2 distance at y, float64"
@@ -89,10 +89,10 @@ def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
         tooltip=["window:N", alt.Tooltip("distance:Q", format=".4g"), alt.Tooltip("y:Q", format=".4g"), "kind:N"],
     )
     front_line = base.transform_filter("datum.front").mark_line(
-        color=theme.colour(_LOOKS[_FRONT]), strokeWidth=1.4, interpolate="step-before", opacity=0.8
+        color=theme.colour(_LOOKS[_FRONT]), strokeWidth=1.4, interpolate="step-before"
     )
     colours = alt.Scale(domain=list(_LOOKS), range=[theme.colour(name) for name in _LOOKS.values()])
-    points = base.mark_circle(size=52, opacity=0.9).encode(color=alt.Color("kind:N", scale=colours, legend=legend))
+    points = base.mark_circle(size=52).encode(color=alt.Color("kind:N", scale=colours, legend=legend))
     words = [
         base.transform_filter(f"datum.label !== '' && datum.right === {side} && datum.low === {place}")
         .mark_text(dy=-10 if low else 11, dx=-4 if right else 4, align="right" if right else "left", fontSize=10)
