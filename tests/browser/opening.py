@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "artefacts" / "screenshots"
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+"""A function of the page: the least contrasts of text and of marks to what is too faint."""
 _DRAWN = "() => [...document.querySelectorAll('figure[data-chart]')].every((figure) => figure.dataset.drawn)"
 
 
@@ -18,6 +20,14 @@ class Opened:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
+
+    def resize(self, width: int) -> None:
+        """Another width of the window, and every chart drawn for it."""
+        self.page.evaluate(
+            "document.querySelectorAll('figure[data-chart]').forEach((figure) => { delete figure.dataset.drawn; })"
+        )
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.wait_for_function(_DRAWN)
 
     def look(self, name: str) -> Path:
         """Keep a picture of the whole page."""

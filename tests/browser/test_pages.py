@@ -1,0 +1,68 @@
+"""The saved page of every result in a real browser: nothing is asked for, nothing complained of, everything drawn and readable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ostools.reporting import page
+from tests.browser.opening import CONTRAST, Opened
+from tests.reporting.every import EVERY
+from tests.reporting.made import HOSTILE
+
+WIDTHS = (400, 800, 1600)
+PALE = {
+    "Flow": "mark-rule role-mark layer_0",  # ink is the quantity: what is pale is little
+    "HeadScores": "mark-rect role-mark",  # cells of a colour scale, with their numbers in them
+    "Ablation": "mark-rect role-mark",
+    "Retrieval": "mark-line role-mark",  # seeds, whose mean is drawn in full
+}
+"""Marks that may be paler than 3:1, by the beginning of their class."""
+
+
+@cache
+def written(name: str, folder: Path) -> Path:
+    return EVERY[name]().save(folder / f"{name}.html")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+def assert_whole(found: Opened, path: Path, width: int, scripts: int = 2) -> None:
+    """The one request is for the file; no complaint, no dialog, no script but those written, every chart drawn, no sideways scroll."""
+    assert found.requests == [path.as_uri()]
+    assert found.complaints == []
+    assert found.dialogs == []
+    assert len(found.scripts) == scripts
+    assert found.asked >= 1
+    assert found.drawn == found.asked
+    assert found.width <= width
+
+
+def too_faint(name: str, found: Opened) -> list[Any]:
+    told = found.page.evaluate(CONTRAST, [4.5, 3])
+    return [*told["texts"], *(mark for mark in told["marks"] if name not in PALE or not mark.startswith(PALE[name]))]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_page_of_every_result(name: str, folder: Path, opened: Callable[..., Opened]) -> None:
+    path = written(name, folder)
+    found = opened(path, 1600, "dark")
+    assert_whole(found, path, 1600)
+    assert too_faint(name, found) == []
+    found.look(f"{name.lower()}-1600-dark")
+    for width in WIDTHS[:2]:
+        found.resize(width)
+        assert_whole(found, path, width)
+        if width == 400:
+            found.look(f"{name.lower()}-400-dark")
+    found.page.emulate_media(color_scheme="light")
+    assert too_faint(name, found) == []
+    found.look(f"{name.lower()}-800-light")
