@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ROOMS = (
     *("ostools", "ostools.models", "ostools.measure", "ostools.tasks", "ostools.experiments", "ostools.theory"),
-    *("ostools.theory.lemmas", "ostools.reporting", "ostools.reporting.charts", "hooks", "mitigations"),
+    *("ostools.theory.lemmas", "ostools.runs", "ostools.reporting", "ostools.reporting.charts", "hooks", "mitigations"),
 )
 PAGES = sorted(path for path in DOCS.rglob("*.md"))
 CHROMIUM = os.environ.get("OSTOOLS_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -323,5 +323,10 @@ def test_mathematics_that_cannot_be_typeset_ends_the_build(monkeypatch: pytest.M
     assert inline.startswith("<p><math ")
     assert 'aria-label="x &lt; y_1"' in inline
     assert "<msub>" in inline
+    cell = '<div class="jp-RenderedHTMLCommon jp-MarkdownOutput"><p>at $x &lt; 1$, <code>$HOME $a</code> $$y$$</p></div> $5 and $6'
+    notebook = importlib.import_module("mathematics").typeset_notebook(cell)
+    assert notebook.count("<math ") == 2
+    assert "<code>$HOME $a</code>" in notebook
+    assert notebook.endswith(" $5 and $6")
     with pytest.raises(ValueError, match="one formula a line"):
         typeset(r'<div class="arithmatex">\[\begin{aligned} a &amp;= b \end{aligned}\]</div>')

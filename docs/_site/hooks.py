@@ -24,9 +24,11 @@ def on_config(config: Any) -> Any:
 @event_priority(100)  # Before mkdocs-jupyter looks for notebooks.
 def on_files(files: Files, *, config: Any) -> Files:
     """The files that lie outside of docs/: one copy of each, where readers of the repository look."""
-    outside = {notebooks.page(notebook): notebook for notebook in notebooks.notebooks()}
-    for page, source in {**outside, "changelog.md": CHANGELOG}.items():
-        files.append(File.generated(config, page, abs_src_path=str(source)))
+    for notebook in notebooks.notebooks():
+        # By its folder: mkdocs-jupyter wraps such a file, and loses the source of a generated one.
+        root = str(notebooks.FOLDER.parent)
+        files.append(File(notebooks.page(notebook), root, config.site_dir, config.use_directory_urls))
+    files.append(File.generated(config, "changelog.md", abs_src_path=str(CHANGELOG)))
     return files
 
 
@@ -39,6 +41,8 @@ def on_page_markdown(markdown: str, *, page: Any, **found: Any) -> str:
     return markdown
 
 
-def on_page_content(html: str, **found: Any) -> str:
-    """Every page's mathematics, as MathML."""
-    return mathematics.typeset(html)
+def on_page_content(html: str, *, page: Any, **found: Any) -> str:
+    """Every page's mathematics, as MathML; and notebooks' pages without the scripts that would load more of it."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return mathematics.typeset(html)
+    return mathematics.typeset_notebook(notebooks.without_loaders(html))

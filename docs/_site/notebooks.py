@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "tutorials"
+_LOADER = re.compile(
+    r'<script src="">\s*</script>|<script[^>]*>(?:(?!</script>).)*(?:mermaid|MathJax)(?:(?!</script>).)*</script>',
+    re.DOTALL,
+)
 MARKER = "<!-- every notebook -->"
 
 
@@ -22,6 +27,11 @@ def page(notebook: Path) -> str:
 def listing() -> str:
     """Markdown: every notebook by its title, from where the page of tutorials stands."""
     return "\n".join(f"- [{_title(notebook)}]({notebook.name})" for notebook in notebooks())
+
+
+def without_loaders(html: str) -> str:
+    """The page without the scripts for diagrams and formulas, which come from content delivery networks where they are used."""
+    return _LOADER.sub("", html)
 
 
 def _title(notebook: Path) -> str:
