@@ -323,10 +323,13 @@ def test_mathematics_that_cannot_be_typeset_ends_the_build(monkeypatch: pytest.M
     assert inline.startswith("<p><math ")
     assert 'aria-label="x &lt; y_1"' in inline
     assert "<msub>" in inline
-    cell = '<div class="jp-RenderedHTMLCommon jp-MarkdownOutput"><p>at $x &lt; 1$, <code>$HOME $a</code> $$y$$</p></div> $5 and $6'
+    cell = '<div class="jp-MarkdownOutput"><p>at $x &lt; 1$, <code>$HOME $a</code> $$y$$</p></div> $5 and $6'
     notebook = importlib.import_module("mathematics").typeset_notebook(cell)
     assert notebook.count("<math ") == 2
     assert "<code>$HOME $a</code>" in notebook
     assert notebook.endswith(" $5 and $6")
     with pytest.raises(ValueError, match="one formula a line"):
         typeset(r'<div class="arithmatex">\[\begin{aligned} a &amp;= b \end{aligned}\]</div>')
+    with pytest.raises(ValueError, match=r"does not know all of .*nosuch"):
+        typeset(r'<span class="arithmatex">\(\nosuch x\)</span>')
+    assert "‖" in html.unescape(typeset(r'<span class="arithmatex">\(\Big\| x \Big\|\)</span>'))

@@ -38,7 +38,9 @@ def _formula(found: re.Match[str]) -> str:
     tex = html.unescape(inline if display is None else display).strip()
     if r"\begin" in tex or "&" in tex:
         raise ValueError(f"latex2mathml aligns nothing: write one formula a line, found {tex!r}")
-    mathml = convert(tex, display="inline" if display is None else "block")
-    ElementTree.fromstring(mathml)  # Well-formed, or the build ends here.
+    mathml = convert(tex.replace(r"\|", "‖"), display="inline" if display is None else "block")
+    unknown = "".join(ElementTree.fromstring(mathml).itertext())
+    if "\\" in unknown:
+        raise ValueError(f"latex2mathml does not know all of {tex!r}: found {unknown!r}")
     mathml = mathml.replace("<math ", f'<math aria-label="{html.escape(tex, quote=True)}" ', 1)
     return mathml if display is None else f'<span class="formula" tabindex="0">{mathml}</span>'
