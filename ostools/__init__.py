@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ostools.experiments import ablation as ablation
     from ostools.experiments import study as study
     from ostools.experiments import windows as windows
+    from ostools.measure import attention as attention
+    from ostools.measure import attention_difference as attention_difference
     from ostools.measure import behaviour as behaviour
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 _HOME = {
     "ablation": "ostools.experiments",
     "head_scores": "ostools.measure",
+    "attention": "ostools.measure",
+    "attention_difference": "ostools.measure",
     "behaviour": "ostools.measure",
     "collapse": "ostools.measure",
     "compare": "ostools.measure",
@@ -67,6 +71,8 @@ _ROOMS = ("tasks", "theory", "models", "measure", "experiments", "reporting", "r
 
 __all__ = [
     "InputError",
+    "attention",
+    "attention_difference",
     "behaviour",
     "collapse",
     "compare",

@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ostools.cli.ablate import ablate
+from ostools.cli.attention import attention
 from ostools.cli.behaviour import behaviour
 from ostools.cli.collapse import collapse, repeats
 from ostools.cli.counting import counting
@@ -72,6 +73,7 @@ for _command in (
     profile,
     flow,
     spectra,
+    attention,
     collapse,
     repeats,
     counting,

@@ -1,5 +1,9 @@
 """Measurements on a model: sensitivity and what is read off it, the path sum beside it, their comparison, and collapse."""
 
+from ostools.measure.attention import Attention as Attention
+from ostools.measure.attention import attention as attention
+from ostools.measure.attention_difference import AttentionDifference as AttentionDifference
+from ostools.measure.attention_difference import attention_difference as attention_difference
 from ostools.measure.behaviour import Behaviour as Behaviour
 from ostools.measure.behaviour import behaviour as behaviour
 from ostools.measure.collapse import Collapse as Collapse
@@ -25,6 +29,8 @@ from ostools.measure.spectra import Spectra as Spectra
 from ostools.measure.spectra import spectra as spectra
 
 __all__ = [
+    "Attention",
+    "AttentionDifference",
     "Behaviour",
     "Collapse",
     "Comparison",
@@ -36,6 +42,8 @@ __all__ = [
     "Profile",
     "Sensitivity",
     "Spectra",
+    "attention",
+    "attention_difference",
     "behaviour",
     "collapse",
     "compare",

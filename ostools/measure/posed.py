@@ -113,6 +113,26 @@ def carrier_positions(model: TransformerBridge, posed: Posed) -> tuple[int, ...]
     )
 
 
+def item_positions(model: TransformerBridge, posed: Posed) -> list[int | None]:
+    """For every token the item of which it has a character (the first, where of several), None where of none.
+
+    All None where that is not known, or not once: a sequence that was rewritten, or stands there twice, or a tokenizer that
+    does not say which characters its tokens come from.
+    """
+    items = posed.task.items(posed.length, posed.seed)
+    try:
+        copies, places = _copies(posed), offsets(model, posed.prompt)
+    except InputError:
+        return [None] * len(posed.prompt.ids)
+    if len(copies) != 1:
+        return [None] * len(posed.prompt.ids)
+    owner: dict[int, int] = {}
+    for item, (low, high) in _pieces(posed, items, copies[0]):
+        if item is not None:
+            owner |= dict.fromkeys(range(low, high), item)
+    return [next((owner[place] for place in range(start, end) if place in owner), None) for start, end in places]
+
+
 def _copies(posed: Posed) -> list[int]:
     """Where the sequence begins in the encoded text, each time that it stands there behind the task's own words."""
     whole = posed.prompt.text or ""

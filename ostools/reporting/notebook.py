@@ -14,7 +14,7 @@ one page share the names of their clip paths and gradients, and JupyterLab refus
 from __future__ import annotations
 
 import json
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -88,14 +88,19 @@ def chart_bundle(chart: Any, words: str) -> Any:
         return alt.TopLevelMixin._repr_mimebundle_(chart)
     spec = chart.to_dict() | {"$schema": SCHEMA, "description": words}
     text = json.dumps(spec, allow_nan=False, separators=(",", ":"))
-    drawn: Any = spec_to_mimebundle(spec, format="png", mode="vega-lite", scale_factor=SCALE)
-    picture = pixels.reduced(drawn[0]["image/png"])
-    width, height = pixels.size(picture)
-    data: dict[str, Any] = {"image/png": b64encode(picture).decode(), "text/plain": words}
+    picture = picture_of(spec)
+    width, height = pixels.size(b64decode(picture))
+    data: dict[str, Any] = {"image/png": picture, "text/plain": words}
     metadata: dict[str, Any] = {"image/png": {"width": round(width / SCALE), "height": round(height / SCALE)}}
     if len(text) + len(data["image/png"]) <= LARGEST:
         data[VEGA_LITE], metadata[VEGA_LITE] = spec, {"embed_options": _MENU}
     return data, metadata
+
+
+def picture_of(spec: dict[str, Any]) -> str:
+    """The chart of a specification as a small PNG, in base64."""
+    drawn: Any = spec_to_mimebundle(spec, format="png", mode="vega-lite", scale_factor=SCALE)
+    return b64encode(pixels.reduced(drawn[0]["image/png"])).decode()
 
 
 def result_bundle(result: Result) -> Any:

@@ -1,102 +1,142 @@
-"""The last token's attention: reduced by a rule that keeps its row, handed to circuitsvis without a way out."""
+"""Attention drawn: heat maps by stated rules, and circuitsvis on a page that nothing gets out of."""
 
 from __future__ import annotations
 
+import html
 import json
+import re
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-import hooks
-from ostools.models import encode
-from ostools.reporting import charts
+import ostools as ost
+from ostools.measure.attention import SIDE, Attention
+from ostools.measure.attention_difference import attention_difference
+from ostools.measure.pooling import bins_of, max_pool
+from ostools.reporting import charts, theme
 from ostools.reporting.attention import (
-    HEADS,
-    SIDE,
-    Attention,
+    COLUMNS,
+    ROWS,
     attention_findings,
     attention_frame,
-    bins_of,
-    interactive_view,
-    last_token_attention,
-    max_pool,
-    pooling_rule,
+    difference_findings,
 )
-from tests.checkpoints import tiny_model
+from ostools.reporting.attention_view import HEADS, attention_view, interactive_view
+from ostools.reporting.heat import attention_difference_chart
+from ostools.results import Provenance
 from tests.reporting.made import HOSTILE, tokens_of
+from tests.reporting.test_page import assert_nothing_gets_out_or_in
+
+MADE = Provenance({"name": "made", "dtype": "float32"}, {"mitigation": "none", "status": "none"}, None, {})
+OTHER = Provenance({"name": "made", "dtype": "float32"}, {"mitigation": "m", "status": "active"}, None, {})
 
 
-def made(tokens: list[str], layers: int = 2, heads: int = 3, seed: int = 0) -> Attention:
-    """Random causal patterns over these tokens."""
+def made(
+    tokens: list[str], layers: int = 2, heads: int = 3, seed: int = 0, last: Any = None, provenance: Provenance = MADE
+) -> Attention:
+    """Random causal patterns over these tokens; `last`: another last row."""
     count = len(tokens)
     scores = torch.randn(layers, heads, count, count, generator=torch.Generator().manual_seed(seed))
     pattern = scores.masked_fill(torch.ones(count, count).triu(1).bool(), float("-inf")).softmax(-1)
+    if last is not None:
+        pattern[:, :, -1] = last
     bins = bins_of(count, SIDE)
-    return Attention(tuple(tokens), pattern[:, :, -1], max_pool(max_pool(pattern, bins), bins, dim=-2), bins)
-
-
-@given(st.integers(1, 3000), st.integers(2, 64))
-def test_bins_cover_every_position_once_and_keep_the_last_alone(length: int, most: int) -> None:
-    bins = bins_of(length, most)
-    assert len(bins) <= most
-    assert [place for start, end in bins for place in range(start, end)] == list(range(length))
-    assert bins[-1] == (length - 1, length)
-
-
-def test_a_short_prompt_is_not_reduced() -> None:
-    assert bins_of(SIDE, SIDE) == tuple((place, place + 1) for place in range(SIDE))
-    assert pooling_rule(SIDE, SIDE) == ""
-
-
-def test_a_long_prompt_says_how_it_was_reduced() -> None:
-    assert pooling_rule(100, 48) == "100 positions are max-pooled to 34: 3 neighbours in one, the last token alone"
-
-
-def test_pooling_keeps_the_greatest_of_each_bin() -> None:
-    values = torch.tensor([[1.0, 5.0, 2.0, 9.0]])
-    assert max_pool(values, ((0, 2), (2, 4))).tolist() == [[5.0, 9.0]]
-    assert max_pool(values.T, ((0, 2), (2, 4)), dim=-2).tolist() == [[5.0], [9.0]]
-
-
-@pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
-def test_the_last_row_is_the_models_own(family) -> None:
-    model = tiny_model(family)
-    prompt = encode(model, "Consider the following sequence: 1111111111111111111111111111110. What?")
-    found = last_token_attention(model, prompt)
-    with torch.no_grad(), hooks.capture(model, "pattern") as record:
-        model(prompt.ids[None])
-    for layer, pattern in record["pattern"].items():
-        assert torch.equal(found.last[layer], pattern[0, :, -1])
-        # The last row of a square is the last token's own, pooled over keys alone.
-        assert torch.equal(found.squares[layer][:, -1], max_pool(pattern[0, :, -1], found.bins))
-    assert found.last.sum(-1).allclose(torch.ones(()), atol=1e-5)
+    rows: Any = pd.DataFrame(
+        [
+            {"layer": layer, "head": head, "position": place, "token_id": place, "token": token}
+            for layer in range(layers)
+            for head in range(heads)
+            for place, token in enumerate(tokens)
+        ]
+    )
+    frame = rows.assign(item=pd.array([None] * len(rows), dtype="Int64"), weight=pattern[:, :, -1].flatten().numpy())
+    return Attention(frame, provenance, max_pool(max_pool(pattern, bins), bins, dim=-2), bins)
 
 
 def test_findings_name_the_sharpest_head_and_a_sink() -> None:
-    attention = made(tokens_of(10, ["<bos>"]))
     last = torch.full((2, 3, 10), 0.01)
     last[..., 0] = 0.91
     last[1, 2] = 0.0
     last[1, 2, 7] = 1.0
-    sink = " ".join(attention_findings(Attention(attention.tokens, last, attention.squares, attention.bins)))
+    sink = " ".join(attention_findings(made(tokens_of(10, ["<bos>"]), last=last)))
     assert "layer 1, head 2: 100% on token 7 “t7”" in sink
     assert "attention sink" in sink
-    even = torch.full((2, 3, 10), 0.1)
-    none = " ".join(attention_findings(Attention(attention.tokens, even, attention.squares, attention.bins)))
+    none = " ".join(attention_findings(made(tokens_of(10), last=torch.full((2, 3, 10), 0.1))))
     assert "10.0% of its attention on the first token and 10.0% on itself" in none
     assert "10.0 tokens in the median" in none
     assert "sink" not in none
 
 
-def test_the_heat_map_holds_every_weight() -> None:
+def test_findings_say_how_much_moved() -> None:
+    even, moved = torch.full((2, 3, 4), 0.25), torch.full((2, 3, 4), 0.25)
+    moved[1, 1] = torch.tensor([0.0, 0.25, 0.25, 0.5])
+    found = attention_difference(made(tokens_of(4), last=even), made(tokens_of(4), last=moved, provenance=OTHER))
+    said = " ".join(difference_findings(found))
+    assert "over the 4 tokens that both have: the median head moves 0.0%" in said
+    assert "layer 1, head 1 the most, 25.0%" in said
+    assert "in layer 1, head 1, on token 0 “t0”: from 0.250 to 0.000" in said
+
+
+def test_the_heat_map_holds_every_weight_or_the_greatest_of_each_bin() -> None:
     attention = made(tokens_of(20))
     frame = attention_frame(attention)
     assert len(frame) == 2 * 3 * 20
     row = frame[(frame["head"] == "1.2") & (frame["start"] == 4)]
     assert row["weight"].item() == pytest.approx(float(attention.last[1, 2, 4]))
-    charts.attention_chart(attention).to_dict()
+    long = made(tokens_of(400), layers=1, heads=1)
+    frame = attention_frame(long)
+    assert len(frame) <= COLUMNS
+    for row in frame.to_dict(orient="records"):
+        assert row["weight"] == pytest.approx(float(long.last[0, 0, row["start"] : row["end"]].max()))
+
+
+def test_of_many_heads_the_sharpest_are_drawn_and_it_is_said() -> None:
+    attention = made(tokens_of(6), layers=16, heads=16)
+    entropy = torch.special.entr(attention.last.double()).sum(-1).flatten()
+    kept = {f"{int(index) // 16}.{int(index) % 16}" for index in entropy.argsort()[:ROWS]}
+    assert set(attention_frame(attention)["head"]) == kept
+    title = charts.attention_chart(attention).to_dict()["title"]
+    assert title["subtitle"] == [f"the {ROWS} heads of 256 whose last row is the most concentrated"]
+
+
+def test_what_the_difference_adds_is_blue_and_what_has_no_partner_is_blank() -> None:
+    first = made(["a", "b", "c", "d"], last=torch.full((2, 3, 4), 0.25))
+    second = made(["a", "b", "x", "d"], last=torch.tensor([0.75, 0.0, 0.25, 0.0]), provenance=OTHER)
+    spec = attention_difference_chart(attention_difference(first, second)).to_dict()
+    panel = spec["vconcat"][2]
+    scale = panel["encoding"]["color"]["scale"]
+    assert scale["range"] == [theme.COLOURS["frozen"], "#f2f2f2", theme.COLOURS["full"]]
+    assert scale["domain"] == [-0.5, 0, 0.5]
+    (columns,) = spec["datasets"][panel["data"]["name"]]
+    assert columns["weight"][:3] == [0.5, -0.25, -0.25]
+    assert columns["start"][:3] == [0, 1, 3]
+    assert "blank: the second's alone" in panel["title"]["subtitle"]
+    assert spec["vconcat"][0]["encoding"]["color"]["scale"] == spec["vconcat"][1]["encoding"]["color"]["scale"]
+
+
+def test_of_a_long_difference_each_cell_shows_what_is_furthest_from_nought() -> None:
+    first = made(tokens_of(300), layers=1, heads=1)
+    second = made(tokens_of(300), layers=1, heads=1, seed=1, provenance=OTHER)
+    spec = attention_difference_chart(attention_difference(first, second)).to_dict()
+    panel = spec["vconcat"][2]
+    (columns,) = spec["datasets"][panel["data"]["name"]]
+    change = (second.last - first.last)[0, 0]
+    for start, end, weight in zip(columns["start"], columns["end"], columns["weight"], strict=True):
+        part = change[start:end]
+        assert weight == pytest.approx(float(part[part.abs().argmax()]), rel=1e-5)
+
+
+# --- the view
+
+
+def handed_over(source: str, element: str = "heads") -> dict[str, Any]:
+    """The properties that circuitsvis is called with, as its JavaScript reads them."""
+    call = source.rindex(f'CircuitsVis.render(\n      "{element}"')
+    start = source.index("{", call)
+    return json.JSONDecoder().raw_decode(source[start:])[0]
 
 
 def test_all_heads_or_the_most_concentrated() -> None:
@@ -104,7 +144,7 @@ def test_all_heads_or_the_most_concentrated() -> None:
     assert words.startswith("All 6 heads of 2 layers")
     source, words = interactive_view(made(tokens_of(5), layers=10, heads=8), "heads")
     assert words.startswith(f"The {HEADS} heads of 80 whose last row is the most concentrated")
-    assert len(_handed_over(source)["attentionHeadNames"]) == HEADS
+    assert len(handed_over(source)["attentionHeadNames"]) == HEADS
 
 
 def test_hostile_tokens_cannot_leave_the_script() -> None:
@@ -113,13 +153,71 @@ def test_hostile_tokens_cannot_leave_the_script() -> None:
     data = source[source.rindex("CircuitsVis.AttentionHeads") :]
     assert "</script" not in source.lower()
     assert "<" not in data
-    handed = _handed_over(source)
+    handed = handed_over(source)
     assert len(handed["tokens"]) == len(tokens)
     assert any("</script>" in token for token in handed["tokens"])
 
 
-def _handed_over(source: str) -> dict:
-    """The properties that circuitsvis is called with, as its JavaScript reads them."""
-    call = source.rindex('CircuitsVis.render(\n      "heads"')
-    start = source.index("{", call)
-    return json.JSONDecoder().raw_decode(source[start:])[0]
+def test_a_view_is_a_page_of_one_script_that_asks_for_nothing(tmp_path: Path) -> None:
+    view = made(list(HOSTILE)).view()
+    text = view.save(tmp_path / "x.html").read_text(encoding="utf-8")
+    body = re.sub(r"<img alt='[^']*' src='data:image/png;base64,[A-Za-z0-9+/=]+'>", "", text)
+    assert_nothing_gets_out_or_in(body, scripts=1)
+    assert "<img" not in body
+    shown = handed_over(text, "heads-0")["attention"]
+    assert len(shown) == 6
+    with pytest.raises(ost.InputError, match=r"expected a name ending in \.html"):
+        view.save(tmp_path / "x.png")
+
+
+def test_in_a_notebook_it_stands_in_a_frame_that_may_run_scripts_and_nothing_else() -> None:
+    view = made(["<img src=x onerror=alert(1)>", '"</iframe><script>alert(2)</script>']).view()
+    data = view._repr_mimebundle_()
+    frame = r'<iframe sandbox="allow-scripts" title="[^"<>]*" style="[^"<>]*" srcdoc="([^"<>]*)"></iframe>'
+    found = re.fullmatch(frame, data["text/html"])
+    assert found is not None
+    assert html.unescape(found[1]) == view.html
+    assert len(data["text/html"]) < 2_000_000
+
+
+def test_of_two_the_heads_are_the_same_and_their_difference_is_shown() -> None:
+    first, second = made(tokens_of(5)), made(tokens_of(5), seed=1, provenance=OTHER)
+    view = attention_view(first, second)
+    assert [panel.title for panel in view.panels] == ["mitigation: none", "mitigation: m", "The difference"]
+    assert view.panels[0].names == view.panels[1].names == view.panels[2].names
+    assert (view.panels[0].low, view.panels[0].high) == (view.panels[1].low, view.panels[1].high) == (0.0, 1.0)
+    change = handed_over(view.html, "heads-2")
+    expected = (second.squares - first.squares).flatten(0, 1)
+    assert torch.tensor(change["attention"]).allclose(expected, atol=6e-4)
+    assert change["maxValue"] == -change["minValue"] == pytest.approx(float(expected.abs().max()), rel=1e-6)
+    assert (change["positiveColor"], change["negativeColor"]) == (theme.COLOURS["full"], theme.COLOURS["frozen"])
+    assert view.html.count("CircuitsVis=") <= 1
+    assert len(view.html) < 2_000_000
+
+
+def test_where_nothing_can_be_subtracted_they_stand_side_by_side_with_the_reason() -> None:
+    view = made(tokens_of(5)).view(made(tokens_of(7), provenance=OTHER))
+    assert len(view.panels) == 2
+    assert view.notes[0].startswith("Side by side only. ")
+    assert "found 5 tokens and 7" in view.notes[0]
+    partly = made(["a", "b"]).view(made(["a", "x"], provenance=OTHER))
+    assert len(partly.panels) == 2
+    assert "Whole patterns are not subtracted" in partly.notes[-1]
+
+
+def test_a_page_of_two_long_prompts_stays_small(tmp_path: Path) -> None:
+    tokens = [f"token{place}" for place in range(256)]
+    view = made(tokens, layers=8, heads=4).view(made(tokens, layers=8, heads=4, seed=1, provenance=OTHER))
+    assert len(view.panels) == 3
+    assert view.save(tmp_path / "x.html").stat().st_size < 4_500_000
+    assert "256 positions are max-pooled to 52: 5 neighbours in one" in view.html
+
+
+def test_attention_on_a_real_model_is_shown_and_saved(tmp_path: Path) -> None:
+    model = ost.load_model()
+    first = ost.attention(model, task="copy-last", length=5)
+    second = ost.attention(model, task="copy-last", length=5, mitigation="separator:every=2")
+    found = ost.attention_difference(first, second)
+    for result in (first, found):
+        assert "image/png" in result._repr_mimebundle_()[0]
+        assert result.save(tmp_path / "x.pdf").stat().st_size > 0

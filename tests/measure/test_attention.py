@@ -1,0 +1,194 @@
+"""The last token's attention is the model's own, and two are subtracted only where their tokens are known to be the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hooks
+import ostools as ost
+from mitigations import MitigationError, SlidingWindow
+from ostools.measure.attention import SIDE, attention
+from ostools.measure.attention_difference import aligned, attention_difference, told_apart
+from ostools.measure.pooling import bins_of, max_pool, pooling_rule
+from ostools.models import encode, prompt_from_ids
+from tests.checkpoints import tiny_model
+
+LONG = "Consider the following sequence: 1111111111111111111111111111111110. What is the last digit in this sequence?"
+
+
+@given(st.integers(1, 3000), st.integers(2, 64))
+def test_bins_cover_every_position_once_and_keep_the_last_alone(length: int, most: int) -> None:
+    bins = bins_of(length, most)
+    assert len(bins) <= most
+    assert [place for start, end in bins for place in range(start, end)] == list(range(length))
+    assert bins[-1] == (length - 1, length)
+
+
+def test_a_short_prompt_is_not_reduced() -> None:
+    assert bins_of(SIDE, SIDE) == tuple((place, place + 1) for place in range(SIDE))
+    assert pooling_rule(SIDE, SIDE) == ""
+
+
+def test_a_long_prompt_says_how_it_was_reduced() -> None:
+    assert pooling_rule(100, 48) == "100 positions are max-pooled to 34: 3 neighbours in one, the last token alone"
+
+
+def test_pooling_keeps_the_greatest_of_each_bin() -> None:
+    values = torch.tensor([[1.0, 5.0, 2.0, 9.0]])
+    assert max_pool(values, ((0, 2), (2, 4))).tolist() == [[5.0, 9.0]]
+    assert max_pool(values.T, ((0, 2), (2, 4)), dim=-2).tolist() == [[5.0], [9.0]]
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
+def test_the_last_row_is_the_models_own(family: Any) -> None:
+    model = tiny_model(family)
+    prompt = encode(model, LONG)
+    found = attention(model, prompt)
+    with torch.no_grad(), hooks.capture(model, "pattern") as record:
+        model(prompt.ids[None])
+    assert len(prompt.ids) > SIDE
+    for layer, pattern in record["pattern"].items():
+        assert torch.equal(found.last[layer], pattern[0, :, -1])
+        # The last row of a square is the last token's own, pooled over keys alone.
+        assert torch.equal(found.squares[layer][:, -1], max_pool(pattern[0, :, -1], found.bins))
+    assert found.last.sum(-1).allclose(torch.ones(()), atol=1e-5)
+    row: Any = found.frame.iloc[len(prompt.ids) + 5]
+    assert (row["layer"], row["head"], row["position"]) == (0, 1, 5)
+    assert (row["token"], row["token_id"]) == (prompt.tokens[5], int(prompt.ids[5]))
+    assert row["weight"] == float(record["pattern"][0][0, 1, -1, 5])
+    assert found.tokens == prompt.tokens
+
+
+def test_a_mitigation_acts_on_what_is_captured_and_says_whether_it_did() -> None:
+    model = tiny_model("llama")
+    seen = attention(model, "12345678", mitigation=SlidingWindow(3))
+    assert (seen.last[..., :-3] == 0).all()
+    assert seen.provenance.parameters["status"] == "active"
+    wide = attention(model, "12345678", mitigation="sliding-window:window=500")
+    assert wide.provenance.parameters["status"] == "inactive"
+    assert torch.equal(wide.last, attention(model, "12345678").last)
+    hinted = attention(model, "12345678", mitigation="repeat-prompt")
+    assert hinted.provenance.parameters["status"] == "active"
+    assert len(hinted.tokens) > len(wide.tokens)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "expected a prompt, or a task with its length"),
+        ({"prompt": "1", "task": "copy-last", "length": 3}, "expected a prompt, or a task with its length"),
+        ({"task": "copy-last"}, "expected a prompt, or a task with its length"),
+        ({"prompt": "1", "length": 3}, "expected a prompt, or a task with its length"),
+        ({"prompt": "1", "mitigation": "separator:every=3"}, "rewrites the sequence, .*: give a task and its length"),
+        ({"prompt": ""}, "found empty text"),
+        ({"task": "copy-lst", "length": 3}, "did you mean 'copy-last'"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ost.InputError, match=words):
+        attention(tiny_model("llama"), **arguments)
+
+
+def test_tokens_cannot_be_rewritten_and_unknown_mitigations_are_refused() -> None:
+    model = tiny_model("llama")
+    with pytest.raises(ost.InputError, match="rewrites the prompt, which is not known of this prompt: give the text"):
+        attention(model, prompt_from_ids(model, [2, 40, 41]), mitigation="repeat-prompt")
+    with pytest.raises(MitigationError, match="did you mean 'hint'"):
+        attention(model, "1", mitigation="hnt")
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    model = tiny_model("llama", seed=3)
+
+    def poison(pattern: torch.Tensor, layer: int) -> torch.Tensor:
+        return torch.full_like(pattern, float("nan"))
+
+    with (
+        hooks.replace_pattern(model, poison),
+        pytest.raises((ost.InputError, hooks.HookError), match=r"finite|NaN|sum"),
+    ):
+        attention(model, "123")
+
+
+# --- differences
+
+
+def test_the_same_prompt_is_subtracted_token_by_token() -> None:
+    model = tiny_model("llama")
+    first, second = attention(model, "12345"), attention(model, "12345", mitigation="sliding-window:window=2")
+    found = attention_difference(first, second)
+    count = len(first.tokens)
+    assert found.pairs == [(place, place) for place in range(count)]
+    assert len(found.frame) == count * first.last.shape[0] * first.last.shape[1]
+    expected = (second.last - first.last).flatten()
+    assert torch.equal(torch.tensor(found.frame["difference"].to_numpy()), expected)
+    assert found.labels == ("mitigation: none", "mitigation: sliding-window:window=2")
+    row: Any = found.frame.iloc[count * 1 + 2]
+    assert (row["layer"], row["head"], row["second_position"]) == (0, 1, 2)
+    assert found.provenance.parameters["first"]["parameters"]["mitigation"] == "none"
+
+
+def test_items_are_held_against_each_other_whatever_was_inserted() -> None:
+    model = tiny_model("gemma")
+    first = attention(model, task="copy-last", length=7)
+    second = attention(model, task="copy-last", length=7, mitigation="separator:every=2")
+    pairs = aligned(first, second)
+    assert len(second.tokens) > len(first.tokens)
+    assert [one for one, _ in pairs] == list(
+        range(len(first.tokens))
+    )  # every token of the plain prompt has its partner
+    assert [first.tokens[one] for one, _ in pairs] == [second.tokens[other] for _, other in pairs]
+    items: Any = second.frame["item"].iloc[: len(second.tokens)]
+    ours: Any = first.frame["item"].iloc[: len(first.tokens)]
+    for one, other in pairs:
+        assert str(ours[one]) == str(items[other])
+    without = set(range(len(second.tokens))) - {other for _, other in pairs}
+    assert {second.tokens[place] for place in without} == {","}
+
+
+def test_a_hint_is_not_held_against_the_question() -> None:
+    model = tiny_model("gemma")
+    first = attention(model, task="count-ones", length=4)
+    second = attention(model, task="count-ones", length=4, mitigation="hint")
+    pairs = aligned(first, second)
+    assert all(first.tokens[one] == second.tokens[other] for one, other in pairs)
+    assert [one for one, _ in pairs] == sorted({one for one, _ in pairs})
+    assert [other for _, other in pairs] == sorted({other for _, other in pairs})
+    assert len(pairs) <= len(first.tokens) < len(second.tokens)
+
+
+def test_prompts_of_as_many_tokens_are_subtracted_where_the_token_is_the_same() -> None:
+    model = tiny_model("llama")
+    assert aligned(attention(model, "12345"), attention(model, "12945")) == [(0, 0), (1, 1), (2, 2), (4, 4), (5, 5)]
+
+
+def test_what_does_not_align_is_refused_with_the_reason() -> None:
+    model, other = tiny_model("llama"), tiny_model("llama", n_layers=1)
+    with pytest.raises(ost.InputError, match=r"found 4 tokens and 3, and none known .* side by side"):
+        attention_difference(attention(model, "123"), attention(model, "12"))
+    with pytest.raises(ost.InputError, match=r"found 2 layers of \d heads and 1 layers of \d heads"):
+        attention_difference(attention(model, "123"), attention(other, "123"))
+    roomy = tiny_model("llama", context=1024)
+    repeated = attention(roomy, task="copy-last", length=3, mitigation="repeat-prompt")
+    assert repeated.frame["item"].isna().all()  # two copies: which is meant is not known
+    with pytest.raises(ost.InputError, match="none known to be the same"):
+        attention_difference(attention(roomy, task="copy-last", length=3), repeated)
+
+
+def test_what_tells_two_apart() -> None:
+    model, other = tiny_model("llama"), tiny_model("llama", seed=1)
+    same = attention(model, "12"), attention(other, "12")
+    assert told_apart(*same) == ("tiny-llama-0 in float32", "tiny-llama-1 in float32")
+    assert told_apart(attention(model, "12"), attention(model, "13")) == (
+        "first prompt, 3 tokens",
+        "second prompt, 3 tokens",
+    )
+    with hooks.ablate_heads(model, [(0, 1)]):
+        edited = attention(model, "12")
+    assert told_apart(attention(model, "12"), edited)[0] == "no edits"
+    assert "ablate_heads" in told_apart(attention(model, "12"), edited)[1]
