@@ -10,6 +10,7 @@ holds the two together.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,8 @@ from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
 TIMEOUT = 180
+QUIET = {"PYTHONWARNINGS": "ignore:IProgress not found"}
+"""For the kernel: tqdm warns where Jupyter has no widgets, which the tutorials do not use."""
 METADATA = {
     "jupytext": {"formats": "ipynb,py:percent"},
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -62,6 +65,7 @@ def executed(script: Path) -> Any:
 
 
 def main(wanted: list[str]) -> None:
+    os.environ.update(QUIET)
     scripts = sorted(HERE.glob("[0-9][0-9]_*.py"))
     chosen = [script for script in scripts if not wanted or any(script.name.startswith(name) for name in wanted)]
     if not chosen:
