@@ -135,4 +135,10 @@ def zero_marks(base: alt.Chart) -> alt.Chart:
 def themed(chart: Any) -> Any:
     chart = chart.copy(deep=False)
     chart.config = alt.Config.from_dict(theme.config(), validate=False)
+    if isinstance(chart.title, alt.TitleParams):
+        # A title names models, tasks and files, which may be called anything.
+        parts = {name: chart.title[name] for name in ("text", "subtitle") if chart.title[name] is not alt.Undefined}
+        chart.title = chart.title.copy()
+        for name, said in parts.items():
+            chart.title[name] = theme.visible(said) if isinstance(said, str) else [theme.visible(one) for one in said]
     return notebook.offline(chart)

@@ -212,7 +212,10 @@ def _heading(result: Figure5, panel: str, pair: str) -> alt.TitleParams:
         f"{f'from n = {length}' if length is not None else f'not by {longest}'} in {dtype}"
         for dtype, length in _reached(result, panel, pair).items()
     ]
-    lines = [f"“{shown}” (n = 6)", *([f"collapse: {', '.join(told)}"] if told and pair == "theorem" else [])]
+    lines = [
+        f"“{theme.inert(shown)}” (n = 6)",
+        *([f"collapse: {', '.join(told)}"] if told and pair == "theorem" else []),
+    ]
     return alt.TitleParams(name, subtitle=lines, fontSize=11, subtitleFontSize=10, offset=6, frame="group")
 
 

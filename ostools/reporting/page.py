@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import altair as alt
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_LONE = re.compile("[\ud800-\udfff]")
+"""Halves of characters, as names of files may hold them: no UTF-8 has a place for them."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,8 @@ def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] =
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; font-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    return environment.get_template(template).render(**values, policy=policy, scripts=running)
+    text = environment.get_template(template).render(**values, policy=policy, scripts=running)
+    return _LONE.sub("\ufffd", text)
 
 
 def sentence(text: str) -> Markup:

@@ -166,8 +166,14 @@ def inert(text: str) -> str:
     """The text with look-alikes for the two beginnings that could end a script element.
 
     Only for what others put into HTML unescaped: Altair's notebook display writes a chart's data into a script as they are.
+    Control and direction characters are spelled out: SVG may not hold the former, the latter reverse what stands beside them.
     """
-    return text.replace("</", "<∕").replace("<!", "<ǃ")
+    return visible(text).replace("</", "<∕").replace("<!", "<ǃ")
+
+
+def visible(text: str) -> str:
+    """The text with control, direction and lone surrogate characters spelled out; blanks stay."""
+    return "".join(character if character == " " else _visible(character) for character in text)
 
 
 def safe_json(value: Any) -> str:

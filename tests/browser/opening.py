@@ -20,6 +20,8 @@ class Opened:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """Requests that the page's own policy stopped before they went out; they are among `requests`."""
 
     def resize(self, width: int) -> None:
         """Another width of the window, and every chart drawn for it."""
@@ -68,6 +70,7 @@ def open_page(context: Any, path: Path, wait: str = _DRAWN) -> Opened:
     page = context.new_page()
     found = Opened(page)
     page.on("request", lambda request: found.requests.append(request.url))
+    page.on("requestfailed", lambda request: found.refused.extend([request.url] * (request.failure == "csp")))
     page.on("console", lambda message: found.complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: found.complaints.append(str(error)))
     page.on("dialog", lambda dialog: (found.dialogs.append(dialog.message), dialog.dismiss()))

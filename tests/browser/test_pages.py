@@ -1,19 +1,16 @@
-"""The saved page of every result in a real browser: nothing is asked for, nothing complained of, everything drawn and readable."""
+"""The saved page of every result in a real browser: nothing is asked for or complained of, all is drawn and readable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ostools.reporting import page
 from tests.browser.opening import CONTRAST, Opened
 from tests.reporting.every import EVERY
-from tests.reporting.made import HOSTILE
 
 WIDTHS = (400, 800, 1600)
 PALE = {
@@ -36,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_whole(found: Opened, path: Path, width: int, scripts: int = 2) -> None:
-    """The one request is for the file; no complaint, no dialog, no script but those written, every chart drawn, no sideways scroll."""
+    """One request, for the file; no complaint, dialog, or script but those written; charts drawn; no sideways scroll."""
     assert found.requests == [path.as_uri()]
     assert found.complaints == []
     assert found.dialogs == []

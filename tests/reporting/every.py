@@ -52,6 +52,10 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Looseness": lambda: ost.looseness(_sensitivity(), _chain()),
     "Flow": lambda: ost.flow(model(), prompt()),
     "Spectra": lambda: ost.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
+    "Attention": lambda: ost.attention(model(), prompt()),
+    "AttentionDifference": lambda: ost.attention_difference(
+        ost.attention(model(), prompt()), ost.attention(model(), prompt(), mitigation="sliding-window:window=2")
+    ),
     "HeadScores": lambda: ost.head_scores(model(), prompt()),
     "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
     "Counting": lambda: ost.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
@@ -74,4 +78,5 @@ EVERY: dict[str, Callable[[], Result]] = {
     ),
     "TheoryChecks": EXPERIMENTS.theory,
 }
-"""By the name of the class."""
+"""By the name of the class; each is made once."""
+EVERY.update({name: cache(make) for name, make in EVERY.items()})
