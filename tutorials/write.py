@@ -10,6 +10,7 @@ holds the two together.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import time
@@ -24,6 +25,8 @@ HERE = Path(__file__).parent
 TIMEOUT = 180
 QUIET = {"PYTHONWARNINGS": "ignore:IProgress not found"}
 """For the kernel: tqdm warns where Jupyter has no widgets, which the tutorials do not use."""
+LARGEST = 20_000
+"""Most characters of a chart's drawing that is stored beside its picture, so that a notebook stays below half a megabyte."""
 METADATA = {
     "jupytext": {"formats": "ipynb,py:percent"},
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -61,7 +64,16 @@ def executed(script: Path) -> Any:
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
                 raise RuntimeError(f"{script.name}: a cell wrote to stderr: {output['text'][:500]}")
+            leave_out_large_drawings(output)
     return notebook
+
+
+def leave_out_large_drawings(output: Any) -> None:
+    """Keep the picture of a chart, and its Vega-Lite drawing where that is small."""
+    data = output.get("data", {})
+    for kind in [kind for kind in data if "vegalite" in kind and len(json.dumps(data[kind])) > LARGEST]:
+        del data[kind]
+        output["metadata"].pop(kind, None)
 
 
 def main(wanted: list[str]) -> None:

@@ -1,0 +1,127 @@
+"""The tutorials: each runs, says what its stored outputs show, and is the same notebook as its script."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+import pytest
+from nbmake.nb_run import NotebookRun
+
+from tutorials.write import LARGEST, METADATA, QUIET, TIMEOUT, cells_of, leave_out_large_drawings
+
+FOLDER = Path(__file__).parents[1] / "tutorials"
+SCRIPTS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
+NOTEBOOKS = [script.with_suffix(".ipynb") for script in SCRIPTS]
+BYTES = 500_000
+
+every = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+# A chart's drawing names its grammar by an address that nothing loads; the tutorials cite the paper.
+NAMED = ("https://vega.github.io/schema/vega-lite/v5.json", "https://arxiv.org/abs/2406.04267")
+SHOWS = re.compile(r"(^|\n)(print\(|[^\n]*\.plot\(\))")
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def outputs_of(notebook: Any) -> list[Any]:
+    return [output for cell in code_cells(notebook) for output in cell.outputs]
+
+
+def test_there_are_seven_each_a_script_and_a_notebook() -> None:
+    assert [script.name[:2] for script in SCRIPTS] == [f"0{number}" for number in range(1, 8)]
+    assert sorted(FOLDER.glob("*.ipynb")) == NOTEBOOKS
+
+
+@every
+def test_it_runs_and_warns_of_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(FOLDER)
+    result = NotebookRun(path, default_timeout=TIMEOUT).execute()
+    assert result.error is None, result.error and result.error.summary
+    assert [output.text for output in outputs_of(result.nb) if output.get("name") == "stderr"] == []
+
+
+@every
+def test_notebook_and_script_are_the_same(path: Path) -> None:
+    script, stored = cells_of(path.with_suffix(".py")), read(path)
+    assert [(cell.cell_type, cell.source) for cell in stored.cells] == [
+        (cell.cell_type, cell.source) for cell in script.cells
+    ]
+    assert [cell.id for cell in stored.cells] == [cell.id for cell in script.cells]
+    assert len({cell.id for cell in stored.cells}) == len(stored.cells)
+
+
+@every
+def test_what_is_stored_is_whole(path: Path) -> None:
+    cells = code_cells(read(path))
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    mute = [cell.source for cell in cells if SHOWS.search(cell.source) and not cell.outputs]
+    assert mute == []
+    charts = [cell for cell in cells if ".plot()" in cell.source.splitlines()[-1]]
+    assert charts
+    for cell in charts:
+        assert "image/png" in cell.outputs[-1].data
+
+
+@every
+def test_nothing_is_stored_that_should_not_be(path: Path) -> None:
+    notebook = read(path)
+    for output in outputs_of(notebook):
+        assert output.output_type in ("stream", "display_data", "execute_result")
+        assert output.get("name") != "stderr"
+        text = json.dumps({kind: data for kind, data in output.get("data", {}).items() if kind != "image/png"})
+        text += str(output.get("text", ""))
+        for named in NAMED:
+            text = text.replace(named, "")
+        assert not re.search(r"https?://|<script|Traceback", text), text[:300]
+        assert not re.search(r"(?<![\w.)])/(tmp|home|root|work|Users|private)/", text), text[:300]
+        assert str(FOLDER.parent) not in text
+    assert path.stat().st_size < BYTES
+
+
+@every
+def test_the_metadata_hold_nothing_that_changes_by_itself(path: Path) -> None:
+    notebook = read(path)
+    assert dict(notebook.metadata) == METADATA
+    assert all(dict(cell.metadata) == {} for cell in notebook.cells)
+    header = jupytext.read(path.with_suffix(".py")).metadata
+    assert header["kernelspec"] == METADATA["kernelspec"]
+    assert header["jupytext"]["formats"] == METADATA["jupytext"]["formats"]
+
+
+@every
+def test_it_is_a_tutorial(path: Path) -> None:
+    """A title with its number, an expectation before what is shown, and exercises at the end; its links lead somewhere."""
+    notebook = read(path)
+    prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert re.match(rf"# {int(path.name[:2])}\. ", prose)
+    assert "**Before you look**" in prose or "**Expect**" in prose
+    assert "\n## Exercises\n" in prose
+    assert any(line.startswith("assert ") for cell in code_cells(notebook) for line in cell.source.splitlines())
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", prose)
+    assert [link for link in links if not (FOLDER / link).is_file()] == []
+
+
+def test_a_large_drawing_is_left_out_and_a_small_one_kept() -> None:
+    def output(size: int) -> Any:
+        data = {"application/vnd.vegalite.v5+json": {"x": "y" * size}, "image/png": "p" * LARGEST}
+        kept = {"application/vnd.vegalite.v5+json": {}, "image/png": {}}
+        return nbformat.from_dict({"data": data, "metadata": kept})
+
+    small, large = output(10), output(LARGEST)
+    for one in (small, large):
+        leave_out_large_drawings(one)
+    assert set(small.data) == {"application/vnd.vegalite.v5+json", "image/png"} == set(small.metadata)
+    assert set(large.data) == {"image/png"} == set(large.metadata)
