@@ -1,0 +1,138 @@
+"""Hostile text in a real browser, and a policy that holds where text got out of its escaping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ostools.reporting import page
+from tests.browser.opening import Opened
+from tests.browser.test_pages import assert_whole
+from tests.reporting.every import EVERY
+from tests.reporting.made import HOSTILE, made_comparison, made_sensitivity
+
+NASTY = (
+    *HOSTILE,
+    "]]>",
+    "javascript:alert(3)",
+    'datum["x"]',
+    "' + alert(4) + '",
+    "\\",
+    "${alert(5)}",
+    "\ufeff",
+    "<svg/onload=alert(6)>",
+    "</text><script>alert(7)</script>",
+    "<style>*{display:none}</style>",
+)
+ATTACKS = {
+    "a script": "<script>document.title = 'mine'</script>",
+    "a script of another type": "<script type=module>document.title = 'mine'</script>",
+    "a handler": "<img src=x onerror=\"document.title = 'mine'\">",
+    "an address": "<iframe src=\"javascript:parent.document.title = 'mine'\"></iframe>",
+    "a frame": "<iframe srcdoc=\"<script>parent.document.title = 'mine'</script>\"></iframe>",
+    "a picture from elsewhere": "<img src=http://192.0.2.1/x.png>",
+    "a style from elsewhere": "<link rel=stylesheet href=http://192.0.2.1/x.css>",
+    "a base": "<base href=http://192.0.2.1/><a href=x id=link>x</a>",
+}
+
+
+def test_hostile_tokens_are_words_in_the_chart_and_under_the_mouse(
+    tmp_path: Path, opened: Callable[..., Opened]
+) -> None:
+    """Every token of `NASTY` on the axis, and the one with a picture in its tooltip, as text."""
+    values = [2.0**place for place in range(len(NASTY))]
+    path = made_comparison(values, {"local": values, "second-moment": values}, NASTY).save(tmp_path / "x.html")
+    found = opened(path, 800)
+    assert_whole(found, path, 800)
+    words = found.page.evaluate("[...document.querySelectorAll('.plot text')].map((text) => text.textContent)")
+    for shown in ("<∕script><scr…", "<img·src=x·on…", "{{·7*7·}}{%·r…", 'datum["x"] 12'):
+        assert any(shown in word for word in words), shown
+    marks = found.page.locator(".mark-symbol path")
+    told = ""
+    for place in range(marks.count()):
+        marks.nth(place).hover(force=True)
+        told += found.page.locator("#vg-tooltip-element").inner_text()
+        if "<img" in told:
+            break
+    assert "<img·src=x·on…" in told
+    assert found.page.locator("#vg-tooltip-element img").count() == 0
+    assert found.dialogs == []
+    found.look("hostile-tokens")
+
+
+@pytest.mark.parametrize("text", [*NASTY, "half \ud800"], ids=ascii)
+def test_a_hostile_title_is_a_title(text: str, tmp_path: Path, opened: Callable[..., Opened]) -> None:
+    import altair as alt
+
+    chart = made_sensitivity({"full": [1.0, 2.0]}).plot().properties(title=alt.TitleParams(text, subtitle=[text, text]))
+    path = tmp_path / "x.html"
+    path.write_text(page.chart_page(chart, text), encoding="utf-8")
+    found = opened(path, 400)
+    assert_whole(found, path, 400)
+    assert found.page.locator("figcaption").inner_text() != ""
+    assert found.page.locator("figure img, figure style, figcaption svg").count() == 0
+
+
+@pytest.mark.parametrize("name", ["Behaviour", "Figure2", "Collapse"])
+def test_hostile_answers_tasks_mitigations_and_models(name: str, tmp_path: Path, opened: Callable[..., Opened]) -> None:
+    """Every text of the table, and the model's name, replaced by one that wants out."""
+    result: Any = EVERY[name]()
+    bad = "</script><img src=x onerror=alert(1)>\x1b[31m"
+    frame = result.frame.copy()
+    for column in {"answer", "text", "reason", "prompt"} & set(frame):
+        frame[column] = bad
+    parameters = {**result.provenance.parameters, "task": bad}
+    known = replace(result.provenance, model={**result.provenance.model, "name": bad}, parameters=parameters)
+    path = replace(result, frame=frame, provenance=known).save(tmp_path / "x.html")
+    found = opened(path, 800)
+    assert_whole(found, path, 800)
+    assert found.page.locator("img").count() == 0
+
+
+def test_a_picture_with_hostile_tokens_runs_nothing(tmp_path: Path, opened: Callable[..., Opened]) -> None:
+    """An SVG, opened by itself, is a document that could run scripts."""
+    values = [1.0] * len(NASTY)
+    path = made_sensitivity({"full": values}, NASTY).save(tmp_path / "x.svg")
+    found = opened(path, 800, wait="() => true")
+    assert found.requests == [path.as_uri()]
+    assert (found.complaints, found.dialogs) == ([], [])
+    assert found.page.evaluate("document.querySelectorAll('script, image, foreignObject, a').length") == 0
+    handlers = (
+        "[...document.querySelectorAll('*')].flatMap((e) => e.getAttributeNames()).filter((n) => n.startsWith('on'))"
+    )
+    assert found.page.evaluate(handlers) == []
+    text = found.page.evaluate("document.documentElement.textContent")
+    assert "<img·src=x·on…" in text
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_policy_stops_what_gets_out_of_its_escaping(
+    attack: str, tmp_path: Path, opened: Callable[..., Opened]
+) -> None:
+    """Planted in the page as it would be if escaping failed: it does not run, asks for nothing, and the charts are drawn."""
+    text = page.chart_page(made_sensitivity({"full": [1.0, 2.0]}).plot(), "a title")
+    path = tmp_path / "x.html"
+    path.write_text(text.replace("<main>", f"<main>{ATTACKS[attack]}", 1), encoding="utf-8")
+    found = opened(path)
+    found.page.wait_for_timeout(150)
+    assert found.page.title() == "a title"
+    assert found.drawn == 1
+    assert found.dialogs == []
+    assert found.requests[1:] == found.refused
+    assert found.complaints  # the browser says that it refused
+    if attack == "a base":
+        assert found.page.evaluate("document.getElementById('link').href").startswith("file:")
+
+
+def test_without_the_policy_the_same_script_runs(tmp_path: Path, opened: Callable[..., Opened]) -> None:
+    """So that the tests above test the policy and not a typing error."""
+    text = page.chart_page(made_sensitivity({"full": [1.0, 2.0]}).plot(), "a title")
+    start = text.index("<meta http-equiv")
+    text = text[:start] + text[text.index(">", start) + 1 :]
+    path = tmp_path / "x.html"
+    path.write_text(text.replace("<main>", f"<main>{ATTACKS['a script']}", 1), encoding="utf-8")
+    assert opened(path).page.title() == "mine"
