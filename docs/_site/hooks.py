@@ -42,7 +42,7 @@ def on_page_markdown(markdown: str, *, page: Any, **found: Any) -> str:
 
 
 def on_page_content(html: str, *, page: Any, **found: Any) -> str:
-    """Every page's mathematics, as MathML; and notebooks' pages without the scripts that would load more of it."""
+    """Every page's mathematics, as MathML; notebooks' pages as pages of this site."""
     if not page.file.src_uri.endswith(".ipynb"):
         return mathematics.typeset(html)
-    return mathematics.typeset_notebook(notebooks.without_loaders(html))
+    return mathematics.typeset_notebook(notebooks.as_page(html))

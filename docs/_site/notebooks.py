@@ -11,6 +11,7 @@ _LOADER = re.compile(
     r'<script src="">\s*</script>|<script[^>]*>(?:(?!</script>).)*(?:mermaid|MathJax)(?:(?!</script>).)*</script>',
     re.DOTALL,
 )
+_TO_NOTEBOOK = re.compile(r'href="([\w-]+)\.ipynb(#[^"]*)?"')
 MARKER = "<!-- every notebook -->"
 
 
@@ -29,9 +30,12 @@ def listing() -> str:
     return "\n".join(f"- [{_title(notebook)}]({notebook.name})" for notebook in notebooks())
 
 
-def without_loaders(html: str) -> str:
-    """The page without the scripts for diagrams and formulas, which come from content delivery networks where they are used."""
-    return _LOADER.sub("", html)
+def as_page(html: str) -> str:
+    """The notebook's page: its links to other notebooks lead to their pages, and nothing is loaded from elsewhere.
+
+    The scripts for diagrams and formulas are left out: they come from content delivery networks.
+    """
+    return _TO_NOTEBOOK.sub(r'href="\1.html\2"', _LOADER.sub("", html))
 
 
 def _title(notebook: Path) -> str:
