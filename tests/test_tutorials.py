@@ -23,6 +23,7 @@ every = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 # A chart's drawing names its grammar by an address that nothing loads; the tutorials cite the paper.
 NAMED = ("https://vega.github.io/schema/vega-lite/v5.json", "https://arxiv.org/abs/2406.04267")
+DRAWS = re.compile(r"(\.plot\(\)|\noffline\(\w+\))$")
 SHOWS = re.compile(r"(^|\n)(print\(|[^\n]*\.plot\(\))")
 
 
@@ -69,7 +70,7 @@ def test_what_is_stored_is_whole(path: Path) -> None:
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     mute = [cell.source for cell in cells if SHOWS.search(cell.source) and not cell.outputs]
     assert mute == []
-    charts = [cell for cell in cells if ".plot()" in cell.source.splitlines()[-1]]
+    charts = [cell for cell in cells if DRAWS.search(cell.source)]
     assert charts
     for cell in charts:
         assert "image/png" in cell.outputs[-1].data

@@ -103,13 +103,24 @@ ratio = norms["full"] / norms["frozen"]
 zero = prompt.tokens.index("0")
 print(f"full / frozen over tokens: {ratio.min():.2f} to {ratio.max():.2f}, median {ratio.median():.2f}")
 print(f"the 0, which is the answer: full {norms['full'][zero]:.2f}, frozen {norms['frozen'][zero]:.2f}")
+of_patterns, of_scales = norms["frozen-attention"] / norms["full"], norms["frozen-norm"] / norms["full"]
+print(
+    f"patterns held: smaller at {(of_patterns < 1).mean():.0%} of the tokens, {of_patterns.median():.1f} times in the median"
+)
+print(f"scales held: larger at {(of_scales > 1).mean():.0%}, {of_scales.median():.1f} times in the median")
 assert ratio.min() < 0.5
 assert ratio.max() > 2
 assert 0.5 < ratio.median() < 2
+assert (of_patterns < 1).all()
+assert (of_scales > 1).mean() > 0.9
 
 # %% [markdown]
-# Either. The two profiles are of the same size, but token by token they differ by more than a factor of two both
-# ways. Freezing is an assumption, not an approximation with an error term: **a bound of the frozen derivative is no
+# Smaller, at every single token: a part of what a token says reaches the last one by *moving the patterns*, and that
+# part is cut. Norm scales work the other way: a live norm takes back a part of what pushes on it, so holding it
+# constant makes the response larger. Held together the two partly cancel, and the frozen profile ends up of the right
+# size, by no merit of its own: token by token it is off by more than a factor of two both ways.
+#
+# So freezing is an assumption, not an approximation with an error term: **a bound of the frozen derivative is no
 # bound of the real one**. Each bound below says which of the two it stands beside, and `compare` refuses to mix them.
 #
 # ## Does it hold, how loose is it, does its shape predict?
@@ -204,9 +215,20 @@ table[["kind", "linearisation", "norm", "holds", "median_log10_looseness", "spea
 
 # %%
 assert table.loc["second-moment", "spearman"] > 0.97
-ost.flow(model, prompt).plot()
+flow = ost.flow(model, prompt)
+flow.plot()
+
+# %%
+from_zero = flow.frame.query("layer == 0 and key == @zero").nlargest(3, "flow")
+from_zero = from_zero.assign(share=from_zero["flow"] / flow.frame.query("layer == 0 and key == @zero")["flow"].sum())
+assert from_zero["share"].sum() > 0.95
+assert zero not in set(from_zero["query"])
+from_zero[["key_token", "query", "query_token", "share"]].round(2)
 
 # %% [markdown]
+# In the first block the 0 goes to the last token directly, and to two words of the *question*, "sequence" and
+# "digit", from which the last token fetches it one or two blocks later.
+#
 # That was predicted. The same picture, measured: sensitivity to the residual stream at *every* layer, out of the same
 # backward passes. **Expect** the 0's own column to go dark at the layer where its content has moved elsewhere.
 
@@ -218,10 +240,13 @@ layers.plot()
 of_zero = layers.frame.query("position == @zero").set_index("layer")["operator_norm"]
 print("sensitivity to the 0's residual stream before each block:", of_zero.round(3).to_dict())
 assert of_zero[1] < 0.05 * of_zero[0]
+after_one = layers.frame.query("layer == 1").set_index("position")["operator_norm"]
+assert min(after_one[20], after_one[23]) > 5 * of_zero[1]
 
 # %% [markdown]
-# After the very first block almost nothing of the answer depends on what stands at the 0 itself: what it had to say
-# has been copied to the tokens behind it. Over-squashing is a statement about *all* of these routes together.
+# After the very first block almost nothing of the answer depends on what stands at the 0 itself: and the columns of
+# "digit" (20) and "sequence" (23) stay bright instead, as predicted. Over-squashing is a statement about *all* of
+# these routes together.
 #
 # ## Exercises
 #

@@ -206,7 +206,7 @@ assert shift.abs().median() < 0.1
 # 2. The hash above knows the parameters, and not the *code*. What else would you put into it, to be sure that a file
 #    from last month means the same?
 # 3. Run two processes at once on the same directory. What goes wrong, and what does not?
-# 4. `--retry-failed`: remove the `.error` files of one mitigation, and run the sweep again.
+# 4. Try again what failed: remove the `.error` files of one mitigation, and run the sweep again.
 
 # %%
 workplace.cleanup()
