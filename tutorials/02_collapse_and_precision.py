@@ -146,14 +146,16 @@ beyond = by_length.loc[16:, "mean"]
 noise = by_length["noise"].median()
 print(f"bfloat16's own distance from 16 copies on: {beyond.min():.3f} to {beyond.max():.3f}, noise {noise:.3f}")
 print("collapse length in bfloat16:", windows[4].collapse_lengths().query("site == 'y'")["collapse_length"].item())
+assert (beyond == 0).any()
 assert beyond.max() > 0.03
 assert beyond.max() < 3 * noise
 
 # %% [markdown]
-# Not zero: rotary angles differ at every position, and round differently. The distance *as bfloat16 measures it*
-# levels off at the size of its own noise. That is the first trap. A curve that flattens out in low precision says
-# where the noise is, and nothing about the prompts. The float64 distance, read against that noise, says where the
-# pair was lost.
+# At some lengths it is exactly zero, and at others it is as large as the noise. The rotary angles differ at every
+# position, and whether they round alike is chance. A pair that exact arithmetic cannot tell apart *seems* to be told
+# apart by bfloat16, now and then. That is the first trap. A curve that levels off in low precision says where the
+# noise is, and nothing about the prompts. The float64 distance, read against that noise, says where the pair was
+# lost.
 #
 # ## Does the model notice?
 #

@@ -150,9 +150,21 @@ found = ost.ablation(
 found.plot()
 
 # %%
-found.agreement[
-    ["quantity", "parts", "spearman", "same_sign", "within_factor_2", "largest", "largest_predicted"]
-].round(2)
+of_answer = found.frame.query("quantity == 'log_probability'").set_index("target")["effect"]
+agreement = found.agreement.set_index("quantity")
+assert of_answer["0.1"] < -5
+assert -1 < of_answer["2.1"] < 0
+assert real[hooks.Head(2, 1)] < -10
+assert agreement.loc["pair_distance", "spearman"] > 0.6 > 0.3 > agreement.loc["log_probability", "spearman"]
+agreement[["parts", "spearman", "same_sign", "within_factor_2", "largest", "largest_predicted"]].round(2)
+
+# %% [markdown]
+# Below, all of first order's predictions for the answer lie on zero, and 0.1 at the bottom. Above, for the distance
+# between this prompt and the same with its last token once more, it ranks the heads fairly.
+#
+# And mind the number that you choose. Head 2.1 cost twelve in log-odds, and a fifth of a nat in log-probability: who
+# is sure by $e^{14}$ can lose $e^{12}$ of it and hardly show. By the log-probability alone you would have found one
+# head of three.
 
 # %% [markdown]
 # ## Single edges
@@ -189,15 +201,17 @@ for edge, slope in zip(edges, slopes_of_edges.tolist(), strict=True):
     )
 cuts = pd.DataFrame(rows)
 small = cuts[cuts["real"].abs() < 0.15]
-print(f"rank correlation: {cuts['real'].corr(cuts['first_order'], method='spearman'):.2f} of all {len(cuts)}, ", end="")
+close = (small["first_order"] / small["real"]).between(0.5, 2).mean()
 print(
-    f"{small['real'].corr(small['first_order'], method='spearman'):.2f} of the {len(small)} that move the number by less than 0.15"
+    f"rank correlation: {cuts['real'].corr(cuts['first_order'], method='spearman'):.2f}; of the {len(small)} small effects "
 )
+print(f"{close:.0%} are predicted within a factor of 2")
+assert close > 0.6
 cuts.loc[cuts["real"].abs().nlargest(5).index].round(2)
 
 # %% [markdown]
 # Two things are worth a second look. **One edge is a whole head**: what head 3.3 does for this answer, it does by a
-# single attention weight, on the word "first". And first order is good on the edges that hardly matter, and has the
+# single attention weight, on the word "first". And first order is close on most edges that hardly matter, and has the
 # wrong sign on those that look at the 0 itself. The parts that one searches for are the ones on which the cheap
 # method fails.
 
@@ -210,9 +224,16 @@ assert abs(cuts["real"].min() / of_the_head - 1) < 0.1
 at_the_zero = cuts[cuts["key"] == carriers[0]]
 assert (at_the_zero["real"] * at_the_zero["first_order"] < 0).all()
 with hooks.ablate_edges(model, [(3, 3, last, key)], method="renormalise"):
-    print(f"that edge cut, and the rest of its row made to sum to one again: {logit_difference() - whole:.2f}")
+    renormalised = logit_difference() - whole
+print(f"that edge set to 0: {cuts['real'].min():.2f}; masked, so that the others share its weight: {renormalised:.2f}")
+assert -1 < renormalised < 0
 
 # %% [markdown]
+# The last line is a warning. *Setting the weight to zero* leaves its row short: the head says almost nothing, and the
+# answer suffers. *Masking the score* gives the weight to the other tokens, and they do nearly as well. So the head
+# needs somewhere to look, and the word "first" is not the only place. Both are "cutting the edge"; say which one you
+# did.
+#
 # ## Your own TransformerLens hooks
 #
 # Nothing here asks you to give up your scripts. The model *is* a TransformerLens bridge, and a raw hook is respected
