@@ -17,21 +17,34 @@ def report(
         typer.Option(metavar="TEXT", help="The text to measure sensitivity on; else the paper's copy prompt."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The HTML file to write.")] = Path("report.html"),
+    section: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="collapse, precision, sensitivity, looseness, layers, attention, behaviour, mitigations, theory; repeatable. "
+            "Else all; looseness only where it is cheap.",
+        ),
+    ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(metavar="RANGE", help="Of the collapse sequences (1:512 or 8,16,32). Else 1:256, or what fits."),
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
     """Measure everything, write one HTML file.
 
-    The whole chain, in a report that needs no network.
+    The whole chain, in a report that needs no network. For a large model choose sections.
 
     \b
     Example:
       ostools report
       ostools report --model ./my-model --prompt "The capital of France is" --out france.html
+      ostools report --section collapse --section precision --lengths 1:128
     """
     from ostools.commands import run
 
-    run.report(model, prompt, out, device, dtype)
+    run.report(model, prompt, out, section, lengths, device, dtype)
 
 
 def models() -> None:

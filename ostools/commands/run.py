@@ -11,6 +11,7 @@ import ostools as ost
 from ostools.commands import output
 from ostools.commands.loading import load, told_written
 from ostools.commands.manners import MANNERS
+from ostools.lengths import parse_lengths
 from ostools.results import checked_output
 
 if TYPE_CHECKING:
@@ -21,12 +22,17 @@ _SHOWN = 72
 """How many characters of a prompt a listing shows."""
 
 
-def report(model: str, prompt: str | None, out: Path, device: str, dtype: str) -> None:
+def report(
+    model: str, prompt: str | None, out: Path, section: list[str] | None, lengths: str | None, device: str, dtype: str
+) -> None:
     """`ostools report`."""
     checked_output(out, (".html",))
+    wanted = None if lengths is None else parse_lengths(lengths)
     loaded = load(model, device, dtype)
     with output.progress("measuring") as progress:
-        written = ost.report(loaded, prompt=prompt, out=out, progress=progress)
+        written = ost.report(
+            loaded, prompt=prompt, out=out, sections=section or None, lengths=wanted, progress=progress
+        )
     told_written(written)
 
 

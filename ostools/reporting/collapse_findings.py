@@ -39,46 +39,54 @@ def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None
 
     rows, pair = _whole(frame_of(result), "y"), main_pair(result)
     main = rows[rows["pair"] == pair]
-    logits = _whole(frame_of(result), "logits")
+    logits, ends = _whole(frame_of(result), "logits"), collapse_ends(result)
     said = [
         _fall(reference_curve(result), exact_from(result.reference_curve(pair)), COMPARED[pair]),
-        *(_stop(main, dtype, collapse_length(result, dtype)) for dtype in dict.fromkeys(main["dtype"])),
+        *(_stop(main, dtype, ends.get(dtype)) for dtype in dict.fromkeys(main["dtype"])),
         _answers(logits[logits["pair"] == pair]),
     ]
     return [*said, *_route_differences(result), *_one_more_digit(result), *_beyond(rows, trained)]
 
 
 def collapse_summary(results: Sequence[Collapse]) -> list[str]:
-    """Two sentences over all tasks: on which of them the distance falls, and where each dtype gives up."""
+    """One sentence over all tasks: on which of them the distance falls."""
     falls: dict[str, list[str]] = {}
-    ends: dict[str, dict[str, list[str]]] = {}
-    for result in results:
-        curve = reference_curve(result)
-        if len(curve) < FEW:
-            continue
-        name, change = str(frame_of(result)["task"].iloc[0]), fall_ratio(curve)
+    for result, curve in _long_enough(results):
+        change = fall_ratio(curve)
         verdict = "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
-        falls.setdefault(verdict, []).append(f"{name} ({number(change)})")
-        for dtype in set(frame_of(result)["dtype"]) - {"float64"}:
-            reached = collapse_length(result, dtype)
-            where = f"not reached by n = {curve.index[-1]}" if reached is None else f"from n = {reached}"
-            ends.setdefault(dtype, {}).setdefault(where, []).append(name)
+        falls.setdefault(verdict, []).append(f"{_task(result)} ({number(change)})")
     if not falls:
         return []
-    verdicts = "; ".join(f"it {verdict} on {', '.join(names)}" for verdict, names in falls.items())
-    stops = ". ".join(
-        f"In {dtype}: {'; '.join(f'{where} on {_names(names, len(results))}' for where, names in found.items())}"
-        for dtype, found in sorted(ends.items(), key=lambda item: item[0] != "float32")
-    )
+    verdicts = "; ".join(f"{verdict} on {', '.join(names)}" for verdict, names in falls.items())
     return [
-        "Collapse, measured in float64 as the median distance over the last quarter of the lengths against the first quarter "
-        f"(1 would be no change): {verdicts}.",
-        f"Precision, the length from which that distance is below a dtype's rounding noise. {stops}.",
+        f"The pair's distance, measured in float64, {verdicts}: medians of the last quarter of the lengths over the first."
     ]
 
 
-def _names(names: Sequence[str], total: int) -> str:
-    return f"all {total} tasks" if len(names) == total > 1 else ", ".join(names)
+def precision_summary(results: Sequence[Collapse]) -> list[str]:
+    """One sentence over all tasks: from which length on each dtype's rounding noise hides the pair."""
+    said: dict[str, list[str]] = {}
+    ends = {_task(result): (collapse_ends(result), int(curve.index[-1])) for result, curve in _long_enough(results)}
+    for dtype in dict.fromkeys(dtype for found, _ in ends.values() for dtype in found):
+        reached = [f"{task} (from n = {found[dtype]})" for task, (found, _) in ends.items() if found.get(dtype)]
+        # Dtypes of which the same is true share their words.
+        said.setdefault(", ".join(reached), []).append(dtype)
+    n_max = max((n for _, n in ends.values()), default=0)
+    parts = [
+        f"{' and '.join(dtypes)} {'hides' if len(dtypes) == 1 else 'hide'} the pair on {where or 'no prompt'}"
+        for where, dtypes in said.items()
+    ]
+    return [f"With the model cast, {'; '.join(parts)} by n = {n_max}."] if parts else []
+
+
+def _long_enough(results: Sequence[Collapse]) -> list[tuple[Collapse, Column]]:
+    """Those with lengths enough to speak of a trend, each with its float64 curve."""
+    curves = [(result, reference_curve(result)) for result in results]
+    return [(result, curve) for result, curve in curves if len(curve) >= FEW]
+
+
+def _task(result: Collapse) -> str:
+    return str(frame_of(result)["task"].iloc[0])
 
 
 def main_pair(result: Collapse) -> str:
@@ -98,12 +106,12 @@ def fall_ratio(curve: Column) -> float:
     return ratio(float(curve.iloc[-quarter:].median()), float(curve.iloc[:quarter].median()))
 
 
-def collapse_length(result: Collapse, dtype: str) -> int | None:
-    """The collapse length of the main pair at y in a dtype: the greatest over seeds, None where a seed did not reach it."""
+def collapse_ends(result: Collapse) -> dict[str, int | None]:
+    """The collapse length of the main pair at y by dtype: the greatest over seeds, None where a seed did not reach it."""
     table: Frame = result.collapse_lengths()
-    table = table[(table["dtype"] == dtype) & (table["site"] == "y") & (table["pair"] == main_pair(result))]
-    reached = table["collapse_length"]
-    return None if table.empty or bool(reached.isna().any()) else int(reached.max())
+    table = table[(table["site"] == "y") & (table["pair"] == main_pair(result))]
+    reached = {str(dtype): rows["collapse_length"] for dtype, rows in table.groupby("dtype", sort=False)}
+    return {dtype: None if bool(ends.isna().any()) else int(ends.max()) for dtype, ends in reached.items()}
 
 
 def _whole(rows: Frame, site: str) -> Frame:

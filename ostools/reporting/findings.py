@@ -17,6 +17,7 @@ from scipy.stats import spearmanr
 from ostools.reporting import theme
 from ostools.reporting.collapse_findings import collapse_findings as collapse_findings
 from ostools.reporting.collapse_findings import collapse_summary as collapse_summary
+from ostools.reporting.collapse_findings import precision_summary as precision_summary
 from ostools.reporting.frames import Frame, Row, frame_of
 from ostools.reporting.theme import display_token
 from ostools.reporting.words import factor, number, ratio
@@ -201,36 +202,38 @@ def sensitivity_summary(result: Sensitivity) -> list[str]:
     norms = profiles[name][f"{norm}_norm"].to_numpy()
     middle = number(ratio(float(norms[-1]), float(np.median(norms[:-1])))) if len(norms) > 1 else "1"
     return [
-        f"Sensitivity, {word} ({name} derivative, {len(norms)} tokens): {NORMS[norm]}s from {number(float(norms.min()))} to "
-        f"{number(float(norms.max()))}; the last token's own is {middle} times the median of the others. "
-        f"{_trend(norms)}".strip()
+        f"{word.capitalize()} ({name} derivative, {len(norms)} tokens): {NORMS[norm]}s from {number(float(norms.min()))} to "
+        f"{number(float(norms.max()))}; the last token's own is {middle} times the median of the others."
     ]
 
 
-def comparison_summary(result: Comparison) -> list[str]:
-    """A sentence on the tightest certified bound, and one on the best prediction."""
+def bounds_summary(result: Comparison) -> list[str]:
+    """One sentence on the certified bounds: do they hold, and how loose is the tightest?"""
     table: Frame = result.summary
-    said = []
     certified = table[table["kind"] == "certified"].sort_values("median_log10_looseness")
-    if not certified.empty:
-        row = certified.iloc[0].to_dict()
-        state = "every certified bound holds at every token"
-        verdicts = certified["holds"].map(whether_it_holds)
-        broken = certified[verdicts == "NO"]["variant"].tolist()
-        if (verdicts == "undecided").any():
-            state = "the intervals of the estimate do not decide whether every certified bound holds"
-        if broken:
-            state = f"certified bounds that DO NOT HOLD: {', '.join(broken)}"
-        said.append(
-            f"Bounds: {state}; the tightest of them, `{row['variant']}`, is "
-            f"{factor(float(row['median_log10_looseness']))} times the {_norm(row, row['linearisation'] + ' norm')} in the "
-            f"median; {_shape(row)}."
-        )
+    if certified.empty:
+        return []
+    row = certified.iloc[0].to_dict()
+    state = "Every certified bound holds at every token"
+    verdicts = certified["holds"].map(whether_it_holds)
+    broken = certified[verdicts == "NO"]["variant"].tolist()
+    if (verdicts == "undecided").any():
+        state = "The intervals of the estimate do not decide whether every certified bound holds"
+    if broken:
+        state = f"Certified bounds that DO NOT HOLD: {', '.join(broken)}"
+    return [
+        f"{state}; the tightest of them, `{row['variant']}`, is {factor(float(row['median_log10_looseness']))} times the "
+        f"{_norm(row, row['linearisation'] + ' norm')} in the median; {_shape(row)}."
+    ]
+
+
+def prediction_summary(result: Comparison) -> list[str]:
+    """One sentence on the prediction whose order is the best."""
+    table: Frame = result.summary
     predicted = table[(table["kind"] == "predicted") & table["median_log10_looseness"].notna()]
-    if not predicted.empty:
-        row = predicted.sort_values("spearman", ascending=False).iloc[0].to_dict()
-        said.append(_predicted(row, 0, 0).replace("Prediction ", "Prediction: ", 1))
-    return said
+    if predicted.empty:
+        return []
+    return [_predicted(predicted.sort_values("spearman", ascending=False).iloc[0].to_dict(), 0, 0)]
 
 
 def card_findings(accuracy: Sequence[Mapping[str, Any]]) -> list[str]:

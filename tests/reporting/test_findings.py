@@ -110,16 +110,25 @@ def test_the_summary_sorts_tasks_by_what_they_do() -> None:
     noise = {"float32": 1e-9, "bfloat16": 0.33}
     falling = made_collapse(lambda n: 10.0 / n, noise=noise)
     steady = made_collapse(lambda n: 3.0, noise=noise, task="figure-5b")
-    trend, precision = findings.collapse_summary([falling, steady])
-    assert "it falls on figure-5a" in trend
-    assert "it does not fall on figure-5b (1)" in trend
-    assert "In float32: not reached by n = 128 on all 2 tasks" in precision
-    assert "from n = 31 on figure-5a" in precision
-    assert "not reached by n = 128 on figure-5b" in precision
+    (trend,) = findings.collapse_summary([falling, steady])
+    assert ", falls on figure-5a" in trend
+    assert "; does not fall on figure-5b (1)" in trend
+    (precision,) = findings.precision_summary([falling, steady])
+    assert precision == (
+        "With the model cast, float32 hides the pair on no prompt; bfloat16 hides the pair on figure-5a (from n = 31) "
+        "by n = 128."
+    )
+
+
+def test_dtypes_of_which_the_same_is_true_share_their_words() -> None:
+    steady = made_collapse(lambda n: 3.0, noise={"float32": 1e-9, "bfloat16": 0.33})
+    (said,) = findings.precision_summary([steady])
+    assert said == "With the model cast, float32 and bfloat16 hide the pair on no prompt by n = 128."
 
 
 def test_no_curves_no_summary() -> None:
     assert findings.collapse_summary([]) == []
+    assert findings.precision_summary([]) == []
 
 
 # --- sensitivity
@@ -215,7 +224,7 @@ def test_a_bound_that_an_estimate_leaves_open_is_neither_held_nor_broken() -> No
     table = made.summary.assign(holds=pd.NA)
     open_still = replace(made, summary=table)
     assert "do not decide whether it holds" in findings.comparison_findings(open_still)[0]
-    assert "do not decide whether every certified bound holds" in findings.comparison_summary(open_still)[0]
+    assert "do not decide whether every certified bound holds" in findings.bounds_summary(open_still)[0]
 
 
 def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
@@ -227,7 +236,8 @@ def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
     assert "lower end of the estimated norm" in bound
     assert "lower end of the estimated frozen operator norm" in paper
     assert "times the estimated frozen Frobenius norm" in prediction
-    assert "measured" not in bound + paper + prediction + " ".join(findings.comparison_summary(estimated))
+    summed = findings.bounds_summary(estimated) + findings.prediction_summary(estimated)
+    assert "measured" not in bound + paper + prediction + " ".join(summed)
     assert "estimated" not in " ".join(findings.comparison_findings(made))
 
 
@@ -298,12 +308,13 @@ def test_no_sentence_mixes_certified_paper_and_predicted() -> None:
 def test_the_summary_names_the_tightest_bound_and_a_broken_one() -> None:
     measured = PROFILE.tolist()
     good = {"uniform": (PROFILE * 1e6).tolist(), "local": (PROFILE * 1e4).tolist(), "second-moment": measured}
-    bound, prediction = findings.comparison_summary(made_comparison(measured, good))
-    assert "every certified bound holds" in bound
+    made = made_comparison(measured, good)
+    (bound,), (prediction,) = findings.bounds_summary(made), findings.prediction_summary(made)
+    assert "Every certified bound holds" in bound
     assert "tightest of them, `local`, is 10^4.0 times" in bound
     assert "second-moment" in prediction
-    broken = findings.comparison_summary(made_comparison(measured, {"uniform": (PROFILE * 0.5).tolist()}))
-    assert "certified bounds that DO NOT HOLD: uniform" in broken[0]
+    broken = findings.bounds_summary(made_comparison(measured, {"uniform": (PROFILE * 0.5).tolist()}))
+    assert "Certified bounds that DO NOT HOLD: uniform" in broken[0]
 
 
 # --- the card

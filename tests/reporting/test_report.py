@@ -1,8 +1,10 @@
-"""The whole report on tiny models: every section whose data exist, nothing from outside, nothing half-written."""
+"""The whole report on tiny models: every section whose data exist and no other, nothing from outside, nothing half-written."""
 
 from __future__ import annotations
 
-import shutil
+import pickle
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,21 @@ import pytest
 import torch
 
 from ostools.errors import InputError
+from ostools.measure import Collapse, collapse
 from ostools.models import encode
 from ostools.reporting import report
-from ostools.reporting.report import measure
-from ostools.reporting.sections import _values, render_report
+from ostools.reporting.measurements import LeftOut, Measurements
+from ostools.reporting.measuring import DEAREST, FORMATS, NAMES, _too_dear, measure
+from ostools.reporting.report import lengths_text
+from ostools.reporting.sections import SECTIONS, render_report, sections_of
+from ostools.reporting.summary import summary
 from tests.checkpoints import tiny_model
-from tests.reporting.made import HOSTILE, made_sensitivity
+from tests.reporting.made import HOSTILE
 from tests.reporting.test_page import Parsed, assert_nothing_gets_out_or_in
 
 LENGTHS = range(1, 13)
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FRAME = ["findings", "run", "reading", "again"]
+MEASURED = ["collapse", "precision", "sensitivity", "layers", "attention", "theory"]
 
 
 @pytest.fixture(scope="module")
@@ -31,102 +38,255 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report(tiny_model("gemma"), prompt=prompt, out=path, lengths=LENGTHS)
 
 
-def sections(text: str) -> list[str]:
-    return [
-        attributes["id"] or "" for tag, attributes in Parsed(text).elements if tag == "section" and "id" in attributes
-    ]
+@pytest.fixture(scope="module")
+def text(written: Path) -> str:
+    return written.read_text(encoding="utf-8")
 
 
-def test_every_section_is_there(written: Path) -> None:
-    text = written.read_text(encoding="utf-8")
-    assert sections(text) == ["summary", "run", "collapse", "sensitivity", "looks", "caveats", "again"]
+@pytest.fixture(scope="module")
+def page(text: str) -> Parsed:
+    return Parsed(text)
 
 
-def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(written: Path) -> None:
-    found = assert_nothing_gets_out_or_in(written.read_text(encoding="utf-8"), scripts=3)
-    # Four collapse curves, the profile, the heat map.
-    assert len(found.data) == 6
+@pytest.fixture(scope="module")
+def found() -> Measurements:
+    """What can be measured on a tiny model without its answers."""
+    model = tiny_model("gemma")
+    return measure(model, encode(model, "1110"), list(LENGTHS), MEASURED)
 
 
-def test_the_prompt_is_shown_as_it_is(written: Path) -> None:
-    shown = Parsed(written.read_text(encoding="utf-8")).text
-    for text in HOSTILE[:3]:
-        assert text in shown
+def sections(page: Parsed) -> list[str]:
+    return [attributes["id"] or "" for tag, attributes in page.elements if tag == "section" and "id" in attributes]
 
 
-def test_the_library_is_there_once(written: Path) -> None:
-    libraries = [script for script in Parsed(written.read_text(encoding="utf-8")).executed if len(script) > 500_000]
-    assert len(libraries) == 2  # Vega's and circuitsvis'
+def names(found: Measurements) -> list[str]:
+    return [section.name for section in sections_of(found, "ostools report")]
+
+
+def test_every_section_is_there_in_order(page: Parsed) -> None:
+    """A random model answers nothing that can be read: what it answers, and what helps, are left out."""
+    assert sections(page) == ["findings", "run", *MEASURED, "reading", "again"]
+
+
+def test_the_navigation_leads_to_every_section_and_nowhere_else(page: Parsed) -> None:
+    links = [link for link in page.attributes("href") if link and link.startswith("#")]
+    ids = set(page.attributes("id"))
+    assert {link[1:] for link in links} <= ids
+    assert {f"#{name}" for name in sections(page)} <= set(links)
+
+
+def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: str) -> None:
+    found = assert_nothing_gets_out_or_in(text, scripts=3)
+    # Four collapse curves, the precisions, the profile, its looseness, the layers, the heat map of attention, the lemmas.
+    assert len(found.data) == 10
+
+
+def test_the_prompt_is_shown_as_it_is(page: Parsed) -> None:
+    for hostile in HOSTILE[:3]:
+        assert hostile in page.text
+
+
+def test_the_libraries_are_there_once(page: Parsed, written: Path) -> None:
+    assert len([script for script in page.executed if len(script) > 500_000]) == 2  # Vega's and circuitsvis'
     assert written.stat().st_size < 4e6
 
 
-def test_every_figure_has_words_for_those_who_do_not_see_it(written: Path) -> None:
-    found = Parsed(written.read_text(encoding="utf-8"))
-    figures = [attributes for tag, attributes in found.elements if attributes.get("role") == "img"]
-    assert len(figures) == 6
+def test_every_figure_has_words_for_those_who_do_not_see_it(page: Parsed) -> None:
+    figures = [attributes for tag, attributes in page.elements if attributes.get("role") == "img"]
+    assert len(figures) == 10
     for attributes in figures:
-        assert len(attributes["aria-label"] or "") > 80
+        assert len(attributes["aria-label"] or "") > 60
         assert any(character.isdigit() for character in attributes["aria-label"] or "")
-    assert {"header", "main", "nav", "footer"} <= {tag for tag, _ in found.elements}
-    assert ("html", {"lang": "en"}) in found.elements
-    ids = found.attributes("id")
+    assert {"header", "main", "nav", "footer"} <= {tag for tag, _ in page.elements}
+    assert ("html", {"lang": "en"}) in page.elements
+    ids = page.attributes("id")
     assert len(ids) == len(set(ids))
-    assert set(found.attributes("aria-labelledby")) <= set(ids)
+    assert set(page.attributes("aria-labelledby")) <= set(ids)
 
 
-def test_provenance_and_command_are_there(written: Path) -> None:
-    shown = Parsed(written.read_text(encoding="utf-8")).text
+def test_provenance_and_command_are_there(page: Parsed) -> None:
     for words in ("tiny-gemma-0", "GemmaForCausalLM", "float32 on cpu", "eager", "torch 2.", "ostools report --model"):
-        assert words in shown
+        assert words in page.text
+    assert "--lengths 1:12" in page.text
 
 
-def test_what_cannot_be_measured_is_left_out_and_said(tmp_path: Path) -> None:
-    model = tiny_model("gemma", context=40)
-    prompt = encode(model, "1110")
-    found = measure(model, prompt, list(LENGTHS))
-    assert found.collapses == []
-    text = render_report(found, "ostools report")
-    assert "collapse" not in sections(text)
-    assert sum("40 tokens" in reason for reason in found.skipped) == 4
-    assert all(reason.split(":")[0] in Parsed(text).text for reason in found.skipped)
+def test_what_is_refused_is_told_by_section(page: Parsed) -> None:
+    assert "Left out, and why" in page.text
+    for words in ("copy-last:uniform=True: none of 40 answers is right", "copy-last: in none of 8 answers"):
+        assert words in page.text
 
 
-def test_a_model_without_numbers_still_says_why(tmp_path: Path) -> None:
+# --- sections by name
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("behaviour", "mitigations", "looseness")])
+def test_a_section_is_made_of_what_it_needs_alone(found: Measurements, name: str) -> None:
     model = tiny_model("gemma")
-    prompt = encode(model, "1110")
-    with torch.no_grad():
-        model.blocks[0].mlp.gate.weight.fill_(float("nan"))
-    found = measure(model, prompt, list(LENGTHS))
-    text = render_report(found, "ostools report")
-    assert "Nothing could be measured" in Parsed(text).text
-    assert len(found.skipped) >= 6
+    chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
+    assert names(chosen) == [*FRAME[:2], name, *FRAME[2:]]
+    assert chosen.provenance.parameters["sections"] == [name]
+    assert chosen.left_out == []
 
 
-def test_float16_that_overflows_costs_only_float16(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
+def test_looseness_is_shown_with_the_sensitivity_that_it_splits() -> None:
+    model = tiny_model("gemma")
+    chosen = measure(model, encode(model, "1110"), list(LENGTHS), ["looseness"])
+    assert chosen.looseness is not None
+    assert names(chosen) == [*FRAME[:2], "sensitivity", *FRAME[2:]]
+    alone = measure(model, encode(model, "1110"), list(LENGTHS), ["sensitivity"])
+    assert alone.looseness is None
+    assert "windowed(1)" not in set(alone.comparison.summary["variant"]) if alone.comparison else False
 
-    module = sys.modules["ostools.reporting.report"]
-    real = module.collapse
 
-    def overflowing(model: Any, name: str, *, dtypes: tuple[str, ...], **rest: Any) -> Any:
+def test_layers_come_from_the_same_passes_as_the_embeddings(found: Measurements) -> None:
+    assert found.layers is not None
+    assert found.sensitivity is not None
+    assert found.layers.provenance is found.sensitivity.provenance
+    assert set(found.sensitivity.frame["layer"]) == {0}
+    assert set(found.layers.frame["layer"]) == {0, 1, 2}
+
+
+def test_every_name_is_a_section_or_shown_in_one() -> None:
+    assert [name for name in NAMES if name != "looseness"] == list(SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(["colapse"], "unknown section 'colapse': did you mean 'collapse'"), ([], "at least one of collapse, precision")],
+)
+def test_an_unknown_section_is_refused_with_the_nearest(tmp_path: Path, given: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        report(tiny_model("gemma"), sections=given, out=tmp_path / "r.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lengths_are_written_as_the_command_line_reads_them() -> None:
+    from ostools.lengths import parse_lengths
+
+    for lengths in ([1, 2, 3, 8, 16, 17], [5], list(range(1, 257)), [1, 3, 5]):
+        assert parse_lengths(lengths_text(lengths)) == lengths
+
+
+# --- what is left out
+
+
+@pytest.mark.parametrize("field", ["collapses", "precision", "sensitivity", "layers", "attention", "theory"])
+def test_a_section_without_data_is_absent_from_the_navigation_too(found: Measurements, field: str) -> None:
+    without = replace(found, **{field: [] if field == "collapses" else None})
+    name = "collapse" if field == "collapses" else field
+    if field == "precision":
+        without = replace(without, casts=[])
+    assert name not in names(without)
+    page = Parsed(render_report(without, "ostools report"))
+    assert name not in sections(page)
+    assert f"#{name}" not in page.attributes("href")
+
+
+def test_findings_are_at_most_five_and_each_has_its_figures(found: Measurements) -> None:
+    said = summary(found)
+    assert [title for title, _, _ in said] == ["Collapse", "Precision", "Sensitivity", "Bounds"]
+    for _, sentences, section in said:
+        assert any(character.isdigit() for character in sentences)
+        assert section in SECTIONS
+        assert sentences.endswith(".")
+
+
+def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
+    model = tiny_model("gemma", context=40)
+    found = measure(model, encode(model, "1110"), list(LENGTHS), ["collapse", "sensitivity"])
+    assert found.collapses == []
+    assert "collapse" not in names(found)
+    assert sum("40 tokens" in one.reason and one.section == "collapse" for one in found.left_out) == 4
+    shown = Parsed(render_report(found, "ostools report")).text
+    assert all(one.reason in shown for one in found.left_out)
+
+
+def test_a_format_that_overflows_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["ostools.reporting.measuring"]
+
+    def overflowing(model: Any, name: str, *, dtypes: tuple[str, ...], **rest: Any) -> Collapse:
         if "float16" in dtypes:
-            raise InputError("y in float16 is not finite at length 3")
-        return real(model, name, dtypes=dtypes, **rest)
+            raise InputError("figure-5c: y in float16 is not finite at length 3")
+        return collapse(model, name, dtypes=dtypes, **rest)
 
     monkeypatch.setattr(module, "collapse", overflowing)
     model = tiny_model("gemma")
-    found = measure(model, encode(model, "1110"), list(LENGTHS))
-    assert len(found.collapses) == 4
-    assert set(found.collapses[0].frame["dtype"]) == {"float32", "bfloat16"}
-    assert any("in float16" in reason for reason in found.skipped)
+    found = measure(model, encode(model, "1110"), list(LENGTHS), ["precision"])
+    assert found.precision is not None
+    assert list(dict.fromkeys(found.precision.frame["dtype"])) == [name for name in FORMATS if name != "float16"]
+    (left,) = found.left_out
+    assert left.section == "precision"
+    assert "in float16" in left.reason
+
+
+def test_a_cast_that_is_refused_is_not_retried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*arguments: Any, **options: Any) -> Any:
+        raise InputError("y in bfloat16 is not finite at length 3")
+
+    monkeypatch.setattr(sys.modules["ostools.reporting.measuring"], "collapse", refusing)
+    model = tiny_model("gemma")
+    found = measure(model, encode(model, "1110"), list(LENGTHS), ["precision"])
+    assert found.precision is None
+    assert len(found.left_out) == 4
+
+
+def test_every_layer_too_much_leaves_the_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["ostools.reporting.measuring"]
+    real: Callable[..., Any] = module.sensitivity
+
+    def small(model: Any, prompt: Any, *, layers: Any = (0,), **rest: Any) -> Any:
+        if layers == "all":
+            raise InputError("the forecast does not fit into the memory")
+        return real(model, prompt, layers=layers, **rest)
+
+    monkeypatch.setattr(module, "sensitivity", small)
+    model = tiny_model("gemma")
+    found = measure(model, encode(model, "1110"), list(LENGTHS), ["layers", "sensitivity"])
+    assert found.layers is None
+    assert found.sensitivity is not None
+    assert found.left_out == [LeftOut("layers", "the forecast does not fit into the memory")]
+
+
+def test_the_looseness_split_is_left_out_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gemma")  # d_model 32, 2 layers
+    assert _too_dear(model, 256) == ""
+    long = int((2 * DEAREST / (2 * 32**3)) ** 0.5) + 1
+    assert "--section looseness" in _too_dear(model, long)
+    monkeypatch.setattr(sys.modules["ostools.reporting.measuring"], "DEAREST", 1.0)
+    monkeypatch.setattr(sys.modules["ostools.reporting.measuring"], "BEHAVIOUR", ())
+    found = measure(model, encode(model, "1110"), [1, 2])
+    assert found.looseness is None
+    assert found.comparison is not None
+    assert found.left_out[0].section == "looseness"
+    asked = measure(model, encode(model, "1110"), [1, 2], ["looseness"])
+    assert asked.looseness is not None
+
+
+def test_a_model_without_numbers_still_says_why() -> None:
+    model = tiny_model("gemma")
+    with torch.no_grad():
+        model.blocks[0].mlp.gate.weight.fill_(float("nan"))
+    asked = ["collapse", "sensitivity", "attention"]
+    found = measure(model, encode(model, "1110"), list(LENGTHS), asked)
+    assert found.empty
+    assert "Nothing could be measured" in Parsed(render_report(found, "ostools report")).text
+    assert {one.section for one in found.left_out} == set(asked)
+
+
+def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:
+    """A model whose numbers are not finite: no page that looks like a report is left behind."""
+    model = tiny_model("llama")
+    model.blocks[0].mlp.out.weight[0, 0] = float("nan")
+    out = tmp_path / "report.html"
+    with pytest.raises(InputError, match=r"nothing could be measured.*not finite"):
+        report(model, prompt="11110", out=out, lengths=[1, 2], sections=["collapse", "sensitivity", "theory"])
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("name", ["missing/report.html", "report.pdf"])
 def test_a_path_that_cannot_be_written_is_refused_before_anything_is_measured(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     def never(*arguments: Any) -> Any:
         raise AssertionError("measured before the path was checked")
 
@@ -142,52 +302,19 @@ def test_a_prompt_that_cannot_be_encoded_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_progress_only_grows_and_ends(tmp_path: Path) -> None:
+# --- the rest
+
+
+def test_sections_need_no_model(found: Measurements) -> None:
+    """Saved results render the same page."""
+    again = pickle.loads(pickle.dumps(found))
+    assert render_report(again, "ostools report") == render_report(found, "ostools report")
+
+
+def test_progress_only_grows_and_ends() -> None:
     told: list[tuple[int, int]] = []
     model = tiny_model("gemma")
-    measure(model, encode(model, "1110"), list(LENGTHS), lambda done, total: told.append((done, total)))
+    measure(model, encode(model, "1110"), list(LENGTHS), MEASURED, lambda done, total: told.append((done, total)))
     done = [step for step, _ in told]
     assert done == sorted(done)
     assert told[-1][0] == told[-1][1]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("width", [400, 1600])
-def test_a_browser_draws_every_chart_and_asks_for_nothing(written: Path, width: int) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": width, "height": 900})
-        requests, complaints, alerts = [], [], []
-        tab.on("request", lambda request: requests.append(request.url))
-        tab.on("console", lambda message: complaints.append(message.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
-        tab.goto(written.as_uri())
-        tab.wait_for_function("document.querySelectorAll('figure[data-drawn=yes]').length === 6")
-        tab.wait_for_selector("#heads canvas, #heads img")
-        wide = tab.evaluate("document.documentElement.scrollWidth")
-        browser.close()
-    assert requests == [written.as_uri()]
-    assert complaints == []
-    assert alerts == []
-    assert wide <= width
-
-
-def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:
-    """A model whose numbers are not finite: no page that looks like a report is left behind."""
-    model = tiny_model("llama")
-    model.blocks[0].mlp.out.weight[0, 0] = float("nan")
-    out = tmp_path / "report.html"
-    with pytest.raises(InputError, match=r"nothing could be measured.*not finite"):
-        report(model, prompt="11110", out=out, lengths=[1, 2])
-    assert not out.exists()
-
-
-def test_the_table_of_norms_says_whether_they_are_measured() -> None:
-    exact = made_sensitivity({"full": [1.0, 2.0]})
-    assert _values(exact).columns == ["position", "token", "measured, full"]
-    estimated = _values(replace(exact, frame=exact.frame.assign(method="estimate")))
-    assert estimated.columns == ["position", "token", "estimated, full"]
-    assert "Frobenius" in estimated.caption
-    assert [row[-1] for row in estimated.rows] == ["2", "4"]

@@ -1,0 +1,44 @@
+"""Where the certified bound loses, and what becomes of the sensitivity from layer to layer, in a sentence each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ostools.reporting.frames import Frame, frame_of
+from ostools.reporting.words import factor, number
+
+if TYPE_CHECKING:
+    from ostools.measure import Sensitivity
+    from ostools.measure.looseness import Looseness
+
+
+def looseness_finding(result: Looseness) -> str:
+    """How loose `uniform` is in the mean over tokens, and which part of it is the largest."""
+    loose: Frame = result.summary[result.summary["is_looseness"]]
+    total, worst = float(loose["mean"].sum()), loose.loc[loose["mean"].idxmax()]
+    return (
+        f"The loosest, `uniform`, is {factor(total)} times too large (geometric mean over tokens); the largest part of that, "
+        f"{factor(float(worst['mean']))}, is {worst['part']} (`{worst['larger']}` over `{worst['smaller']}`)."
+    )
+
+
+def layers_finding(result: Sensitivity) -> str:
+    """The last token's own norm and the median of the others', at the embeddings and below the last block."""
+    frame: Frame = frame_of(result)
+    name = "full" if "full" in set(frame["linearisation"]) else str(frame["linearisation"].iloc[0])
+    estimated = bool((frame["method"] == "estimate").any())
+    norm, words = ("frobenius", "estimated, Frobenius norm") if estimated else ("operator", "measured, operator norm")
+    rows = frame[frame["linearisation"] == name]
+    last = rows["position"].max()
+    layers = sorted(set(rows["layer"]))
+    # Above the last block every token but the last has exactly none.
+    low, high = layers[0], layers[-2]
+    own, others = {}, {}
+    for layer in (low, high):
+        here = rows[rows["layer"] == layer]
+        own[layer] = float(here.loc[here["position"] == last, f"{norm}_norm"].iloc[0])
+        others[layer] = float(here.loc[here["position"] < last, f"{norm}_norm"].median())
+    return (
+        f"From layer {low} to layer {high} ({name}, {words}) the last token's own goes from {number(own[low])} to "
+        f"{number(own[high])}, the others' median from {number(others[low])} to {number(others[high])}."
+    )

@@ -1,0 +1,64 @@
+"""Representational collapse: a chart for each of Figure 5's prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ostools import tasks
+from ostools.reporting import charts, findings
+from ostools.reporting.frames import Frame, frame_of
+from ostools.reporting.page import Figure
+from ostools.reporting.sections.section import More, Part, Section, Table
+
+if TYPE_CHECKING:
+    from ostools.measure import Collapse
+    from ostools.reporting.measurements import Measurements
+
+QUESTIONS = {
+    "figure-5a": "ones behind a counting question",
+    "figure-5b": "random digits that end in ones, behind a counting question",
+    "figure-5c": "ones behind a copying question",
+    "figure-5d": "ones with a comma after every third, behind a copying question",
+}
+LEAD = (
+    "A sequence and the same sequence with its last token repeated once: how far apart are the two representations of the last "
+    "token, y? What lies below a dtype's rounding noise, or below one of its representable steps, is not information."
+)
+
+
+def collapse_section(found: Measurements) -> Section | None:
+    """Where there is a curve."""
+    if not found.collapses:
+        return None
+    model: Any = found.provenance.model
+    parts = [_part(result, model.get("trained_lengths")) for result in found.collapses]
+    return Section("collapse", "Representational collapse (Theorem 4.2, Figure 5)", "Collapse", LEAD, parts)
+
+
+def _part(result: Collapse, trained: Mapping[str, int] | None) -> Part:
+    name = str(frame_of(result)["task"].iloc[0])
+    said = findings.collapse_findings(result, trained)
+    caption = "L2 distance of the two y against the number of items, one panel per dtype"
+    route = result.provenance.parameters
+    more = More(
+        "Dtype by dtype, and the collapse lengths at every site",
+        findings=said[1:],
+        tables=[_lengths(result, name)],
+        notes=[f"Computed by {route['route']}: {route['route_reason']}."] if route.get("route") else (),
+    )
+    return Part(
+        title=f"{name}: {QUESTIONS.get(name, 'a prompt and one more item')}",
+        quote=f"{tasks.get(name).example}…" if name in tasks.COLLAPSE_TASKS else "",
+        figure=Figure(name, charts.collapse_chart(result, ("y",)), caption, f"{caption}. {said[0]}"),
+        findings=said[:1],
+        more=[more],
+    )
+
+
+def _lengths(result: Collapse, name: str) -> Table:
+    """The collapse lengths of every site and dtype."""
+    table: Frame = result.collapse_lengths()
+    shown = ["pair", "seed", "dtype", "site", "status"]
+    rows = [[str(row[column]) for column in shown] for row in table.to_dict(orient="records")]
+    return Table(f"Collapse lengths, {name}", ["pair", "seed", "dtype", "site", "collapse"], rows)

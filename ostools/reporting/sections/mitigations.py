@@ -1,0 +1,56 @@
+"""What helps: a small study of the paper's mitigations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from ostools.experiments.verdicts import ABOUT, QUANTITIES, in_words
+from ostools.reporting.page import Figure
+from ostools.reporting.sections.section import More, Part, Section, Table
+from ostools.reporting.study_chart import study_chart
+from ostools.reporting.study_findings import study_finding
+
+if TYPE_CHECKING:
+    from ostools.experiments.study import Study
+    from ostools.reporting.measurements import Measurements
+
+LEAD = (
+    "The same questions with each mitigation and without. A verdict takes an interval over lengths that leaves no effect out "
+    "and a sign-flip test; “no measurable effect” is not “no effect”."
+)
+
+
+def mitigations_section(found: Measurements) -> Section | None:
+    """Where a study was run."""
+    if found.study is None:
+        return None
+    study = found.study
+    task = study.provenance.parameters["task"]
+    caption, said = f"Mitigations against none, {task}", study_finding(study)
+    part = Part(
+        figure=Figure("mitigations-chart", study_chart(study), caption, f"{caption}. {said}"),
+        findings=[said],
+        tables=[_verdicts(study)],
+        more=[More("Every effect", findings=study.verdicts["sentence"].tolist(), tables=[_effects(study)])],
+    )
+    return Section("mitigations", "What helps", "Mitigations", LEAD, [part])
+
+
+def _verdicts(study: Study) -> Table:
+    """Verdicts on what was measured: what was not has no column."""
+    measured = [name for name in ABOUT if name in set(study.effects["about"])]
+    rows = [[row["mitigation"], *(row[name] for name in measured)] for row in study.verdicts.to_dict("records")]
+    return Table("Verdicts, all together at the study's level", ["mitigation", *measured], rows)
+
+
+def _effects(study: Study) -> Table:
+    rows = []
+    for row in study.effects.to_dict("records"):
+        words = in_words(row) if row["pairs"] else row["reason"] or "inactive"
+        dtype = "" if pd.isna(row["dtype"]) else f", {row['dtype']}"
+        rows.append(
+            [row["mitigation"], f"{QUANTITIES[row['quantity']].words}{dtype}", row["kind"], words, str(row["pairs"])]
+        )
+    return Table("Effects with their intervals", ["mitigation", "quantity", "kind", "effect", "pairs"], rows)

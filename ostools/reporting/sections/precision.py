@@ -1,0 +1,94 @@
+"""Precision: from which length on no stored format tells the pair apart, and whether a cast or the noise hides it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ostools.measure.collapse import IDENTICAL
+from ostools.reporting import charts
+from ostools.reporting.collapse_findings import collapse_ends, main_pair, precision_summary
+from ostools.reporting.frames import frame_of
+from ostools.reporting.page import Figure
+from ostools.reporting.precision_findings import precision_findings, tails
+from ostools.reporting.sections.section import Part, Section, Table
+from ostools.reporting.words import number
+
+if TYPE_CHECKING:
+    from ostools.measure import Collapse
+    from ostools.reporting.measurements import Measurements
+
+LEAD = (
+    "From which length on can a format no longer tell the pair apart? Storing weights in few bits moves both sequences alike "
+    "and hides nothing by itself: it is the rounding while running, of activations or of keys and values, that the distance "
+    "has to stay above."
+)
+
+
+def precision_section(found: Measurements) -> Section | None:
+    """Where parts were stored in few bits, or else where the model was cast on some prompt."""
+    parts = [] if found.precision is None else [_stored(found.precision)]
+    if found.casts:
+        said = precision_summary(found.casts)
+        parts.append(Part(title="The model cast, on every prompt", findings=said, tables=[_casts(found.casts)]))
+    return Section("precision", "Precision (Section 4)", "Precision", LEAD, parts) if parts else None
+
+
+def _stored(result: Collapse) -> Part:
+    """The chart of one prompt: casts and stored parts side by side."""
+    name = str(frame_of(result)["task"].iloc[0])
+    said = precision_findings(result)
+    caption = f"Which part of low precision hides the pair, {name}"
+    figure = Figure("precision-chart", charts.precision_chart(result), caption, f"{caption}. {said[0]}")
+    return Part(figure=figure, findings=said, tables=[_formats(result, name)])
+
+
+def _formats(result: Collapse, name: str) -> Table:
+    """What a cast changes beside what noise hides, a row a precision."""
+    lengths: Any = result.collapse_lengths()
+    lengths = lengths[lengths["pair"] == main_pair(result)]
+    n_max = int(lengths["n_max"].max())
+    rows = []
+    for tail in tails(result):
+        here = lengths[lengths["dtype"] == tail.dtype].set_index("site")
+        ends = (
+            here.loc["y", "collapse_length"],
+            here.loc["y", "pair_collapse_length"],
+            here.loc[IDENTICAL, "collapse_length"],
+        )
+        sizes = (tail.given, tail.stored, tail.weight_shift, tail.noise, tail.pair_noise)
+        rows.append([tail.dtype, *map(number, sizes), *(_reached(end) for end in ends)])
+    columns = [
+        "precision",
+        "distance, float64",
+        "… weights so stored",
+        "shift by storing (both alike)",
+        "noise of running",
+        "… of the difference",
+        "hidden by noise from n",
+        "… of the difference from n",
+        "logits bit-identical from n",
+    ]
+    caption = (
+        f"{name}: L2 at y, medians over the last quarter of the lengths, and the length from which the pair is hidden up to "
+        f"n = {n_max} (–: not reached)"
+    )
+    return Table(caption, columns, rows)
+
+
+def _reached(length: Any) -> str:
+    return "–" if pd.isna(length) else str(int(length))
+
+
+def _casts(results: list[Collapse]) -> Table:
+    """The collapse length at y of each dtype on each prompt."""
+    ends = {str(frame_of(result)["task"].iloc[0]): collapse_ends(result) for result in results}
+    n_max = max(int(frame_of(result)["length"].max()) for result in results)
+    dtypes = dict.fromkeys(dtype for found in ends.values() for dtype in found)
+    rows = [[dtype, *(_reached(found.get(dtype)) for found in ends.values())] for dtype in dtypes]
+    caption = (
+        "The length from which the float64 distance at y stays below the dtype's rounding noise, up to "
+        f"n = {n_max} (–: not reached)"
+    )
+    return Table(caption, ["dtype", *ends], rows)

@@ -1,0 +1,148 @@
+"""Sensitivity at the embeddings against what bounds or predicts it, where the bound loses, and the layers between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ostools.reporting import charts, findings
+from ostools.reporting.frames import Frame, frame_of
+from ostools.reporting.page import Figure
+from ostools.reporting.profile_findings import layers_finding, looseness_finding
+from ostools.reporting.sections.section import More, Part, Section, Table
+from ostools.reporting.theme import KINDS, METHODS, display_token
+from ostools.reporting.words import number
+
+if TYPE_CHECKING:
+    from ostools.measure import Comparison, Sensitivity
+    from ostools.measure.looseness import Looseness
+    from ostools.reporting.measurements import Measurements
+
+DRAWN = ("uniform", "local", "windowed(1)", "proof", "theorem-b5", "second-moment", "second-moment-full")
+"""The variants in the chart; the table has all that were computed."""
+LAYERS_DRAWN = 24
+"""Rows of the heat map: of a deeper model so many, evenly spread, the first and the last among them."""
+LEAD = (
+    "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
+    "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes, and only it stands beside the "
+    "certified bounds drawn here."
+)
+
+
+def sensitivity_section(found: Measurements) -> Section | None:
+    """Where sensitivity was measured; the split of the looseness where it was."""
+    if found.sensitivity is None:
+        return None
+    parts = [_against(found.sensitivity, found.comparison)]
+    if found.looseness is not None:
+        parts.append(_looseness(found.looseness))
+    return Section("sensitivity", "Sensitivity against its bounds (Theorem 5.1)", "Sensitivity and bounds", LEAD, parts)
+
+
+def _against(profile: Sensitivity, comparison: Comparison | None) -> Part:
+    said = findings.sensitivity_findings(profile)
+    values = More("The numbers, token by token", tables=[_values(profile)])
+    if comparison is None:
+        caption = "Sensitivity of y to every token"
+        figure = Figure("profile", charts.sensitivity_chart(profile), caption, f"{caption}. {said[0]}")
+        return Part(figure=figure, findings=said, more=[values])
+    caption = "Sensitivity of y to every token, certified bounds, the paper's forms and predictions"
+    chart = charts.comparison_chart(_drawn(comparison))
+    everything = More("Every variant, in words", findings=[*said, *findings.comparison_findings(comparison)])
+    return Part(
+        figure=Figure("profile", chart, caption, f"{caption}. {said[0]}"),
+        findings=[*findings.bounds_summary(comparison), *findings.prediction_summary(comparison)],
+        tables=[_variants(comparison)],
+        more=[everything, values],
+    )
+
+
+def _drawn(comparison: Comparison) -> Comparison:
+    """Without the variants that would only crowd the chart."""
+    frame: Frame = frame_of(comparison)
+    summary: Frame = comparison.summary
+    keep = frame["kind"].isin(("measured", "estimated")) | frame["source"].isin(DRAWN)
+    return replace(
+        comparison,
+        frame=frame[keep].reset_index(drop=True),
+        summary=summary[summary["variant"].isin(DRAWN)].reset_index(drop=True),
+    )
+
+
+def _variants(comparison: Comparison) -> Table:
+    rows = []
+    kinds = list(KINDS)
+    for row in sorted(comparison.summary.to_dict(orient="records"), key=lambda row: kinds.index(str(row["kind"]))):
+        holds = findings.whether_it_holds(row["holds"]) if row["kind"] == "certified" else "no claim"
+        cells = [str(row["variant"]), KINDS[str(row["kind"])]]
+        cells += [f"{row['linearisation']}, {findings.NORMS[str(row['norm'])]}", holds]
+        for name in ("median_log10_looseness", "max_log10_looseness", "spearman"):
+            value: Any = row[name]
+            cells.append("–" if value != value else f"{float(value):.2f}")
+        rows.append(cells)
+    columns = ["variant", "kind", "stands beside", "holds?", "median log10 ratio", "max log10 ratio", "Spearman"]
+    caption = "Each variant against the norm beside it: does it hold, how loose is it, does its shape predict?"
+    return Table(caption, columns, rows)
+
+
+def _values(profile: Sensitivity) -> Table:
+    """The numbers behind the chart: a row per token; of an operator norm, an estimate knows a lower bound only."""
+    frame = frame_of(profile)
+    norm = "frobenius" if (frame["method"] == "estimate").any() else "operator"
+    columns = [f"{METHODS[str(row['method'])]}, {row['linearisation']}" for row in frame.to_dict(orient="records")]
+    table = frame.assign(column=columns).pivot(index=["position", "token"], columns="column", values=f"{norm}_norm")
+    rows = [
+        [str(position), display_token(str(token)), *(number(float(value)) for value in row)]
+        for (position, token), row in zip(table.index, table.to_numpy(), strict=True)
+    ]
+    return Table(f"The {findings.NORMS[norm]}s, token by token", ["position", "token", *table.columns], rows)
+
+
+def _looseness(result: Looseness) -> Part:
+    caption = "Where the certified bound loses, in decades that add up"
+    said = looseness_finding(result)
+    columns = ["part", "from", "to", "mean", "median", "quartiles"]
+    rows = [
+        [
+            str(row["part"]) + ("" if row["is_looseness"] else " (no looseness)"),
+            *(str(row[name]) for name in ("larger", "smaller")),
+            *(f"{float(row[name]):.2f}" for name in ("mean", "median")),
+            f"{float(row['lower_quartile']):.2f} to {float(row['upper_quartile']):.2f}",
+        ]
+        for row in result.summary.to_dict(orient="records")
+    ]
+    table = Table("log10 of each quotient over the tokens", columns, rows)
+    return Part(
+        title="Why the bound is loose",
+        figure=Figure("looseness", charts.looseness_chart(result), caption, f"{caption}. {said}"),
+        findings=[said],
+        more=[More("Part by part", tables=[table])],
+    )
+
+
+def layers_section(found: Measurements) -> Section | None:
+    """Where every layer was measured."""
+    if found.layers is None:
+        return None
+    shown, rule = _fewer_layers(found.layers)
+    said = layers_finding(found.layers)
+    caption = "Sensitivity of y to every token at every layer"
+    part = Part(
+        figure=Figure("layers-chart", charts.layers_chart(shown), caption, f"{caption}. {said}"),
+        findings=[said],
+        notes=[rule] if rule else (),
+    )
+    lead = "The same derivative with respect to v^(l), what each block l reads: where on the way is a token lost?"
+    return Section("layers", "Layers and tokens", "Layers and tokens", lead, [part])
+
+
+def _fewer_layers(result: Sensitivity) -> tuple[Sensitivity, str]:
+    """At most LAYERS_DRAWN layers, and the rule in words where some were left out."""
+    frame: Frame = frame_of(result)
+    layers = sorted(set(frame["layer"]))
+    if len(layers) <= LAYERS_DRAWN:
+        return result, ""
+    step = (len(layers) - 1) / (LAYERS_DRAWN - 1)
+    chosen = {layers[round(index * step)] for index in range(LAYERS_DRAWN)}
+    rule = f"Drawn are {len(chosen)} of {len(layers)} layers, evenly spread; all were measured."
+    return replace(result, frame=frame[frame["layer"].isin(chosen)].reset_index(drop=True)), rule

@@ -1,0 +1,27 @@
+"""Words of a command line, written so that a shell reads back exactly what they were."""
+
+from __future__ import annotations
+
+import shlex
+
+
+def quoted(word: str) -> str:
+    """The word for a POSIX shell; with characters that no one can see or copy, in bash's and zsh's $'...'.
+
+    A line end, a control or a direction mark in a page may be lost on the way through a clipboard, and some hide what a command
+    does. NUL is written as \\x00 like the others, though no command line can hold one.
+    """
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(_escaped(character) for character in word) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code < 0x80:
+        return f"\\{code:03o}"  # three octal digits, so that a digit behind it is not taken for a fourth
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,55 @@
+"""What a study says of its mitigations, in one sentence."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from ostools.experiments.verdicts import ABOUT, HELPS, HURTS, UNDECIDED, in_words
+from ostools.reporting.frames import Frame
+
+if TYPE_CHECKING:
+    from ostools.experiments.study import Study
+
+
+def study_finding(study: Study) -> str:
+    """Which mitigation helps or hurts what, by the verdicts on what was measured; and how often the model is right without."""
+    parameters: Any = study.provenance.parameters
+    lengths = parameters["lengths"]
+    start = f"On {parameters['task']} ({len(lengths)} lengths, {lengths[0]} to {lengths[-1]} items)"
+    effects: Frame = study.effects
+    said = []
+    for about in ABOUT:
+        if about not in set(effects["about"]):
+            continue
+        changes = {row["mitigation"]: row for row in effects[effects["about"] == about].to_dict("records")}
+        groups: dict[str, list[str]] = {}
+        for row in study.verdicts.to_dict("records"):
+            name = str(row["mitigation"])
+            groups.setdefault(str(row[about]), []).append(f"{name}{_change(changes[name])}")
+        words = "; ".join(f"{verdict} ({', '.join(names)})" for verdict, names in _ordered(groups))
+        said.append(f"{about}: {words}")
+    return f"{start}, {', '.join(said)}.{_room(effects)}"
+
+
+def _change(row: dict[str, Any]) -> str:
+    """The effect itself, without its interval; nothing where nothing was measured."""
+    return f" {in_words({**row, 'low': math.nan, 'high': math.nan})}" if row["pairs"] else ""
+
+
+def _ordered(groups: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """What helps and hurts first, what is not decided last."""
+    rank = {HELPS: 0, HURTS: 1, UNDECIDED: 3}
+    return sorted(groups.items(), key=lambda item: rank.get(item[0], 2))
+
+
+def _room(effects: Frame) -> str:
+    answers = effects[(effects["quantity"] == "correct") & (effects["pairs"] > 0)]
+    if answers.empty:
+        return ""
+    share = float(answers["baseline"].iloc[0])
+    return (
+        " All answers are right without any: there was nothing to gain."
+        if share == 1
+        else f" Right without any: {share:.0%}."
+    )
