@@ -19,8 +19,8 @@
 #   \qquad \bar\alpha_{ij} = \frac{\alpha_{ij}}{\beta} + \delta_{ij}$$
 #
 # One factor a layer: attention $\alpha$ moves along, $\delta$ stays where it is (the skip connection). Early tokens
-# have more paths, late ones fewer: hence "over-squashing". We look at it three times: where it is exact, where it is
-# measured, and where it loses.
+# have more paths than late ones, and all that they carry has to fit into one vector: over-squashing. We look at it
+# three times: where it is exact, where it is measured, and where it loses.
 
 # %%
 import itertools
@@ -176,8 +176,9 @@ parts[["larger", "smaller", "mean", "median"]].round(2)
 
 # %% [markdown]
 # - **constants** could be had back for little: `local` costs no more than `uniform`.
-# - **chaining** cannot, in any bound of this form. It is the triangle inequality: the theorem adds the *norms* of
-#   paths, the network adds their *matrices*, which point in different directions and cancel. With depth it grows.
+# - **chaining** cannot, in any bound of this form. The theorem multiplies *norms* block by block and adds them path
+#   by path; the network multiplies and adds *matrices*, which point in different directions and cancel. With depth it
+#   grows.
 # - **assumptions** is no looseness at all, and has either sign. It is the step from the frozen derivative to the real
 #   one.
 #

@@ -55,6 +55,7 @@ def executed(script: Path) -> Any:
         timeout=TIMEOUT,
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,
         resources={"metadata": {"path": str(HERE)}},
     )
     client.execute()
