@@ -180,6 +180,12 @@ def test_every_formula_is_typeset(site: Path) -> None:
         assert re.search(r"<p>[^<]*\$\$", text) is None, name
 
 
+def test_every_picture_is_described(site: Path) -> None:
+    for page in _built(site):
+        for picture in re.findall(r"<img [^>]*>", page.read_text("utf-8")):
+            assert re.search(r'alt="(?!No description)[^"]{5,}"', picture), (page, picture[:80])
+
+
 def _resolved(path: str) -> object:
     """What stands at a dotted path, through modules that are imported, and attributes."""
     parts = path.split(".")

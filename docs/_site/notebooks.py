@@ -12,6 +12,9 @@ _LOADER = re.compile(
     re.DOTALL,
 )
 _TO_NOTEBOOK = re.compile(r'href="([\w-]+)\.ipynb(#[^"]*)?"')
+_UNDESCRIBED = re.compile(
+    r'<h[1-4][^>]*>(?P<heading>(?:(?!</h).)*?)<a class="anchor-link"|alt="No description has been provided for this image"'
+)
 MARKER = "<!-- every notebook -->"
 
 
@@ -33,9 +36,19 @@ def listing() -> str:
 def as_page(html: str) -> str:
     """The notebook's page: its links to other notebooks lead to their pages, and nothing is loaded from elsewhere.
 
-    The scripts for diagrams and formulas are left out: they come from content delivery networks.
+    The scripts for diagrams and formulas are left out: they come from content delivery networks. Pictures, which a notebook
+    stores without a word, are said to be charts of their section.
     """
-    return _TO_NOTEBOOK.sub(r'href="\1.html\2"', _LOADER.sub("", html))
+    section = ""
+
+    def described(found: re.Match[str]) -> str:
+        nonlocal section
+        if found["heading"] is None:
+            return f'alt="A chart of the section: {section}"'
+        section = re.sub(r"<[^>]+>|\"", "", found["heading"]).strip()
+        return found.group()
+
+    return _UNDESCRIBED.sub(described, _TO_NOTEBOOK.sub(r'href="\1.html\2"', _LOADER.sub("", html)))
 
 
 def _title(notebook: Path) -> str:
