@@ -8,10 +8,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import vl_convert
 
 from ostools.errors import InputError
-from ostools.results import CHARTS, TABLES, Provenance, checked_output, write_atomically
+from ostools.reporting.notebook import LARGEST, VEGA_LITE, summary
+from ostools.results import CHARTS, TABLES, Provenance, Result, checked_output, write_atomically
 from tests.checkpoints import tiny_model
+from tests.reporting.every import EVERY
 from tests.reporting.made import HOSTILE, made_sensitivity
 
 READ = {
@@ -19,6 +22,43 @@ READ = {
     ".csv": pd.read_csv,
     ".json": lambda path: pd.DataFrame(json.loads(Path(path).read_text())["rows"]),
 }
+
+
+def every_class(above: type = Result) -> set[str]:
+    """The names of all results that the package has."""
+    below = {kind for kind in above.__subclasses__() if kind.__module__.startswith("ostools.")}
+    return {kind.__name__ for kind in below}.union(*(every_class(kind) for kind in below))
+
+
+def test_every_result_has_a_case() -> None:
+    assert every_class() == set(EVERY)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_result_shows_itself_and_is_saved(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = EVERY[name]()
+    chart = result.plot()
+    monkeypatch.setattr(type(result), "plot", lambda self: chart)  # made once: it is the dear part
+    data, metadata = result._repr_mimebundle_()
+    assert data["text/plain"] == summary(result)
+    assert "text/html" not in data  # front ends would show it in place of the chart
+    assert sum(len(json.dumps(value, allow_nan=False)) for value in data.values()) < LARGEST + 1000
+    width, height = metadata["image/png"]["width"], metadata["image/png"]["height"]
+    assert 200 < width < 1400
+    assert 150 < height < 1700
+    if VEGA_LITE in data:
+        assert data[VEGA_LITE]["description"] == summary(result)
+        assert "http" not in vl_convert.vegalite_to_svg(data[VEGA_LITE], "5.8").replace("http://www.w3.org/", "")
+    for ending in (".parquet", ".json"):
+        back = READ[ending](result.save(tmp_path / f"x{ending}"))
+        assert list(back.columns) == list(result.frame.columns)
+        assert len(back) == len(result.frame)
+
+
+@pytest.mark.parametrize("ending", CHARTS)
+def test_a_chart_is_saved_in_every_form(tmp_path: Path, ending: str) -> None:
+    begins = {".html": b"<!doctype html>", ".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
+    assert made_sensitivity({"full": [1.0, 2.0]}).save(tmp_path / f"x{ending}").read_bytes().startswith(begins[ending])
 
 
 @pytest.mark.parametrize("ending", TABLES)

@@ -133,7 +133,7 @@ def zero_marks(base: alt.Chart) -> alt.Chart:
 
 
 def themed(chart: Any) -> Any:
-    chart = chart.copy(deep=False)
+    chart = notebook.offline(chart)
     chart.config = alt.Config.from_dict(theme.config(), validate=False)
     if isinstance(chart.title, alt.TitleParams):
         # A title names models, tasks and files, which may be called anything.
@@ -141,4 +141,4 @@ def themed(chart: Any) -> Any:
         chart.title = chart.title.copy()
         for name, said in parts.items():
             chart.title[name] = theme.visible(said) if isinstance(said, str) else [theme.visible(one) for one in said]
-    return notebook.offline(chart)
+    return chart

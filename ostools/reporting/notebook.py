@@ -70,13 +70,16 @@ _KINDS: dict[type, type] = {
 
 
 def offline(chart: Any) -> Any:
-    """The chart as one that needs no network where it is shown; still the Altair object that it was."""
+    """A shallow copy of the chart that needs no network where it is shown; still the Altair object that it was."""
     if type(chart) not in _KINDS:
         raise TypeError(
             f"no offline form of a {type(chart).__name__}; there are {', '.join(k.__name__ for k in _KINDS)}"
         )
-    parts = {name: value for name, value in chart._kwds.items() if value is not alt.Undefined}
-    return _KINDS[type(chart)](*chart._args, **parts)
+    # Not through its constructor: that copies and compares every panel again, which takes seconds for many.
+    shown = object.__new__(_KINDS[type(chart)])
+    object.__setattr__(shown, "_args", chart._args)
+    object.__setattr__(shown, "_kwds", dict(chart._kwds))
+    return shown
 
 
 def chart_bundle(chart: Any, words: str) -> Any:
@@ -86,7 +89,7 @@ def chart_bundle(chart: Any, words: str) -> Any:
     """
     if alt.renderers.active != "default":
         return alt.TopLevelMixin._repr_mimebundle_(chart)
-    spec = chart.to_dict() | {"$schema": SCHEMA, "description": words}
+    spec = chart.to_dict(validate=False) | {"$schema": SCHEMA, "description": words}
     text = json.dumps(spec, allow_nan=False, separators=(",", ":"))
     picture = picture_of(spec)
     width, height = pixels.size(b64decode(picture))

@@ -175,7 +175,8 @@ def test_what_does_not_align_is_refused_with_the_reason() -> None:
         attention_difference(attention(model, "123"), attention(other, "123"))
     roomy = tiny_model("llama", context=1024)
     repeated = attention(roomy, task="copy-last", length=3, mitigation="repeat-prompt")
-    assert repeated.frame["item"].isna().all()  # two copies: which is meant is not known
+    items: Any = repeated.frame["item"]
+    assert items.isna().all()  # two copies: which is meant is not known
     with pytest.raises(ost.InputError, match="none known to be the same"):
         attention_difference(attention(roomy, task="copy-last", length=3), repeated)
 
