@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from nbmake.nb_run import NotebookRun
 
-from tutorials.write import LARGEST, METADATA, QUIET, TIMEOUT, cells_of, leave_out_large_drawings
+from tutorials.write import ENVIRONMENT, LARGEST, METADATA, TIMEOUT, cells_of, leave_out_large_drawings
 
 FOLDER = Path(__file__).parents[1] / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
@@ -46,7 +46,7 @@ def test_there_are_seven_each_a_script_and_a_notebook() -> None:
 
 @every
 def test_it_runs_and_warns_of_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in QUIET.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(FOLDER)
     result = NotebookRun(path, default_timeout=TIMEOUT).execute()

@@ -170,7 +170,7 @@ assert counts.frame["correct"].all()
 counts.plot()
 
 # %%
-counts.summary
+counts.summary[["dtype", "impossible_from", "impossible_status", "first_error", "errors", "counts", "verdict"]]
 
 # %% [markdown]
 # Every answer to 24 is right, and no precision makes a wrong one necessary. Were there errors, this table would say

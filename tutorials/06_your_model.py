@@ -208,7 +208,7 @@ forecast = pd.DataFrame(rows, columns=["tokens", "exact profile, GiB", "estimate
 assert 8.5 < size / 1e9 < 8.6
 assert forecast["exact profile, GiB"][0] < 5
 assert (forecast["estimate, GiB"] < forecast["exact profile, GiB"]).all()
-forecast
+forecast.round(1)
 
 # %% [markdown]
 # Beside the model, the profile of a short prompt is small change; at 1,024 tokens the exact one needs more than the

@@ -23,8 +23,9 @@ from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
 TIMEOUT = 180
-QUIET = {"PYTHONWARNINGS": "ignore:IProgress not found"}
-"""For the kernel: tqdm warns where Jupyter has no widgets, which the tutorials do not use."""
+ENVIRONMENT = {"PYTHONWARNINGS": "ignore:IProgress not found", "OMP_NUM_THREADS": "1"}
+"""For the kernel: tqdm warns where Jupyter has no widgets, which the tutorials do not use; the models are too small for two
+threads, which on a busy machine wait for each other."""
 LARGEST = 20_000
 """Most characters of a chart's drawing that is stored beside its picture, so that a notebook stays below half a megabyte."""
 METADATA = {
@@ -78,7 +79,7 @@ def leave_out_large_drawings(output: Any) -> None:
 
 
 def main(wanted: list[str]) -> None:
-    os.environ.update(QUIET)
+    os.environ.update(ENVIRONMENT)
     scripts = sorted(HERE.glob("[0-9][0-9]_*.py"))
     chosen = [script for script in scripts if not wanted or any(script.name.startswith(name) for name in wanted)]
     if not chosen:
