@@ -59,7 +59,7 @@
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = texts.nextNode(); node; node = texts.nextNode()) {
     const owner = node.parentElement;
-    if (!node.data.trim() || ["SCRIPT", "STYLE", "NOSCRIPT"].includes(owner.tagName) || !owner.checkVisibility({ visibilityProperty: true, opacityProperty: true })) {
+    if (!node.data.trim() || owner.closest(".heads") || ["SCRIPT", "STYLE", "NOSCRIPT"].includes(owner.tagName) || !owner.checkVisibility({ visibilityProperty: true, opacityProperty: true })) {
       continue;
     }
     owner.scrollIntoView({ block: "center", inline: "center" });

@@ -9,7 +9,8 @@ from typing import Any
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "artefacts" / "screenshots"
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 """A function of the page: the least contrasts of text and of marks to what is too faint."""
-_DRAWN = "() => [...document.querySelectorAll('figure[data-chart]')].every((figure) => figure.dataset.drawn)"
+_DRAWN = """() => [...document.querySelectorAll('figure[data-chart]')]
+    .every((figure) => figure.dataset.drawn || !figure.querySelector('.plot').clientWidth)"""
 
 
 @dataclass
@@ -23,8 +24,17 @@ class Opened:
     refused: list[str] = field(default_factory=list)
     """Requests that the page's own policy stopped before they went out; they are among `requests`."""
 
+    def unfold(self) -> None:
+        """Everything that is folded away, opened and drawn."""
+        self.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        self.page.wait_for_function(
+            "() => [...document.querySelectorAll('figure[data-chart]')].every((one) => one.dataset.drawn)"
+        )
+
     def resize(self, width: int) -> None:
         """Another width of the window, and every chart drawn for it."""
+        if self.page.viewport_size["width"] == width:
+            return
         self.page.evaluate(
             "document.querySelectorAll('figure[data-chart]').forEach((figure) => { delete figure.dataset.drawn; })"
         )

@@ -115,5 +115,6 @@
 
   let waiting = null;
   window.addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(drawAll, 150); });
+  document.addEventListener("toggle", drawAll, true); // what was folded away had no width to be drawn at
   drawAll();
 })();
