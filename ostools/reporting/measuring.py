@@ -78,7 +78,7 @@ def measure(
     ids = tuple(prompt.ids.tolist())
     found = Measurements(
         Provenance.collect(model, ids, measurement="report", lengths=lengths, sections=list(asked)),
-        prompt.text,
+        "".join(prompt.tokens) if prompt.text is None else prompt.text,
         prompt.tokens,
     )
     if sections is None and (reason := _too_dear(model, len(ids))):
@@ -126,7 +126,7 @@ def _stored(
     left_out: list[LeftOut], model: TransformerBridge, name: str, lengths: list[int], progress: Progress | None
 ) -> Collapse:
     """The curve in every format, or without those beyond whose range the model's numbers are."""
-    formats = list(FORMATS)
+    formats: list[str] = list(FORMATS)
     while True:
         try:
             return collapse(model, name, lengths=lengths, dtypes=formats, progress=progress)

@@ -153,11 +153,13 @@ def _lengths(result: Collapse, pair: str) -> Any:
         scale=alt.Scale(type="log", domain=[1, max(last, 2)], nice=False),
         axis=alt.Axis(format="d", values=axes.length_ticks(1, last)),
     )
-    base = axes.chart(data).encode(
+    base = axes.chart(
+        data
+    ).encode(
         x=x,
         y=alt.Y("precision:N", sort=list(dict.fromkeys(data["precision"])), title=None, axis=alt.Axis(grid=True)),
         yOffset=alt.YOffset("end:N", sort=ends),
-        color=_formats(data["format"]),
+        color=_formats([*data["format"], "float64"]),  # as above, where the distance itself is float64's
         shape=alt.Shape(
             "end:N",
             sort=ends,
