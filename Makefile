@@ -23,7 +23,7 @@ lint: $(INSTALLED)
 	$(BIN)/pyright
 
 docs: $(INSTALLED)
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

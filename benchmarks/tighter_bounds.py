@@ -1,4 +1,4 @@
-"""What would make a certified bound tighter: figures of docs/tighter-bounds.md, median log10 of bound / measured.
+"""What would make a certified bound tighter: figures of docs/findings/tighter-bounds.md, median log10 of bound / measured.
 
     python -m benchmarks.tighter_bounds TEXT_FILE [MODEL_DIRECTORY]        (without a directory: the embedded model)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,6 @@ from ostools.results import Result, checked_output
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
-
-SMALL = 20_000_000
-"""Below this many parameters one thread computes as fast as several."""
 
 
 def check(out: Path | None, prompt: str | None = None) -> None:
@@ -29,10 +25,11 @@ def check(out: Path | None, prompt: str | None = None) -> None:
 def load(model: str, device: str, dtype: str) -> TransformerBridge:
     import torch
 
+    from ostools.models.threads import one_is_enough
+
     with output.progress("loading the model"):
         loaded = ost.load_model(model, dtype=dtype, device=device)
-    # Matrices this small are not worth sharing out: on busy cores two threads wait for each other and take far longer.
-    if "OMP_NUM_THREADS" not in os.environ and sum(weight.numel() for weight in loaded.parameters()) < SMALL:
+    if one_is_enough(loaded):
         torch.set_num_threads(1)
     return loaded
 

@@ -6,7 +6,7 @@ precision hides the difference? Weights are random, as before training: what hap
 itself. Trained models are measured by `ostools.collapse`.
 
 Cost: about 280 layers of 530 tokens in float64 for "positions", 640 for "depth" (one pass serves all depths), 360 for
-"precision" (float64 references among them); docs/laboratory.md has the seconds.
+"precision" (float64 references among them); docs/findings/laboratory.md has the seconds.
 """
 
 from __future__ import annotations

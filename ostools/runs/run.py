@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.errors import InputError
 from ostools.measure.prompts import Progress
-from ostools.models import load_model
 from ostools.models.load import resolve_device
 from ostools.models.sources import locate
 from ostools.reporting.frames import Frame
-from ostools.runs.cells import base_key, cells_of, checkpoint_hash
-from ostools.runs.measuring import measure
+from ostools.runs.cells import base_key, cells_of, checkpoint_hash, code_version
+from ostools.runs.local import Done, Terms, in_this_process
 from ostools.runs.store import MANIFEST, Store, Wanted, missing, read
 from ostools.runs.sweep import Sweep
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep asks (`wanted`), and what of it is not there yet (`pending`: cells of only the missing lengths)."""
+    """What a sweep asks (`wanted`), what of it is not there yet (`pending`: cells of only the missing lengths), and the hash of
+    each model's checkpoint."""
 
     wanted: tuple[Wanted, ...]
     pending: tuple[Wanted, ...]
+    checkpoints: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,26 @@ class Outcome:
 
 
 def plan(
-    sweep: Sweep, directory: Path, *, retry_failed: bool = False, say: Callable[[str], None] = lambda text: None
+    sweep: Sweep,
+    directory: str | Path,
+    *,
+    retry_failed: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
     """The cells of a sweep and which of them are missing in `directory`. Cost: hashing every checkpoint once.
 
     Raises `InputError` for a model that is not there and for a directory that holds something else.
     """
+    return _plan(sweep, Store(Path(directory), say), retry_failed)
+
+
+def _plan(sweep: Sweep, store: Store, retry_failed: bool) -> Plan:
     device = resolve_device(sweep.device).type
     hashes = {name: checkpoint_hash(locate(name, None)) for name in sweep.models}
     wanted = tuple(Wanted(cell, base_key(cell, hashes[cell.model], device)) for cell in cells_of(sweep))
-    store = Store(directory, say)
     stored, failures = store.stored(), [] if retry_failed else store.failures()
     left = (missing(one, stored.get(one.base, []), failures) for one in wanted)
-    return Plan(wanted, tuple(one for one in left if one is not None))
+    return Plan(wanted, tuple(one for one in left if one is not None), hashes)
 
 
 def run(
@@ -73,35 +80,30 @@ def run(
     A cell that fails is recorded with its error, and the others go on. Killed at any moment, the same call resumes. Raises
     `InputError` where the directory cannot be written or another run is writing to it.
     """
-    target = Path(directory)
-    store = Store(target, say)
+    store = Store(Path(directory), say)
     with store.locked():
-        found = plan(sweep, target, retry_failed=retry_failed, say=say)
+        found = _plan(sweep, store, retry_failed)
         store.ask(list(found.wanted))
-        failed = _measure_all(store, found.pending, sweep.device, say, progress)
+        terms = Terms(resolve_device(sweep.device).type, found.checkpoints, code_version())
+        done = in_this_process(found.pending, terms)
+        failed = _store_all(store, done, len(found.pending), say, progress)
     return Outcome(len(found.pending) - len(failed), len(found.wanted) - len(found.pending), tuple(failed))
 
 
-def _measure_all(
-    store: Store, pending: Sequence[Wanted], device: str, say: Callable[[str], None], progress: Progress | None
+def _store_all(
+    store: Store, done: Iterable[Done], total: int, say: Callable[[str], None], progress: Progress | None
 ) -> list[str]:
-    """Each pending cell, in order; what failed, in words."""
+    """Each cell as it is done; what failed, in words."""
     failed: list[str] = []
-    held: tuple[tuple[str, str], TransformerBridge] | None = None
-    for index, one in enumerate(pending):
-        try:
-            if held is None or held[0] != one.cell.loads:
-                held = None  # the last model's memory is free before the next is loaded
-                name, dtype = one.cell.loads
-                held = one.cell.loads, load_model(name, dtype=dtype, device=device)
-            store.add(one, *measure(held[1], one.cell))
-        except Exception as error:  # whatever a cell or a plugin raises: recorded, said, and the sweep goes on
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            store.fail(one, said)
-            failed.append(f"{one.cell}: {said}")
+    for index, (one, found) in enumerate(done):
+        if isinstance(found, str):
+            store.fail(one, found)
+            failed.append(f"{one.cell}: {found}")
             say(failed[-1])
+        else:
+            store.add(one, *found)
         if progress is not None:
-            progress(index + 1, len(pending))
+            progress(index + 1, total)
     return failed
 
 

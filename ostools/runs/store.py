@@ -54,6 +54,7 @@ class Store:
     def __init__(self, directory: Path, say: Callable[[str], None] = lambda text: None) -> None:
         self.directory, self.say = directory, say
         self.cells, self.failed = directory / "cells", directory / "failed"
+        self._mine = False  # only who holds the lock removes anything: another may be writing
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -72,8 +73,10 @@ class Store:
         try:
             for left in (*self.cells.glob(".*"), *self.failed.glob(".*"), *self.directory.glob(f".{MANIFEST}.*")):
                 left.unlink(missing_ok=True)  # what a killed run was writing
+            self._mine = True
             yield
         finally:
+            self._mine = False
             lock.release()
 
     def asked(self) -> list[Wanted]:
@@ -127,7 +130,7 @@ class Store:
     def failures(self) -> list[dict[str, Any]]:
         """The records of the cells that failed: base, cell in words, lengths, error."""
         found = []
-        for path in sorted(self.failed.glob("*.json")):
+        for path in sorted(self.failed.glob("[!.]*.json")):
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
                 found.append(
@@ -145,7 +148,7 @@ class Store:
     def stored(self) -> dict[str, list[Stored]]:
         """The whole files of the directory by their base; a broken one is said and removed."""
         found: dict[str, list[Stored]] = defaultdict(list)
-        for path in sorted(self.cells.glob("*.parquet")):
+        for path in sorted(self.cells.glob("[!.]*.parquet")):  # with a dot: being written
             base, _, rest = path.name.partition(".")
             if rest.split(".")[1:2] != [_hash(path.read_bytes())]:
                 self._drop(path, "its bytes are not those that were written")
@@ -158,8 +161,9 @@ class Store:
         return found
 
     def _drop(self, path: Path, reason: str) -> None:
-        self.say(f"{path}: {reason}; it is left out and measured again")
-        path.unlink(missing_ok=True)
+        self.say(f"{path}: {reason}; it is left out{' and measured again' if self._mine else ''}")
+        if self._mine:
+            path.unlink(missing_ok=True)
 
 
 def missing(one: Wanted, stored: list[Stored], failures: list[dict[str, Any]]) -> Wanted | None:

@@ -83,7 +83,7 @@ def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, writt
 
 
 def test_the_same_command_computes_nothing_twice(whole: Path, written: Path, no_model: None, monkeypatch) -> None:
-    monkeypatch.setattr(sys.modules[run.__module__], "load_model", lambda *_, **__: pytest.fail("loaded a model"))
+    monkeypatch.setattr("ostools.runs.local.load_model", lambda *_, **__: pytest.fail("loaded a model"))
     before = {path: path.stat().st_mtime_ns for path in (whole / "cells").iterdir()}
     done = run(sweep_of(asked(written)), whole)
     assert (done.measured, done.present) == (0, CELLS)
@@ -139,9 +139,22 @@ def test_a_file_of_the_right_hash_that_is_no_cell_is_left_out(written: Path, tmp
     other = tmp_path / "cells" / "frame"
     other.rename(tmp_path / "cells" / f"{stem}.11111111.{_hash(other.read_bytes())}.parquet")
     said: list[str] = []
+    before = sorted(tmp_path.rglob("*"))
     assert len(results(tmp_path, say=said.append)) == 3
     assert len(said) == 3
-    assert all("no cell of a sweep" in line for line in said)
+    assert all("no cell of a sweep; it is left out" in line for line in said)
+    assert sorted(tmp_path.rglob("*")) == before  # who only reads removes nothing: a run may be under way
+    run(sweep, tmp_path, say=said.append)
+    assert len(list((tmp_path / "cells").iterdir())) == 1
+
+
+def test_what_a_run_is_writing_is_not_looked_at(whole: Path) -> None:
+    half = whole / "cells" / ".half.parquet"
+    half.write_bytes(b"PAR1")
+    said: list[str] = []
+    assert len(results(whole, say=said.append)) > 0
+    assert (said, half.exists()) == ([], True)
+    half.unlink()
 
 
 def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_path: Path) -> None:
@@ -224,10 +237,10 @@ def test_killed_in_the_middle_the_same_command_ends_with_the_same_table(
 ) -> None:
     file, out = sweep_file(tmp_path, written), tmp_path / "out"
     process = start(file, out)
-    until(lambda: len(list((out / "cells").glob("*.parquet"))) >= 2, process)
+    until(lambda: len(list((out / "cells").glob("[!.]*.parquet"))) >= 2, process)
     process.kill()
     process.communicate()
-    there = len(list((out / "cells").glob("*.parquet")))
+    there = len(list((out / "cells").glob("[!.]*.parquet")))
     assert 2 <= there < CELLS
     done = run(sweep_of(asked(written)), out)
     assert done.present == there
@@ -238,7 +251,7 @@ def test_killed_in_the_middle_the_same_command_ends_with_the_same_table(
 def test_a_signal_ends_it_cleanly(written: Path, tmp_path: Path, number: int, code: int) -> None:
     file, out = sweep_file(tmp_path, written, lengths="1:12"), tmp_path / "out"
     process = start(file, out)
-    until(lambda: len(list((out / "cells").glob("*.parquet"))) >= 1, process)
+    until(lambda: len(list((out / "cells").glob("[!.]*.parquet"))) >= 1, process)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code
