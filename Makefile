@@ -25,6 +25,9 @@ lint: $(INSTALLED)
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+tutorials: $(INSTALLED)
+	$(BIN)/python tutorials/write.py
+
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
