@@ -23,7 +23,7 @@ PAIRS = {"theorem": "", "task": ": n and n + 1 items (no theorem)", "one-more-di
 """What a panel's title adds for a pair that is not the theorem's."""
 QUANTITIES: dict[str, tuple[str, list[float]]] = {
     "distance": ("measured distance of the pair (dots where it jumps)", [1, 0]),
-    "reference": ("the same in float64: what collapse is read from", [1, 0]),
+    "reference": ("the same in float64: what collapse is read from", [5, 1.5]),
     "noise": ("rounding noise of the run in this dtype", [1.5, 2.5]),
     "machine_line": ("machine line: one representable step", [7, 4]),
 }

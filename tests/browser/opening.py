@@ -78,6 +78,7 @@ class Opened:
 
 def open_page(context: Any, path: Path, wait: str = _DRAWN) -> Opened:
     page = context.new_page()
+    page.set_default_timeout(90_000)  # machines are busy
     found = Opened(page)
     page.on("request", lambda request: found.requests.append(request.url))
     page.on("requestfailed", lambda request: found.refused.extend([request.url] * (request.failure == "csp")))

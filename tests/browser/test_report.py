@@ -1,0 +1,113 @@
+"""The report in a real browser: hostile prompt, keyboard, screen reader, paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ostools.reporting import report
+from tests.browser.opening import CONTRAST, Opened
+from tests.browser.test_pages import assert_whole
+from tests.checkpoints import tiny_model
+from tests.reporting.made import HOSTILE
+
+FOCUSED = """() => { const at = document.activeElement;
+    return at === document.body ? "" :
+        `${at.tagName.toLowerCase()}#${at.id}.${at.className}|${at.textContent.slice(0, 20)}`; }"""
+FIGURES = """[...document.querySelectorAll('figure')].map((one) => {
+    const rights = [...one.querySelectorAll('svg')].map((svg) => svg.getBoundingClientRect().right);
+    return [one.id, getComputedStyle(one).breakInside, one.getBoundingClientRect().height, Math.max(0, ...rights)]; })"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of a tiny Gemma with a hostile prompt."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    return report(tiny_model("gemma"), prompt="".join(HOSTILE[:6]) + " 1110?", out=path, lengths=range(1, 13))
+
+
+def scripts_of(path: Path) -> int:
+    """How many scripts were written: the policy has their hashes."""
+    return len(re.findall(r"'sha256-[^']+'|&#39;sha256-", path.read_text(encoding="utf-8")[:4000]))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_whole_at_every_width(written: Path, scheme: str, opened: Callable[..., Opened]) -> None:
+    found = opened(written, 1600, scheme)
+    found.unfold()
+    for width in (1600, 800, 400):
+        found.resize(width)
+        assert_whole(found, written, width, scripts_of(written))
+        found.look(f"report-{width}-{scheme}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_word_of_it_can_be_read(written: Path, scheme: str, opened: Callable[..., Opened]) -> None:
+    found = opened(written, 1000, scheme)
+    found.unfold()
+    assert found.page.evaluate(CONTRAST, [4.5, 3])["texts"] == []
+
+
+def test_the_keyboard_reaches_everything_in_the_order_of_the_page(written: Path, opened: Callable[..., Opened]) -> None:
+    found = opened(written, 800)
+    reached: list[str] = []
+    for _ in range(200):
+        found.page.keyboard.press("Tab")
+        at = found.page.evaluate(FOCUSED)
+        if not at or at in reached[:1]:
+            break
+        reached.append(at)
+    assert reached[0].startswith("a#.skip")
+    links = found.page.evaluate("[...document.querySelectorAll('nav a')].map((a) => a.textContent)")
+    assert [one.partition("|")[2] for one in reached[1 : 1 + len(links)]] == [text[:20] for text in links]
+    closed = found.page.evaluate(
+        "[...document.querySelectorAll('summary')].filter((one) => one.checkVisibility()).length"
+    )
+    assert sum(one.startswith("summary") for one in reached) == closed
+    assert sum(one.startswith("div#heads") for one in reached) == 1
+    found.page.keyboard.press("Tab")
+    found.page.locator("summary").first.focus()
+    found.page.keyboard.press("Enter")
+    assert found.page.evaluate("document.querySelector('summary').parentElement.open")
+
+
+def test_a_screen_reader_finds_its_way(written: Path, opened: Callable[..., Opened]) -> None:
+    page = opened(written, 800).page
+    for role in ("banner", "navigation", "main", "contentinfo"):
+        assert page.get_by_role(role).count() == 1, role
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((one) => Number(one.tagName[1]))")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+    pictures = page.locator(".plot[role=img]").all()
+    assert len(pictures) == page.locator("figure[data-chart]").count() > 0
+    assert all(re.search(r"\d", picture.get_attribute("aria-label") or "") for picture in pictures)
+    targets = page.evaluate(
+        "[...document.querySelectorAll('a[href^=\"#\"]')].map((a) => a.getAttribute('href').slice(1))"
+    )
+    assert all(page.locator(f"[id='{target}']").count() == 1 for target in targets)
+
+
+def test_on_paper_no_figure_is_cut(written: Path, tmp_path: Path, opened: Callable[..., Opened]) -> None:
+    """A4 portrait: no figure is higher than a page, none wider than its text, and none may be broken."""
+    found = opened(written, 1600, "dark")
+    page = found.page
+    pdf = page.pdf(format="A4", prefer_css_page_size=True)
+    assert pdf.startswith(b"%PDF")
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 60
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 703, "height": 1016})  # A4 without its margins, in CSS pixels
+    page.wait_for_timeout(600)
+    sizes: list[Any] = page.evaluate(FIGURES)
+    assert sizes
+    for name, inside, height, right in sizes:
+        assert inside == "avoid", name
+        assert height <= 1016, name
+        assert right <= 703, name
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 703

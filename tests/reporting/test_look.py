@@ -1,0 +1,150 @@
+"""One look: what must hold of the chart of every result, read from its specification."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from ostools.reporting import theme
+from tests.reporting.every import EVERY
+
+COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+KNOWN = {*theme.COLOURS.values(), *theme._SPARE, *theme._ORDERED, theme.INK, theme.LIGHT_GROUND, "#000000"}
+TOKENS = ("Sensitivity", "PathSum", "Comparison", "Profile")
+"""Charts with tokens along an axis."""
+
+
+@cache
+def spec(name: str) -> dict[str, Any]:
+    found = EVERY[name]().plot().to_dict(validate=False)
+    return {key: part for key, part in found.items() if key not in ("config", "datasets")}
+
+
+def nodes(node: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a specification but its rows."""
+    if isinstance(node, dict):
+        yield node
+        for key, part in node.items():
+            if key != "values":
+                yield from nodes(part)
+    elif isinstance(node, list):
+        for part in node:
+            yield from nodes(part)
+
+
+def channels(name: str, *wanted: str) -> list[dict[str, Any]]:
+    found = [node["encoding"] for node in nodes(spec(name)) if "encoding" in node]
+    return [encoding[channel] for encoding in found for channel in wanted if channel in encoding]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_colour_is_the_themes(name: str) -> None:
+    for node in nodes(spec(name)):
+        for value in node.values():
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, str) and COLOUR.fullmatch(one):
+                    assert one in KNOWN, one
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_two_names_of_a_legend_look_alike(name: str) -> None:
+    """By colour alone, or with the dash or the shape that the same names have."""
+    looks: dict[str, dict[Any, list[Any]]] = {}
+    for channel in ("color", "strokeDash", "shape"):
+        for one in channels(name, channel):
+            scale = one.get("scale") or {}
+            if isinstance(scale.get("range"), list) and "domain" in scale and one.get("type") == "nominal":
+                pairs = zip(scale["domain"], scale["range"], strict=True)
+                looks.setdefault(one["field"], {}).update(
+                    {(key, channel): look for key, look in pairs}
+                    if channel != "color"
+                    else {(key, "color"): look for key, look in pairs}
+                )
+    for field, found in looks.items():
+        keys = {key for key, _ in found}
+        told = {key: str([found.get((key, channel)) for channel in ("color", "strokeDash", "shape")]) for key in keys}
+        assert len(set(told.values())) == len(keys), (field, told)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_numbers_along_an_axis_are_named(name: str) -> None:
+    """Where an axis of numbers has labels, some layer of its panel says what they are."""
+    for panel in panels(spec(name)):
+        for channel in ("x", "y"):
+            axes = [node["encoding"][channel] for node in nodes(panel) if channel in node.get("encoding", {})]
+            numbers = [axis for axis in axes if axis.get("type") == "quantitative"]
+            shown = [axis for axis in numbers if (axis.get("axis") or {}).get("labels", True)]
+            if shown and channel not in UNNAMED.get(name, ()):
+                titles = [axis.get("title") or (axis.get("axis") or {}).get("title") for axis in shown]
+                assert any(titles), (channel, shown[0].get("field"))
+
+
+UNNAMED = {
+    "Study": ("x",),  # the panel's title has the unit
+    "Flow": ("y",),  # layers are named one by one
+    "Figure3": ("x", "y"),  # the row's first panel and the strip below have the words
+    "Figure4": ("x", "y"),
+    "Behaviour": ("x",),
+    "Counting": ("x",),  # the panel below has the words
+}
+
+
+def panels(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The single views and layers of a concatenation."""
+    parts = node.get("vconcat") or node.get("hconcat") or node.get("concat")
+    if parts is None:
+        yield node
+    else:
+        for part in parts:
+            yield from panels(part)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_ticks_of_a_log_axis_are_round_and_chosen(name: str) -> None:
+    for axis in channels(name, "x", "y"):
+        if (axis.get("scale") or {}).get("type") == "log" and "axis" in axis and axis["axis"] is not None:
+            values = axis["axis"]["values"]
+            assert values == sorted(values)
+            assert all(
+                value == int(value) or (f"{value:e}"[0] in "1235" and float(f"{value:.0e}") == value)
+                for value in values
+            )
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_chart_over_tokens_tells_the_token_and_its_position(name: str) -> None:
+    told = [
+        {one["field"] for one in found} for node in nodes(spec(name)) if isinstance(found := node.get("tooltip"), list)
+    ]
+    assert any({"token", "position"} <= fields for fields in told)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_chart_has_a_title_and_the_themes_config(name: str) -> None:
+    whole = EVERY[name]().plot().to_dict(validate=False)
+    assert whole["title"]["text"] if isinstance(whole["title"], dict) else whole["title"]
+    assert whole["config"]["axis"] == theme.config()["axis"]
+
+
+def test_unknown_names_of_one_chart_have_different_colours() -> None:
+    names = ["full", "windowed(2)", "windowed(20)", "windowed(3)", "int8-kv", "int8-weights"]
+    found = theme.colours(names)
+    assert len(set(found)) == len(names)
+    assert found[0] == theme.colour("full")
+    assert theme.colours(["a", "b", "a"])[0] == theme.colours(["a", "b", "a"])[2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_ordered_colours_are_different(count: int) -> None:
+    assert len(set(theme.ordered(count))) == count
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mb", "\u202egnp", "\ud800", "a\x00"])
+def test_what_a_chart_says_holds_no_character_that_acts(name: str) -> None:
+    assert theme.visible(name).isprintable()
+    assert theme.inert(name).isprintable()
+    assert theme.visible("two words") == "two words"
