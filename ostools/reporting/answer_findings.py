@@ -20,7 +20,7 @@ def answered(result: Behaviour) -> str:
     span = f"{lengths[0]} to {lengths[-1]} items" if len(lengths) > 1 else f"{lengths[0]} items"
     said = f"Measured on {task}, {right} of {asked} answers are right ({span})"
     if summary["accuracy"].nunique() == 1:
-        return f"{said}, as many at every length." if len(lengths) > 1 else f"{said}."
+        return f"{said}."
     worst = summary.loc[summary["accuracy"].idxmin()]
     low, high = float(worst["wilson_low"]), float(worst["wilson_high"])
     interval = "" if low != low else f", Wilson 95% {low:.0%} to {high:.0%}"

@@ -9,11 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
 from ostools.errors import InputError
-from ostools.measure import Collapse, collapse
+from ostools.measure import Collapse, Sensitivity, collapse
+from ostools.measure.attention import Attention
+from ostools.measure.pooling import bins_of
 from ostools.models import encode
 from ostools.reporting import report
 from ostools.reporting.measurements import LeftOut, Measurements
@@ -22,7 +25,7 @@ from ostools.reporting.report import lengths_text
 from ostools.reporting.sections import SECTIONS, render_report
 from ostools.reporting.summary import summary
 from tests.checkpoints import tiny_model
-from tests.reporting.made import HOSTILE
+from tests.reporting.made import HOSTILE, made_sensitivity
 from tests.reporting.test_page import Parsed, assert_nothing_gets_out_or_in
 
 LENGTHS = range(1, 13)
@@ -314,6 +317,28 @@ def test_sections_need_no_model(found: Measurements) -> None:
     small = replace(found, collapses=found.collapses[:1], theory=None, layers=None, looseness=None)
     again = pickle.loads(pickle.dumps(small))
     assert render_report(again, "ostools report") == render_report(small, "ostools report")
+
+
+def test_many_heads_and_layers_stay_small(found: Measurements) -> None:
+    """64 layers of 32 heads at 256 tokens: with everything else, some 2 MB, the page stays below 8."""
+    layers, heads, pos = 64, 32, 256
+    weights = torch.full((layers, heads, pos), 0.1).double().softmax(-1) + torch.linspace(0, 1e-3, pos)
+    tokens = pd.DataFrame(
+        {"position": range(pos), "token_id": 5, "token": [f"t{i}" for i in range(pos)], "item": pd.NA}
+    )
+    frame = pd.concat([tokens] * (layers * heads), ignore_index=True).assign(weight=weights.flatten().numpy())
+    bins = bins_of(pos, 64)
+    squares = torch.linspace(0, 1, layers * heads * len(bins) ** 2).view(layers, heads, len(bins), len(bins))
+    attention = Attention(frame, found.provenance, squares, bins)
+    tables = [
+        made_sensitivity({"full": [1.0 + i for i in range(pos)]}).frame.assign(layer=i) for i in range(layers + 1)
+    ]
+    deep = Sensitivity(pd.concat(tables, ignore_index=True), found.provenance)
+    small = Measurements(found.provenance, "text", found.tokens, layers=deep, attention=attention)
+    text = render_report(small, "ostools report")
+    assert len(text.encode()) < 6e6
+    assert "24 of 65 layers, evenly spread" in Parsed(text).text
+    assert "32 heads of 2048" in Parsed(text).text
 
 
 def test_progress_only_grows_and_ends() -> None:

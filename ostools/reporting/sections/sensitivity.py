@@ -132,7 +132,7 @@ def layers_section(found: Measurements) -> Section | None:
         findings=[said],
         notes=[rule] if rule else (),
     )
-    lead = "The same derivative with respect to v^(l), what each block l reads: where on the way is a token lost?"
+    lead = "The same derivative with respect to what each block reads: where on the way is a token lost?"
     return Section("layers", "Layers and tokens", "Layers and tokens", lead, [part])
 
 
