@@ -17,6 +17,8 @@ PALE = {
     "Flow": "mark-rule role-mark layer_0",  # ink is the quantity: what is pale is little
     "HeadScores": "mark-rect role-mark",  # cells of a colour scale, with their numbers in them
     "Ablation": "mark-rect role-mark",
+    "Attention": "mark-rect role-mark",
+    "AttentionDifference": "mark-rect role-mark",
     "Retrieval": "mark-line role-mark",  # seeds, whose mean is drawn in full
 }
 """Marks that may be paler than 3:1, by the beginning of their class."""

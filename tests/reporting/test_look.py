@@ -13,7 +13,8 @@ from ostools.reporting import theme
 from tests.reporting.every import EVERY
 
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
-KNOWN = {*theme.COLOURS.values(), *theme._SPARE, *theme._ORDERED, theme.INK, theme.LIGHT_GROUND, "#000000"}
+KNOWN = {*theme.COLOURS.values(), *theme._SPARE, *theme._ORDERED, theme.INK, theme.LIGHT_GROUND, "#000000", "#f2f2f2"}
+"""The theme's, black on cells, and the middle of a scale with two ends."""
 TOKENS = ("Sensitivity", "PathSum", "Comparison", "Profile")
 """Charts with tokens along an axis."""
 
@@ -36,8 +37,8 @@ def nodes(node: Any) -> Iterator[dict[str, Any]]:
             yield from nodes(part)
 
 
-def channels(name: str, *wanted: str) -> list[dict[str, Any]]:
-    found = [node["encoding"] for node in nodes(spec(name)) if "encoding" in node]
+def encoded(node: dict[str, Any], *wanted: str) -> list[dict[str, Any]]:
+    found = [part["encoding"] for part in nodes(node) if "encoding" in part]
     return [encoding[channel] for encoding in found for channel in wanted if channel in encoding]
 
 
@@ -53,17 +54,18 @@ def test_every_colour_is_the_themes(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_no_two_names_of_a_legend_look_alike(name: str) -> None:
     """By colour alone, or with the dash or the shape that the same names have."""
-    looks: dict[str, dict[Any, list[Any]]] = {}
+    for panel in panels(spec(name)):
+        assert_told_apart(panel)
+
+
+def assert_told_apart(panel: dict[str, Any]) -> None:
+    looks: dict[str, dict[Any, Any]] = {}
     for channel in ("color", "strokeDash", "shape"):
-        for one in channels(name, channel):
+        for one in encoded(panel, channel):
             scale = one.get("scale") or {}
             if isinstance(scale.get("range"), list) and "domain" in scale and one.get("type") == "nominal":
                 pairs = zip(scale["domain"], scale["range"], strict=True)
-                looks.setdefault(one["field"], {}).update(
-                    {(key, channel): look for key, look in pairs}
-                    if channel != "color"
-                    else {(key, "color"): look for key, look in pairs}
-                )
+                looks.setdefault(one["field"], {}).update({(key, channel): look for key, look in pairs})
     for field, found in looks.items():
         keys = {key for key, _ in found}
         told = {key: str([found.get((key, channel)) for channel in ("color", "strokeDash", "shape")]) for key in keys}
@@ -105,7 +107,7 @@ def panels(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_ticks_of_a_log_axis_are_round_and_chosen(name: str) -> None:
-    for axis in channels(name, "x", "y"):
+    for axis in encoded(spec(name), "x", "y"):
         if (axis.get("scale") or {}).get("type") == "log" and "axis" in axis and axis["axis"] is not None:
             values = axis["axis"]["values"]
             assert values == sorted(values)

@@ -89,11 +89,13 @@
     const text = figure.querySelector("script[type='application/json']").textContent;
     // `ast`: expressions are interpreted, not compiled, as the page's policy forbids making code out of text.
     const how = { ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: { disableDefaultStyle: true } };
+    // Vega names the element that it draws into a document of its own; what this one is called in words must stand.
+    const inner = place.firstElementChild || place.appendChild(document.createElement("div"));
     try {
-      await vegaEmbed(place, fitted(text, room, room), how);
+      await vegaEmbed(inner, fitted(text, room, room), how);
       const over = place.querySelector("svg").width.baseVal.value - room;
       if (over > 0) { // the words of the axes took more than was thought
-        await vegaEmbed(place, fitted(text, room - over, room), how);
+        await vegaEmbed(inner, fitted(text, room - over, room), how);
       }
       const svg = place.querySelector("svg");
       svg.style.minWidth = Math.floor(SMALLEST * svg.width.baseVal.value) + "px";
