@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from ostools.reporting.frames import Frame, frame_of
 
 if TYPE_CHECKING:
@@ -24,5 +26,6 @@ def answered(result: Behaviour) -> str:
     worst = summary.loc[summary["accuracy"].idxmin()]
     low, high = float(worst["wilson_low"]), float(worst["wilson_high"])
     interval = "" if low != low else f", Wilson 95% {low:.0%} to {high:.0%}"
-    where = "" if worst["within_training"] is not False else ", a length never trained"
+    within = worst["within_training"]
+    where = "" if pd.isna(within) or bool(within) else ", a length never trained"
     return f"{said}; fewest at {int(worst['length'])} items{where}: {int(worst['right'])} of {int(worst['asked'])}{interval}."

@@ -1,0 +1,149 @@
+"""The sentences that came with the report: each figure is computed here a second time, from numbers chosen by hand."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ostools.experiments.study import Study
+from ostools.measure import Collapse
+from ostools.measure.looseness import CHAIN, looseness
+from ostools.reporting.answer_findings import answered
+from ostools.reporting.precision_findings import precision_findings, tails
+from ostools.reporting.profile_findings import layers_finding, looseness_finding
+from ostools.reporting.sections.precision import precision_section
+from ostools.reporting.study_findings import study_finding
+from ostools.results import Provenance
+from tests.reporting.made import PROVENANCE, made_collapse, made_paths, made_sensitivity
+from tests.reporting.test_behaviour_chart import made as made_behaviour
+
+
+def test_a_format_hides_the_pair_from_its_own_length_and_the_nearest_of_the_others_is_named() -> None:
+    result = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "float16": 0.02, "int8-kv": 0.33})
+    (said,) = precision_findings(result)
+    # 10 / n < 0.33 from n = 31 on; of the rest float16 is nearest: the median of 10 / n over the last quarter, 96 to 128.
+    distance = float(np.median([10.0 / n for n in range(97, 129)]))
+    assert "hidden below the rounding noise in int8-kv from n = 31." in said
+    assert f"nearest to it is float16: at the end of the lengths the float64 distance ({distance:.3g})" in said
+    assert f"is {distance / 0.02:.3g} times its noise" in said
+
+
+def test_where_nothing_hides_it_that_is_said() -> None:
+    (said,) = precision_findings(made_collapse(lambda n: 5.0, noise={"float32": 1e-9, "bfloat16": 0.5}))
+    assert said.startswith("On figure-5a none of 2 precisions hides the pair by n = 128. The nearest to it is bfloat16")
+    assert said.endswith("is 10 times its noise.")
+
+
+def test_what_storing_shifts_is_not_noise() -> None:
+    """Weights so stored have a distance of their own, and move both sequences alike: that hides nothing."""
+    result = made_collapse(lambda n: 4.0, noise={"float32": 1e-9, "int8-weights": 1e-3})
+    stored: Any = result.frame["dtype"] == "int8-weights"
+    frame = result.frame.assign(
+        weights=np.where(stored, "int8-weights", "given"), weight_shift=np.where(stored, 9.0, 0.0)
+    )
+    own = result.reference.assign(weights="int8-weights", distance=2.0)
+    both = Collapse(frame, PROVENANCE, pd.concat([result.reference, own], ignore_index=True))
+    plain, int8 = tails(both)
+    assert (plain.given, plain.stored, plain.weight_shift) == (4.0, 4.0, 0.0)
+    assert (int8.given, int8.stored, int8.weight_shift, int8.noise) == (4.0, 2.0, 9.0, 1e-3)
+    assert int8.margin == pytest.approx(2000)
+    section = precision_section(_with_precision(both))
+    assert section is not None
+    assert list(section.parts[0].tables[0].rows[1])[:5] == ["int8-weights", "4", "2", "9", "0.001"]
+
+
+def _with_precision(result: Collapse) -> Any:
+    from ostools.reporting.measurements import Measurements
+
+    return Measurements(PROVENANCE, "text", ("t",), precision=result)
+
+
+def test_the_formats_are_compared_on_the_prompt_nearest_to_collapse() -> None:
+    margin = sys.modules["ostools.reporting.measuring"]._margin
+    near = made_collapse(lambda n: 1.0, noise={"float32": 1e-9, "bfloat16": 0.5})
+    far = made_collapse(lambda n: 10.0, noise={"float32": 1e-9, "bfloat16": 0.1})
+    assert margin(near) == pytest.approx(2)
+    assert margin(far) == pytest.approx(100)
+
+
+def test_the_part_of_the_looseness_that_is_largest() -> None:
+    frozen = [1.0, 2.0, 4.0]
+    factors = {"uniform": 1e5, "local": 1e3, "heads": 5e2, "edge": 4e2, "windowed(1)": 3e2}
+    profile = made_sensitivity({"full": frozen, "frozen": frozen})
+    paths = made_paths({name: [factors[name] * value for value in frozen] for name in CHAIN})
+    paths = replace(paths, provenance=replace(PROVENANCE, parameters={"mlp_norm": "svd"}))
+    said = looseness_finding(looseness(profile, paths))
+    assert "`uniform`, is 10^5.0 times too large" in said
+    assert "the largest part of that, 10^2.5, is chaining (`windowed(1)` over `frozen`)" in said
+
+
+def test_layers_leave_out_what_lies_above_the_last_block() -> None:
+    made = made_sensitivity({"full": [1.0, 3.0, 5.0, 8.0]})
+    tables = [made.frame.assign(layer=layer) for layer in range(3)]
+    tables[1]["operator_norm"] = [0.1, 0.2, 0.9, 4.0]
+    tables[2]["operator_norm"] = [0.0, 0.0, 0.0, 1.0]
+    said = layers_finding(replace(made, frame=pd.concat(tables, ignore_index=True)))
+    assert said == (
+        "From layer 0 to layer 1 (full, measured, operator norm) the last token's own goes from 8 to 4, the others' median "
+        "from 3 to 0.2."
+    )
+
+
+def test_layers_of_an_estimate_are_called_estimated() -> None:
+    made = made_sensitivity({"full": [1.0, 3.0, 8.0]})
+    both = pd.concat([made.frame, made.frame.assign(layer=1)], ignore_index=True)
+    said = layers_finding(replace(made, frame=both.assign(method="estimate")))
+    assert "estimated, Frobenius norm" in said
+    assert "from 16 to 16, the others' median from 4 to 4" in said
+
+
+def test_answers_with_the_length_that_went_worst() -> None:
+    rows = [{"length": n, "seed": seed, "correct": n == 2 or seed == 0} for n in (2, 8) for seed in range(4)]
+    for row in rows:
+        row["within_training"] = row["length"] == 2
+    said = answered(made_behaviour(rows))
+    assert said == (
+        "Measured on count-ones, 5 of 8 answers are right (2 to 8 items); fewest at 8 items, a length never trained: 1 of 4, "
+        "Wilson 95% 5% to 70%."
+    )
+    unknown = answered(made_behaviour([row | {"within_training": None} for row in rows]))
+    assert "never trained" not in unknown
+
+
+def test_one_answer_has_no_interval() -> None:
+    rows = [{"length": 2, "correct": True}, {"length": 8}]
+    said = answered(made_behaviour(rows, random=False))
+    assert said == "Measured on count-ones, 1 of 2 answers are right (2 to 8 items); fewest at 8 items: 0 of 1."
+
+
+def _study(verdicts: list[dict[str, str]], collapse: list[float], baseline: float = 1.0) -> Study:
+    """Effects of each mitigation on answers (none) and on collapse (log10 of a ratio)."""
+    common = {"low": 0.0, "high": 0.0, "baseline": baseline, "pairs": 8, "value_floored": 0, "baseline_floored": 0}
+    rows = []
+    for verdict, change in zip(verdicts, collapse, strict=True):
+        name = {"mitigation": verdict["mitigation"]}
+        rows.append(name | common | {"quantity": "correct", "about": "answers", "effect": 0.0})
+        rows.append(name | common | {"quantity": "collapse_distance", "about": "collapse", "effect": change})
+    provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
+    table = pd.DataFrame(verdicts).assign(sensitivity="not decided")
+    return Study(pd.DataFrame(), provenance, pd.DataFrame(rows), table, pd.DataFrame())
+
+
+def test_what_helps_comes_first_and_what_was_not_measured_is_not_mentioned() -> None:
+    none = "no measurable effect"
+    verdicts = [
+        {"mitigation": "hint", "answers": none, "collapse": none},
+        {"mitigation": "separator", "answers": none, "collapse": "helps"},
+    ]
+    said = study_finding(_study(verdicts, [float(np.log10(0.5)), float(np.log10(2.0))]))
+    assert said == (
+        "On copy-last (2 lengths, 4 to 8 items), answers: no measurable effect (hint +0.0 points, separator +0.0 points), "
+        "collapse: helps (separator ×2); no measurable effect (hint ×0.5). All answers are right without any: there was "
+        "nothing to gain."
+    )
+    assert study_finding(_study(verdicts, [0.0, 0.0], baseline=0.25)).endswith(" Right without any: 25%.")
