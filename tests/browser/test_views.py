@@ -1,0 +1,58 @@
+"""The interactive attention view and what a notebook shows, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ostools as ost
+from ostools.models import encode
+from tests.browser.opening import Opened
+from tests.checkpoints import tiny_model
+from tests.reporting.every import model, prompt
+
+DRAWN = "() => document.querySelector('canvas, .heads img')"
+
+
+@pytest.mark.parametrize("compared", [False, True], ids=["one", "two"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_view_of_attention_is_drawn_and_asks_for_nothing(
+    compared: bool, scheme: str, tmp_path: Path, opened: Callable[..., Opened]
+) -> None:
+    first = ost.attention(model(), prompt())
+    second = ost.attention(tiny_model("llama", seed=2, d_model=16, n_heads=2, n_key_value_heads=1), prompt())
+    path = (first.view(second) if compared else first.view()).save(tmp_path / "x.html")
+    found = opened(path, 1200, scheme, wait=DRAWN)
+    found.look(f"attention-{'two' if compared else 'one'}-{scheme}")
+    for width in (1200, 400):
+        found.page.set_viewport_size({"width": width, "height": 900})
+        assert found.width <= width
+    assert found.requests == [path.as_uri()]
+    assert (found.complaints, found.dialogs) == ([], [])
+
+
+def test_hostile_tokens_stay_words_in_the_view(tmp_path: Path, opened: Callable[..., Opened]) -> None:
+    hostile = tiny_model("gemma")
+    text = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    path = ost.attention(hostile, encode(hostile, text)).view().save(tmp_path / "x.html")
+    found = opened(path, 1200, wait=DRAWN)
+    assert found.requests == [path.as_uri()]
+    assert (found.complaints, found.dialogs) == ([], [])
+    assert found.page.locator("img[src=x]").count() == 0
+
+
+def test_in_a_notebook_the_view_runs_in_its_frame_and_nowhere_else(
+    tmp_path: Path, opened: Callable[..., Opened]
+) -> None:
+    """A page that holds the output as a notebook's would: the frame draws, and has no hold of the page around it."""
+    bundle = ost.attention(model(), prompt()).view()._repr_mimebundle_()
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><title>mine</title><body>{bundle['text/html']}</body>", encoding="utf-8")
+    found = opened(path, 1200, wait="() => document.querySelector('iframe')")
+    frame = found.page.frame_locator("iframe")
+    frame.locator("canvas, .heads img").first.wait_for(state="attached")
+    assert found.page.locator("iframe").get_attribute("sandbox") == "allow-scripts"
+    assert [url for url in found.requests if url.startswith("http")] == []
+    assert (found.complaints, found.dialogs) == ([], [])
