@@ -64,7 +64,7 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
 
 
 def precision_summary(results: Sequence[Collapse]) -> list[str]:
-    """One sentence over all tasks: from which length on each dtype's rounding noise hides the pair."""
+    """One sentence over all tasks: from which length on the distance is below each dtype's rounding noise."""
     said: dict[str, list[str]] = {}
     ends = {_task(result): (collapse_ends(result), int(curve.index[-1])) for result, curve in _long_enough(results)}
     for dtype in dict.fromkeys(dtype for found, _ in ends.values() for dtype in found):
@@ -72,11 +72,9 @@ def precision_summary(results: Sequence[Collapse]) -> list[str]:
         # Dtypes of which the same is true share their words.
         said.setdefault(", ".join(reached), []).append(dtype)
     n_max = max((n for _, n in ends.values()), default=0)
-    parts = [
-        f"{' and '.join(dtypes)} {'hides' if len(dtypes) == 1 else 'hide'} the pair on {where or 'no prompt'}"
-        for where, dtypes in said.items()
-    ]
-    return [f"With the model cast, {'; '.join(parts)} by n = {n_max}."] if parts else []
+    parts = [f"in {' and '.join(dtypes)} on {where or 'no prompt'}" for where, dtypes in said.items()]
+    start = "With the model cast, the float64 distance stays below the rounding noise of each sequence"
+    return [f"{start} {'; '.join(parts)}, up to n = {n_max}."] if parts else []
 
 
 def _long_enough(results: Sequence[Collapse]) -> list[tuple[Collapse, Column]]:
@@ -106,11 +104,11 @@ def fall_ratio(curve: Column) -> float:
     return ratio(float(curve.iloc[-quarter:].median()), float(curve.iloc[:quarter].median()))
 
 
-def collapse_ends(result: Collapse) -> dict[str, int | None]:
+def collapse_ends(result: Collapse, which: str = "collapse_length") -> dict[str, int | None]:
     """The collapse length of the main pair at y by dtype: the greatest over seeds, None where a seed did not reach it."""
     table: Frame = result.collapse_lengths()
     table = table[(table["site"] == "y") & (table["pair"] == main_pair(result))]
-    reached = {str(dtype): rows["collapse_length"] for dtype, rows in table.groupby("dtype", sort=False)}
+    reached = {str(dtype): rows[which] for dtype, rows in table.groupby("dtype", sort=False)}
     return {dtype: None if bool(ends.isna().any()) else int(ends.max()) for dtype, ends in reached.items()}
 
 

@@ -115,15 +115,15 @@ def test_the_summary_sorts_tasks_by_what_they_do() -> None:
     assert "; does not fall on figure-5b (1)" in trend
     (precision,) = findings.precision_summary([falling, steady])
     assert precision == (
-        "With the model cast, float32 hides the pair on no prompt; bfloat16 hides the pair on figure-5a (from n = 31) "
-        "by n = 128."
+        "With the model cast, the float64 distance stays below the rounding noise of each sequence in float32 on no prompt; "
+        "in bfloat16 on figure-5a (from n = 31), up to n = 128."
     )
 
 
 def test_dtypes_of_which_the_same_is_true_share_their_words() -> None:
     steady = made_collapse(lambda n: 3.0, noise={"float32": 1e-9, "bfloat16": 0.33})
     (said,) = findings.precision_summary([steady])
-    assert said == "With the model cast, float32 and bfloat16 hide the pair on no prompt by n = 128."
+    assert said.endswith(" of each sequence in float32 and bfloat16 on no prompt, up to n = 128.")
 
 
 def test_no_curves_no_summary() -> None:

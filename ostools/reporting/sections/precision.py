@@ -1,4 +1,4 @@
-"""Precision: from which length on no stored format tells the pair apart, and whether a cast or the noise hides it."""
+"""Precision: from which length on the pair is below the noise of a cast or of a part stored in few bits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from ostools.reporting.measurements import Measurements
 
 LEAD = (
-    "From which length on can a format no longer tell the pair apart? Storing weights in few bits moves both sequences alike "
-    "and hides nothing by itself: it is the rounding while running, of activations or of keys and values, that the distance "
-    "has to stay above."
+    "From which length on is the pair closer than rounding moves either sequence? Storing weights in few bits moves both alike "
+    "and hides nothing by itself: what counts is the rounding while running, of activations or of keys and values. Of that too "
+    "a part may be common to both; below the noise of each sequence the pair can still be told apart as long as its distance "
+    "is above the noise of the difference."
 )
 
 
@@ -66,13 +67,13 @@ def _formats(result: Collapse, name: str) -> Table:
         "shift by storing (both alike)",
         "noise of running",
         "… of the difference",
-        "hidden by noise from n",
-        "… of the difference from n",
+        "below the noise of each from n",
+        "below that of the difference from n",
         "logits bit-identical from n",
     ]
     caption = (
-        f"{name}: L2 at y, medians over the last quarter of the lengths, and the length from which the pair is hidden up to "
-        f"n = {n_max} (–: not reached)"
+        f"{name}: L2 at y, medians over the last quarter of the lengths, and the length from which the float64 distance stays "
+        f"below the noise up to n = {n_max} (–: not reached)"
     )
     return Table(caption, columns, rows)
 
