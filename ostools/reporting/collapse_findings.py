@@ -7,7 +7,7 @@ not reached is said not to be.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ostools import tasks
 from ostools.reporting.frames import Column, Frame, frame_of
@@ -52,15 +52,28 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     """One sentence over all tasks: on which of them the distance falls."""
     falls: dict[str, list[str]] = {}
     for result, curve in _long_enough(results):
+        curve, where = _within_training(result, curve)
         change = fall_ratio(curve)
         verdict = "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
-        falls.setdefault(verdict, []).append(f"{_task(result)} ({number(change)})")
+        falls.setdefault(verdict, []).append(f"{_task(result)} ({number(change)}{where})")
     if not falls:
         return []
     verdicts = "; ".join(f"{verdict} on {', '.join(names)}" for verdict, names in falls.items())
     return [
         f"The pair's distance, measured in float64, {verdicts}: medians of the last quarter of the lengths over the first."
     ]
+
+
+def _within_training(result: Collapse, curve: Column) -> tuple[Column, str]:
+    """The trained lengths alone where they are enough to speak of a trend, and what is to be said of those chosen."""
+    model: Any = result.provenance.model
+    longest = trained_length(result, model.get("trained_lengths"))
+    if longest is None or int(curve.index[-1]) <= longest:
+        return curve, ""
+    inside = curve[curve.index <= longest]
+    return (
+        (inside, f", up to the trained {longest}") if len(inside) >= FEW else (curve, f", beyond the trained {longest}")
+    )
 
 
 def precision_summary(results: Sequence[Collapse]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ostools.experiments.verdicts import ABOUT, HELPS, HURTS, UNDECIDED, in_words
+from ostools.experiments.verdicts import ABOUT, HELPS, HURTS, NO_EFFECT, UNDECIDED, bound, in_words
 from ostools.reporting.frames import Frame
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def study_finding(study: Study) -> str:
     lengths = parameters["lengths"]
     start = f"On {parameters['task']} ({len(lengths)} lengths, {lengths[0]} to {lengths[-1]} items)"
     effects: Frame = study.effects
-    said = []
+    said, unconfirmed = [], []
     for about in ABOUT:
         if about not in set(effects["about"]):
             continue
@@ -26,15 +26,34 @@ def study_finding(study: Study) -> str:
         groups: dict[str, list[str]] = {}
         for row in study.verdicts.to_dict("records"):
             name = str(row["mitigation"])
-            groups.setdefault(str(row[about]), []).append(f"{name}{_change(changes[name])}")
+            groups.setdefault(str(row[about]), []).append(f"{name}{_change(changes[name], str(row[about]))}")
+            if row[about] == NO_EFFECT and _leaves_none_out(changes[name]):
+                unconfirmed.append(f"{name} ({about})")
         words = "; ".join(f"{verdict} ({', '.join(names)})" for verdict, names in _ordered(groups))
         said.append(f"{about}: {words}")
-    return f"{start}, {', '.join(said)}.{_room(effects)}"
+    return f"{start}, {', '.join(said)}.{_open(unconfirmed)}{_room(effects)}"
 
 
-def _change(row: dict[str, Any]) -> str:
-    """The effect itself, without its interval; nothing where nothing was measured."""
+def _change(row: dict[str, Any], verdict: str) -> str:
+    """The effect itself, with its interval only where that and the verdict differ; nothing where nothing was measured."""
+    if verdict == NO_EFFECT and _leaves_none_out(row):
+        return f" {in_words(row, 'verdict_low', 'verdict_high')}"
     return f" {in_words({**row, 'low': math.nan, 'high': math.nan})}" if row["pairs"] else ""
+
+
+def _leaves_none_out(row: dict[str, Any]) -> bool:
+    """Whether the interval that a verdict is read from leaves no effect out."""
+    return not bound(row) and (row["verdict_low"] > 0 or row["verdict_high"] < 0)
+
+
+def _open(unconfirmed: list[str]) -> str:
+    """Of effects that the verdict calls none: what stands against it."""
+    if not unconfirmed:
+        return ""
+    return (
+        f" The interval of {', '.join(unconfirmed)} leaves no effect out, but a sign-flip test over so few lengths did not "
+        "confirm it: that is no proof of no effect."
+    )
 
 
 def _ordered(groups: dict[str, list[str]]) -> list[tuple[str, list[str]]]:

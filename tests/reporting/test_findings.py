@@ -120,6 +120,23 @@ def test_the_summary_sorts_tasks_by_what_they_do() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("trained", "said"),
+    [
+        (None, "does not fall on figure-5a (10)"),
+        (128, "does not fall on figure-5a (10)"),
+        (64, "falls on figure-5a (0.1, up to the trained 64)"),
+        (4, "does not fall on figure-5a (10, beyond the trained 4)"),
+    ],
+)
+def test_the_headline_is_of_the_trained_lengths_where_there_are_some(trained: int | None, said: str) -> None:
+    """10 up to n = 32, 1 up to 64, then 100: a tenth inside the trained lengths, ten times as much beyond them."""
+    result = made_collapse(lambda n: 10.0 if n <= 32 else 1.0 if n <= 64 else 100.0)
+    model = {"name": "made", **({} if trained is None else {"trained_lengths": {"count-ones-figure-5": trained}})}
+    (trend,) = findings.collapse_summary([replace(result, provenance=replace(result.provenance, model=model))])
+    assert f", {said}:" in trend
+
+
 def test_dtypes_of_which_the_same_is_true_share_their_words() -> None:
     steady = made_collapse(lambda n: 3.0, noise={"float32": 1e-9, "bfloat16": 0.33})
     (said,) = findings.precision_summary([steady])

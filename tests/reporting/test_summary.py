@@ -153,6 +153,7 @@ def test_one_answer_has_no_interval() -> None:
 def _study(verdicts: list[dict[str, str]], collapse: list[float], baseline: float = 1.0) -> Study:
     """Effects of each mitigation on answers (none) and on collapse (log10 of a ratio)."""
     common = {"low": 0.0, "high": 0.0, "baseline": baseline, "pairs": 8, "value_floored": 0, "baseline_floored": 0}
+    common |= {"verdict_low": -0.5, "verdict_high": 0.5}
     rows = []
     for verdict, change in zip(verdicts, collapse, strict=True):
         name = {"mitigation": verdict["mitigation"]}
@@ -176,3 +177,20 @@ def test_what_helps_comes_first_and_what_was_not_measured_is_not_mentioned() -> 
         "nothing to gain."
     )
     assert study_finding(_study(verdicts, [0.0, 0.0], baseline=0.25)).endswith(" Right without any: 25%.")
+
+
+def test_an_interval_that_leaves_no_effect_out_is_kept_though_the_test_did_not_confirm_it() -> None:
+    verdicts = [{"mitigation": "separator", "answers": "no measurable effect", "collapse": "no measurable effect"}]
+    made = _study(verdicts, [float(np.log10(2.0))])
+    ratio: Any = made.effects["about"] == "collapse"
+    sure = made.effects.assign(verdict_low=np.where(ratio, np.log10(1.25), -1.0), verdict_high=np.log10(4.0))
+    said = study_finding(replace(made, effects=sure))
+    assert "collapse: no measurable effect (separator ×2 [×1.25, ×4])." in said
+    assert "The interval of separator (collapse) leaves no effect out, but a sign-flip test over so few lengths" in said
+    assert "sign-flip" not in study_finding(made)
+    lower = sure.assign(verdict_low=np.log10(0.25), verdict_high=np.where(ratio, np.log10(0.5), 1.0))
+    assert "[×0.25, ×0.5])" in study_finding(replace(made, effects=lower))
+    floored = sure.assign(baseline_floored=8)  # a bound has no interval
+    assert "sign-flip" not in study_finding(replace(made, effects=floored))
+    decided = [verdicts[0] | {"collapse": "helps"}]
+    assert "sign-flip" not in study_finding(replace(made, effects=sure, verdicts=pd.DataFrame(decided)))
