@@ -6,8 +6,10 @@ A cell's key is a hash of everything that defines its numbers, so the same comma
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 import json
+import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -21,9 +23,10 @@ import ostools
 from ostools.models.sources import Source
 from ostools.runs.sweep import NONE, Sweep, form_of
 
-_DEFINING = ("theory", "models", "tasks", "measure", "runs/measuring.py")
+_DEFINING = ("theory", "models", "tasks", "measure", "runs/measuring.py", "experiments/acted.py")
 """What of ostools decides a number; reporting, the command line and the other experiments do not."""
-_VERSIONS = ("torch", "transformers", "transformer-lens")
+_VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy")
+_OURS = ("hooks", "mitigations", "ostools", "abc", "builtins", "typing")
 _OTHER_THAN_OPTIONS = {"name", "dtypes"}
 
 
@@ -78,11 +81,29 @@ def _mitigation_label(spec: str) -> str:
 
 
 def base_key(cell: Cell, checkpoint: str, device: str) -> str:
-    """What defines the numbers of a cell but for its lengths: parameters, checkpoint, device, code and versions."""
-    named = {name: value for name, value in cell.columns.items() if name != "model"}
+    """What defines the numbers of a cell but for its lengths: parameters, checkpoint, device, code and versions.
+
+    The model's name is in it too, so that a row says the name that it was asked by.
+    """
+    others = [form_of(cell.task, cell.measurement)]
+    if cell.mitigation != NONE:
+        others += mitigations.parts(mitigations.mitigation(cell.mitigation))
     return digest(
-        {**named, "options": cell.options, "checkpoint": checkpoint, "device": device, "code": code_version()}
+        {
+            **cell.columns,
+            "options": cell.options,
+            "checkpoint": checkpoint,
+            "device": device,
+            "code": code_version(),
+            "plugins": [_plugin_source(type(other)) for other in others],
+        }
     )
+
+
+def _plugin_source(kind: type) -> list[str]:
+    """The hashes of the files that a task's or mitigation's class comes from, where they are another distribution's."""
+    files = {inspect.getsourcefile(one) for one in kind.__mro__ if one.__module__.partition(".")[0] not in _OURS}
+    return [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(filter(None, files))]
 
 
 def lengths_key(lengths: Iterable[int]) -> str:
@@ -110,7 +131,8 @@ _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 @cache
 def code_version() -> str:
     """The hash of the source that defines numbers (hooks, mitigations, ostools' rooms) and of the versions beneath it."""
-    return digest({"source": _sources(), "versions": {name: version(name) for name in _VERSIONS}})
+    versions = {name: version(name) for name in _VERSIONS}
+    return digest({"source": _sources(), "versions": versions, "python": platform.python_version()})
 
 
 def _sources() -> Mapping[str, str]:

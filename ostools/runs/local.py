@@ -27,7 +27,7 @@ Done: TypeAlias = tuple[Wanted, Measured | str]
 
 @dataclass(frozen=True)
 class Terms:
-    """What every cell is measured under: the kind of device, the hash of each model's checkpoint, the version of the code."""
+    """What every cell is measured under: the device, the hash of each model's checkpoint, the version of the code."""
 
     device: str
     checkpoints: Mapping[str, str]

@@ -16,23 +16,24 @@ from ostools.models.sources import locate
 from ostools.reporting.frames import Frame
 from ostools.runs.cells import base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.local import Done, Terms, in_this_process
-from ostools.runs.store import MANIFEST, Store, Wanted, missing, read
+from ostools.runs.store import MANIFEST, Failure, Store, Wanted, missing, rows_of
 from ostools.runs.sweep import Sweep
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep asks (`wanted`), what of it is not there yet (`pending`: cells of only the missing lengths), and the hash of
-    each model's checkpoint."""
+    """What a sweep asks (`wanted`), what of it is to be measured (`pending`: cells of only the missing lengths), what failed
+    before and stays so (`failed`), and the hash of each model's checkpoint."""
 
     wanted: tuple[Wanted, ...]
     pending: tuple[Wanted, ...]
+    failed: tuple[Failure, ...]
     checkpoints: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: how many cells it measured, how many were there before, and which failed, in words."""
+    """How a run ended: how many cells it measured, how many were there before, and which failed, now or before, in words."""
 
     measured: int
     present: int
@@ -54,12 +55,16 @@ def plan(
 
 
 def _plan(sweep: Sweep, store: Store, retry_failed: bool) -> Plan:
+    store.require_ours()
     device = resolve_device(sweep.device).type
     hashes = {name: checkpoint_hash(locate(name, None)) for name in sweep.models}
     wanted = tuple(Wanted(cell, base_key(cell, hashes[cell.model], device)) for cell in cells_of(sweep))
-    stored, failures = store.stored(), [] if retry_failed else store.failures()
-    left = (missing(one, stored.get(one.base, []), failures) for one in wanted)
-    return Plan(wanted, tuple(one for one in left if one is not None), hashes)
+    stored = store.stored()
+    known = {} if retry_failed else {(record.base, record.lengths): record for record in store.failures()}
+    left = [one for one in (missing(one, stored.get(one.base, [])) for one in wanted) if one is not None]
+    keys = [(one.base, one.cell.lengths) for one in left]
+    failed = tuple(known[key] for key in keys if key in known)
+    return Plan(wanted, tuple(one for one, key in zip(left, keys, strict=True) if key not in known), failed, hashes)
 
 
 def run(
@@ -84,10 +89,12 @@ def run(
     with store.locked():
         found = _plan(sweep, store, retry_failed)
         store.ask(list(found.wanted))
-        terms = Terms(resolve_device(sweep.device).type, found.checkpoints, code_version())
-        done = in_this_process(found.pending, terms)
-        failed = _store_all(store, done, len(found.pending), say, progress)
-    return Outcome(len(found.pending) - len(failed), len(found.wanted) - len(found.pending), tuple(failed))
+        for record in found.failed:
+            say(f"failed before: {record}")
+        terms = Terms(str(resolve_device(sweep.device)), found.checkpoints, code_version())
+        failed = _store_all(store, in_this_process(found.pending, terms), len(found.pending), say, progress)
+    present = len(found.wanted) - len(found.pending) - len(found.failed)
+    return Outcome(len(found.pending) - len(failed), present, (*map(str, found.failed), *failed))
 
 
 def _store_all(
@@ -120,9 +127,6 @@ def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: 
     stored = store.stored()
     tables: list[Any] = []
     for one in store.asked():
-        rows = read(stored.get(one.base, []))
-        if rows:
-            together: Any = pd.concat(rows, ignore_index=True)
-            asked = together[together["length"].isin(one.cell.lengths)]
-            tables.append(asked.sort_values(by="length", kind="stable"))
+        if rows := rows_of(one, stored.get(one.base, [])):
+            tables.append(pd.concat(rows, ignore_index=True).sort_values(by="length", kind="stable"))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()

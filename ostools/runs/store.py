@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ from ostools.results import Provenance, write_atomically
 from ostools.runs.cells import Cell, lengths_key
 
 MANIFEST = "sweep.json"
+_LOCK = ".lock"
+_CELL = re.compile(r"([0-9a-f]{16})\.[0-9a-f]{8}\.([0-9a-f]{16})\.parquet")
+_FAILED = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.json")
+_HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
+"""What a killed run leaves half written: the temporary names of `write_atomically`."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,19 @@ class Stored:
     lengths: frozenset[int]
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why a cell, here in words, has no rows at these lengths."""
+
+    base: str
+    lengths: tuple[int, ...]
+    cell: str
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.cell}: {self.error}"
+
+
 class Store:
     """Reads and writes one directory; `say` is told of every file that had to be thrown away."""
 
@@ -59,10 +78,11 @@ class Store:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the directory and keep other runners out. Raises `InputError` where that cannot be."""
+        self.require_ours()
         try:
             for folder in (self.cells, self.failed):
                 folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.directory / ".lock")
+            lock = FileLock(self.directory / _LOCK)
             lock.acquire(timeout=0)
         except Timeout:
             raise InputError(
@@ -71,22 +91,33 @@ class Store:
         except OSError as error:
             raise InputError(f"{self.directory}: cannot be written: {error.strerror or error}") from error
         try:
-            for left in (*self.cells.glob(".*"), *self.failed.glob(".*"), *self.directory.glob(f".{MANIFEST}.*")):
-                left.unlink(missing_ok=True)  # what a killed run was writing
+            for folder in (self.cells, self.failed, self.directory):
+                for left in _files(folder, _HALF):
+                    left.unlink(missing_ok=True)
             self._mine = True
             yield
         finally:
             self._mine = False
             lock.release()
 
+    def require_ours(self) -> None:
+        """Raises `InputError` for a directory that holds something, and not a sweep."""
+        if not self.directory.exists():
+            return
+        if not self.directory.is_dir():
+            raise InputError(f"{self.directory}: expected a directory, found a file")
+        ours = any((self.directory / name).exists() for name in (MANIFEST, _LOCK))
+        if not ours and any(self.directory.iterdir()):
+            raise InputError(
+                f"{self.directory}: expected a new directory or that of a sweep, found another that is not empty"
+            )
+
     def asked(self) -> list[Wanted]:
         """What was asked of this directory so far. Raises `InputError` where it is not a sweep's."""
         path = self.directory / MANIFEST
         try:
             rows = json.loads(path.read_text(encoding="utf-8"))["cells"]
-            return [
-                Wanted(Cell(**{**row["cell"], "lengths": tuple(row["cell"]["lengths"])}), row["base"]) for row in rows
-            ]
+            return [Wanted(_cell(row["cell"]), str(row["base"])) for row in rows]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -127,36 +158,32 @@ class Store:
         path = self.failed / f"{one.base}.{lengths_key(one.cell.lengths)}.json"
         write_atomically(path, lambda part: part.write_text(json.dumps(record, indent=1), encoding="utf-8"))
 
-    def failures(self) -> list[dict[str, Any]]:
-        """The records of the cells that failed: base, cell in words, lengths, error."""
+    def failures(self) -> list[Failure]:
+        """The records of the cells that failed."""
         found = []
-        for path in sorted(self.failed.glob("[!.]*.json")):
+        for path in _files(self.failed, _FAILED):
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
-                found.append(
-                    {
-                        "base": record["base"],
-                        "cell": record["cell"],
-                        "lengths": record["lengths"],
-                        "error": record["error"],
-                    }
-                )
-            except (OSError, ValueError, KeyError, TypeError):
+                lengths = tuple(map(int, record["lengths"]))
+                found.append(Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"])))
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 self._drop(path, "no record of a failure")
         return found
 
     def stored(self) -> dict[str, list[Stored]]:
         """The whole files of the directory by their base; a broken one is said and removed."""
         found: dict[str, list[Stored]] = defaultdict(list)
-        for path in sorted(self.cells.glob("[!.]*.parquet")):  # with a dot: being written
-            base, _, rest = path.name.partition(".")
-            if rest.split(".")[1:2] != [_hash(path.read_bytes())]:
+        for path in _files(self.cells, _CELL):
+            base, written = _CELL.fullmatch(path.name).groups()  # pyright: ignore[reportOptionalMemberAccess]
+            if written != _hash(path.read_bytes()):
                 self._drop(path, "its bytes are not those that were written")
                 continue
             try:
-                kept = json.loads(parquet.read_metadata(path).metadata[b"PANDAS_ATTRS"])["ostools"]
+                schema = parquet.read_schema(path)
+                kept = json.loads(schema.metadata[b"PANDAS_ATTRS"])["ostools"]
+                schema.field("length")
                 found[base].append(Stored(path, frozenset(map(int, kept["lengths"]))))
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 self._drop(path, "it is no cell of a sweep")
         return found
 
@@ -166,20 +193,42 @@ class Store:
             path.unlink(missing_ok=True)
 
 
-def missing(one: Wanted, stored: list[Stored], failures: list[dict[str, Any]]) -> Wanted | None:
-    """The lengths of a cell that are neither stored nor known to fail, as a cell of their own; None where there are none."""
+def missing(one: Wanted, stored: list[Stored]) -> Wanted | None:
+    """The lengths of a cell that are not stored, as a cell of their own; None where there are none."""
     have = {length for file in stored for length in file.lengths}
-    have |= {length for record in failures if record["base"] == one.base for length in record["lengths"]}
     left = tuple(length for length in one.cell.lengths if length not in have)
     return Wanted(_with_lengths(one.cell, left), one.base) if left else None
 
 
-def read(files: list[Stored]) -> list[pd.DataFrame]:
-    return [pd.read_parquet(file.path) for file in files]
+def rows_of(one: Wanted, stored: list[Stored]) -> list[pd.DataFrame]:
+    """The rows of a cell at the lengths that were asked for, each length once, under the names that it was asked by."""
+    left, found = set(one.cell.lengths), []
+    for file in stored:
+        table: Any = pd.read_parquet(file.path)
+        rows = table[table["length"].isin(left & file.lengths)]
+        left -= file.lengths
+        if len(rows):
+            found.append(rows.assign(**{name: value for name, value in one.cell.columns.items() if name in rows}))
+    return found
+
+
+def _files(folder: Path, form: re.Pattern[str]) -> list[Path]:
+    """The files whose names are of a form of ours, in order; whatever else lies there is not ours to touch."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if form.fullmatch(path.name) and path.is_file())
+
+
+def _cell(values: dict[str, Any]) -> Cell:
+    """A cell as the manifest holds it. Raises TypeError or KeyError for anything else."""
+    words = {name: values[name] for name in ("model", "task", "dtype", "mitigation", "measurement", "options")}
+    if not all(isinstance(word, str) for word in words.values()) or not isinstance(values["lengths"], list):
+        raise TypeError("words and a list of lengths")
+    return Cell(**words, seed=int(values["seed"]), lengths=tuple(map(int, values["lengths"])))
 
 
 def _with_lengths(cell: Cell, lengths: tuple[int, ...]) -> Cell:
-    return Cell(**{**cell.columns, "options": cell.options, "lengths": tuple(sorted(set(lengths)))})
+    return replace(cell, lengths=tuple(sorted(set(lengths))))
 
 
 def _hash(content: bytes) -> str:

@@ -7,13 +7,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 import mitigations
 from ostools import tasks
 from ostools.errors import InputError, unknown_name
 from ostools.lengths import parse_lengths
+from ostools.measure.linearisations import LINEARISATIONS
 from ostools.measure.precisions import PRECISIONS
+from ostools.measure.prompts import checked_names
+from ostools.measure.variants import checked_variants
+from ostools.models.load import resolve_device
 from ostools.runs.yaml_file import read_yaml
 from ostools.tasks import CollapseTask, Task
 
@@ -36,6 +40,10 @@ def _lengths(value: Any) -> Any:
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
 
 
+def _linearisations(names: tuple[str, ...]) -> tuple[str, ...]:
+    return checked_names("linearisation", names, LINEARISATIONS)
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,6 +55,16 @@ class BehaviourCells(_Strict):
     dtypes: Names | None = None
     temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
     samples: int = Field(1, ge=1)
+    max_new_tokens: int = Field(64, ge=1)
+    """Where an answer is cut: one limit for all lengths, as a row may not depend on which others stand beside it."""
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> BehaviourCells:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(
+                f"at temperature 0 all {self.samples} samples would be the same; give a temperature, such as 1"
+            )
+        return self
 
 
 class CollapseCells(_Strict):
@@ -62,7 +80,7 @@ class SensitivityCells(_Strict):
 
     name: Literal["sensitivity"] = "sensitivity"
     dtypes: Names | None = None
-    linearisations: Names = ("full", "frozen")
+    linearisations: Annotated[Names, AfterValidator(_linearisations)] = ("full", "frozen")
 
 
 class PathSumCells(_Strict):
@@ -70,7 +88,7 @@ class PathSumCells(_Strict):
 
     name: Literal["path-sum"] = "path-sum"
     dtypes: Names | None = None
-    variants: Names = ("local",)
+    variants: Annotated[Names, AfterValidator(checked_variants)] = ("local",)
 
 
 MeasurementCells: TypeAlias = BehaviourCells | CollapseCells | SensitivityCells | PathSumCells
@@ -111,7 +129,8 @@ class Sweep(_Strict):
     device: str = "auto"
 
     def checked(self) -> Sweep:
-        """Every task, mitigation and dtype exists and fits its measurement. Raises `InputError` or `MitigationError`."""
+        """Every task, mitigation, dtype and device exists and fits. Raises `InputError` or `MitigationError`."""
+        resolve_device(self.device)
         for spec, measured in itertools.product(self.tasks, self.measurements):
             form_of(spec, measured.name)
         for spec in self.mitigations:

@@ -26,6 +26,11 @@ class _Plain(yaml.SafeLoader):
         if self.check_event(yaml.events.AliasEvent):
             mark = self.peek_event().start_mark
             raise yaml.constructor.ConstructorError(None, None, "expected no alias (*name)", mark)
+        tag = getattr(self.peek_event(), "tag", None)
+        if tag is not None:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"expected no tag, found {tag}", self.peek_event().start_mark
+            )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,19 +159,88 @@ def test_what_a_run_is_writing_is_not_looked_at(whole: Path) -> None:
 
 
 def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_path: Path) -> None:
-    too_long = asked(
-        written, lengths=[3, 400], measurements="behaviour", mitigations="none", dtypes="float32", tasks="copy-last"
-    )
-    fine = sweep_of({**too_long, "lengths": 3, "tasks": ["copy-last", "count-ones"]})
-    done = run(sweep_of({**too_long, "tasks": ["copy-last", "count-ones"]}), tmp_path)
+    one = asked(written, measurements="behaviour", mitigations="none", dtypes="float32")
+    sweep = sweep_of({**one, "lengths": [3, 400]})
+    done = run(sweep, tmp_path)
     assert len(done.failed) == 2
     assert all("tokens" in text for text in done.failed)
-    assert [record["lengths"] for record in Store(tmp_path).failures()] == [[3, 400]] * 2
+    assert [record.lengths for record in Store(tmp_path).failures()] == [(3, 400)] * 2
     assert results(tmp_path).empty
-    again = run(sweep_of({**too_long, "tasks": ["copy-last", "count-ones"]}), tmp_path)
-    assert (again.measured, again.failed) == (0, ())
-    retried = run(fine, tmp_path, retry_failed=True)
-    assert (retried.measured, retried.failed) == (2, ())
+    said: list[str] = []
+    again = run(sweep, tmp_path, say=said.append)
+    assert (again.measured, again.present, len(again.failed)) == (0, 0, 2)
+    assert all(line.startswith("failed before: behaviour of") for line in said)
+    assert len(run(sweep, tmp_path, retry_failed=True).failed) == 2
+    # Only the lengths that failed together are given up: those among them that can be measured, are.
+    fine = run(sweep_of({**one, "lengths": 3}), tmp_path)
+    assert (fine.measured, fine.failed) == (2, ())
+    assert results(tmp_path)["length"].tolist() == [3, 3]
+
+
+def test_lengths_added_later_give_the_rows_of_one_run(written: Path, tmp_path: Path) -> None:
+    """A row may not depend on which other lengths stand in its cell: not even where an answer is cut."""
+    sweep = asked(written, tasks="copy-last", mitigations="none")
+    run(sweep_of({**sweep, "lengths": "3:4"}), tmp_path / "grown")
+    run(sweep_of({**sweep, "lengths": [3, 4, 30]}), tmp_path / "grown")
+    run(sweep_of({**sweep, "lengths": [3, 4, 30]}), tmp_path / "whole")
+    grown, whole = table(tmp_path / "grown"), table(tmp_path / "whole")
+    exact = ["answer", "text", "correct", "ended", "length"]
+    pd.testing.assert_frame_equal(grown[exact], whole[exact])
+    # A packed pass, or a batch, sums in another order: the numbers agree to float32's and the reference's own rounding.
+    pd.testing.assert_frame_equal(grown, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_one_checkpoint_under_two_names_is_two_models(written: Path, tmp_path: Path) -> None:
+    shutil.copytree(written, tmp_path / "copy")
+    names = [str(written), str(tmp_path / "copy")]
+    one = asked(
+        written, models=names, tasks="copy-last", mitigations="none", dtypes="float32", measurements="behaviour"
+    )
+    run(sweep_of(one), tmp_path / "out")
+    found = results(tmp_path / "out")
+    assert found.groupby("model", sort=False)["length"].apply(list).to_dict() == {name: [3, 4, 5] for name in names}
+
+
+def test_a_length_that_lies_there_twice_is_read_once(written: Path, tmp_path: Path) -> None:
+    one = asked(written, tasks="copy-last", mitigations="none", dtypes="float32", measurements="behaviour")
+    run(sweep_of(one), tmp_path / "a")
+    run(sweep_of({**one, "lengths": "5:8"}), tmp_path / "b")
+    for path in (tmp_path / "b" / "cells").iterdir():
+        shutil.copy(path, tmp_path / "a" / "cells")
+    assert results(tmp_path / "a")["length"].tolist() == [3, 4, 5]
+    run(sweep_of({**one, "lengths": "3:8"}), tmp_path / "a")
+    assert results(tmp_path / "a")["length"].tolist() == [3, 4, 5, 6, 7, 8]
+
+
+def test_the_code_of_another_distribution_is_in_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import importlib
+
+    from mitigations import Separator
+    from ostools.runs.cells import _plugin_source
+
+    source = "from mitigations import Mitigation\nclass Mine(Mitigation):\n    word = {!r}\n"
+    file = tmp_path / "another_distribution.py"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file.write_text(source.format("a"))
+    module = importlib.import_module("another_distribution")
+    before = _plugin_source(module.Mine)
+    file.write_text(source.format("bb"))
+    assert len(before) == 1
+    assert _plugin_source(module.Mine) != before
+    assert _plugin_source(Separator) == []
+
+
+def test_what_somebody_else_keeps_in_a_directory_is_not_touched(written: Path, tmp_path: Path) -> None:
+    (tmp_path / "cells" / ".git").mkdir(parents=True)
+    theirs = [tmp_path / "cells" / "mine.parquet", tmp_path / "cells" / ".notes", tmp_path / "todo.json"]
+    for path in theirs:
+        path.write_text("mine")
+    one = asked(written, tasks="copy-last", mitigations="none", dtypes="float32", measurements="behaviour")
+    with pytest.raises(InputError, match="expected a new directory or that of a sweep"):
+        run(sweep_of(one), tmp_path)
+    (tmp_path / ".lock").touch()
+    assert run(sweep_of(one), tmp_path).measured == 1
+    assert all(path.read_text() == "mine" for path in theirs)
 
 
 def test_a_model_that_cannot_be_loaded_fails_its_cells_alone(written: Path, tmp_path: Path) -> None:
@@ -191,7 +261,8 @@ def test_two_runners_on_one_directory(written: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"cells": [{}]}', '{"cells": [{"base": "a", "cell": {"x": 1}}]}', "\x00"]
+    "content",
+    ["", "[]", "{}", '{"cells": 5}', '{"cells": [{}]}', '{"cells": [{"base": "a", "cell": {"x": 1}}]}', "\x00"],
 )
 def test_a_directory_that_holds_something_else_is_refused(written: Path, tmp_path: Path, content: str) -> None:
     (tmp_path / "sweep.json").write_text(content)
