@@ -43,7 +43,7 @@ def asked(written: Path, **changes: object) -> dict[str, Any]:
     return {"models": str(written), **TINY, **changes}
 
 
-def table(directory: Path) -> pd.DataFrame:
+def table(directory: Path) -> Any:
     """What must be the same however a sweep went: all but the seconds that it took."""
     return results(directory).drop(columns="seconds")
 
