@@ -33,7 +33,7 @@ def attention(
     """What the last token attends to, in every head; or how that differs.
 
     One of --mitigation, --against-prompt and --against-model makes it a comparison: side by side on one colour scale, and the
-    difference at the tokens that both have. As .html every head's whole pattern too, to click through.
+    difference at the tokens known to be the same. As .html every head's whole pattern too, to click through.
 
     \b
     Example:

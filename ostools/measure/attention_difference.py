@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +58,8 @@ def attention_difference(first: Attention, second: Attention) -> AttentionDiffer
     each other where it is known that they are the same:
 
     - all of them, where the two read the same tokens;
-    - item by item of a task's sequence, where both know it (`attention(task=...)`), and before and behind it as far as the
-      words are the same: what a mitigation has inserted has no partner;
+    - item by item of a task's sequence, where both know it (`attention(task=...)`), and the words before and behind it as
+      far as they are the same, from either end: what a mitigation has inserted has no partner, nor has what could have two;
     - position by position, where both have as many tokens: at each at which the token is the same.
 
     Raises `InputError` where none of it holds, and for models of other shapes: `first.view(second)` shows them side by side.
@@ -117,25 +118,37 @@ def _items(attention: Attention) -> dict[int, list[int]]:
 
 
 def _by_item(first: Attention, second: Attention) -> Pairs:
-    """The items' tokens, and around the sequence those that read the same from the prompt's start or its end on."""
+    """The items' tokens, and those of the words before the first item and behind the last that read the same."""
     ours, theirs = _items(first), _items(second)
     pairs: Pairs = []
     for item in sorted(set(ours) & set(theirs)):
         mine, other = ours[item], theirs[item]
         if [first.tokens[place] for place in mine] == [second.tokens[place] for place in other]:
             pairs += zip(mine, other, strict=True)
-    before = min(ours[min(ours)][0], theirs[min(theirs)][0])
-    after = min(len(first.tokens) - 1 - ours[max(ours)][-1], len(second.tokens) - 1 - theirs[max(theirs)][-1])
-    start = _agreeing(first.tokens[:before], second.tokens[:before])
-    end = _agreeing(first.tokens[::-1][:after], second.tokens[::-1][:after])
-    lengths = len(first.tokens), len(second.tokens)
-    tail = [(lengths[0] - 1 - place, lengths[1] - 1 - place) for place in reversed(range(end))]
-    return [*((place, place) for place in range(start)), *pairs, *tail]
+    before = _outside(first.tokens[: ours[min(ours)][0]], second.tokens[: theirs[min(theirs)][0]])
+    starts = ours[max(ours)][-1] + 1, theirs[max(theirs)][-1] + 1
+    behind = _outside(first.tokens[starts[0] :], second.tokens[starts[1] :])
+    return [*before, *pairs, *((starts[0] + one, starts[1] + other) for one, other in behind)]
+
+
+def _outside(one: tuple[str, ...], other: tuple[str, ...]) -> Pairs:
+    """The tokens of two texts that read the same from the start on, or from the end back.
+
+    A token that would have two partners, one from either end, has none: which it is, is not known.
+    """
+    start, end = _agreeing(one, other), _agreeing(one[::-1], other[::-1])
+    forward = {(place, place) for place in range(start)}
+    backward = {(len(one) - 1 - place, len(other) - 1 - place) for place in range(end)}
+    found = forward | backward
+    partners = Counter(place for place, _ in found), Counter(place for _, place in found)
+    return sorted((a, b) for a, b in found if partners[0][a] == 1 == partners[1][b])
 
 
 def _agreeing(one: tuple[str, ...], other: tuple[str, ...]) -> int:
     """How many tokens agree from the start on."""
-    return next((place for place, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
+    return next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
 
 
 def told_apart(first: Attention, second: Attention) -> tuple[str, str]:

@@ -53,11 +53,11 @@ def difference_findings(difference: AttentionDifference) -> list[str]:
     moved = frame.groupby(["layer", "head"])["difference"].agg(lambda values: values.abs().sum() / 2)
     row = frame.loc[frame["difference"].abs().idxmax()]
     layer, head = moved.idxmax()
-    count = len(difference.pairs)
-    share = "" if count == len(difference.second.tokens) else f" (of {len(difference.second.tokens)})"
+    count, lengths = len(difference.pairs), [len(one.tokens) for one in (difference.first, difference.second)]
+    share = "" if lengths == [count, count] else f" (of {lengths[0]} in the first, {lengths[1]} in the second)"
     return [
-        f"Measured over the {count} tokens that both have{share}: the median head moves {moved.median():.1%} of the last "
-        f"token's attention (half the sum of |second - first| over them); layer {layer}, head {head} the most, "
+        f"Measured over the {count} tokens held against each other{share}: the median head moves {moved.median():.1%} of the "
+        f"last token's attention (half the sum of |second - first| over them); layer {layer}, head {head} the most, "
         f"{moved.max():.1%}.",
         f"The greatest change is in layer {row['layer']}, head {row['head']}, on token {row['second_position']} "
         f"“{display_token(row['token'])}”: from {row['first']:.3f} to {row['second']:.3f}.",

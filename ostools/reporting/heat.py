@@ -75,7 +75,7 @@ def attention_difference_chart(difference: AttentionDifference) -> alt.VConcatCh
     scale = alt.Scale(type="sqrt", range=[LESS, "#f2f2f2", MORE], domain=[-most, 0, most])
     shown = _map(data, {"scale": scale, "legend": legend}, labels=difference.second.tokens)
     alone = "; blank: the second's alone" if len(difference.pairs) < len(difference.second.tokens) else ""
-    words = f"at the {len(difference.pairs)} tokens that both have; blue: more in the second, red: less{alone}"
+    words = f"at the {len(difference.pairs)} tokens held against each other; blue: more in the second, red: less{alone}"
     panels.append(shown.properties(title=alt.TitleParams("Difference", subtitle=words)))
     title = "Attention of the last token, compared"
     return axes.themed(alt.vconcat(*panels, title=title, spacing=22).resolve_scale(color="independent"))

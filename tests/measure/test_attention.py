@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 
 import hooks
 import ostools as ost
-from mitigations import MitigationError, SlidingWindow
+from mitigations import Hint, MitigationError, SlidingWindow
 from ostools.measure.attention import SIDE, attention
-from ostools.measure.attention_difference import aligned, attention_difference, told_apart
+from ostools.measure.attention_difference import _outside, aligned, attention_difference, told_apart
 from ostools.measure.pooling import bins_of, max_pool, pooling_rule
 from ostools.models import encode, prompt_from_ids
 from tests.checkpoints import tiny_model
@@ -151,15 +152,56 @@ def test_items_are_held_against_each_other_whatever_was_inserted() -> None:
     assert {second.tokens[place] for place in without} == {","}
 
 
-def test_a_hint_is_not_held_against_the_question() -> None:
+@pytest.mark.parametrize("task", ["count-ones", "copy-last"])
+def test_a_hint_is_not_held_against_the_question(task: str) -> None:
+    """What stands behind the sequence keeps its partners though the hint comes last: only the hint has none."""
     model = tiny_model("gemma")
-    first = attention(model, task="count-ones", length=4)
-    second = attention(model, task="count-ones", length=4, mitigation="hint")
+    first = attention(model, task=task, length=10)
+    second = attention(model, task=task, length=10, mitigation="hint")
     pairs = aligned(first, second)
+    assert [one for one, _ in pairs] == list(range(len(first.tokens)))
     assert all(first.tokens[one] == second.tokens[other] for one, other in pairs)
-    assert [one for one, _ in pairs] == sorted({one for one, _ in pairs})
-    assert [other for _, other in pairs] == sorted({other for _, other in pairs})
-    assert len(pairs) <= len(first.tokens) < len(second.tokens)
+    alone = sorted(set(range(len(second.tokens))) - {other for _, other in pairs})
+    assert "".join(second.tokens[place] for place in alone) == f" {Hint().text}"
+
+
+def test_of_a_bare_prompt_only_the_hint_has_no_partner() -> None:
+    model = ost.load_model()
+    first = attention(model, task="copy-last", length=10)
+    second = attention(model, task="copy-last", length=10, mitigation="hint")
+    assert second.tokens[: len(first.tokens)] == first.tokens
+    assert aligned(first, second) == [(place, place) for place in range(len(first.tokens))]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "pairs"),
+    [
+        ("abc", "abc", [(0, 0), (1, 1), (2, 2)]),
+        ("abc", "abcxy", [(0, 0), (1, 1), (2, 2)]),  # put behind
+        ("abc", "xyabc", [(0, 2), (1, 3), (2, 4)]),  # put before
+        ("abc", "axybc", [(0, 0), (1, 3), (2, 4)]),  # put between
+        ("abcxy", "abc", [(0, 0), (1, 1), (2, 2)]),  # taken out
+        ("abcd", "axyd", [(0, 0), (3, 3)]),  # put in another's place
+        ("ab.", "ab.xy.", [(0, 0), (1, 1)]),  # "." is the one or the other
+        ("aa", "aaa", []),
+        ("aaa", "aa", []),
+        ("ab", "abab", []),
+        ("abc", "xyz", []),
+        ("", "abc", []),
+    ],
+)
+def test_words_around_the_sequence_are_matched_from_both_ends(
+    one: str, other: str, pairs: list[tuple[int, int]]
+) -> None:
+    assert _outside(tuple(one), tuple(other)) == pairs
+
+
+@given(st.text("ab", max_size=8), st.text("ab", max_size=8))
+def test_matches_are_of_the_same_token_and_never_cross(one: str, other: str) -> None:
+    found = _outside(tuple(one), tuple(other))
+    assert all(one[a] == other[b] for a, b in found)
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(found))
+    assert found == [(b, a) for a, b in _outside(tuple(other), tuple(one))]
 
 
 def test_prompts_of_as_many_tokens_are_subtracted_where_the_token_is_the_same() -> None:

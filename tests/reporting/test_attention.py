@@ -75,9 +75,19 @@ def test_findings_say_how_much_moved() -> None:
     moved[1, 1] = torch.tensor([0.0, 0.25, 0.25, 0.5])
     found = attention_difference(made(tokens_of(4), last=even), made(tokens_of(4), last=moved, provenance=OTHER))
     said = " ".join(difference_findings(found))
-    assert "over the 4 tokens that both have: the median head moves 0.0%" in said
+    assert "over the 4 tokens held against each other: the median head moves 0.0%" in said
     assert "layer 1, head 1 the most, 25.0%" in said
     assert "in layer 1, head 1, on token 0 “t0”: from 0.250 to 0.000" in said
+
+
+def test_findings_say_of_how_many_tokens_the_difference_is() -> None:
+    first = made(["a", "b", "c", "d"])
+    second = made(["a", "x", "y", "d"], provenance=OTHER)
+    found = attention_difference(first, second)
+    said = difference_findings(found)[0]
+    assert "over the 2 tokens held against each other (of 4 in the first, 4 in the second): the median" in said
+    words = attention_difference_chart(found).to_dict()["vconcat"][2]["title"]["subtitle"]
+    assert words.startswith("at the 2 tokens held against each other; ")
 
 
 def test_the_heat_map_holds_every_weight_or_the_greatest_of_each_bin() -> None:
