@@ -33,6 +33,8 @@ TREND = 0.3
 """Rank correlations between -TREND and TREND are called no trend, no order."""
 
 
+FEWEST_RANKED = 3
+"""Of fewer tokens an order says nothing."""
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 
 
@@ -150,7 +152,8 @@ def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
         verdict = "it says something of the size"
     return (
         f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
-        f"{factor(median)} times the {_norm(row)} in the median, {factor(worst)} times at worst, so {verdict}; {_shape(row)}."
+        f"{factor(median)} times the {_norm(row)} in the median, {factor(worst)} times at worst, so {verdict}; "
+        f"{_shape(row, total)}."
     )
 
 
@@ -158,28 +161,34 @@ def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     start = f"The paper's form `{row['variant']}` (not certified)"
     median = float(row["median_log10_looseness"])
     if math.isnan(median):
-        return f"{start} leaves its constant open, so that only its shape can be compared: {_shape(row)}."
+        return f"{start} leaves its constant open, so that only its shape can be compared: {_shape(row, total)}."
     norm = f"the {_norm(row, _of(row))}"
     side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
     if below:
         side = f"lies below {norm} at {below} of {total} tokens: it is no bound here"
-    return f"{start} {side}; it is {factor(median)} times that norm in the median; {_shape(row)}."
+    return f"{start} {side}; it is {factor(median)} times that norm in the median; {_shape(row, total)}."
 
 
 def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
     start = f"Prediction `{row['variant']}` (it bounds nothing)"
     median = float(row["median_log10_looseness"])
     if math.isnan(median):
-        return f"{start} is a ranking only: {_shape(row)}."
+        return f"{start} is a ranking only: {_shape(row, total)}."
     word = theme.METHODS[str(row["method"])]
     size = f"close to the {word} size" if abs(median) <= CLOSE else "the right order of magnitude"
     if abs(median) > ROUGH:
         size = f"it misses the {word} size"
-    return f"{start}: {factor(median)} times the {_norm(row, _of(row))} in the median ({size}); {_shape(row)}."
+    return f"{start}: {factor(median)} times the {_norm(row, _of(row))} in the median ({size}); {_shape(row, total)}."
 
 
-def _shape(row: Mapping[Any, Any]) -> str:
+def _tokens(result: Comparison) -> int:
+    return int(frame_of(result)["position"].nunique())
+
+
+def _shape(row: Mapping[Any, Any], tokens: int) -> str:
     """Whether the tokens are in the order of the profile that the variant stands beside."""
+    if tokens < FEWEST_RANKED:
+        return "too few tokens for a shape"
     rank = float(row["spearman"])
     if math.isnan(rank):
         return "one of the two profiles is flat, and has no order to compare"
@@ -200,7 +209,9 @@ def sensitivity_summary(result: Sensitivity) -> list[str]:
     word, norm = _known(result)
     name = "full" if "full" in profiles else next(iter(profiles))
     norms = profiles[name][f"{norm}_norm"].to_numpy()
-    middle = number(ratio(float(norms[-1]), float(np.median(norms[:-1])))) if len(norms) > 1 else "1"
+    if len(norms) == 1:
+        return [f"{word.capitalize()} ({name} derivative, 1 token): {NORMS[norm]} {number(float(norms[0]))}."]
+    middle = number(ratio(float(norms[-1]), float(np.median(norms[:-1]))))
     return [
         f"{word.capitalize()} ({name} derivative, {len(norms)} tokens): {NORMS[norm]}s from {number(float(norms.min()))} to "
         f"{number(float(norms.max()))}; the last token's own is {middle} times the median of the others."
@@ -223,7 +234,7 @@ def bounds_summary(result: Comparison) -> list[str]:
         state = f"Certified bounds that DO NOT HOLD: {', '.join(broken)}"
     return [
         f"{state}; the tightest of them, `{row['variant']}`, is {factor(float(row['median_log10_looseness']))} times the "
-        f"{_norm(row, row['linearisation'] + ' norm')} in the median; {_shape(row)}."
+        f"{_norm(row, row['linearisation'] + ' norm')} in the median; {_shape(row, _tokens(result))}."
     ]
 
 
@@ -233,7 +244,7 @@ def prediction_summary(result: Comparison) -> list[str]:
     predicted = table[(table["kind"] == "predicted") & table["median_log10_looseness"].notna()]
     if predicted.empty:
         return []
-    return [_predicted(predicted.sort_values("spearman", ascending=False).iloc[0].to_dict(), 0, 0)]
+    return [_predicted(predicted.sort_values("spearman", ascending=False).iloc[0].to_dict(), 0, _tokens(result))]
 
 
 def card_findings(accuracy: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -38,8 +38,12 @@ MITIGATIONS = ("separator:every=3", "hint")
 """The paper's for copying; so few that eight lengths can decide."""
 DEAREST = 1e11
 """Multiplications of the looseness split, some 20 seconds on two CPU cores: a dearer one is run only when asked for by name."""
-# A norm for every pair of tokens. Those of the chain belong to the looseness split; these would take longer than all the rest.
+# Certified bounds of the real derivative: norms for every pair of tokens, which would take longer than all the rest.
 _DEAR = ("local-full", "edge-full")
+_NOT_BOUNDED = (
+    f"certified bounds of the real derivative ({', '.join(_DEAR)}) are not computed in a report, as they would take "
+    "longer than all the rest; `ostools path-sum --variant local-full` gives them"
+)
 
 NAMES = (
     "collapse",
@@ -176,6 +180,7 @@ def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt
         )
     if paths is not None:
         found.comparison = compare(profile, paths)
+        found.left_out.append(LeftOut("sensitivity", _NOT_BOUNDED))
 
 
 def _too_dear(model: TransformerBridge, pos: int) -> str:

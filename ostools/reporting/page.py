@@ -124,9 +124,9 @@ def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] =
 
 
 def sentence(text: str) -> Markup:
-    """A finding as HTML: escaped, then `names` in code and powers raised."""
+    """A finding as HTML: escaped, then `names` in code and powers raised, with a ^ that is not seen and is copied."""
     escaped = str(escape(text))
-    raised = re.sub(r"\^(-?\d+(?:\.\d+)?)", r"<sup>\1</sup>", escaped)
+    raised = re.sub(r"\^(-?\d+(?:\.\d+)?)", r'<span class="raised">^</span><sup>\1</sup>', escaped)
     return Markup(re.sub(r"`([^`<>]*)`", r"<code>\1</code>", raised))  # escaped before the tags were put in
 
 

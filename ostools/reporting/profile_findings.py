@@ -33,12 +33,14 @@ def layers_finding(result: Sensitivity) -> str:
     layers = sorted(set(rows["layer"]))
     # Above the last block every token but the last has exactly none.
     low, high = layers[0], layers[-2]
-    own, others = {}, {}
-    for layer in (low, high):
-        here = rows[rows["layer"] == layer]
-        own[layer] = float(here.loc[here["position"] == last, f"{norm}_norm"].iloc[0])
-        others[layer] = float(here.loc[here["position"] < last, f"{norm}_norm"].median())
-    return (
-        f"From layer {low} to layer {high} ({name}, {words}) the last token's own goes from {number(own[low])} to "
-        f"{number(own[high])}, the others' median from {number(others[low])} to {number(others[high])}."
+    ends = rows[rows["layer"].isin((low, high))].groupby("layer")
+    said = {"the last token's own": ends.apply(lambda here: here.loc[here["position"] == last, f"{norm}_norm"].iloc[0])}
+    if last > 0:
+        said["the others' median"] = ends.apply(lambda here: here.loc[here["position"] < last, f"{norm}_norm"].median())
+    if low == high:
+        values = ", ".join(f"{who} is {number(float(norms[low]))}" for who, norms in said.items())
+        return f"At layer {low}, which the only block reads ({name}, {words}), {values}."
+    values = ", ".join(
+        f"{who} goes from {number(float(norms[low]))} to {number(float(norms[high]))}" for who, norms in said.items()
     )
+    return f"From layer {low} to layer {high} ({name}, {words}) {values}."

@@ -392,3 +392,16 @@ def test_steps_of_a_stored_part_are_not_those_of_y() -> None:
         "In bfloat16, over the last quarter of the lengths, the measured distance is in the median 20 representable"
         in said
     )
+
+
+def test_two_tokens_have_no_shape_and_one_has_no_others() -> None:
+    for count in (1, 2):
+        few = made_comparison([1.0] * count, {"local": [2.0] * count, "second-moment": [1.0] * count})
+        said = [*findings.comparison_findings(few), *findings.bounds_summary(few), *findings.prediction_summary(few)]
+        assert len(said) == 4
+        assert all("too few tokens for a shape" in one for one in said)
+    assert findings.sensitivity_summary(made_sensitivity({"full": [2.0]})) == [
+        "Measured (full derivative, 1 token): operator norm 2."
+    ]
+    three = made_comparison([1.0, 1.0, 1.0], {"local": [2.0] * 3})
+    assert "is flat" in findings.comparison_findings(three)[0]

@@ -132,7 +132,8 @@ def test_a_section_is_made_of_what_it_needs_alone(found: Measurements, name: str
     chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
     assert present(chosen) == [name]
     assert chosen.provenance.parameters["sections"] == [name]
-    assert chosen.left_out == []
+    unbounded = [one.section for one in chosen.left_out if "--variant local-full" in one.reason]
+    assert unbounded == [one.section for one in chosen.left_out] == (["sensitivity"] if name == "sensitivity" else [])
 
 
 def test_looseness_is_shown_with_the_sensitivity_that_it_splits() -> None:
@@ -251,7 +252,7 @@ def test_every_layer_too_much_leaves_the_embeddings(monkeypatch: pytest.MonkeyPa
     found = measure(model, encode(model, "1110"), list(LENGTHS), ["layers", "sensitivity"])
     assert found.layers is None
     assert found.sensitivity is not None
-    assert found.left_out == [LeftOut("layers", "the forecast does not fit into the memory")]
+    assert found.left_out[0] == LeftOut("layers", "the forecast does not fit into the memory")
 
 
 def test_the_looseness_split_is_left_out_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,6 +279,53 @@ def test_a_model_without_numbers_still_says_why() -> None:
     assert found.empty
     assert "Nothing could be measured" in Parsed(render_report(found, "ostools report")).text
     assert {one.section for one in found.left_out} == set(asked)
+
+
+@pytest.mark.parametrize("name", ["attention", "theory"])
+def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, name: str) -> None:
+    shown = ("collapses", "casts", "behaviours", "left_out")
+    single = ("precision", "sensitivity", "layers", "comparison", "looseness", "attention", "theory")
+    alone = replace(found, **{one: [] for one in shown}, **{one: None for one in single if one != name})
+    words = Parsed(render_report(alone, "ostools report")).text
+    assert "Nothing could be measured" not in words
+    assert "has no headline of its own" in words
+    assert ("The prompt of attention" in words) is (name == "attention")
+    assert ("The prompt of" in words) is (name == "attention")
+
+
+def test_a_finding_that_is_missing_says_why(found: Measurements) -> None:
+    """What was asked for and refused is named once, with its own reason; what nobody asked for is not missed."""
+    reasons = [
+        LeftOut("behaviour", "none could be read"),
+        LeftOut("mitigations", "none either"),
+        LeftOut("collapse", "no"),
+    ]
+    asked = replace(found.provenance, parameters={"sections": ["behaviour", "mitigations"]})
+    shown = Parsed(render_report(replace(found, collapses=[], provenance=asked, left_out=reasons), "ostools")).text
+    assert "Behaviour: no finding, as it was left out. none could be read (1 more below)." in shown
+    assert "Collapse: no finding" not in shown
+    assert "Sensitivity: no finding" not in shown
+    assert "The prompt of sensitivity, layers and attention" in shown
+    both = replace(found.provenance, parameters={"sections": ["collapse", "precision"]})
+    cast = replace(found, collapses=[], casts=[], precision=None, provenance=both, left_out=reasons[2:])
+    shown = Parsed(render_report(cast, "ostools")).text
+    assert "Collapse: no finding, as it was left out. no." in shown
+    assert "Precision: no finding, as it was left out. no." in shown
+
+
+def test_bounds_of_the_real_derivative_are_not_passed_over(page: Parsed) -> None:
+    assert "ostools path-sum --variant local-full" in page.text
+    assert "The certified bounds drawn here are of the derivative with attention patterns" in page.text
+
+
+def test_a_prompt_with_nul_is_no_command_line(found: Measurements) -> None:
+    words = "No command line can hold the NUL in this prompt"
+    assert words in Parsed(render_report(replace(found, prompt="a\x00b"), "ostools report")).text
+    assert words not in Parsed(render_report(replace(found, prompt="ab"), "ostools report")).text
+
+
+def test_a_random_prompt_is_called_one_draw(page: Parsed) -> None:
+    assert "one draw of digits, seed 0" in page.text
 
 
 def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:

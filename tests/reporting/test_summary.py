@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from ostools.experiments.study import Study
-from ostools.measure import Collapse
+from ostools.measure import Collapse, Sensitivity
 from ostools.measure.looseness import CHAIN, looseness
 from ostools.reporting.answer_findings import answered
 from ostools.reporting.precision_findings import below_at_the_end, precision_findings, tails
@@ -119,7 +119,23 @@ def test_layers_leave_out_what_lies_above_the_last_block() -> None:
     said = layers_finding(replace(made, frame=pd.concat(tables, ignore_index=True)))
     assert said == (
         "From layer 0 to layer 1 (full, measured, operator norm) the last token's own goes from 8 to 4, the others' median "
-        "from 3 to 0.2."
+        "goes from 3 to 0.2."
+    )
+
+
+def test_one_layer_and_one_token_are_no_way_from_one_to_another() -> None:
+    def layered(values: list[float], layers: int) -> Sensitivity:
+        made = made_sensitivity({"full": values})
+        return replace(made, frame=pd.concat([made.frame.assign(layer=i) for i in range(layers)], ignore_index=True))
+
+    shallow = layers_finding(layered([1.0, 3.0, 8.0], 2))
+    assert shallow == (
+        "At layer 0, which the only block reads (full, measured, operator norm), the last token's own is 8, the others' "
+        "median is 2."
+    )
+    assert layers_finding(layered([8.0], 2)).endswith(", the last token's own is 8.")
+    assert layers_finding(layered([8.0], 3)) == (
+        "From layer 0 to layer 1 (full, measured, operator norm) the last token's own goes from 8 to 8."
     )
 
 
@@ -128,7 +144,7 @@ def test_layers_of_an_estimate_are_called_estimated() -> None:
     both = pd.concat([made.frame, made.frame.assign(layer=1)], ignore_index=True)
     said = layers_finding(replace(made, frame=both.assign(method="estimate")))
     assert "estimated, Frobenius norm" in said
-    assert "from 16 to 16, the others' median from 4 to 4" in said
+    assert "from 16 to 16, the others' median goes from 4 to 4" in said
 
 
 def test_answers_with_the_length_that_went_worst() -> None:

@@ -41,7 +41,7 @@ def sections_of(found: Measurements, command: str) -> list[Section]:
     """Every section whose data exist, and those that every report has."""
     built = [section for section in (build(found) for build in SECTIONS.values()) if section is not None]
     first = findings_section(found, [section.name for section in built])
-    return [first, run_section(found), *built, reading_section(), again_section(command)]
+    return [first, run_section(found), *built, reading_section(), again_section(command, found.prompt)]
 
 
 def render_report(found: Measurements, command: str) -> str:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 CAVEATS = (
     "Measured norms are exact derivatives; estimated ones come from random probes and have intervals.",
-    "Certified bounds hold for the derivative with attention patterns and norm scales frozen, the assumptions of Theorem 5.1. "
-    "Of the real one they bound nothing.",
+    "The certified bounds drawn here are of the derivative with attention patterns and norm scales frozen, the assumptions of "
+    "Theorem 5.1. Of the real one they bound nothing.",
     "The paper's printed forms need constants that a real model does not have. They are drawn as what the paper shows, not as "
     "bounds.",
     "Predictions (second moments) assume that every step meets a randomly rotated direction. They bound nothing.",
@@ -28,24 +28,57 @@ CAVEATS = (
 )
 
 
+NEEDED = {
+    "Collapse": ("collapse",),
+    "Precision": ("precision",),
+    "Sensitivity": ("sensitivity", "looseness"),
+    "Bounds": ("sensitivity", "looseness"),
+    "Behaviour": ("behaviour", "mitigations"),
+}
+"""The sections that each finding is made of, in the order in which their reasons matter."""
+
+
 def findings_section(found: Measurements, present: Sequence[str]) -> Section:
     """The report's first lines; each leads to its section where that is there."""
     said = [Finding(title, text, name if name in present else "") for title, text, name in summary(found)]
-    nothing = () if said else ("Nothing could be measured; the reasons stand below.",)
-    return Section("findings", "Findings", "Findings", "", [Part(first=said, findings=nothing)])
+    nothing = found.empty and found.theory is None and found.left_out
+    missing = ["Nothing could be measured; the reasons stand below."] if nothing else _missing(found, said)
+    if not said and not missing:
+        missing = ["What was asked for has no headline of its own; its findings stand in its section."]
+    return Section("findings", "Findings", "Findings", "", [Part(first=said, findings=missing)])
+
+
+def _missing(found: Measurements, said: Sequence[Finding]) -> list[str]:
+    """The findings that were asked for and are not there, as something was refused that they need; with the first reason."""
+    titles, asked = {one.title for one in said}, found.provenance.parameters.get("sections", ())
+    lines = []
+    for title, needed in NEEDED.items():
+        # The curves of the model cast are measured once, and what is refused of them is noted with the section on collapse.
+        names = (*needed, "collapse") if title == "Precision" else needed
+        reasons = [one.reason for name in names for one in found.left_out if one.section == name]
+        if reasons and title not in titles and set(needed) & set(asked):
+            more = f" ({len(reasons) - 1} more below)" if len(reasons) > 1 else ""
+            lines.append(f"{title}: no finding, as it was left out. {reasons[0]}{more}.")
+    return lines
 
 
 def run_section(found: Measurements) -> Section:
     """Provenance, the prompt, and what was left out."""
     ids = found.provenance.token_ids or ()
     more = More(f"Its {len(ids)} token ids", code=" ".join(map(str, ids)))
-    parts = [
-        Part(terms=_provenance(found)),
-        Part(title="The prompt of sensitivity, layers and attention", quote=found.prompt, more=[more]),
-    ]
+    parts = [Part(terms=_provenance(found))]
+    if used := _of_the_prompt(found):
+        parts.append(Part(title=f"The prompt of {used}", quote=found.prompt, more=[more]))
     if found.left_out:
         parts.append(Part(title="Left out, and why", terms=[(one.section, one.reason) for one in found.left_out]))
     return Section("run", "What was run", "What was run", "", parts)
+
+
+def _of_the_prompt(found: Measurements) -> str:
+    """The sections that show something of the prompt, in words."""
+    measured = {"sensitivity": found.sensitivity, "layers": found.layers, "attention": found.attention}
+    names = [name for name, one in measured.items() if one is not None]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _provenance(found: Measurements) -> list[tuple[str, str]]:
@@ -75,6 +108,12 @@ def reading_section() -> Section:
     return Section("reading", "Reading the numbers", "Reading the numbers", "", [Part(items=CAVEATS)])
 
 
-def again_section(command: str) -> Section:
-    """The exact command."""
-    return Section("again", "Run it again", "Run it again", "", [Part(code=command)])
+def again_section(command: str, prompt: str) -> Section:
+    """The exact command, where one can be given."""
+    said = (
+        "No command line can hold the NUL in this prompt: bash ends the prompt there. Give it in Python, "
+        "`ost.report(model, prompt=...)`; all else is as in this command.",
+    )
+    return Section(
+        "again", "Run it again", "Run it again", "", [Part(findings=said if "\x00" in prompt else (), code=command)]
+    )
