@@ -251,6 +251,14 @@ def test_names_in_code_on_the_page_of_the_theory_are_there() -> None:
         assert _written(name) is not None
 
 
+def test_a_certified_bound_on_the_page_of_the_theory_is_whole() -> None:
+    """Without the final norm in front, and the post-norm's gain in omega, what the table prints would be no bound."""
+    section = (DOCS / "theory.md").read_text("utf-8").partition("{ #section-3-2 }")[2].partition("{ #section-3-3 }")[0]
+    before, _, behind = section.partition("| variant |")
+    assert r"$C = \lVert g_3 \rVert_\infty / r_{3,n}$" in before
+    assert r"\omega_h = \lVert \operatorname{diag}(g_{p1}) \, W_{OV}^h \operatorname{diag}(g_1) \rVert_2" in behind
+
+
 def test_docstrings_cite_sections_that_the_page_has() -> None:
     sections = set(re.findall(r"\{ #section-([\d-]+) \}", (DOCS / "theory.md").read_text("utf-8")))
     sources = [path for room in ("ostools", "hooks", "mitigations") for path in (ROOT / room).rglob("*.py")]

@@ -115,6 +115,14 @@ def test_it_is_a_tutorial(path: Path) -> None:
     assert [link for link in links if not (FOLDER / link).is_file()] == []
 
 
+@every
+def test_the_corollary_speaks_of_the_first_token_of_an_answer(path: Path) -> None:
+    """Later tokens see other caches, so that answers may differ however close the last tokens are."""
+    prose = "\n\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    said = [text for text in prose.split("\n\n") if "Corollary 6.2" in text and "answer" in text]
+    assert [text for text in said if not re.search(r"\*?first\*? tokens?", text)] == []
+
+
 def test_a_large_drawing_is_left_out_and_a_small_one_kept() -> None:
     def output(size: int) -> Any:
         data = {"application/vnd.vegalite.v5+json": {"x": "y" * size}, "image/png": "p" * LARGEST}

@@ -104,15 +104,29 @@ below = exact[exact < noise]
 print(f"bfloat16: below its noise at {len(below)} of 256 lengths, and not from some length on")
 assert 0 < len(below) < 256
 assert reached["collapse_length"].isna()["bfloat16"]
+cache = coarse.frame.query("site == 'y' and per == 'vector' and norm == 'l2' and dtype == 'int4-kv'").set_index(
+    "length"
+)
+since = exact[exact >= cache["noise"]].index.max() + 1
+apart_in_pair = (exact >= cache["pair_noise"])[since:]
+print(
+    f"int4-kv: below its noise at every length from {since} on; above the pair's noise at {apart_in_pair.sum()} of these"
+)
+assert since == 216
+assert 2 * since > 256
+assert reached.loc["int4-kv", ["collapse_length", "pair_collapse_length"]].isna().all()
+assert apart_in_pair.mean() > 0.9
 last[["noise", "pair_noise"]].join(reached[["collapse_length", "pair_collapse_length"]]).round(3)
 
 # %% [markdown]
 # - **A residual stream in 4 bits hides the pair**, from about a hundred copies on, by both noises. Here Section 4 of
 #   the paper is right, and the length is measured.
-# - **A key/value cache in 4 bits does not**, although its noise is several times the distance: it moves $y(v)$ and
-#   $y(v^*)$ *alike*, because both read the same rounded cache. The noise of their difference is far smaller, and the
-#   two can still be told apart. Had we compared the distance with the noise of one representation, we would have
-#   called that collapse.
+# - **A key/value cache in 4 bits does not hide it**, although its noise is several times the distance at the end: it
+#   moves $y(v)$ and $y(v^*)$ *alike*, because both read the same rounded cache. The noise of their difference is far
+#   smaller, and the two can still be told apart. `collapse_length` would not show this: it compares the distance with
+#   the noise of *one* representation, and from 216 copies on the distance stays below it. It is NA here only because
+#   256 lengths are too few to confirm 216: that takes as many again, to 432. Whether a cache hides a pair is what
+#   `pair_collapse_length` says.
 # - `bfloat16`: the distance falls below its noise at some lengths and comes out of it again: that is chance, and is
 #   not reported as collapse.
 #
@@ -159,8 +173,10 @@ assert beyond.max() < 3 * noise
 #
 # ## Does the model notice?
 #
-# **Corollary 6.2**: once $y(n)$ and $y(n+1)$ cannot be told apart, no two answers can differ, and so at most one of
-# them is right. `counting` puts the count from which that is so beside the count from which the model errs.
+# **Corollary 6.2**: once $y(n)$ and $y(n+1)$ are the same, the *first* tokens of the two answers are, so at most one of
+# two right answers that begin differently is given. Later tokens may differ: they see other caches. `counting` predicts
+# from the collapse curve the count from which first tokens are not *expected* to differ (a distance below the noise is
+# not a distance of zero), and puts it beside the count from which the model errs.
 #
 # **Expect** no impossible count, from what we saw above; and right answers, as far as the model was trained.
 
@@ -173,8 +189,8 @@ counts.plot()
 counts.summary[["dtype", "impossible_from", "impossible_status", "first_error", "errors", "counts", "verdict"]]
 
 # %% [markdown]
-# Every answer to 24 is right, and no precision makes a wrong one necessary. Were there errors, this table would say
-# whether collapse may be blamed: errors *below* the impossible count are not its doing.
+# Every answer to 24 is right, and for no precision is an impossible count predicted. Were there errors, this table would
+# say whether collapse may be blamed: errors *below* the impossible count are not its doing.
 #
 # ## What collapse in bfloat16 proves, and what it does not
 #
