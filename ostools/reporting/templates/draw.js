@@ -5,6 +5,7 @@
   const WIDEST = 880; // of a single panel
   const SMALLEST = 0.8; // a chart that does not fit is made this small, and then scrolls inside its own place
   const LETTER = 6.2; // width of a letter of a title
+  const UPRIGHT = 12; // width of a word that stands upright
 
   function natural(spec) {
     const panels = spec.hconcat || spec.vconcat || spec.concat;
@@ -46,6 +47,16 @@
     spec.concat.forEach((panel) => fit(panel, Math.min(room / spec.columns, natural(panel))));
   }
 
+  // Words that stand upright under an axis: every second one, or third, where there is no room for all; the last one stays.
+  function thinned(spec) {
+    walk(spec, (node) => {
+      if (node.labelAngle === -90 && Array.isArray(node.values)) {
+        const step = Math.ceil(node.values.length * UPRIGHT / spec.width);
+        node.values = node.values.filter((_, place, all) => (all.length - 1 - place) % step === 0);
+      }
+    });
+  }
+
   function fit(spec, room) {
     if (spec.vconcat) {
       spec.vconcat.forEach((panel) => fit(panel, room));
@@ -59,6 +70,7 @@
       spec.spec.width = Math.max(140, Math.min(1.25 * own, Math.floor((room - 80) / spec.columns)) - 34);
     } else if (typeof spec.width !== "object") {
       spec.width = Math.max(140, Math.min(room, WIDEST) - AXIS);
+      thinned(spec);
     }
   }
 
