@@ -15,9 +15,9 @@ from ostools.errors import InputError
 from tests.checkpoints import edit_config, write_checkpoint
 
 COMMANDS = (
-    "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse", "repeats", "counting",
-    "behaviour", "study", "windows", "ablate", "figure", "retrieval", "theory", "lab", "run", "results", "tasks", "mitigations",
-    "models", "doctor",
+    "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse", "repeats",
+    "counting", "behaviour", "study", "windows", "ablate", "figure", "retrieval", "theory", "lab", "run", "results",
+    "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -59,7 +60,7 @@ def test_the_terminal_shows_the_greatest_weights_or_changes(run, directory: str)
 def test_the_table_and_json_hold_every_row(run, tmp_path: Path, directory: str) -> None:
     asked = ("attention", "--model", directory, "--prompt", "1234", "--against-model", directory)
     assert run(*asked, "--out", "x.parquet")[0] == 0
-    table = pd.read_parquet(tmp_path / "x.parquet")
+    table: Any = pd.read_parquet(tmp_path / "x.parquet")
     assert (table["difference"] == 0).all()
     code, out, _ = run(*asked, "--json")
     assert code == 0

@@ -85,7 +85,7 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
-    others = [form_of(cell.task, cell.measurement)]
+    others: list[Any] = [form_of(cell.task, cell.measurement)]
     if cell.mitigation != NONE:
         others += mitigations.parts(mitigations.mitigation(cell.mitigation))
     return digest(
