@@ -16,9 +16,11 @@ import typing
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 Thing = TypeVar("Thing")
+Point: TypeAlias = Any
+"""An entry point: importlib.metadata's, or its backport's, which takes over the search in a process that imports it."""
 _PAIR = re.compile(r"(\w+)=(.*)", re.DOTALL)
 
 
@@ -104,7 +106,7 @@ class Registry(Generic[Thing]):
         except self.error:
             return False
 
-    def _points(self, name: str | None) -> list[EntryPoint]:
+    def _points(self, name: str | None) -> list[Point]:
         """Everything that goes by a name: ours, and any distribution's."""
         own = [EntryPoint(name, self.built_in[name], self.group)] if name is not None and name in self.built_in else []
         return own + [point for point in _installed(self.group, tuple(sys.path)) if point.name == name]
@@ -173,7 +175,7 @@ class Registry(Generic[Thing]):
 
 
 @cache
-def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+def _installed(group: str, path: tuple[str, ...]) -> tuple[Point, ...]:
     """What the distributions on the path offer. Reads every one's metadata (tens of milliseconds), so once for a path."""
     return tuple(entry_points(group=group))
 

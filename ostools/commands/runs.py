@@ -14,7 +14,6 @@ from ostools.commands.loading import told_written
 from ostools.commands.manners import MANNERS
 from ostools.results import TABLES, checked_output, write_atomically
 
-TERMINATED = 143
 _CELL = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 
 
@@ -24,10 +23,29 @@ def run(sweep: Path, out: Path, dry_run: bool, retry_failed: bool) -> None:
     if dry_run:
         _show_plan(runs.plan(asked, out, retry_failed=retry_failed, say=output.note))
         return
+    stopped: list[int] = []
+
+    def stop(number: int, frame: object) -> NoReturn:
+        stopped.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     # A cell in the making is dropped: its file appears whole or not at all.
-    signal.signal(signal.SIGTERM, _terminated)
-    with output.progress("measuring cells") as progress:
-        done = runs.run(asked, out, retry_failed=retry_failed, say=output.note, progress=progress)
+    try:
+        with output.progress("measuring cells") as progress:
+            done = runs.run(
+                asked,
+                out,
+                retry_failed=retry_failed,
+                say=output.note,
+                progress=progress,
+                interrupted=lambda: bool(stopped),
+            )
+    except KeyboardInterrupt:
+        if signal.SIGTERM in stopped:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
     if MANNERS.json:
         output.print_json({"measured": done.measured, "present": done.present, "failed": list(done.failed)})
     elif not MANNERS.quiet:
@@ -80,7 +98,3 @@ def _show_plan(plan: runs.Plan) -> None:
         output.print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
     output.stdout().print(output.table(title, names, rows, left=6))
-
-
-def _terminated(number: int, frame: object) -> NoReturn:
-    raise SystemExit(TERMINATED)

@@ -95,6 +95,17 @@ def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
     return [*range(-(-first // step) * step, last + 1, step)] or [first]
 
 
+def length_axis(first: int, last: int) -> alt.X:
+    """Logarithmic where the lengths span a factor of ten, with ticks at 1, 2, 5, 10, ..."""
+    kind = "log" if last >= 10 * first else "linear"
+    return alt.X(
+        "length:Q",
+        title="length n (items of the sequence)",
+        scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False),
+        axis=alt.Axis(grid=False, format="d", values=length_ticks(first, last)),
+    )
+
+
 def length_ticks(first: int, last: int) -> list[int]:
     """1, 2, 5, 10, ... where lengths span a factor of ten and stand on a log axis; else round whole numbers."""
     if last < 10 * first:
@@ -103,23 +114,29 @@ def length_ticks(first: int, last: int) -> list[int]:
     return [tick for tick in ticks if first <= tick <= last]
 
 
+def named_places(tokens: Sequence[str], places: Sequence[int | float], title: str, ticks: bool = True) -> alt.Axis:
+    """Each token with its position, upright, at its place."""
+    words = [f"{token} {position}" for position, token in enumerate(tokens)]
+    return alt.Axis(
+        grid=False,
+        ticks=ticks,
+        title=title,
+        values=list(places),
+        labelExpr=lookup(list(places), words),
+        labelAngle=-90,
+        labelAlign="right",
+        labelBaseline="middle",
+        labelOverlap=False,
+        labelFontSize=10,
+        labelLimit=0,
+    )
+
+
 def token_axis(tokens: Sequence[str], labelled: bool = True, field: str = "position", margin: float = 0.0) -> alt.X:
     """The positions of a prompt, each with its token where there is room; `margin` on both sides for marks that are wide."""
     axis = alt.Axis(grid=False, tickMinStep=1, title="position i of the token")
     if len(tokens) <= TOKENS_NAMED:
-        words = [f"{token} {place}" for place, token in enumerate(tokens)]
-        axis = alt.Axis(
-            grid=False,
-            title="token and its position i",
-            values=list(range(len(tokens))),
-            labelExpr=lookup(list(range(len(tokens))), words),
-            labelAngle=-90,
-            labelAlign="right",
-            labelBaseline="middle",
-            labelOverlap=False,
-            labelFontSize=10,
-            labelLimit=0,
-        )
+        axis = named_places(tokens, list(range(len(tokens))), "token and its position i")
     if not labelled:
         axis.labels, axis.title = False, None
     return alt.X(

@@ -142,7 +142,7 @@ def _collapse_layers(
     )
     scale, axis = axes.log_axis(shown, floor)
     base = axes.chart(rows).encode(
-        x=_length_axis(int(rows["length"].min()), int(rows["length"].max())),
+        x=axes.length_axis(int(rows["length"].min()), int(rows["length"].max())),
         y=alt.Y("shown:Q", title=f"{norm} distance", scale=scale, axis=axis),
         color=_hues(set(rows["hue"])),
         detail=["quantity:N"],
@@ -172,17 +172,6 @@ def _collapse_layers(
         layers += _training_marks(base, trained)
     layered: Any = alt.layer(*layers)
     return layered.properties(width=WIDTH, height=HEIGHT)
-
-
-def _length_axis(first: int, last: int) -> alt.X:
-    """Logarithmic where the lengths span a factor of ten, with ticks at 1, 2, 5, 10, ..."""
-    kind = "log" if last >= 10 * first else "linear"
-    return alt.X(
-        "length:Q",
-        title="length n (items of the sequence)",
-        scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False),
-        axis=alt.Axis(grid=False, format="d", values=axes.length_ticks(first, last)),
-    )
 
 
 def _hues(dtypes: set[str]) -> alt.Color:

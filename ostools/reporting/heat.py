@@ -106,20 +106,8 @@ def _token_axis(tokens: Sequence[str]) -> alt.Axis:
     if len(tokens) > axes.TOKENS_NAMED:
         return alt.Axis(grid=False, tickMinStep=1, title="position of the token attended to")
     middles = [place + 0.5 for place in range(len(tokens))]
-    words = [f"{display_token(token)} {place}" for place, token in enumerate(tokens)]
-    return alt.Axis(
-        grid=False,
-        ticks=False,
-        title="token attended to, and its position",
-        values=middles,
-        labelExpr=axes.lookup(middles, words),
-        labelAngle=-90,
-        labelAlign="right",
-        labelBaseline="middle",
-        labelOverlap=False,
-        labelFontSize=10,
-        labelLimit=0,
-    )
+    words = [display_token(token) for token in tokens]
+    return axes.named_places(words, middles, "token attended to, and its position", ticks=False)
 
 
 def _difference_frame(difference: AttentionDifference, chosen: list[int]) -> Frame:

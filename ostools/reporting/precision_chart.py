@@ -112,14 +112,7 @@ def _curves(frame: Frame, reference: Frame, pair: str, site: str) -> Any:
 
 
 def _length_axis(rows: Frame) -> alt.X:
-    first, last = int(rows["length"].min()), int(rows["length"].max())
-    kind = "log" if last >= 10 * first else "linear"
-    return alt.X(
-        "length:Q",
-        title="length n (items of the sequence)",
-        scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False),
-        axis=alt.Axis(grid=False, format="d", values=axes.length_ticks(first, last)),
-    )
+    return axes.length_axis(int(rows["length"].min()), int(rows["length"].max()))
 
 
 def _formats(column: Any) -> alt.Color:

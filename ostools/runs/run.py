@@ -74,6 +74,7 @@ def run(
     retry_failed: bool = False,
     say: Callable[[str], None] = lambda text: None,
     progress: Progress | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Measure every cell of `sweep` that `directory` lacks, one after the other, each model loaded once in a dtype.
 
@@ -81,6 +82,8 @@ def run(
         retry_failed: cells that failed before are tried again; else they stay failed.
         say: told of every broken file and every failure, in one line each.
         progress: called as progress(done, total) in cells.
+        interrupted: asked after each cell; where it says so, that cell is dropped and KeyboardInterrupt raised: an interrupt
+            that a library swallowed, or turned into an error of its own, is neither lost nor recorded as a failure.
 
     A cell that fails is recorded with its error, and the others go on. Killed at any moment, the same call resumes. Raises
     `InputError` where the directory cannot be written or another run is writing to it.
@@ -92,17 +95,26 @@ def run(
         for record in found.failed:
             say(f"failed before: {record}")
         terms = Terms(str(resolve_device(sweep.device)), found.checkpoints, code_version())
-        failed = _store_all(store, in_this_process(found.pending, terms), len(found.pending), say, progress)
+        failed = _store_all(
+            store, in_this_process(found.pending, terms), len(found.pending), say, progress, interrupted
+        )
     present = len(found.wanted) - len(found.pending) - len(found.failed)
     return Outcome(len(found.pending) - len(failed), present, (*map(str, found.failed), *failed))
 
 
 def _store_all(
-    store: Store, done: Iterable[Done], total: int, say: Callable[[str], None], progress: Progress | None
+    store: Store,
+    done: Iterable[Done],
+    total: int,
+    say: Callable[[str], None],
+    progress: Progress | None,
+    interrupted: Callable[[], bool],
 ) -> list[str]:
     """Each cell as it is done; what failed, in words."""
     failed: list[str] = []
     for index, (one, found) in enumerate(done):
+        if interrupted():
+            raise KeyboardInterrupt
         if isinstance(found, str):
             store.fail(one, found)
             failed.append(f"{one.cell}: {found}")
