@@ -29,8 +29,7 @@ def run(sweep: Path, out: Path, dry_run: bool, retry_failed: bool) -> None:
         stopped.append(number)
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     # A cell in the making is dropped: its file appears whole or not at all.
     try:
         with output.progress("measuring cells") as progress:
@@ -46,6 +45,9 @@ def run(sweep: Path, out: Path, dry_run: bool, retry_failed: bool) -> None:
         if signal.SIGTERM in stopped:
             raise SystemExit(128 + signal.SIGTERM) from None
         raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if MANNERS.json:
         output.print_json({"measured": done.measured, "present": done.present, "failed": list(done.failed)})
     elif not MANNERS.quiet:
