@@ -20,8 +20,9 @@ from typing import Any
 import hooks
 import mitigations
 import ostools
+from mitigations.named import NONE
 from ostools.models.sources import Source
-from ostools.runs.sweep import NONE, Sweep, form_of
+from ostools.runs.sweep import Sweep, form_of
 
 _DEFINING = ("theory", "models", "tasks", "measure", "runs/measuring.py", "experiments/acted.py")
 """What of ostools decides a number; reporting, the command line and the other experiments do not."""

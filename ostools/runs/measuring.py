@@ -14,13 +14,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
 from mitigations import Mitigation
+from mitigations.named import NONE
 from ostools import tasks
 from ostools.experiments.acted import Acted
 from ostools.measure import behaviour, collapse, path_sum, sensitivity
 from ostools.measure.posed import Posed, pose
 from ostools.results import Provenance, Result
 from ostools.runs.cells import Cell
-from ostools.runs.sweep import NONE
 
 Measured: TypeAlias = tuple[pd.DataFrame, Provenance]
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 import mitigations
+from mitigations.named import NONE
 from ostools import tasks
 from ostools.errors import InputError, unknown_name
 from ostools.lengths import parse_lengths
@@ -20,8 +21,6 @@ from ostools.measure.variants import checked_variants
 from ostools.models.load import resolve_device
 from ostools.runs.yaml_file import read_yaml
 from ostools.tasks import CollapseTask, Task
-
-NONE = "none"
 
 
 def _listed(value: Any) -> Any:
