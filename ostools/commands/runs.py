@@ -91,8 +91,8 @@ def _write(table: Any, target: Path) -> None:
 
 def _show_plan(plan: runs.Plan) -> None:
     rows = [
-        (*(one.cell.columns[name] for name in _CELL), len(one.cell.lengths), one.cell.lengths[0], one.cell.lengths[-1])
-        for one in plan.pending
+        (*(cell.columns[name] for name in _CELL), len(cell.lengths), cell.lengths[0], cell.lengths[-1])
+        for cell in (job.wanted.cell for job in plan.pending)
     ]
     title = f"{len(plan.pending)} of {len(plan.wanted)} cells are missing"
     names = [*_CELL, "lengths", "from", "to"]

@@ -1,37 +1,21 @@
-"""Measures the cells of a sweep in this process, one after the other.
-
-The checkpoint and the code are checked to be those that a cell's key was made of. What fails is given back in words.
-"""
+"""Measures the cells of a sweep in this process, one after the other. What fails is given back in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.errors import InputError
 from ostools.models import load_model
+from ostools.models.load import resolve_device
 from ostools.models.sources import locate
 from ostools.models.threads import one_is_enough
 from ostools.runs.cells import Cell, checkpoint_hash, code_version
+from ostools.runs.executor import Done, Executor, Job, Terms
 from ostools.runs.measuring import Measured, measure
-from ostools.runs.store import Wanted
-
-Done: TypeAlias = tuple[Wanted, Measured | str]
-"""A cell with its rows and their provenance, or with the error in words."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What every cell is measured under: the device, the hash of each model's checkpoint, the version of the code."""
-
-    device: str
-    checkpoints: Mapping[str, str]
-    code: str
 
 
 class Bench:
@@ -68,11 +52,16 @@ class Bench:
             raise InputError("expected the code and versions that the sweep was planned with, found others here")
 
 
-def in_this_process(cells: Sequence[Wanted], terms: Terms) -> Iterator[Done]:
-    """One cell after the other."""
-    bench = Bench(terms)
-    for one in cells:
-        yield one, bench.measure(one.cell)
+class ThisProcess(Executor):
+    """The executor of one machine: one cell after the other."""
+
+    def device(self, asked: str) -> str:
+        return str(resolve_device(asked))
+
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Iterator[Done]:
+        bench = Bench(terms)
+        for job in jobs:
+            yield job.wanted, bench.measure(job.wanted.cell)
 
 
 @contextmanager

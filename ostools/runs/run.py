@@ -1,8 +1,8 @@
-"""Run a sweep in this process, resume it, and read it back as one table."""
+"""Run a sweep, resume it, and read it back as one table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,24 +11,25 @@ import pandas as pd
 
 from ostools.errors import InputError
 from ostools.measure.prompts import Progress
-from ostools.models.load import resolve_device
 from ostools.models.sources import locate
 from ostools.reporting.frames import Frame
 from ostools.runs.cells import base_key, cells_of, checkpoint_hash, code_version
-from ostools.runs.local import Done, Terms, in_this_process
+from ostools.runs.executor import Done, Executor, Job, Terms
+from ostools.runs.forecast import forecast
+from ostools.runs.local import ThisProcess
 from ostools.runs.store import MANIFEST, Failure, Store, Wanted, missing, rows_of
 from ostools.runs.sweep import Sweep
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep asks (`wanted`), what of it is to be measured (`pending`: cells of only the missing lengths), what failed
-    before and stays so (`failed`), and the hash of each model's checkpoint."""
+    """What a sweep asks (`wanted`), what of it is to be measured (`pending`: cells of only the missing lengths, each with its
+    forecast), what failed before and stays so (`failed`), and the terms of every cell."""
 
     wanted: tuple[Wanted, ...]
-    pending: tuple[Wanted, ...]
+    pending: tuple[Job, ...]
     failed: tuple[Failure, ...]
-    checkpoints: Mapping[str, str]
+    terms: Terms
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ def plan(
     sweep: Sweep,
     directory: str | Path,
     *,
+    executor: Executor | None = None,
     retry_failed: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
@@ -51,34 +53,43 @@ def plan(
 
     Raises `InputError` for a model that is not there and for a directory that holds something else.
     """
-    return _plan(sweep, Store(Path(directory), say), retry_failed)
+    return _plan(sweep, Store(Path(directory), say), executor or ThisProcess(), retry_failed)
 
 
-def _plan(sweep: Sweep, store: Store, retry_failed: bool) -> Plan:
+def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) -> Plan:
     store.require_ours()
-    device = resolve_device(sweep.device).type
-    hashes = {name: checkpoint_hash(locate(name, None)) for name in sweep.models}
-    wanted = tuple(Wanted(cell, base_key(cell, hashes[cell.model], device)) for cell in cells_of(sweep))
+    sources = {name: locate(name, None) for name in sweep.models}
+    hashes = {name: checkpoint_hash(source) for name, source in sources.items()}
+    terms = Terms(executor.device(sweep.device), hashes, code_version())
+    kind = terms.device.partition(":")[0]
+    wanted = tuple(Wanted(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep))
     stored = store.stored()
     known = {} if retry_failed else {(record.base, record.lengths): record for record in store.failures()}
     left = [one for one in (missing(one, stored.get(one.base, [])) for one in wanted) if one is not None]
     keys = [(one.base, one.cell.lengths) for one in left]
     failed = tuple(known[key] for key in keys if key in known)
-    return Plan(wanted, tuple(one for one, key in zip(left, keys, strict=True) if key not in known), failed, hashes)
+    pending = tuple(
+        Job(one, forecast(one.cell, sources[one.cell.model], terms.device))
+        for one, key in zip(left, keys, strict=True)
+        if key not in known
+    )
+    return Plan(wanted, pending, failed, terms)
 
 
 def run(
     sweep: Sweep,
     directory: str | Path,
     *,
+    executor: Executor | None = None,
     retry_failed: bool = False,
     say: Callable[[str], None] = lambda text: None,
     progress: Progress | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Measure every cell of `sweep` that `directory` lacks, one after the other, each model loaded once in a dtype.
+    """Measure every cell of `sweep` that `directory` lacks, each model loaded once in a dtype by whoever measures with it.
 
     Args:
+        executor: who measures; None: this process, one cell after the other.
         retry_failed: cells that failed before are tried again; else they stay failed.
         say: told of every broken file and every failure, in one line each.
         progress: called as progress(done, total) in cells.
@@ -88,16 +99,14 @@ def run(
     A cell that fails is recorded with its error, and the others go on. Killed at any moment, the same call resumes. Raises
     `InputError` where the directory cannot be written or another run is writing to it.
     """
-    store = Store(Path(directory), say)
+    store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
-        found = _plan(sweep, store, retry_failed)
+        found = _plan(sweep, store, executor, retry_failed)
         store.ask(list(found.wanted))
         for record in found.failed:
             say(f"failed before: {record}")
-        terms = Terms(str(resolve_device(sweep.device)), found.checkpoints, code_version())
-        failed = _store_all(
-            store, in_this_process(found.pending, terms), len(found.pending), say, progress, interrupted
-        )
+        done = executor.measure(found.pending, found.terms)
+        failed = _store_all(store, done, len(found.pending), say, progress, interrupted)
     present = len(found.wanted) - len(found.pending) - len(found.failed)
     return Outcome(len(found.pending) - len(failed), present, (*map(str, found.failed), *failed))
 

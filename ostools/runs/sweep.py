@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -18,7 +19,6 @@ from ostools.measure.linearisations import LINEARISATIONS
 from ostools.measure.precisions import PRECISIONS
 from ostools.measure.prompts import checked_names
 from ostools.measure.variants import checked_variants
-from ostools.models.load import resolve_device
 from ostools.runs.yaml_file import read_yaml
 from ostools.tasks import CollapseTask, Task
 
@@ -36,11 +36,19 @@ def _lengths(value: Any) -> Any:
     return tuple(parse_lengths(",".join(map(str, parts)), "lengths"))
 
 
+_DEVICES = ("auto", "cpu", "cuda", "mps")
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
 
 
 def _linearisations(names: tuple[str, ...]) -> tuple[str, ...]:
     return checked_names("linearisation", names, LINEARISATIONS)
+
+
+def _device(name: str) -> str:
+    """A kind of device, with or without a number. Whether it is there, the executor says: a cluster's workers have their own."""
+    if not re.fullmatch(rf"auto|(?:{'|'.join(_DEVICES[1:])})(?::\d{{1,3}})?", name):
+        raise unknown_name("device", name, _DEVICES)
+    return name
 
 
 class _Strict(BaseModel):
@@ -125,11 +133,10 @@ class Sweep(_Strict):
         tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], BeforeValidator(_listed), Field(min_length=1)
     ] = (0,)
     measurements: Annotated[tuple[Measured, ...], BeforeValidator(_listed), Field(min_length=1)]
-    device: str = "auto"
+    device: Annotated[str, AfterValidator(_device)] = "auto"
 
     def checked(self) -> Sweep:
-        """Every task, mitigation, dtype and device exists and fits. Raises `InputError` or `MitigationError`."""
-        resolve_device(self.device)
+        """Every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""
         for spec, measured in itertools.product(self.tasks, self.measurements):
             form_of(spec, measured.name)
         for spec in self.mitigations:
