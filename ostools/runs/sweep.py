@@ -45,7 +45,7 @@ def _linearisations(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _device(name: str) -> str:
-    """A kind of device, with or without a number. Whether it is there, the executor says: a cluster's workers have their own."""
+    """A kind of device, with or without a number. Whether it is there, the executor says: workers have their own."""
     if not re.fullmatch(rf"auto|(?:{'|'.join(_DEVICES[1:])})(?::\d{{1,3}})?", name):
         raise unknown_name("device", name, _DEVICES)
     return name
