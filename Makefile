@@ -3,12 +3,13 @@
 # make lint     the first three of them
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
+# make stress   what is too long for the tests: kills, hostile input, memory
 # make bench    timings side by side, against what a user would otherwise write
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report test lint docs tutorials bench
+.PHONY: report test lint docs tutorials bench stress
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
@@ -30,6 +31,9 @@ tutorials: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+stress: $(INSTALLED)
+	$(BIN)/python -m stress
 
 # The lock pins everything, the build tools too, so the package itself is installed without asking an index again.
 $(INSTALLED): requirements.lock pyproject.toml
