@@ -88,6 +88,17 @@ class SensitivityCells(_Strict):
     name: Literal["sensitivity"] = "sensitivity"
     dtypes: Names | None = None
     linearisations: Annotated[Names, AfterValidator(_linearisations)] = ("full", "frozen")
+    method: Literal["exact", "estimate"] = "exact"
+    """Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers."""
+    relative_error: float = Field(0.1, gt=0, allow_inf_nan=False)
+    confidence: float = Field(0.95, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _settings_are_used(self) -> SensitivityCells:
+        unused = sorted({"relative_error", "confidence"} & self.model_fields_set)
+        if unused and self.method == "exact":
+            raise ValueError(f"exact norms have no {unused[0]}; leave it out, or give method: estimate")
+        return self
 
 
 class PathSumCells(_Strict):
