@@ -109,8 +109,7 @@ class Result(ABC):
 
     def as_json(self) -> dict[str, Any]:
         """`provenance` and `rows` as plain values; what is missing or not finite is None."""
-        rows = json.loads(str(self.frame.to_json(orient="records", double_precision=15)))
-        return {"provenance": self.provenance.as_dict(), "rows": rows}
+        return table_as_json(self.frame, self.provenance.as_dict())
 
     def _save_as(self, target: Path, ending: str) -> Path:
         if ending == ".html":
@@ -122,17 +121,32 @@ class Result(ABC):
             chart = self.plot()
             options: dict[str, Any] = {"ppi": 200} if ending == ".png" else {}
             return write_atomically(target, lambda part: chart.save(str(part), format=cast(Any, ending[1:]), **options))
-        table = self.frame.copy()
-        table.attrs["ostools"] = self.provenance.as_dict()
-        return write_atomically(target, lambda part: self._write_table(table, part, ending))
+        return save_table(self.frame, self.provenance.as_dict(), target)
 
-    def _write_table(self, table: pd.DataFrame, part: Path, ending: str) -> None:
-        if ending == ".parquet":
-            table.to_parquet(part, index=False)
-        elif ending == ".csv":
-            table.to_csv(part, index=False)
-        else:
-            part.write_text(json.dumps(self.as_json(), indent=1))
+
+def save_table(frame: pd.DataFrame, provenance: Mapping[str, Any], target: Path) -> Path:
+    """Write a table as .parquet, .csv or .json, by the ending of `target`, with where its numbers come from.
+
+    Parquet has the provenance in its metadata (`frame.attrs["ostools"]`), JSON beside the rows; CSV has no place for it.
+    """
+    return write_atomically(target, lambda part: _write_table(frame, provenance, part, target.suffix.lower()))
+
+
+def _write_table(frame: pd.DataFrame, provenance: Mapping[str, Any], part: Path, ending: str) -> None:
+    if ending == ".parquet":
+        table = frame.copy()
+        table.attrs["ostools"] = provenance
+        table.to_parquet(part, index=False)
+    elif ending == ".csv":
+        frame.to_csv(part, index=False)
+    else:
+        part.write_text(json.dumps(table_as_json(frame, provenance), indent=1))
+
+
+def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """`provenance` and `rows` as plain values; what is missing or not finite is None."""
+    rows = json.loads(str(frame.to_json(orient="records", double_precision=15)))
+    return {"provenance": provenance, "rows": rows}
 
 
 def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + CHARTS) -> Path:

@@ -43,6 +43,6 @@ def results(
     Example:
       ostools results sweep --out table.csv
     """
-    from ostools.commands import runs as command
+    from ostools.commands import results as command
 
     command.results(directory, out)

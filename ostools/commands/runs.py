@@ -1,18 +1,16 @@
-"""`ostools run` and `ostools results`."""
+"""`ostools run`."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 
 from ostools import runs
 from ostools.commands import output
-from ostools.commands.loading import told_written
 from ostools.commands.manners import MANNERS
-from ostools.results import TABLES, checked_output, write_atomically
 
 _CELL = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 
@@ -58,35 +56,6 @@ def run(sweep: Path, out: Path, dry_run: bool, retry_failed: bool) -> None:
         )
     if done.failed:
         raise typer.Exit(1)
-
-
-def results(directory: Path, out: Path | None) -> None:
-    """`ostools results`."""
-    target = None if out is None else checked_output(out, TABLES)
-    table: Any = runs.results(directory, say=output.note)
-    if target is not None:
-        _write(table, target)
-        told_written(target)
-        return
-    if MANNERS.json:
-        import json
-
-        output.print_json(json.loads(table.to_json(orient="records", double_precision=15)))
-        return
-    cells = table.groupby(_CELL, sort=False) if len(table) else ()
-    rows = [(*key, group["length"].nunique(), len(group)) for key, group in cells]
-    output.stdout().print(
-        output.table(f"{len(rows)} cells, {len(table)} rows", [*_CELL, "lengths", "rows"], rows, left=6)
-    )
-
-
-def _write(table: Any, target: Path) -> None:
-    writers = {
-        ".parquet": lambda part: table.to_parquet(part, index=False),
-        ".csv": lambda part: table.to_csv(part, index=False),
-        ".json": lambda part: table.to_json(part, orient="records", double_precision=15),
-    }
-    write_atomically(target, writers[target.suffix.lower()])
 
 
 def _show_plan(plan: runs.Plan) -> None:

@@ -346,7 +346,7 @@ def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, t
     assert code == 0
     assert len(pd.read_csv(tmp_path / "table.csv")) == 75
     code, shown, _ = run("results", "out", "--json")
-    assert len(json.loads(shown)) == 75
+    assert len(json.loads(shown)["rows"]) == 75
 
 
 def test_the_exit_code_says_that_a_cell_failed(

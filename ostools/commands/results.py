@@ -1,0 +1,32 @@
+"""`ostools results`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ostools import runs
+from ostools.commands import output
+from ostools.commands.loading import told_written
+from ostools.commands.manners import MANNERS
+from ostools.results import TABLES, checked_output, save_table, table_as_json
+
+_CELL = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
+
+
+def results(directory: Path, out: Path | None) -> None:
+    """`ostools results`."""
+    target = None if out is None else checked_output(out, TABLES)
+    table: Any = runs.results(directory, say=output.note)
+    provenance = table.attrs.get("ostools", {})
+    if target is not None:
+        told_written(save_table(table, provenance, target))
+        return
+    if MANNERS.json:
+        output.print_json(table_as_json(table, provenance))
+        return
+    cells = table.groupby(_CELL, sort=False) if len(table) else ()
+    rows = [(*key, group["length"].nunique(), len(group)) for key, group in cells]
+    output.stdout().print(
+        output.table(f"{len(rows)} cells, {len(table)} rows", [*_CELL, "lengths", "rows"], rows, left=6)
+    )
