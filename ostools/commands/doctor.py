@@ -75,8 +75,9 @@ def _machine() -> Iterator[Finding]:
     import psutil
     import torch
 
-    memory = psutil.virtual_memory()
-    yield Finding("memory", _OK, f"{memory.available / _GIB:.1f} of {memory.total / _GIB:.1f} GiB free")
+    from ostools.free_memory import free_memory
+
+    yield Finding("memory", _OK, f"{free_memory()}; the machine has {psutil.virtual_memory().total / _GIB:.1f} GiB")
     yield Finding("cpu", _OK, f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
     if not torch.cuda.is_available():
         yield Finding("cuda", _NOTE, "none found; models run on the CPU")

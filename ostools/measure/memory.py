@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import psutil
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.errors import InputError
+from ostools.free_memory import free_memory
 from ostools.measure.exact import NORM_BUDGET
 from ostools.measure.forward import KEPT, site_bytes
 from ostools.measure.linear import strip_bounds
@@ -55,8 +55,8 @@ class Plan:
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that are free on the device now."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    """Bytes that this process can still have on the device now."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory().bytes
 
 
 def plan(

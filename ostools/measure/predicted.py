@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-import psutil
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from ostools.errors import InputError
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import Forward
+from ostools.measure.memory import available_memory
 from ostools.measure.weights import final_norm, final_norm_squared
 from ostools.theory import operators, second_moment
 from ostools.theory.live_moments import LiveHeads, LiveMlp
@@ -190,9 +190,9 @@ def _norms(squares: Float[Tensor, "*last pos"], dtype: torch.dtype) -> Float[Ten
 
 def _refuse_if_too_large(run: Forward, last: list[int]) -> None:
     """One kernel of (m + 1)^2 numbers and two d x d directions a last position are kept side by side."""
-    size = next(run.model.parameters()).element_size()
-    needed = size * sum((m + 1) ** 2 + 2 * int(run.model.cfg.d_model) ** 2 for m in last)
-    free = psutil.virtual_memory().available
+    like = next(run.model.parameters())
+    needed = like.element_size() * sum((m + 1) ** 2 + 2 * int(run.model.cfg.d_model) ** 2 for m in last)
+    free = available_memory(like.device)
     if needed > 0.8 * free:
         raise InputError(
             f"second-moment for {len(last)} last positions needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are "

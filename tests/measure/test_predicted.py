@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from scipy.stats import spearmanr
@@ -195,8 +194,7 @@ def test_probes_are_near_recorded_and_reproducible() -> None:
 
 def test_kernels_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
-    free = psutil.virtual_memory()._replace(available=1000)
-    monkeypatch.setattr(predicted.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(predicted, "available_memory", lambda device: 1000)
     settings: Any = {"variants": "second-moment", "positions": "all", "max_memory": 1 << 40}
     with pytest.raises(InputError, match=r"second-moment for 7 last positions needs .*second-moment-diagonal"):
         ost.path_sum(model, prompt_from_ids(model, IDS), **settings)

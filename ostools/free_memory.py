@@ -1,0 +1,78 @@
+"""How much memory this process can still have: of the machine's, and under every limit that was put on the process.
+
+In a container or under a batch system the machine's own figure is the host's: who believes it is killed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_PROC, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Free:
+    """Bytes, at least 0, and what sets them, in words."""
+
+    bytes: int
+    of: str
+
+    def __str__(self) -> str:
+        return f"{self.bytes / 2**30:.2f} GiB free {self.of}"
+
+
+def free_memory() -> Free:
+    """The least that anything leaves: the machine, RLIMIT_AS, RLIMIT_DATA, or a control group (v1 or v2) this process is in."""
+    machine = Free(psutil.virtual_memory().available, "on this machine")
+    return min([machine, *_resource_limits(), *cgroup_limits()], key=lambda found: found.bytes)
+
+
+def _resource_limits() -> Iterator[Free]:
+    if sys.platform == "win32":
+        return
+    import resource
+
+    used = psutil.Process().memory_info()
+    # `data` is Linux's alone, and so is a limit on it that counts more than the heap.
+    for name, now in (("RLIMIT_AS", used.vms), ("RLIMIT_DATA", getattr(used, "data", None))):
+        soft, _ = resource.getrlimit(getattr(resource, name))
+        if soft != resource.RLIM_INFINITY and now is not None:
+            yield Free(max(soft - now, 0), f"under {name} (ulimit)")
+
+
+def cgroup_limits(proc: Path = _PROC, mounted: Path = _CGROUPS) -> Iterator[Free]:
+    """What the limit of each control group above this process leaves. A limit of one that lies further up counts too.
+
+    Cached files count as free where nobody read them lately: the kernel drops those first.
+    """
+    v2 = ("memory.max", "memory.current", "inactive_file")
+    v1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    try:
+        lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
+    except OSError:
+        return
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, names = (mounted / "memory", v1) if controllers else (mounted, v2)
+        # In a container the path may be the host's, of which only the root is mounted here.
+        below = Path(path.lstrip("/"))
+        for part in (below, *below.parents):
+            found = _left(root / part, *names)
+            if found is not None:
+                yield Free(found, "in this control group (container or batch job)")
+
+
+def _left(group: Path, limit: str, usage: str, cached: str) -> int | None:
+    """None where the group has no limit, or is not there."""
+    try:
+        most, used = (group / limit).read_text().strip(), int((group / usage).read_text())
+        kept = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return None if most == "max" else max(int(most) - used + int(kept.get(cached, 0)), 0)
+    except (OSError, ValueError):
+        return None
