@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,19 +16,40 @@ def run(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try the cells that failed before again.")
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Measure with N processes, by Ray: on this machine, or at most N of --ray-address."
+        ),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Measure on the Ray cluster there; auto: the one of this machine."),
+    ] = None,
+    worker_cpus: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="CPUs, and threads, of each of Ray's workers; 1 unless given."),
+    ] = None,
 ) -> None:
-    """Run a sweep: models x tasks x lengths x dtypes x mitigations x seeds x measurements, one cell after the other.
+    """Run a sweep: models x tasks x lengths x dtypes x mitigations x seeds x measurements.
+
+    One cell after the other in this process, or as many at once as Ray has workers.
 
     The same command again resumes: nothing is computed twice, and what was added to the file is added. A cell that fails is
     recorded with its error, and the exit code is 1.
 
     \b
     Example:
-      ostools run examples/sweep.yaml --out sweep
+      ostools run examples/sweep.yaml --out sweep --workers 2
     """
-    from ostools.commands import runs as command
+    from ostools.commands.signals import ended_by_signals
 
-    command.run(sweep, out, dry_run, retry_failed)
+    def work(interrupted: Callable[[], bool]) -> None:
+        from ostools.commands import runs as command
+
+        command.run(sweep, out, dry_run, retry_failed, workers, ray_address, worker_cpus, interrupted)
+
+    ended_by_signals(work)
 
 
 def results(

@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-import signal
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 import typer
 
 from ostools import runs
 from ostools.commands import output
 from ostools.commands.manners import MANNERS
+from ostools.errors import InputError
 
 _CELL = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 
 
-def run(sweep: Path, out: Path, dry_run: bool, retry_failed: bool) -> None:
+def run(
+    sweep: Path,
+    out: Path,
+    dry_run: bool,
+    retry_failed: bool,
+    workers: int | None,
+    ray_address: str | None,
+    worker_cpus: int | None,
+    interrupted: Callable[[], bool],
+) -> None:
     """`ostools run`."""
     asked = runs.read_sweep(sweep)
+    executor = _executor(workers, ray_address, worker_cpus)
     if dry_run:
-        _show_plan(runs.plan(asked, out, retry_failed=retry_failed, say=output.note))
+        _show_plan(runs.plan(asked, out, executor=executor, retry_failed=retry_failed, say=_note))
         return
-    stopped: list[int] = []
-
-    def stop(number: int, frame: object) -> NoReturn:
-        stopped.append(number)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    # A cell in the making is dropped: its file appears whole or not at all.
-    try:
-        with output.progress("measuring cells") as progress:
-            done = runs.run(
-                asked,
-                out,
-                retry_failed=retry_failed,
-                say=output.note,
-                progress=progress,
-                interrupted=lambda: bool(stopped),
-            )
-    except KeyboardInterrupt:
-        if signal.SIGTERM in stopped:
-            raise SystemExit(128 + signal.SIGTERM) from None
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    if executor is not None:
+        output.note(
+            f"measuring on {'Ray on this machine' if ray_address is None else f'the Ray cluster at {ray_address}'}"
+        )
+    # Ended by a signal, it drops the cell in the making: its file appears whole or not at all.
+    with output.progress("measuring cells") as progress:
+        done = runs.run(
+            asked,
+            out,
+            executor=executor,
+            retry_failed=retry_failed,
+            say=_note,
+            progress=progress,
+            interrupted=interrupted,
+        )
     if MANNERS.json:
         output.print_json({"measured": done.measured, "present": done.present, "failed": list(done.failed)})
     elif not MANNERS.quiet:
@@ -56,6 +57,21 @@ def run(sweep: Path, out: Path, dry_run: bool, retry_failed: bool) -> None:
         )
     if done.failed:
         raise typer.Exit(1)
+
+
+def _note(text: str) -> None:
+    """A note; where whoever reads them has left, the sweep goes on without."""
+    with suppress(BrokenPipeError):
+        output.note(text)
+
+
+def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | None) -> runs.Executor | None:
+    """Ray's workers where any of its options is given; None: this process."""
+    if workers is None and ray_address is None:
+        if worker_cpus is not None:
+            raise InputError("--worker-cpus: expected --workers or --ray-address with it, found neither")
+        return None
+    return runs.RayCluster(ray_address, workers=workers, cpus=worker_cpus or 1, say=_note)
 
 
 def _show_plan(plan: runs.Plan) -> None:
