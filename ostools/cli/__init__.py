@@ -24,7 +24,7 @@ from ostools.cli.runs import results, run
 from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
 from ostools.cli.study import study, windows
 from ostools.cli.theory import theory
-from ostools.commands.manners import with_manners
+from ostools.commands.manners import on_one_line, with_manners
 from ostools.errors import InputError
 
 # typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
@@ -32,6 +32,9 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 # What shells give a program that Ctrl-C ended; typer returns it, or raises, by where the interrupt met it.
 _INTERRUPTED = 130
+
+# A path, an option or an error of another library may be of any length; what is expected stands at its ends.
+_LONGEST_REFUSAL = 2000
 
 app = typer.Typer(
     name="ostools",
@@ -98,6 +101,7 @@ for _command in (
 def main() -> NoReturn:
     """Run the command line and exit: a refusal is one line on stderr and code 2, never a traceback."""
     _quieten_libraries()
+    code = 0
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -114,7 +118,11 @@ def main() -> NoReturn:
     except BrokenPipeError:
         # The reader (head, less) left: not our error, and nothing more may be written on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except OSError as error:
+        # What the operating system refuses is the user's to mend: a name that is too long, a disk that is full.
+        if error.filename is None:
+            raise
+        code = _refuse(f"{os.fsdecode(error.filename)}: {error.strerror}")
     if code == _INTERRUPTED:
         sys.stderr.write("ostools: interrupted\n")
     sys.exit(code)
@@ -130,8 +138,10 @@ def _is_refusal(error: ValueError) -> bool:
 
 def _refuse(message: str) -> int:
     """One line, in which whatever the user or a file put into it can neither break the line nor drive the terminal."""
-    line = "".join(character if character.isprintable() else " " for character in message)
-    sys.stderr.write(f"ostools: {' '.join(line.split())}\n")
+    line = on_one_line(message)
+    if len(line) > _LONGEST_REFUSAL:
+        line = f"{line[: _LONGEST_REFUSAL // 2]} ... {line[-_LONGEST_REFUSAL // 2 :]}"
+    sys.stderr.write(f"ostools: {line}\n")
     return 2
 
 

@@ -6,7 +6,7 @@ It stores nothing. Wherever a cell is measured, the checkpoint and the code are 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -44,5 +44,5 @@ class Executor(ABC):
         """The device that a sweep's `device` means to whoever measures. Raises `InputError` where there is none."""
 
     @abstractmethod
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Iterator[Done]:
-        """Every job once, in any order."""
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+        """Every job once, in any order. Closed early where a run ends early."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from ostools.runs.cells import base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.executor import Done, Executor, Job, Terms
 from ostools.runs.forecast import forecast
 from ostools.runs.local import ThisProcess
-from ostools.runs.store import MANIFEST, Failure, Store, Wanted, missing, rows_of
+from ostools.runs.measuring import Measured
+from ostools.runs.store import MANIFEST, Failure, Store, Wanted, file_of, missing, rows_of
 from ostools.runs.sweep import Sweep
 
 
@@ -102,11 +104,16 @@ def run(
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         found = _plan(sweep, store, executor, retry_failed)
-        store.ask(list(found.wanted))
+        if replaced := store.ask(list(found.wanted)):
+            say(
+                f"{replaced} cells were measured before with other code, versions, another checkpoint or on another device: "
+                "they are in no table any more"
+            )
         for record in found.failed:
             say(f"failed before: {record}")
-        done = executor.measure(found.pending, found.terms)
-        failed = _store_all(store, done, len(found.pending), say, progress, interrupted)
+        # Closed here and now, however it ends: an executor may hold workers.
+        with closing(executor.measure(found.pending, found.terms)) as done:
+            failed = _store_all(store, done, len(found.pending), say, progress, interrupted)
     present = len(found.wanted) - len(found.pending) - len(found.failed)
     return Outcome(len(found.pending) - len(failed), present, (*map(str, found.failed), *failed))
 
@@ -124,15 +131,24 @@ def _store_all(
     for index, (one, found) in enumerate(done):
         if interrupted():
             raise KeyboardInterrupt
-        if isinstance(found, str):
-            store.fail(one, found)
-            failed.append(f"{one.cell}: {found}")
+        content = found if isinstance(found, str) else _content(one, found)
+        if isinstance(content, str):
+            store.fail(one, content)
+            failed.append(f"{one.cell}: {content}")
             say(failed[-1])
         else:
-            store.add(one, *found)
+            store.add(one, content)
         if progress is not None:
             progress(index + 1, total)
     return failed
+
+
+def _content(one: Wanted, found: Measured) -> bytes | str:
+    """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error in words."""
+    try:
+        return file_of(one, *found)
+    except Exception as error:
+        return " ".join(f"the rows cannot be stored: {type(error).__name__}: {error}".split())
 
 
 def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Frame:

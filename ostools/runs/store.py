@@ -1,13 +1,15 @@
 """The directory of a sweep: a Parquet file per cell, a record per failure, and what was asked.
 
 A file appears whole or not at all, and carries the hash of its bytes in its name: what was cut off or changed on disk is
-found, said and measured again. One runner at a time.
+found, said and measured again. One runner at a time. Nothing depends on a clock. A power cut may take back the renames of its
+last seconds, as directories are not synced: those cells are measured again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as parquet
 from filelock import FileLock, Timeout
 
@@ -31,6 +34,10 @@ _CELL = re.compile(r"([0-9a-f]{16})\.[0-9a-f]{8}\.([0-9a-f]{16})\.parquet")
 _FAILED = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.json")
 _HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
 """What a killed run leaves half written: the temporary names of `write_atomically`."""
+_FORM = 1
+"""Of the manifest: what a later form means, this code cannot know."""
+_BROKEN = (ValueError, KeyError, TypeError, OverflowError, RecursionError, NotImplementedError, pa.ArrowException)
+"""What reading a file raises that is not what we wrote."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +86,23 @@ class Store:
     def locked(self) -> Iterator[None]:
         """Make the directory and keep other runners out. Raises `InputError` where that cannot be."""
         self.require_ours()
+        lock = FileLock(self.directory / _LOCK)
         try:
-            for folder in (self.cells, self.failed):
-                folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.directory / _LOCK)
-            lock.acquire(timeout=0)
+            # The lock before all else: a run killed before there is one leaves an empty directory, which the next one takes.
+            with _told(self.directory, "cannot be written"):
+                self.directory.mkdir(parents=True, exist_ok=True)
+                lock.acquire(timeout=0)
         except Timeout:
             raise InputError(
                 f"{self.directory}: another run is writing there; wait for it, or give another --out"
             ) from None
-        except OSError as error:
-            raise InputError(f"{self.directory}: cannot be written: {error.strerror or error}") from error
         try:
-            for folder in (self.cells, self.failed, self.directory):
-                for left in _files(folder, _HALF):
-                    left.unlink(missing_ok=True)
+            with _told(self.directory, "cannot be written"):
+                for folder in (self.cells, self.failed):
+                    folder.mkdir(exist_ok=True)
+                for folder in (self.cells, self.failed, self.directory):
+                    for left in _files(folder, _HALF):
+                        left.unlink(missing_ok=True)
             self._mine = True
             yield
         finally:
@@ -102,34 +111,49 @@ class Store:
 
     def require_ours(self) -> None:
         """Raises `InputError` for a directory that holds something, and not a sweep."""
-        if not self.directory.exists():
-            return
-        if not self.directory.is_dir():
-            raise InputError(f"{self.directory}: expected a directory, found a file")
-        ours = any((self.directory / name).exists() for name in (MANIFEST, _LOCK))
-        if not ours and any(self.directory.iterdir()):
-            raise InputError(
-                f"{self.directory}: expected a new directory or that of a sweep, found another that is not empty"
-            )
+        with _told(self.directory, "cannot be read"):
+            if not self.directory.exists():
+                return
+            if not self.directory.is_dir():
+                raise InputError(f"{self.directory}: expected a directory, found a file")
+            ours = any((self.directory / name).exists() for name in (MANIFEST, _LOCK))
+            if not ours and any(self.directory.iterdir()):
+                raise InputError(
+                    f"{self.directory}: expected a new directory or that of a sweep, found another that is not empty"
+                )
 
     def asked(self) -> list[Wanted]:
         """What was asked of this directory so far. Raises `InputError` where it is not a sweep's."""
         path = self.directory / MANIFEST
         try:
-            rows = json.loads(path.read_text(encoding="utf-8"))["cells"]
-            return [Wanted(_cell(row["cell"]), str(row["base"])) for row in rows]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            with _told(path, "cannot be read"):
+                if not path.is_file():
+                    if os.path.lexists(path):
+                        raise InputError(f"{path}: expected a file, found something else")
+                    return []
+                held = json.loads(path.read_bytes())
+            if held["form"] != _FORM:
+                raise ValueError("of another form")
+            return [Wanted(_cell(row["cell"]), str(row["base"])) for row in held["cells"]]
+        except InputError:
+            raise
+        except _BROKEN as error:
             raise InputError(
-                f"{path}: expected what `ostools run` wrote, found something else ({type(error).__name__})"
+                f"{path}: expected what `ostools run` wrote in this version, found something else "
+                f"({type(error).__name__}); move it away and run the sweep again: measured cells stay"
             ) from error
 
-    def ask(self, wanted: list[Wanted]) -> None:
-        """Add cells to what was asked; of a cell that was asked before, lengths join and newer code replaces older."""
+    def ask(self, wanted: list[Wanted]) -> int:
+        """Add cells to what was asked; of a cell that was asked before, lengths join and newer code replaces older.
+
+        Gives the number of cells that were measured and are replaced: their files stay, and are in no table any more.
+        """
         known = {one.identity: one for one in self.asked()}
+        replaced = 0
         for one in wanted:
             before = known.get(one.identity)
+            if before is not None and before.base != one.base:
+                replaced += any(self.cells.glob(f"{before.base}.*"))
             lengths = (
                 one.cell.lengths
                 if before is None or before.base != one.base
@@ -140,17 +164,16 @@ class Store:
             {"base": one.base, "cell": {**one.cell.columns, "options": one.cell.options, "lengths": one.cell.lengths}}
             for one in known.values()
         ]
-        text = json.dumps({"cells": rows}, indent=1)
+        text = json.dumps({"form": _FORM, "cells": rows}, indent=1)
         write_atomically(self.directory / MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
+        return replaced
 
-    def add(self, one: Wanted, table: Frame, provenance: Provenance) -> None:
-        """Store a cell's rows; its record of an earlier failure goes."""
-        lengths = list(one.cell.lengths)
-        kept = table.copy()
-        kept.attrs["ostools"] = {"lengths": lengths, "provenance": provenance.as_dict()}
-        stem, content = f"{one.base}.{lengths_key(lengths)}", kept.to_parquet(index=False)
+    def add(self, one: Wanted, content: bytes) -> None:
+        """Store a cell as `file_of` made it; the record of an earlier failure goes first, so that no cell is ever both."""
+        stem = f"{one.base}.{lengths_key(one.cell.lengths)}"
+        with _told(self.failed, "cannot be written"):
+            (self.failed / f"{stem}.json").unlink(missing_ok=True)
         write_atomically(self.cells / f"{stem}.{_hash(content)}.parquet", lambda part: part.write_bytes(content))
-        (self.failed / f"{stem}.json").unlink(missing_ok=True)
 
     def fail(self, one: Wanted, error: str) -> None:
         """Record why a cell has no rows."""
@@ -162,11 +185,14 @@ class Store:
         """The records of the cells that failed."""
         found = []
         for path in _files(self.failed, _FAILED):
+            content = self._read(path)
+            if content is None:
+                continue
             try:
-                record = json.loads(path.read_text(encoding="utf-8"))
+                record = json.loads(content)
                 lengths = tuple(map(int, record["lengths"]))
                 found.append(Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"])))
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            except _BROKEN:
                 self._drop(path, "no record of a failure")
         return found
 
@@ -175,22 +201,43 @@ class Store:
         found: dict[str, list[Stored]] = defaultdict(list)
         for path in _files(self.cells, _CELL):
             base, written = _CELL.fullmatch(path.name).groups()  # pyright: ignore[reportOptionalMemberAccess]
-            if written != _hash(path.read_bytes()):
+            content = self._read(path)
+            if content is None:
+                continue
+            if written != _hash(content):
                 self._drop(path, "its bytes are not those that were written")
                 continue
             try:
-                schema = parquet.read_schema(path)
+                schema = parquet.read_schema(pa.BufferReader(content))
                 kept = json.loads(schema.metadata[b"PANDAS_ATTRS"])["ostools"]
                 schema.field("length")
                 found[base].append(Stored(path, frozenset(map(int, kept["lengths"]))))
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            except (*_BROKEN, OSError):  # pyarrow's own errors are of many kinds
                 self._drop(path, "it is no cell of a sweep")
         return found
 
     def _drop(self, path: Path, reason: str) -> None:
         self.say(f"{path}: {reason}; it is left out{' and measured again' if self._mine else ''}")
         if self._mine:
-            path.unlink(missing_ok=True)
+            with _told(path, "cannot be removed"):
+                path.unlink(missing_ok=True)
+
+    def _read(self, path: Path) -> bytes | None:
+        """None where it cannot be read today: it may be whole, and is left where it is; or a run has thrown it away."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.say(f"{path}: cannot be read: {error.strerror or error}; it is left out")
+            return None
+
+
+def file_of(one: Wanted, table: Frame, provenance: Provenance) -> bytes:
+    """The rows of a cell as the Parquet file that is stored. Raises what pyarrow raises for values that it cannot hold."""
+    kept = table.copy()
+    kept.attrs["ostools"] = {"lengths": list(one.cell.lengths), "provenance": provenance.as_dict()}
+    return kept.to_parquet(index=False)
 
 
 def missing(one: Wanted, stored: list[Stored]) -> Wanted | None:
@@ -214,9 +261,21 @@ def rows_of(one: Wanted, stored: list[Stored]) -> list[pd.DataFrame]:
 
 def _files(folder: Path, form: re.Pattern[str]) -> list[Path]:
     """The files whose names are of a form of ours, in order; whatever else lies there is not ours to touch."""
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if form.fullmatch(path.name) and path.is_file())
+    with _told(folder, "cannot be read"):
+        if not folder.is_dir():
+            return []
+        return sorted(path for path in folder.iterdir() if form.fullmatch(path.name) and path.is_file())
+
+
+@contextmanager
+def _told(path: Path, what: str) -> Iterator[None]:
+    """What the disk refuses, in one line that names the place."""
+    try:
+        yield
+    except Timeout:
+        raise
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: {what}: {error.strerror or error}") from error
 
 
 def _cell(values: dict[str, Any]) -> Cell:
