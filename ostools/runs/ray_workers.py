@@ -98,17 +98,17 @@ class Needs:
     gpus: int
     workers: int | None = None
 
-    def room(self, nodes: Sequence[dict[str, float]], memory: int) -> int:
+    def room(self, nodes: Sequence[dict[str, float | int]], memory: int) -> int:
         """How many workers of `memory` bytes the nodes have room for, whoever else is there."""
         asked = [(name, amount) for name, amount in self.resources(memory).items() if amount]
         return sum(min(int(node.get(name, 0) // amount) for name, amount in asked) for node in nodes)
 
-    def resources(self, memory: int) -> dict[str, float]:
+    def resources(self, memory: int) -> dict[str, int]:
         """In Ray's names. The memory forecast for a GPU is the GPU's own, of which Ray keeps no account."""
         return {"CPU": self.cpus, "GPU": self.gpus, "memory": 0 if self.gpus else memory}
 
 
-def alive(ray: Any) -> list[dict[str, float]]:
+def alive(ray: Any) -> list[dict[str, float | int]]:
     """What each node of the cluster has."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
