@@ -13,12 +13,16 @@ def parse_lengths(text: str, what: str = "--lengths") -> list[int]:
     Raises `InputError`, which calls them `what`, for anything else.
     """
     lengths: set[int] = set()
+    named = 0
     for part in text.split(","):
         first, colon, last = part.partition(":")
         low = _length(first, text, what)
         high = _length(last, text, what) if colon else low
         if high < low:
             raise InputError(f"{what} {text!r}: the range {part.strip()!r} runs backwards; write {high}:{low}")
+        named += high + 1 - low
+        if named > LONGEST:  # a few words name more numbers than a memory holds
+            raise InputError(f"{what}: expected at most {LONGEST} lengths in all, found more in {text[:60]!r}")
         lengths.update(range(low, high + 1))
     return sorted(lengths)
 

@@ -154,12 +154,17 @@ def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + CHARTS)
     target = Path(path)
     if target.suffix.lower() not in endings:
         raise InputError(f"--out {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
-    if target.is_dir():
+    if os.path.isdir(target):
         raise InputError(f"--out {target}: expected a file, found a directory")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise InputError(f"--out {target}: the directory {target.parent} does not exist; make it first")
-    if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
-        raise InputError(f"--out {target}: no permission to write there")
+    try:
+        if target.exists() and not os.access(target, os.W_OK):
+            raise InputError(f"--out {target}: no permission to write there")
+        # Permissions do not say it of a read-only disk, of /proc or to root; a file that no listing shows does.
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise InputError(f"--out {target}: cannot be written: {error.strerror or error}") from error
     return target
 
 

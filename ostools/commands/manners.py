@@ -26,6 +26,12 @@ MANNERS = Manners()
 """Of this process: a command line runs one command."""
 
 
+def on_one_line(text: object) -> str:
+    """The text as a terminal may have it: no character that breaks the line, drives the terminal or turns the direction."""
+    words = "".join(character if character.isprintable() else " " for character in str(text)).split()
+    return " ".join(words)
+
+
 def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with the options `--quiet` and `--json`, which every command has."""
     hints = get_type_hints(command, include_extras=True)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from ostools.commands.manners import MANNERS
+from ostools.commands.manners import MANNERS, on_one_line
 
 Report = Callable[[int, int], None]
 SHOWN = 16
@@ -45,7 +45,7 @@ def progress(description: str) -> Iterator[Report]:
 def note(text: str) -> None:
     """A line on stderr about what is going to happen; results have stdout to themselves."""
     if not MANNERS.quiet:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{on_one_line(text)}\n")
 
 
 def print_json(value: Any) -> None:
@@ -59,10 +59,11 @@ def stdout() -> Console:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> Table:
-    """A table whose first `left` columns are words and the rest numbers; no cell is read as markup."""
-    shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
+    """A table whose first `left` columns are words and the rest numbers; no cell is read as markup or drives the
+    terminal."""
+    shown = Table(title=Text(_shown(title)), title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(columns):
-        shown.add_column(Text(name), justify="left" if index < left else "right", no_wrap=index >= left)
+        shown.add_column(Text(_shown(name)), justify="left" if index < left else "right", no_wrap=index >= left)
     for row in rows:
         shown.add_row(*(Text(cell(value)) for value in row))
     return shown
@@ -79,11 +80,16 @@ def cell(value: object) -> str:
     """A value as a table shows it: numbers to four significant digits, a missing one as a dash."""
     if isinstance(value, float):
         return f"{value:.4g}" if value == value else "-"
-    return "-" if value is None or str(value) == "<NA>" else str(value)
+    return "-" if value is None or str(value) == "<NA>" else _shown(str(value))
 
 
 def print_text(lines: Iterable[str]) -> None:
     """Sentences, wrapped at the terminal's width."""
     console = stdout()
     for line in lines:
-        console.print(Text(line))
+        console.print(Text(_shown(line)))
+
+
+def _shown(text: str) -> str:
+    """The text without what drives a terminal; where it has one, its spaces stay as they are."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ostools as ost
 from ostools.commands import output
 from ostools.commands.loading import load, told_written
-from ostools.commands.manners import MANNERS
+from ostools.commands.manners import MANNERS, on_one_line
 from ostools.lengths import parse_lengths
 from ostools.results import checked_output
 
@@ -84,7 +84,7 @@ def _begins(row: Listed) -> str:
         prompt = ost.tasks.task(row.name).prompt(4)
     except ost.InputError:
         return row.summary
-    line = " ".join("".join(character if character.isprintable() else " " for character in prompt).split())
+    line = on_one_line(prompt)
     return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
 
 

@@ -144,7 +144,7 @@ VARIANTS: dict[str, Variant] = {
 }
 """Every name but `windowed(k)` of k >= 2, which `variant_named` makes."""
 
-_WINDOWED = re.compile(r"windowed\(([1-9][0-9]*)\)")
+_WINDOWED = re.compile(r"windowed\(([1-9][0-9]{0,8})\)")
 
 
 def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:

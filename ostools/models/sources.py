@@ -51,9 +51,10 @@ def locate(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
             )
     else:
         text = os.fspath(name)
-        path = Path(text).expanduser()
-        if not text.strip():
-            raise InputError("expected a model's name, a directory or nothing, found an empty name")
+        if not text.strip() or "\0" in text:
+            found = repr(text[:60]) if text.strip() else "an empty name"
+            raise InputError(f"expected a model's name, a directory or nothing, found {found}")
+        path = Path(os.path.expanduser(text))
         # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
         if os.path.isdir(path):
             source = Source(text, path)
