@@ -2,10 +2,10 @@
 
 from ostools.runs.executor import Executor as Executor
 from ostools.runs.ray_cluster import RayCluster as RayCluster
+from ostools.runs.reading import results as results
 from ostools.runs.run import Outcome as Outcome
 from ostools.runs.run import Plan as Plan
 from ostools.runs.run import plan as plan
-from ostools.runs.run import results as results
 from ostools.runs.run import run as run
 from ostools.runs.sweep import Sweep as Sweep
 from ostools.runs.sweep import read_sweep as read_sweep

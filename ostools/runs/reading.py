@@ -1,0 +1,231 @@
+"""Reads the directory of a sweep: what was asked, what of it is there, and its rows as one table.
+
+Cost: one read of every file that was asked for, its bytes held against the hash in its name; about a millisecond a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from ostools.errors import InputError
+from ostools.reporting.frames import Frame
+from ostools.runs.store import _CELL, MANIFEST, Failure, Store, Wanted, _files, _hash
+
+_PLACE = "__cell__"
+"""The column that says, while tables are put together, which cell a row is of."""
+_NO_CELL = "it is no cell of a sweep; it is left out"
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    pa.ArrowException,
+)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A cell that was asked for, and what there is of it: the lengths that are `measured`, the records of the others that
+    failed, and of each of its files what its numbers come from (`Provenance` as a mapping)."""
+
+    wanted: Wanted
+    measured: tuple[int, ...]
+    failures: tuple[Failure, ...] = ()
+    sources: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The lengths that are neither measured nor recorded as failed."""
+        known = {*self.measured, *(length for record in self.failures for length in record.lengths)}
+        return tuple(length for length in self.wanted.cell.lengths if length not in known)
+
+    @property
+    def state(self) -> str:
+        """ "measured"; "failed": what is not measured failed; "missing": something is still to be measured."""
+        if self.missing:
+            return "missing"
+        return "failed" if self.failures else "measured"
+
+
+def held(one: Wanted, lengths: Iterable[int], failures: Iterable[Failure], sources: Iterable[Any] = ()) -> Held:
+    """What there is of a cell, with files of these lengths: a failure counts for what no file has."""
+    have = set(lengths)
+    measured = tuple(length for length in one.cell.lengths if length in have)
+    left = set(one.cell.lengths) - have
+    return Held(one, measured, tuple(record for record in failures if left & set(record.lengths)), tuple(sources))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A sweep as its directory holds it, complete or not: its cells in the order in which they were asked, and their rows."""
+
+    directory: Path
+    cells: tuple[Held, ...]
+    frame: Frame
+
+    def of(self, state: str) -> list[Held]:
+        return [cell for cell in self.cells if cell.state == state]
+
+    def rows(self, measurement: str) -> Frame:
+        """The rows of one measurement, without the columns that only others have."""
+        if self.frame.empty:
+            return self.frame
+        return self.frame[self.frame["measurement"] == measurement].dropna(axis="columns", how="all")
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Everything that the numbers come from, each once: models (with the hash of their weights), versions, the options of
+        the measurements, when they were made; and how much of what was asked is there."""
+        sources = [source for cell in self.cells for source in cell.sources]
+        times = sorted(str(source.get("time", "")) for source in sources)
+        options = {(cell.wanted.cell.measurement, cell.wanted.cell.options): None for cell in self.cells}
+        return {
+            "cells": {"asked": len(self.cells)}
+            | {state: len(self.of(state)) for state in ("measured", "failed", "missing")},
+            "models": distinct(source.get("model", {}) for source in sources),
+            "versions": distinct(source.get("versions", {}) for source in sources),
+            "measurements": [{"measurement": name, **json.loads(given)} for name, given in options],
+            "edits": distinct(source.get("edits", []) for source in sources if source.get("edits")),
+            "time": [times[0], times[-1]] if times else [],
+        }
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Each JSON value once, in the order in which they come."""
+    return list({json.dumps(value, sort_keys=True): value for value in values}.values())
+
+
+def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Frame:
+    """The tidy table of a sweep, complete or not: every row that was asked for and measured, in the order of the cells.
+
+    Columns model, task, dtype, mitigation, seed and measurement say which cell a row is of; NA where a measurement has no such
+    column. `.attrs["ostools"]` has what the numbers come from: `Reading.provenance`. Raises `InputError` for a directory
+    without a sweep; a file that is not as it was written is left out, and `say` told.
+    """
+    found = read(directory, say=say)
+    table = found.frame
+    table.attrs["ostools"] = found.provenance
+    return table
+
+
+def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Reading:
+    """What a sweep's directory holds. Changes nothing there. Raises `InputError` for a directory without a sweep."""
+    store = Store(require_sweep(directory), say)
+    asked = store.asked()
+    failures = by_base(store.failures())
+    files = _cell_files(store.cells)
+    tables, cells = _Tables(), []
+    with ThreadPoolExecutor() as threads:  # hashing and decoding let go of the interpreter
+        loaded = threads.map(lambda one: [_load(path) for path in files.get(one.base, ())], asked)
+        for place, (one, found) in enumerate(zip(asked, loaded, strict=True)):
+            lengths: set[int] = set()
+            sources = []
+            for file in found:
+                if isinstance(file, str) or not tables.add(one, place, file, lengths):
+                    say(file if isinstance(file, str) else f"{file.path}: {_NO_CELL}")
+                else:
+                    lengths |= file.lengths
+                    sources.append(file.source)
+            cells.append(held(one, lengths, failures.get(one.base, ()), sources))
+    return Reading(store.directory, tuple(cells), tables.joined(asked))
+
+
+def require_sweep(directory: str | Path) -> Path:
+    """The directory, if a sweep was run into it. Raises `InputError` otherwise."""
+    target = Path(directory)
+    if not (target / MANIFEST).is_file():
+        raise InputError(f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what --out was")
+    return target
+
+
+def by_base(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
+    found: dict[str, list[Failure]] = defaultdict(list)
+    for record in failures:
+        found[record.base].append(record)
+    return found
+
+
+def _cell_files(folder: Path) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in _files(folder, _CELL):
+        found[path.name.partition(".")[0]].append(path)
+    return found
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a cell: the lengths in it, what its numbers come from, and its rows as pyarrow has them."""
+
+    path: Path
+    lengths: frozenset[int]
+    source: Mapping[str, Any]
+    table: Any
+
+
+def _load(path: Path) -> _File | str:
+    """A file of a cell, read once; or, where it is not as it was written, that in words."""
+    try:
+        content = path.read_bytes()
+        if _hash(content) != path.name.split(".")[2]:
+            return f"{path}: its bytes are not those that were written; it is left out"
+        table = parquet.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+        kept = json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
+        table.schema.field("length")
+        return _File(path, frozenset(map(int, kept["lengths"])), dict(kept["provenance"]), table)
+    except _UNREADABLE:
+        return f"{path}: {_NO_CELL}"
+
+
+class _Tables:
+    """The rows of many files, put together a measurement at a time: thousands of small tables are slow to join in pandas."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[Any]] = defaultdict(list)
+        self.schemas: dict[str, Any] = {}
+        self.known: set[bytes] = set()  # what files tell pandas of their columns, tried once each
+
+    def add(self, one: Wanted, place: int, file: _File, have: set[int]) -> bool:
+        """Keep a file's rows of the lengths that were asked of the cell at `place` and are not there; whether they fit."""
+        kind, table = one.cell.measurement, file.table
+        try:
+            schema = self.schemas.get(kind, table.schema)
+            if not table.schema.equals(schema):
+                schema = pa.unify_schemas([schema, table.schema], promote_options="permissive")
+            if (told := table.schema.metadata[b"pandas"]) not in self.known:
+                table.slice(0, 0).to_pandas()
+                self.known.add(told)
+            chosen = np.isin(table.column("length").to_numpy(), list((file.lengths & set(one.cell.lengths)) - have))
+        except _UNREADABLE:
+            return False
+        self.schemas[kind] = schema
+        rows = table if chosen.all() else table.filter(chosen)
+        self.parts[kind].append(rows.append_column(_PLACE, pa.array(np.full(len(rows), place))))
+        return True
+
+    def joined(self, asked: list[Wanted]) -> Frame:
+        """Every row, in the order of the cells and of their lengths, under the names that the cells were asked by."""
+        tables = [pa.concat_tables(parts, promote_options="permissive").to_pandas() for parts in self.parts.values()]
+        if not tables:
+            return pd.DataFrame()
+        order = {"by": [_PLACE, "length"], "kind": "stable", "ignore_index": True}
+        table: Any = pd.concat(tables, ignore_index=True).sort_values(**order)
+        places = table.pop(_PLACE).to_numpy()
+        columns = pd.DataFrame([one.cell.columns for one in asked])
+        for name in columns:
+            table[name] = pd.array(columns[name].to_numpy()[places], dtype=table[name].dtype)
+        table.attrs = {}
+        return table

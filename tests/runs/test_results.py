@@ -1,0 +1,167 @@
+"""The table of a sweep, read whole, in part and broken; and a run that is followed by another process."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ostools.errors import InputError
+from ostools.results import Provenance
+from ostools.runs import results
+from ostools.runs.cells import Cell
+from ostools.runs.reading import read
+from ostools.runs.store import Store, Wanted
+
+MODEL = {"name": "made", "weight_hash": "ab", "dtype": "float32", "device": "cpu"}
+PROVENANCE = Provenance(MODEL, {}, None, {"torch": "1"})
+
+
+def wanted(seed: int, measurement: str = "behaviour", lengths: tuple[int, ...] = (3, 4, 5)) -> Wanted:
+    cell = Cell("made", "copy-last", "float32", "none", seed, measurement, "{}", lengths)
+    return Wanted(cell, f"{seed:08x}{len(measurement):08x}")
+
+
+def rows(one: Wanted, lengths: tuple[int, ...], value: object = 0.5) -> Any:
+    """Two rows a length, in no order of lengths."""
+    table = pd.DataFrame(
+        {"length": [n for n in reversed(lengths) for _ in range(2)], "value": [value, None] * len(lengths)}
+    )
+    for index, (name, given) in enumerate(one.cell.columns.items()):
+        table.insert(index, name, given)
+    return table
+
+
+def keep(store: Store, one: Wanted, lengths: tuple[int, ...] | None = None, table: Any = None) -> None:
+    """Store rows of a cell as a run would, at some of its lengths."""
+    from dataclasses import replace
+
+    from ostools.runs.store import file_of
+
+    part = Wanted(replace(one.cell, lengths=lengths or one.cell.lengths), one.base)
+    store.add(part, file_of(part, rows(one, part.cell.lengths) if table is None else table, PROVENANCE))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    made = Store(tmp_path)
+    with made.locked():
+        yield made
+
+
+def test_rows_stand_in_the_order_of_cells_and_lengths_whatever_that_of_the_files(store: Store) -> None:
+    cells = [wanted(seed, kind) for seed in range(20) for kind in ("behaviour", "collapse")]
+    random.Random(0).shuffle(cells)
+    store.ask(cells)
+    for one in sorted(cells, key=lambda each: each.base):
+        keep(store, one, (5,))
+        keep(store, one, (3, 4))
+    found = results(store.directory)
+    expected = [(one.cell.measurement, one.cell.seed, n) for one in cells for n in one.cell.lengths for _ in range(2)]
+    assert list(zip(found["measurement"], found["seed"], found["length"], strict=True)) == expected
+    assert found["value"].isna().sum() == len(expected) / 2
+
+
+def test_a_length_in_two_files_is_read_once_and_one_not_asked_for_not_at_all(store: Store) -> None:
+    one = wanted(0, lengths=(3, 4, 5))
+    store.ask([wanted(0, lengths=(4, 5))])
+    keep(store, one, (3, 4))
+    keep(store, one, (4, 5))
+    assert results(store.directory)["length"].tolist() == [4, 4, 5, 5]
+
+
+def test_columns_that_one_file_lacks_or_has_as_another_number_are_joined(store: Store) -> None:
+    cells = [wanted(seed) for seed in range(3)]
+    store.ask(cells)
+    keep(store, cells[0], table=rows(cells[0], (3, 4, 5), 1.5))
+    keep(store, cells[1], table=rows(cells[1], (3, 4, 5), 2).astype({"value": "Int64"}))
+    keep(store, cells[2], table=rows(cells[2], (3, 4, 5)).drop(columns="value"))
+    found = results(store.directory)
+    assert found.groupby("seed")["value"].max().tolist()[:2] == [1.5, 2.0]
+    assert found.query("seed == 2")["value"].isna().all()
+
+
+def test_a_file_that_does_not_fit_beside_the_others_is_left_out_and_said(store: Store) -> None:
+    cells = [wanted(seed) for seed in range(3)]
+    store.ask(cells)
+    for one, value in zip(cells, (0.5, "words", 0.25), strict=True):
+        keep(store, one, table=rows(one, (3, 4, 5), value))
+    said: list[str] = []
+    found = results(store.directory, say=said.append)
+    assert set(found["seed"]) == {0, 2}
+    assert len(said) == 1
+    assert f"{cells[1].base}." in said[0]
+    assert "it is no cell of a sweep; it is left out" in said[0]
+
+
+def test_what_the_columns_tell_pandas_is_not_trusted(store: Store, tmp_path: Path) -> None:
+    import pyarrow.parquet as parquet
+
+    from ostools.runs.store import _hash
+
+    cells = [wanted(0), wanted(1)]
+    store.ask(cells)
+    for one in cells:
+        keep(store, one)
+    victim = min(store.cells.iterdir())
+    table = parquet.read_table(victim)
+    hostile = {**table.schema.metadata, b"pandas": b'{"columns": 7, "index_columns": ["none"]}'}
+    parquet.write_table(table.replace_schema_metadata(hostile), tmp_path / "x")
+    stem = victim.name.rsplit(".", 2)[0]
+    (tmp_path / "x").rename(store.cells / f"{stem}.{_hash((tmp_path / 'x').read_bytes())}.parquet")
+    victim.unlink()
+    said: list[str] = []
+    assert set(results(store.directory, say=said.append)["seed"]) == {1}
+    assert len(said) == 1
+
+
+def test_what_there_is_of_every_cell(store: Store) -> None:
+    done, part, failed, halves, new = (wanted(seed) for seed in range(5))
+    store.ask([done, part, failed, halves, new])
+    keep(store, done)
+    keep(store, part, (3,))
+    keep(store, halves, (3,))
+    for one, lengths in ((failed, (3, 4, 5)), (halves, (4,)), (halves, (5,))):
+        from dataclasses import replace
+
+        store.fail(Wanted(replace(one.cell, lengths=lengths), one.base), "no")
+    found = read(store.directory)
+    assert [cell.state for cell in found.cells] == ["measured", "missing", "failed", "failed", "missing"]
+    assert [cell.missing for cell in found.cells] == [(), (4, 5), (), (), (3, 4, 5)]
+    assert [len(cell.failures) for cell in found.cells] == [0, 0, 1, 2, 0]
+
+
+def test_a_failure_that_was_measured_later_is_none(store: Store) -> None:
+    one = wanted(0)
+    store.ask([one])
+    keep(store, one)
+    store.fail(one, "earlier")
+    assert read(store.directory).cells[0].state == "measured"
+
+
+def test_a_table_says_where_its_numbers_come_from(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, store: Store
+) -> None:
+    cells = [wanted(0), wanted(1)]
+    store.ask(cells)
+    keep(store, cells[0])
+    told = results(store.directory).attrs["ostools"]
+    assert told["cells"] == {"asked": 2, "measured": 1, "failed": 0, "missing": 1}
+    assert (told["models"], told["versions"]) == ([MODEL], [{"torch": "1"}])
+    assert told["time"] == [PROVENANCE.time, PROVENANCE.time]
+    assert run("results", ".", "--out", "table.parquet")[0] == 0
+    assert pd.read_parquet(tmp_path / "table.parquet").attrs["ostools"] == told
+    assert run("results", ".", "--out", "table.json")[0] == 0
+    assert json.loads((tmp_path / "table.json").read_text())["provenance"] == told
+    code, shown, _ = run("results", ".", "--json")
+    assert (code, json.loads(shown)["provenance"]) == (0, told)
+
+
+def test_no_sweep_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"expected the directory of a sweep, found no sweep.json in it"):
+        read(tmp_path)
