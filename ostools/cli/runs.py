@@ -58,13 +58,20 @@ def results(
         Path | None,
         typer.Option(metavar="FILE", help="All rows, as .parquet, .csv or .json; else what there is of each cell."),
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show how far a run is that goes on elsewhere, until it is over.")
+    ] = False,
 ) -> None:
-    """The tidy table of a sweep, finished or not.
+    """The tidy table of a sweep, finished or not; or how far its run is.
+
+    --follow reads the directory only: cells measured and failed, the rate, the time left; one line a change, or one JSON
+    object. Exit code 0 when every cell is measured, 1 when some failed.
 
     \b
     Example:
       ostools results sweep --out table.csv
+      ostools results sweep --follow
     """
     from ostools.commands import results as command
 
-    command.results(directory, out)
+    command.results(directory, out, follow)

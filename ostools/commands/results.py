@@ -5,17 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from ostools import runs
 from ostools.commands import output
 from ostools.commands.loading import told_written
 from ostools.commands.manners import MANNERS
+from ostools.errors import InputError
 from ostools.results import TABLES, checked_output, save_table, table_as_json
 
 _CELL = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 
 
-def results(directory: Path, out: Path | None) -> None:
+def results(directory: Path, out: Path | None, follow: bool) -> None:
     """`ostools results`."""
+    if follow:
+        from ostools.commands.following import follow as followed
+
+        if out is not None:
+            raise InputError("--follow shows how a run goes, and --out writes its table: give one of the two")
+        if followed(directory):
+            raise typer.Exit(1)
+        return
     target = None if out is None else checked_output(out, TABLES)
     table: Any = runs.results(directory, say=output.note)
     provenance = table.attrs.get("ostools", {})

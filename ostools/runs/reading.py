@@ -25,7 +25,7 @@ from ostools.runs.store import _CELL, MANIFEST, Failure, Store, Wanted, _files, 
 _PLACE = "__cell__"
 """The column that says, while tables are put together, which cell a row is of."""
 _NO_CELL = "it is no cell of a sweep; it is left out"
-_UNREADABLE = (
+UNREADABLE = (
     OSError,
     ValueError,
     LookupError,
@@ -127,7 +127,7 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
     store = Store(require_sweep(directory), say)
     asked = store.asked()
     failures = by_base(store.failures())
-    files = _cell_files(store.cells)
+    files = cell_files(store.cells)
     tables, cells = _Tables(), []
     with ThreadPoolExecutor() as threads:  # hashing and decoding let go of the interpreter
         loaded = threads.map(lambda one: [_load(path) for path in files.get(one.base, ())], asked)
@@ -159,7 +159,7 @@ def by_base(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
     return found
 
 
-def _cell_files(folder: Path) -> dict[str, list[Path]]:
+def cell_files(folder: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = defaultdict(list)
     for path in _files(folder, _CELL):
         found[path.name.partition(".")[0]].append(path)
@@ -186,7 +186,7 @@ def _load(path: Path) -> _File | str:
         kept = json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
         table.schema.field("length")
         return _File(path, frozenset(map(int, kept["lengths"])), dict(kept["provenance"]), table)
-    except _UNREADABLE:
+    except UNREADABLE:
         return f"{path}: {_NO_CELL}"
 
 
@@ -209,7 +209,7 @@ class _Tables:
                 table.slice(0, 0).to_pandas()
                 self.known.add(told)
             chosen = np.isin(table.column("length").to_numpy(), list((file.lengths & set(one.cell.lengths)) - have))
-        except _UNREADABLE:
+        except UNREADABLE:
             return False
         self.schemas[kind] = schema
         rows = table if chosen.all() else table.filter(chosen)
