@@ -22,6 +22,7 @@ from ostools.measure import exact, jacobian
 from ostools.measure.linear import Linearised
 from ostools.measure.memory import plan
 from ostools.models import prompt_from_ids
+from ostools.models.shape import Shape
 from tests.checkpoints import tiny_model
 
 ROUNDS = 3
@@ -57,7 +58,7 @@ def _grads_batched(model: TransformerBridge, embedded: Tensor, rows: int = 8) ->
 
 def _linearised(model: TransformerBridge, ids: Tensor) -> Tensor:
     """What `sensitivity` does: read the network once, then apply it; blocks of rows as its plan has them."""
-    chunk = plan(model, len(ids), 1, live=True, max_memory=1 << 40).chunk
+    chunk = plan(Shape.of(model), len(ids), 1, live=True, max_memory=1 << 40).chunk
     embedded = _embedded(model, ids)
     with exact.jacobians(Linearised(model, ids, "full"), len(ids), embedded, chunk, False, None) as rows:
         return rows

@@ -34,6 +34,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCau
 import ostools as ost
 from ostools.measure.cost import choose_method
 from ostools.measure.memory import path_sum_bytes, plan
+from ostools.models.shape import Shape
 
 transformers.utils.logging.disable_progress_bar()
 here, workplace = os.getcwd(), tempfile.TemporaryDirectory()
@@ -192,7 +193,8 @@ else:
 shapes = GemmaConfig()
 with torch.device("meta"):
     empty = GemmaForCausalLM(shapes)
-gemma_7b = build_bridge_from_module(empty, "GemmaForCausalLM", hf_config=shapes, model_name="gemma-7b, shapes alone")
+bridge = build_bridge_from_module(empty, "GemmaForCausalLM", hf_config=shapes, model_name="gemma-7b, shapes alone")
+gemma_7b = Shape.of(bridge)
 size = sum(parameter.numel() for parameter in empty.parameters())
 print(
     f"{size / 1e9:.2f} billion parameters: {2 * size / 2**30:.0f} GiB in bfloat16, {4 * size / 2**30:.0f} GiB in float32"

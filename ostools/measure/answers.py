@@ -26,6 +26,7 @@ from ostools.measure.prefixes import route
 from ostools.measure.prompts import Progress, as_prompt
 from ostools.measure.sampling import Chooser, Seed, chooser
 from ostools.models import Prompt, context_length
+from ostools.theory.chunks import chunk
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
 # that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
@@ -78,7 +79,7 @@ def answers(
     choose = chooser(temperature, seeds, len(chosen))
     reading = _Reading(model, stop)
     found: dict[int, Answer] = {}
-    for batch in batches([len(prompt.ids) for prompt in chosen], padding(model).allowed):
+    for batch in batches([len(prompt.ids) for prompt in chosen], padding(model).allowed, chunk(TOKENS)):
         ids = {index: chosen[index].ids.tolist() for index in batch}
         start = time.perf_counter()
         with torch.no_grad(), true_arithmetic(model):
@@ -149,7 +150,7 @@ def how_read(model: TransformerBridge) -> dict[str, Any]:
     return {
         "batches": "padded" if how.allowed else "equal lengths only",
         "batches_reason": how.reason,
-        "batch_tokens": TOKENS,
+        "batch_tokens": chunk(TOKENS),
         "cache": cache_is_exact(model),
     }
 

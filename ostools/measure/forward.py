@@ -21,6 +21,8 @@ import hooks
 from ostools.errors import InputError
 from ostools.measure.block import LIVE_SITES, SITES, Block
 from ostools.measure.precision import true_arithmetic
+from ostools.models.shape import Shape
+from ostools.theory.chunks import chunk
 
 # What the formulas know: they enter through the pattern alone. Freezing changes no value.
 KNOWN_EDITS = frozenset(
@@ -90,7 +92,7 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     device = next(model.parameters()).device
     calls: list[Call] = []
     handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
-    names = _available(model, SITES + LIVE_SITES) if site_bytes(model, len(ids)) <= KEPT else ()
+    names = _available(model, SITES + LIVE_SITES) if Shape.of(model).site_bytes(len(ids)) <= chunk(KEPT) else ()
     norm = hooks.norms(model)["ln_final"]
     try:
         with (
@@ -129,13 +131,6 @@ def _uncached(value: Any) -> Any:
 def _available(model: TransformerBridge, wanted: Sequence[str]) -> tuple[str, ...]:
     available = hooks.available_sites(model)
     return tuple(name for name in wanted if name in available)
-
-
-def site_bytes(model: TransformerBridge, pos: int) -> int:
-    """Bytes of every block's sites: scores and patterns, and vectors of each position."""
-    cfg = model.cfg
-    per_layer = 2 * cfg.n_heads * pos**2 + pos * (7 * cfg.d_model + 3 * int(cfg.d_mlp or 4 * cfg.d_model))
-    return int(cfg.n_layers) * per_layer * next(model.parameters()).element_size()
 
 
 def _first(tensor: Tensor, layer: int | None) -> Tensor:

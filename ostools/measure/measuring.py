@@ -21,6 +21,8 @@ from ostools.measure.linearisations import HELD, freezing
 from ostools.measure.memory import Plan, available_memory, fits, plan
 from ostools.measure.prompts import Progress
 from ostools.measure.routes import AutogradRoute, InBlocks, Route
+from ostools.models.shape import Shape
+from ostools.theory.chunks import chunk
 
 METHODS = ("auto", "exact", "estimate")
 
@@ -109,21 +111,21 @@ def measured(
     """The norms of d y_n / d v_i^(l) at every layer l of `layers` and token i."""
     _require_frozen_is_plain(model, ids, start, linearisation)
     embedded, live = start.embedded, not HELD[linearisation].attention
-    limit = available_memory(embedded.device) if settings.max_memory is None else settings.max_memory
-    d_model = embedded.shape[-1]
+    limit = chunk(available_memory(embedded.device)) if settings.max_memory is None else settings.max_memory
+    shape, d_model = Shape.of(model), embedded.shape[-1]
     method, reason = settings.method, "as asked"
     if method == "auto":
-        choice = choose_method(d_model, exact_fits=fits(model, len(ids), len(layers), live=live, max_memory=limit))
+        choice = choose_method(d_model, exact_fits=fits(shape, len(ids), len(layers), live=live, max_memory=limit))
         method, reason = choice.method, choice.reason
     kept = None if method == "exact" else most_rows(d_model)
-    way = plan(model, len(ids), len(layers), live=live, max_memory=limit, rows=kept)
+    way = plan(shape, len(ids), len(layers), live=live, max_memory=limit, rows=kept)
     if announce is not None:
         announce(f"{linearisation}, {method}: {way}")
     account: dict[str, Any] = {"route": "analytic", "reason": reason}
     try:
         route: Route = Linearised(model, ids, linearisation, layers)
     except InputError as error:  # an edit or a model that the formulas do not know: autograd measures whatever runs
-        way = plan(model, len(ids), len(layers), live=live, max_memory=limit, rows=kept, by_autograd=True)
+        way = plan(shape, len(ids), len(layers), live=live, max_memory=limit, rows=kept, by_autograd=True)
         if announce is not None:
             announce(f"{linearisation}, {method}, by autograd: {way}")
         account |= {"route": "autograd", "why": str(error)}

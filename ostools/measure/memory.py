@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from ostools.errors import InputError
 from ostools.free_memory import free_memory
 from ostools.measure.exact import NORM_BUDGET
-from ostools.measure.forward import KEPT, site_bytes
+from ostools.measure.forward import KEPT
 from ostools.measure.linear import strip_bounds
+from ostools.models.shape import Shape
+from ostools.theory.chunks import chunk as chunk_of
 from ostools.theory.operators import CHUNK_BUDGET
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
@@ -60,7 +60,7 @@ def available_memory(device: torch.device) -> int:
 
 
 def plan(
-    model: TransformerBridge,
+    shape: Shape,
     pos: int,
     layers: int,
     *,
@@ -78,13 +78,14 @@ def plan(
 
     Raises `InputError` where not even one row at a time fits.
     """
-    device, d_model = next(model.parameters()).device, int(model.cfg.d_model)
-    largest = min(d_model, max(_SMALLEST.get(device.type, 4), _BLOCK.get(device.type, 2048) // pos))
+    d_model = shape.d_model
+    largest = min(d_model, max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos))
+    largest = chunk_of(largest)
     forecast = None
     for on_disk in (False, True) if rows is None else (False,):
         chunk = largest
         while chunk >= 1:
-            forecast = _forecast(model, pos, layers, live, rows or d_model, chunk, on_disk, by_autograd)
+            forecast = _forecast(shape, pos, layers, live, rows or d_model, chunk, on_disk, by_autograd)
             if forecast.peak <= max_memory:
                 return forecast
             chunk //= 2
@@ -95,29 +96,28 @@ def plan(
     )
 
 
-def fits(model: TransformerBridge, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
+def fits(shape: Shape, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
     """Whether the exact run has a plan at all."""
-    return _forecast(model, pos, layers, live, int(model.cfg.d_model), 1, True, False).peak <= max_memory
+    return _forecast(shape, pos, layers, live, shape.d_model, 1, True, False).peak <= max_memory
 
 
-def path_sum_bytes(model: TransformerBridge, pos: int, *, heads: bool, live: bool) -> int:
+def path_sum_bytes(shape: Shape, pos: int, *, heads: bool, live: bool) -> int:
     """The forecast of a path sum to the last token: O(n^2) numbers a head, of one block at a time.
 
     `heads`: a variant reads the heads' patterns one by one in float64; `live`: a variant of the real derivative. Measured on a
     CPU from 1,000 to 4,000 tokens it is within 30%, mostly below.
     """
-    cfg, element = model.cfg, next(model.parameters()).element_size()
-    squares, square = int(cfg.n_heads) * pos**2 * element, pos**2 * 8
-    vectors = pos * (6 * int(cfg.d_mlp or 4 * cfg.d_model) + 20 * int(cfg.d_model)) * 8
+    squares, square = shape.n_heads * pos**2 * shape.element, pos**2 * 8
+    vectors = pos * (6 * shape.d_mlp + 20 * shape.d_model) * 8
     # The block as the model runs it, then what is read off it: rows in float64, scores and what they are compared with.
     reading = squares + 5 * square + (2 if heads else 0) * squares + (18 if live else 0) * squares
-    sites = site_bytes(model, pos)
-    kept = sites if sites <= KEPT else 0
-    return _ALLOCATOR + 3 * CHUNK_BUDGET + kept + vectors + max(7 * squares // 2, reading)
+    sites = shape.site_bytes(pos)
+    kept = sites if sites <= chunk_of(KEPT) else 0
+    return _ALLOCATOR + 3 * chunk_of(CHUNK_BUDGET) + kept + vectors + max(7 * squares // 2, reading)
 
 
 def _forecast(
-    model: TransformerBridge,
+    shape: Shape,
     pos: int,
     layers: int,
     live: bool,
@@ -127,16 +127,14 @@ def _forecast(
     by_autograd: bool,
 ) -> Plan:
     """Counted in numbers, from the shapes that the routes allocate; times the size of one in the end."""
-    cfg, element = model.cfg, next(model.parameters()).element_size()
-    d_model, heads, n_layers = int(cfg.d_model), int(cfg.n_heads), int(cfg.n_layers)
-    d_mlp = int(cfg.d_mlp or 4 * d_model)
-    gated = 2 if "mlp_up" in hooks.available_sites(model) else 1
-    head_vectors = pos * heads * int(cfg.d_head)
+    d_model, heads, n_layers, element = shape.d_model, shape.n_heads, shape.n_layers, shape.element
+    d_mlp, gated = shape.d_mlp, 2 if shape.gated else 1
+    head_vectors = pos * heads * shape.d_head
     bounds = strip_bounds(pos)
     square = heads * sum((stop - start) * stop for start, stop in bounds)
     block = (2 if live else 1) * square + pos * (gated * d_mlp + 4 * d_model) + (5 * head_vectors if live else 0)
     kept = (n_layers - 1) * block
-    sites = site_bytes(model, pos)
+    sites = shape.site_bytes(pos)
     # One block as it is read: its pattern, and where they are differentiated the scores and what they are compared with.
     reading = kept + (9 if live else 3) * heads * pos**2 + pos * (6 * d_mlp + 12 * d_model)
     strip = heads * max((stop - start) * stop for start, stop in bounds) if live else 0
@@ -150,7 +148,7 @@ def _forecast(
     return Plan(
         chunk=chunk,
         on_disk=on_disk,
-        reading=reading * element + (sites if sites <= KEPT else sites // n_layers),
+        reading=reading * element + (sites if sites <= chunk_of(KEPT) else sites // n_layers),
         kept=kept * element,
         work=work * element,
         rows=places * rows * d_model * element,

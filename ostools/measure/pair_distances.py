@@ -18,6 +18,7 @@ from ostools.errors import InputError
 from ostools.measure.precisions import Precision
 from ostools.measure.prefixes import LastRows, Unembedding
 from ostools.theory import distances
+from ostools.theory.chunks import chunk
 
 _CHUNK = 1 << 22  # numbers in one float64 chunk: 32 MB
 _NA = float("nan")
@@ -77,7 +78,7 @@ def pair_columns(
     """
     n_heads = int(here.w_o.shape[0])
     for site in (*VECTOR_SITES, "attention"):
-        step = max(1, _CHUNK // here.width(site))
+        step = max(1, chunk(_CHUNK) // here.width(site))
         parts: dict[tuple[str, str], list[Columns]] = {}
         for start in range(0, len(first), step):
             v, v_star = (here.at(site, index[start : start + step]) for index in (first, second))
@@ -103,7 +104,7 @@ def vector_distances(
     """The L2 distance of the whole vectors of each pair, by site, and that over ||v||: what a collapse length is read from."""
     found = {}
     for site in VECTOR_SITES:
-        step = max(1, _CHUNK // here.width(site))
+        step = max(1, chunk(_CHUNK) // here.width(site))
         parts, sizes = [], []
         for start in range(0, len(first), step):
             v, v_star = (here.at(site, index[start : start + step]).double() for index in (first, second))
@@ -183,7 +184,7 @@ def _said(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Tensor, "pai
 def require_finite(measured: Measured, what: str, lengths: list[int]) -> None:
     """Refuse rows that are not finite: say in which precision, where, and from which length. `lengths`: items of each row."""
     name, dtype = measured.precision.name, measured.precision.dtype
-    step = max(1, _CHUNK // measured.width("logits"))
+    step = max(1, chunk(_CHUNK) // measured.width("logits"))
     for site in ("residual", "y", "attention", "logits"):
         for start in range(0, len(lengths), step):
             index = torch.arange(start, min(start + step, len(lengths)))

@@ -28,6 +28,7 @@ from ostools.measure.predicted import TRACES
 from ostools.measure.prompts import Progress, as_prompt, token_columns
 from ostools.measure.variants import MlpNorm, Variant, checked_variants, variant_named
 from ostools.models import Prompt
+from ostools.models.shape import Shape
 from ostools.results import Provenance, Result
 
 
@@ -115,7 +116,9 @@ def _require_memory(
     variants = [variant_named(name) for name in names]
     simple = {"uniform", "local", "rollout"}
     heads = any(variant.kind != "paper" and variant.name not in simple for variant in variants)
-    needed = path_sum_bytes(model, pos, heads=heads, live=any(each.linearisation == "full" for each in variants))
+    needed = path_sum_bytes(
+        Shape.of(model), pos, heads=heads, live=any(each.linearisation == "full" for each in variants)
+    )
     limit = available_memory(next(model.parameters()).device) if max_memory is None else max_memory
     if announce is not None:
         announce(f"path sums: {needed / 2**30:.2f} GiB of memory")

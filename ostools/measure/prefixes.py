@@ -25,7 +25,8 @@ from transformers import DynamicCache
 
 import hooks
 from ostools.measure.precision import true_arithmetic
-from ostools.measure.trees import Group, PrefixTree
+from ostools.measure.trees import GROUP, Group, PrefixTree
+from ostools.theory.chunks import chunk
 
 _SITES = ("residual_post", "final_norm", "z")
 _FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
@@ -125,7 +126,7 @@ def _packed(model: TransformerBridge, tree: PrefixTree) -> LastRows:
     prompts_at: dict[int, list[int]] = {}
     for prompt, end in enumerate(tree.ends):
         prompts_at.setdefault(end, []).append(prompt)
-    for group in tree.groups():
+    for group in tree.groups(chunk(GROUP)):
         here = [(row, prompt) for row, node in enumerate(group.nodes) for prompt in prompts_at.get(node, ())]
         parts.append(_branches(model, tree, group, cache, [row for row, _ in here]))
         order += [prompt for _, prompt in here]
@@ -185,7 +186,7 @@ def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> LastRow
         by_length.setdefault(len(prompt), []).append(index)
     parts, order = [], []
     for length, indices in sorted(by_length.items()):
-        step = max(1, _LOOP_TOKENS // length)
+        step = max(1, chunk(_LOOP_TOKENS) // length)
         for start in range(0, len(indices), step):
             chosen = indices[start : start + step]
             with torch.no_grad(), true_arithmetic(model), _recording(model, None) as record:

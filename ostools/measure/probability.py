@@ -23,6 +23,7 @@ from ostools.measure.precision import true_arithmetic
 from ostools.measure.prompts import Progress, as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.tokens import control_ids
+from ostools.theory.chunks import chunk
 
 BEHIND, ALONE = "behind the prompt", "by itself"
 _LOGITS = 1 << 26  # numbers in the logits of one batch
@@ -122,10 +123,10 @@ def answer_log_probability(
             f"a prompt and its answer of {longest} tokens do not fit the model's context of {context}: shorten the prompt"
         )
     # The most that may be kept of the logits, at the positions of a line and of its end.
-    rows = _LOGITS // ((max(map(len, wanted)) + 1) * int(model.W_E.shape[0]))
+    rows = chunk(_LOGITS) // ((max(map(len, wanted)) + 1) * int(model.W_E.shape[0]))
     ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
     found: dict[int, float] = {}
-    for batch in batches(list(map(len, texts)), padding(model).allowed, min(TOKENS, max(rows, 1) * longest)):
+    for batch in batches(list(map(len, texts)), padding(model).allowed, min(chunk(TOKENS), max(rows, 1) * longest)):
         keep = 1 + max(len(wanted[index]) for index in batch)
         with torch.no_grad(), true_arithmetic(model):
             logits = Rows(model, [texts[index] for index in batch], cached=False).logits(keep)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-_GROUP = 192  # nodes of one group of branches: few enough that they do not see much of each other in vain
+GROUP = 192  # nodes of one group of branches: few enough that they do not see much of each other in vain
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PrefixTree:
         """Whether every prompt is a prefix of the longest."""
         return self.trunk == len(self.ids)
 
-    def groups(self, size: int = _GROUP) -> Iterator[Group]:
+    def groups(self, size: int = GROUP) -> Iterator[Group]:
         """The nodes off the trunk in groups of about `size`, whole branches, those that leave the trunk early first."""
         branches: dict[int, list[int]] = {}  # by the node at which they begin
         begins = list(range(len(self.ids)))

@@ -26,6 +26,7 @@ from ostools.models.checks import (
     check_finite,
     check_loaded,
     check_same,
+    check_size,
     check_tokenizer,
     check_tokenizer_files,
     check_weight_files,
@@ -64,12 +65,12 @@ def load_model(
     check_tokenizer_files(source.directory)
     shards = check_weight_files(source.directory)
     trained_lengths = read_trained_lengths(source.directory)
-    with _quiet():
-        config, quantisation = _read_config(source.directory, family)
+    with quiet():
+        config, quantisation = read_config(source.directory, family)
         tokenizer = _read_tokenizer(source.directory)
         check_tokenizer(tokenizer, config.vocab_size, source.directory)
         weights = None if quantisation is None else dequantised(shards)
-        module = _read_weights(source.directory, family, config, torch_dtype, weights)
+        module = _read_weights(source.directory, shards, family, config, torch_dtype, weights)
         module.to(torch_device)  # pyright: ignore[reportArgumentType]
         bridge = _bridge(module, family, source.name)
     bridge.tokenizer = tokenizer
@@ -101,7 +102,7 @@ def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.dev
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence transformers for one load: whatever it would report is checked here, and refused."""
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(logging.CRITICAL)
@@ -114,7 +115,7 @@ def _quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, str | None]:
+def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, str | None]:
     """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation."""
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
@@ -141,6 +142,7 @@ def _read_tokenizer(directory: Path) -> Any:
 
 def _read_weights(
     directory: Path,
+    shards: list[Path],
     family: Family,
     config: PreTrainedConfig,
     dtype: torch.dtype,
@@ -148,6 +150,7 @@ def _read_weights(
 ) -> PreTrainedModel:
     """The Hugging Face model in `dtype`, every weight from the checkpoint (from `weights`, where given) and finite."""
     try:
+        check_size(config, family, shards, directory)
         module, info = getattr(transformers, family.module).from_pretrained(
             directory if weights is None else None,
             state_dict=weights,
@@ -162,6 +165,8 @@ def _read_weights(
             output_loading_info=True,
             key_mapping=dict(family.renames) or None,
         )
+    except InputError:
+        raise
     except Exception as error:  # config values that no model can be built from
         raise InputError(f"expected weights that fit config.json in {directory}: {one_line(error)}") from None
     check_loaded(info, family, directory)

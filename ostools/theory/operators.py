@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.theory.chunks import chunk
+
 Left = Float[Tensor, "head d_model d_head"]
 Right = Float[Tensor, "head d_head d_model"]
 Down = Float[Tensor, "d_model d_mlp"]
@@ -24,7 +26,7 @@ CHUNK_BUDGET = 1 << 26
 
 def chunks(total: int, bytes_each: int, budget: int = CHUNK_BUDGET) -> Iterator[slice]:
     """0..total in slices that fit `budget` bytes, one at least at a time."""
-    step = max(1, budget // max(1, bytes_each))
+    step = max(1, chunk(budget) // max(1, bytes_each))
     for start in range(0, total, step):
         yield slice(start, min(start + step, total))
 

@@ -15,6 +15,7 @@ from ostools.measure import exact, linear, memory
 from ostools.measure.precision import true_arithmetic
 from ostools.measure.sensitivity import LINEARISATIONS
 from ostools.models import Prompt, prompt_from_ids
+from ostools.models.shape import Shape
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
@@ -76,7 +77,7 @@ def test_rows_in_a_file_are_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(module, "NORM_BUDGET", 1 << 17)
     model = tiny_model("llama", seed=1, dtype=torch.float64, d_model=128, d_head=32)
     unlimited = ost.sensitivity(model, prompt_of(model))
-    plenty = memory.plan(model, len(IDS), 1, live=True, max_memory=1 << 40)
+    plenty = memory.plan(Shape.of(model), len(IDS), 1, live=True, max_memory=1 << 40)
     allocator = plenty.peak - max(
         plenty.reading, plenty.kept + plenty.rows + max(plenty.work, plenty.norms, plenty.check)
     )
@@ -90,8 +91,8 @@ def test_rows_in_a_file_are_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_plan_takes_smaller_blocks_before_it_takes_a_file() -> None:
     model = tiny_model("llama", d_model=64, d_head=16, d_mlp=4096)
-    plenty = memory.plan(model, 64, 1, live=True, max_memory=1 << 40)
-    less = memory.plan(model, 64, 1, live=True, max_memory=plenty.peak - plenty.work // 4)
+    plenty = memory.plan(Shape.of(model), 64, 1, live=True, max_memory=1 << 40)
+    less = memory.plan(Shape.of(model), 64, 1, live=True, max_memory=plenty.peak - plenty.work // 4)
     assert less.chunk < plenty.chunk
     assert not less.on_disk
     assert less.peak < plenty.peak

@@ -1,0 +1,79 @@
+"""The sizes of a model that decide what computing with it takes: of a loaded one, or read off its files before that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.models.checks import check_config
+from ostools.models.load import quiet, read_config
+from ostools.models.sources import Source
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `element`: bytes of one of its numbers."""
+
+    n_layers: int
+    d_model: int
+    n_heads: int
+    n_key_value_heads: int
+    d_head: int
+    d_mlp: int
+    d_vocab: int
+    context: int
+    gated: bool
+    element: int
+    device: str
+
+    @classmethod
+    def of(cls, model: TransformerBridge) -> Shape:
+        """Of a loaded model, on its device and in its dtype."""
+        like = next(model.parameters())
+        return cls._of_config(model.original_model.config, like.element_size(), like.device.type)
+
+    @classmethod
+    def of_source(cls, source: Source, dtype: torch.dtype, device: str) -> Shape:
+        """Of a model that would be loaded in `dtype` on that kind of device. Raises `InputError` as loading would."""
+        family = check_config(source.directory)
+        with quiet():
+            config, _ = read_config(source.directory, family)
+        return cls._of_config(config, dtype.itemsize, device)
+
+    @classmethod
+    def _of_config(cls, config: Any, element: int, device: str) -> Shape:
+        config = config.get_text_config()
+        d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
+        d_mlp = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * d_model
+        return cls(
+            n_layers=int(config.num_hidden_layers),
+            d_model=d_model,
+            n_heads=n_heads,
+            n_key_value_heads=int(getattr(config, "num_key_value_heads", None) or n_heads),
+            d_head=int(getattr(config, "head_dim", None) or d_model // n_heads),
+            d_mlp=int(d_mlp),
+            d_vocab=int(config.vocab_size),
+            context=int(config.max_position_embeddings),
+            gated=config.model_type != "gpt2",
+            element=element,
+            device=device,
+        )
+
+    @property
+    def block_parameters(self) -> int:
+        """Of the matrices of one block."""
+        attention = self.d_model * self.d_head * (2 * self.n_heads + 2 * self.n_key_value_heads)
+        return attention + (3 if self.gated else 2) * self.d_model * self.d_mlp
+
+    @property
+    def parameters(self) -> int:
+        """Of all blocks and of one embedding: those that a token is multiplied with."""
+        return self.n_layers * self.block_parameters + self.d_vocab * self.d_model
+
+    def site_bytes(self, pos: int) -> int:
+        """Bytes of every block's sites over a prompt of `pos` tokens: scores and patterns, and vectors of each position."""
+        per_layer = 2 * self.n_heads * pos**2 + pos * (7 * self.d_model + 3 * self.d_mlp)
+        return self.n_layers * per_layer * self.element
