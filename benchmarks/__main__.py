@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from benchmarks import behaviour, collapse, estimates, figures, sensitivity
+from benchmarks import behaviour, collapse, estimates, figures, sensitivity, sweep
 
 
 def main() -> None:
@@ -16,6 +16,7 @@ def main() -> None:
     collapse.main()
     behaviour.main()
     figures.main()
+    sweep.main()
 
 
 if __name__ == "__main__":
