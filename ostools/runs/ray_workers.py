@@ -51,11 +51,11 @@ class Worker:
             )
         return None
 
-    def measure(self, wanted: Wanted) -> Measured | str:
+    def measure(self, job: Job) -> Measured | str:
         """The rows of a cell, or what went wrong."""
-        terms, cell = self._bench.terms, wanted.cell
+        terms, cell = self._bench.terms, job.wanted.cell
         # The key holds the source of plugins too, which the version of the code does not.
-        if base_key(cell, terms.checkpoints[cell.model], terms.device) != wanted.base:
+        if base_key(cell, terms.checkpoints[cell.model], terms.device) != job.wanted.base:
             return f"expected the plugins that the sweep was planned with, found others on {os.uname().nodename}"
         return self._bench.measure(cell)
 
@@ -231,7 +231,7 @@ class Crew:
                 return
             member.loads = loads
         member.job = self._queue.take(member.loads)
-        self._under_way[member.actor.measure.remote(member.job.wanted)] = member
+        self._under_way[member.actor.measure.remote(member.job)] = member
 
     def _suits(self, member: _Member, memory: int) -> bool:
         """Whether a worker asked for enough, and not for so much that more workers would have room without it."""
