@@ -6,12 +6,14 @@ Each check refuses with one line: what was expected, what was found, what to do.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -21,6 +23,7 @@ from ostools.models.quantised import check_quantisation
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_LARGEST_JSON = 64 << 20  # bytes; the largest known index or tokenizer has a few MB
 _CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
 
 
@@ -33,10 +36,16 @@ def one_line(error: object) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or the refusal that says which file is broken and how."""
     try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise InputError(
+                f"expected at most {_LARGEST_JSON >> 20} MiB of JSON, found more in {path}: fetch it again"
+            )
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?") from None
-    except (OSError, ValueError) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:  # brackets a hundred thousand deep
         raise InputError(f"expected JSON in {path}, found something else: {one_line(error)}") from None
     if not isinstance(content, dict):
         raise InputError(f"expected a JSON object in {path}, found {type(content).__name__}")
@@ -45,6 +54,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def check_config(directory: Path) -> Family:
     """The family of the model in `directory`, or why ostools does not load it."""
+    _check_regular(directory)
     config = read_json(directory / "config.json")
     known = ", ".join(sorted({family.architecture for family in FAMILIES.values()}))
     for file in ("config.json", "tokenizer_config.json"):
@@ -78,6 +88,14 @@ def check_config(directory: Path) -> Family:
             f"{directory / 'config.json'}: load the language model, not another head on it"
         )
     return family
+
+
+def _check_regular(directory: Path) -> None:
+    """Whatever the libraries may open is a file or a directory, links followed: a pipe would wait for ever."""
+    for folder in (directory, directory / "additional_chat_templates"):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise InputError(f"expected only files in {folder}, found {path.name}, a pipe or a device: remove it")
 
 
 def check_weight_files(directory: Path) -> list[Path]:
@@ -121,6 +139,30 @@ def _check_safetensors(file: Path) -> None:
             f"expected a whole safetensors file, found {file} truncated or corrupt ({size} bytes; "
             f"{one_line(error)}): fetch it again"
         ) from None
+
+
+def check_size(config: Any, family: Family, shards: Iterable[Path], directory: Path) -> None:
+    """The model that config.json describes is about as large as its weights, before memory for it is asked for.
+
+    Which weight is missing or of another shape, `check_loaded` says.
+    """
+    stored = []
+    for shard in shards:
+        with safe_open(shard, "pt") as file:
+            stored += [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
+    layers = config.num_hidden_layers
+    if layers > len(stored):  # building so many would not end
+        raise InputError(
+            f"expected a weight for each of {layers} layers in {directory}, found {len(stored)} in all: "
+            "weights and config.json belong to different models"
+        )
+    with torch.device("meta"):  # shapes without memory
+        described = sum(weight.numel() for weight in getattr(transformers, family.module)(config).parameters())
+    if described > 2 * sum(stored):
+        raise InputError(
+            f"expected {described} weights in {directory} as config.json says, found {sum(stored)}: "
+            "weights and config.json belong to different models"
+        )
 
 
 def check_loaded(info: dict[str, Any], family: Family, directory: Path) -> None:

@@ -64,17 +64,20 @@ class Cell:
 def cells_of(sweep: Sweep) -> list[Cell]:
     """Every cell, ordered so that each model is loaded once in a dtype. What is asked twice is one cell."""
     found: dict[Cell, None] = {}
+    kinds = dict.fromkeys(measured.name for measured in sweep.measurements)
+    forms = {pair: form_of(*pair) for pair in itertools.product(dict.fromkeys(sweep.tasks), kinds)}
+    labels = {given: _mitigation_label(given) for given in dict.fromkeys(sweep.mitigations)}
     for measured, model, task, given in itertools.product(
         sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations
     ):
-        form, mitigation = form_of(task, measured.name), _mitigation_label(given)
+        form, mitigation = forms[task, measured.name], labels[given]
         options = json.dumps(measured.model_dump(exclude=_OTHER_THAN_OPTIONS), sort_keys=True)
         # A task that draws nothing is the same under every seed.
         for dtype, seed in itertools.product(measured.dtypes or sweep.dtypes, sweep.seeds if form.random else (0,)):
             found[Cell(model, task, dtype, mitigation, seed, measured.name, options, sweep.lengths)] = None
     order = {pair: index for index, pair in enumerate(dict.fromkeys(cell.loads for cell in found))}
-    models = list(dict.fromkeys(cell.model for cell in found))
-    return sorted(found, key=lambda cell: (models.index(cell.model), order[cell.loads]))
+    models = {name: index for index, name in enumerate(dict.fromkeys(cell.model for cell in found))}
+    return sorted(found, key=lambda cell: (models[cell.model], order[cell.loads]))
 
 
 def _mitigation_label(spec: str) -> str:

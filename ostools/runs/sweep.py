@@ -25,7 +25,7 @@ from ostools.tasks import CollapseTask, Task
 
 def _listed(value: Any) -> Any:
     """One value where a list is meant is a list of one."""
-    return value if isinstance(value, list | tuple) else [value]
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _lengths(value: Any) -> Any:
@@ -35,6 +35,9 @@ def _lengths(value: Any) -> Any:
         raise ValueError("expected lengths such as 4:64 or [8, 16, 32]")
     return tuple(parse_lengths(",".join(map(str, parts)), "lengths"))
 
+
+MOST_CELLS = 100_000
+"""How many cells a sweep may ask for: at a second each, more than a day."""
 
 _DEVICES = ("auto", "cpu", "cuda", "mps")
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
@@ -52,7 +55,7 @@ def _device(name: str) -> str:
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)  # `seeds: true` is no seed
 
 
 class BehaviourCells(_Strict):
@@ -148,9 +151,15 @@ class Sweep(_Strict):
 
     def checked(self) -> Sweep:
         """Every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""
-        for spec, measured in itertools.product(self.tasks, self.measurements):
-            form_of(spec, measured.name)
-        for spec in self.mitigations:
+        each = len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
+        cells = each * sum(len(measured.dtypes or self.dtypes) for measured in self.measurements)
+        if cells > MOST_CELLS:  # before anything is done for each: a small file names more than a memory holds
+            raise InputError(f"expected at most {MOST_CELLS} cells, found {cells}; split the sweep into several")
+        for spec, name in itertools.product(
+            dict.fromkeys(self.tasks), dict.fromkeys(m.name for m in self.measurements)
+        ):
+            form_of(spec, name)
+        for spec in dict.fromkeys(self.mitigations):
             if spec != NONE:
                 mitigations.mitigation(spec)
         for measured in self.measurements:
