@@ -33,6 +33,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
 stress: $(INSTALLED)
+	-$(BIN)/pip install --disable-pip-version-check -q atheris==3.0.0
 	$(BIN)/python -m stress
 
 # The lock pins everything, the build tools too, so the package itself is installed without asking an index again.

@@ -1,0 +1,94 @@
+"""One reader of files under atheris: bytes are chosen by which code they reach.
+
+`python -m stress._covering READER DIR CASES SEED`. What may be raised is a refusal in one line; everything else is atheris' to
+report.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+READERS = ("sweep", "config", "weights", "manifest", "words")
+
+
+def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[bytes]]:
+    """What reads the bytes, and the whole files that it begins from."""
+    from ostools.models.checks import check_config, check_weight_files
+    from ostools.models.describe import read_trained_lengths
+    from ostools.models.sources import EMBEDDED_DIRECTORY
+    from ostools.runs import read_sweep
+    from ostools.runs.store import MANIFEST, Store
+
+    def written(file: str, content: bytes) -> Path:
+        (folder / file).write_bytes(content)
+        return folder
+
+    def words(content: bytes) -> None:
+        from ostools.cli import app
+
+        try:
+            app([*content.decode("utf-8", "surrogateescape").split("\n"), "--help"], standalone_mode=False)
+        except Exception as error:
+            if "Error" in type(error).__name__ and hasattr(error, "format_message"):  # a usage error
+                return
+            raise
+
+    manifest = (
+        b'{"cells": [{"base": "0", "cell": {"model": "a", "task": "b", "dtype": "c", "mitigation": "d", "seed": 0, '
+        b'"measurement": "e", "options": "{}", "lengths": [1, 2]}}]}'
+    )
+    weights = b'\x3b\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}    ' + bytes(8)
+    card = b'{"trained_lengths": {"sum": 60}}'
+    readers: dict[str, tuple[Callable[[bytes], object], list[bytes]]] = {
+        "sweep": (
+            lambda content: read_sweep(written("sweep.yaml", content) / "sweep.yaml"),
+            [(Path(__file__).parents[1] / "examples" / "sweep.yaml").read_bytes()],
+        ),
+        "config": (
+            lambda content: (
+                check_config(written("config.json", content)),
+                read_trained_lengths(written("card.json", content)),
+            ),
+            [(EMBEDDED_DIRECTORY / "config.json").read_bytes(), card],
+        ),
+        "weights": (lambda content: check_weight_files(written("model.safetensors", content)), [weights]),
+        "manifest": (lambda content: Store(written(MANIFEST, content)).asked(), [manifest]),
+        "words": (words, [b"run\nsweep.yaml\n--out\nx", b"sensitivity\n--prompt\na", b"collapse\n--lengths\n1:3"]),
+    }
+    return readers[name]
+
+
+def main(name: str, scratch: str, cases: str, seed: str) -> None:
+    """Never returns: atheris ends the process, with exit code 0 where nothing was found."""
+    import atheris
+
+    with atheris.instrument_imports(
+        include=["yaml", "json", "ostools.runs", "ostools.models.checks", "ostools.cli", "typer"]
+    ):
+        read, whole = _reader(name, Path(scratch))
+    from mitigations import MitigationError
+    from ostools.errors import InputError
+
+    corpus = Path(scratch) / "corpus"
+    corpus.mkdir()
+    for index, content in enumerate(whole):
+        (corpus / str(index)).write_bytes(content)
+
+    def one(content: bytes) -> None:
+        try:
+            read(content)
+        except (InputError, MitigationError) as refusal:
+            if "\n" in str(refusal):
+                raise RuntimeError(f"a refusal of more than one line: {refusal}") from refusal
+
+    limits = ["-timeout=30", "-rss_limit_mb=8192", "-max_len=4096"]
+    atheris.Setup(
+        [sys.argv[0], f"-runs={cases}", f"-seed={seed}", f"-artifact_prefix={scratch}/", *limits, str(corpus)], one
+    )
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,347 @@
+"""What is attacked: each target draws a case and calls the command line with it, under the law of `attempts`.
+
+The suite takes a few cases of each, `make stress` ten thousand in all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.hostile.attempts import Attempt, Reached, attempt
+from tests.hostile.spoiling import (
+    KINDS,
+    NASTY,
+    PICKLE,
+    as_json,
+    read_files,
+    spoiled_bytes,
+    spoiled_checkpoint,
+    spoiled_json,
+    sweep_files,
+    texts,
+    values,
+    write_files,
+)
+
+Files = dict[str, bytes]
+_CELL = re.compile(r"cells/([0-9a-f]{16}\.[0-9a-f]{8})\.[0-9a-f]{16}\.parquet")
+_SMALL = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_head": 4, "d_mlp": 8, "n_layers": 1, "context": 256}
+_SWEEP = b"""models: tiny
+tasks: copy-last
+lengths: [2, 3]
+mitigations: [none, hint]
+measurements: [behaviour, path-sum]
+device: cpu
+"""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What is whole before it is spoiled: a tiny checkpoint, and the directory of a sweep on it, one of whose cells failed."""
+
+    directory: Path
+    checkpoint: Files
+    results: Files
+
+
+@dataclass(frozen=True)
+class Target:
+    """`case` draws what `work` does in an empty directory; `share` of all cases are this target's."""
+
+    name: str
+    share: float
+    case: Callable[[Ground], st.SearchStrategy[Any]]
+    work: Callable[[Ground, Any, Path], Attempt]
+
+
+@contextmanager
+def prepared() -> Iterator[Ground]:
+    """The ground to attack from, without a network, the tiny model loaded once. Deleted in the end."""
+    import huggingface_hub.constants
+
+    import ostools.models.load as loading
+    from tests.checkpoints import write_checkpoint
+
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
+        stack.enter_context(patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True))
+        checkpoint = read_files(write_checkpoint(directory / "tiny", "gemma", **_SMALL))
+        (directory / "sweep.yaml").write_bytes(_SWEEP)
+        made = attempt(["run", "sweep.yaml", "--out", "results"], directory)
+        # `path-sum` refuses the one length that does not fit, so that there is a record of a failure.
+        (directory / "sweep.yaml").write_bytes(_SWEEP.replace(b"[2, 3]", b"[2, 3, 200]"))
+        failed = attempt(["run", "sweep.yaml", "--out", "results"], directory)
+        assert (made.code, failed.code) == (0, 1), (made, failed)
+        held: dict[str, Any] = {}
+        load = loading.load_model
+
+        def loaded(name: Any = None, **options: Any) -> Any:
+            """The tiny model from memory wherever it is asked for as it is; the embedded one too, which is larger."""
+            if name not in (None, "embedded", "tiny"):
+                return load(name, **options)
+            key = json.dumps(options, default=str, sort_keys=True)
+            if key not in held:
+                held[key] = load(directory / "tiny", **options)
+            return held[key]
+
+        stack.enter_context(patch("ostools.models.load_model", loaded))
+        yield Ground(directory, checkpoint, read_files(directory / "results"))
+
+
+def check(target: Target, ground: Ground, case: Any) -> None:
+    """One case, in an empty directory of its own. Nothing of it is left, and nothing was executed."""
+    below = Path(tempfile.mkdtemp(dir=ground.directory))
+    try:
+        target.work(ground, case, below)
+        assert not any(path.name == "executed" for path in below.rglob("executed")), "code was executed"
+    finally:
+        shutil.rmtree(below, ignore_errors=True)
+
+
+def attack(target: Target, ground: Ground, cases: int, start: int | None = None) -> None:
+    """So many cases of a target; hypothesis makes the first that breaks the law small and raises it. `start` is a seed."""
+
+    def one(case: Any) -> None:
+        check(target, ground, case)
+
+    many = settings(
+        max_examples=cases,
+        deadline=None,
+        database=None,
+        derandomize=start is None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    tested = many(given(target.case(ground))(one))
+    (tested if start is None else seed(start)(tested))()
+
+
+# --- prompts
+
+_ON_A_PROMPT = (
+    "sensitivity",
+    "path-sum",
+    "looseness",
+    "profile",
+    "flow",
+    "spectra",
+    "attention",
+    "collapse",
+    "repeats",
+)
+
+
+def _prompts(ground: Ground) -> st.SearchStrategy[Any]:
+    endings = st.sampled_from([[], ["--json"], ["--out", "x.csv"], ["--out", "x.html"]])
+    return st.tuples(st.sampled_from(_ON_A_PROMPT), texts, texts, endings)
+
+
+def _prompt(ground: Ground, case: Any, below: Path) -> Attempt:
+    command, text, item, ending = case
+    more = ["--item", item, "--lengths", "1:2"] if command == "collapse" else []
+    more += ["--prompt", item, "--lengths", "1:2"] if command == "repeats" else []
+    return attempt([command, "--prompt", text, *more, "--model", "tiny", *ending], below)
+
+
+# --- the words of a command line
+
+
+def _options() -> dict[str, list[str]]:
+    """Every option of every command, by the command."""
+    import typer
+
+    from ostools.cli import app
+
+    group: Any = typer.main.get_command(app)
+    return {name: [word for one in command.params for word in one.opts] for name, command in group.commands.items()}
+
+
+def _words(ground: Ground) -> st.SearchStrategy[Any]:
+    # Where a file is to be written is the user's to say: only names of this directory are asked for.
+    inside = [word for word in NASTY if not word.startswith(("/", ".."))]
+    free = st.sampled_from(inside) | st.text(max_size=12).filter(
+        lambda text: "/" not in text and not text.startswith("..")
+    )
+    usual = st.sampled_from(
+        ["tiny", "4", "1:3", "float32", "cpu", "copy-last", "local", "full", "x.csv", "x.html", "embedded", "0"]
+    )
+
+    def of(command: str) -> st.SearchStrategy[list[str]]:
+        options = [word for word in known[command] if word not in ("--help", "--ray-address")]
+        option = st.sampled_from(options) if options else free
+        pair = st.tuples(option, usual | free).map(list)
+        alone = (option | free | usual).map(lambda word: [word])
+        pieces = st.lists(pair | pair | alone, max_size=5)
+        return pieces.map(lambda found: [command, *(word for piece in found for word in piece)])
+
+    known = _options()
+    return st.sampled_from(sorted(known)).flatmap(of) | st.lists(free, max_size=4)
+
+
+def _worded(ground: Ground, case: Any, below: Path) -> Attempt:
+    """As far as the work itself, which begins where a command shows progress."""
+
+    def reached(description: str) -> Any:
+        raise Reached(description)
+
+    with patch("ostools.commands.output.progress", reached):
+        return attempt([word.replace("\0", "") if index else word for index, word in enumerate(case)], below)
+
+
+_WORKING = (
+    ("sensitivity", "--prompt", "a b", "--method", "exact"),
+    ("path-sum", "--prompt", "a b", "--variant", "local"),
+    ("collapse", "--lengths", "1:2", "--dtype", "float32"),
+    ("behaviour", "--lengths", "2:3", "--task", "copy-last", "--max-new-tokens", "2"),
+    ("attention", "--prompt", "a b"),
+    ("ablate", "--task", "copy-last", "--lengths", "2:3"),
+    ("study", "--mitigation", "hint", "--lengths", "4:5"),
+)
+_VALUED = ("--linearisation", "--layers", "--method", "--relative-error", "--max-memory", "--variant", "--positions", "--dtype",
+           "--device", "--task", "--lengths", "--seed", "--mitigation", "--max-new-tokens", "--item", "--mode", "--target",
+           "--measure", "--level", "--prompt", "--model", "--sensitivity-lengths")  # fmt: skip
+
+
+def _working(ground: Ground) -> st.SearchStrategy[Any]:
+    known = _options()
+
+    def of(command: tuple[str, ...]) -> st.SearchStrategy[Any]:
+        options = [word for word in _VALUED if word in known[command[0]]]
+        return st.tuples(st.just(command), st.sampled_from(options), texts | values.map(str) | _SPECS)
+
+    return st.sampled_from(_WORKING).flatmap(of)
+
+
+_SPECS = st.builds(
+    "{}:{}={}".format,
+    st.sampled_from(
+        ["copy-last", "count-ones", "count-ones-bernoulli", "hint", "separator", "sliding-window", "temperature"]
+    ),
+    st.sampled_from(["uniform", "every", "window", "sinks", "p", "position", "scale"]) | texts,
+    st.sampled_from(["0", "-1", "1", "true", "1e308", "nan", "9" * 5000]) | texts,
+)
+
+
+def _worked(ground: Ground, case: Any, below: Path) -> Attempt:
+    command, option, value = case
+    return attempt([*command, "--model", "tiny", f"{option}={value}"], below)
+
+
+# --- files
+
+
+def _sweep_files(ground: Ground) -> st.SearchStrategy[Any]:
+    return sweep_files()
+
+
+def _sweep_file(ground: Ground, case: bytes, below: Path) -> Attempt:
+    (below / "sweep.yaml").write_bytes(case)
+    (below / "tiny").symlink_to(ground.directory / "tiny")
+    return attempt(["run", "sweep.yaml", "--out", "results", "--dry-run"], below)
+
+
+def _checkpoints(ground: Ground) -> st.SearchStrategy[Any]:
+    return spoiled_checkpoint(ground.checkpoint)
+
+
+def _checkpoint(ground: Ground, case: Any, below: Path) -> Attempt:
+    write_files(below / "model", case)
+    return attempt(["path-sum", "--prompt", "ab", "--model", "./model", "--variant", "local"], below)
+
+
+@st.composite
+def _directories(draw: st.DrawFn, ground: Ground) -> Any:
+    """The directory of a sweep with one or two files spoiled, and the command that reads it."""
+    found: dict[str, bytes | str] = dict(ground.results)
+    for _ in range(draw(st.integers(1, 2))):
+        name = draw(st.sampled_from(sorted(ground.results)))
+        content, what = (
+            ground.results[name],
+            draw(st.sampled_from(["inside", "inside", "bytes", "kind", "gone", "added"])),
+        )
+        if what == "inside" and name.endswith(".json"):
+            found[name] = as_json(draw(spoiled_json(json.loads(content))))
+        elif what == "inside" and (cell := _CELL.fullmatch(name)):
+            found.pop(name, None)
+            changed = draw(_parquet(content) | spoiled_bytes(content))
+            found[f"cells/{cell[1]}.{hashlib.sha256(changed).hexdigest()[:16]}.parquet"] = changed
+        elif what == "kind":
+            found[name] = draw(st.sampled_from(KINDS))
+        elif what == "gone":
+            found.pop(name, None)
+        elif what == "added":
+            word = (
+                draw(texts)
+                .replace("/", "")
+                .replace("\0", "")
+                .encode("utf-8", "surrogateescape" if draw(st.booleans()) else "ignore")
+            )
+            folder = draw(st.sampled_from(["", "cells/", "failed/"]))
+            found[folder + (os.fsdecode(word)[:60] or "x")] = PICKLE
+        else:
+            found[name] = draw(spoiled_bytes(content))
+    reading = [["results", "results"], ["results", "results", "--json"], ["results", "results", "--out", "x.csv"]]
+    return found, draw(st.sampled_from([*reading, ["run", "sweep.yaml", "--out", "results", "--dry-run"]]))
+
+
+@st.composite
+def _parquet(draw: st.DrawFn, content: bytes) -> bytes:
+    """A table that Parquet can hold, of other columns, types or metadata than a cell's."""
+    import io
+
+    import pandas as pd
+
+    table = pd.read_parquet(io.BytesIO(content))
+    attrs = table.attrs
+    what = draw(st.sampled_from(["attrs", "column", "column", "gone", "rows", "added"]))
+    column = draw(st.sampled_from(list(table.columns)))
+    if what == "attrs":
+        attrs = draw(spoiled_json(attrs))
+    elif what == "column":
+        table[column] = draw(
+            st.sampled_from([[["a"]], ["a\x1b[31m"], [b"x"], [float("nan")], [2**62], [None], [{"a": 1}]])
+        ) * len(table)
+    elif what == "added":
+        name = draw(texts).encode("utf-8", "ignore").decode()
+        table[name] = "\x1b[31m"
+    else:
+        table = table.drop(columns=[column]) if what == "gone" else table.iloc[:0]
+    table.attrs = attrs if isinstance(attrs, dict) else {"ostools": attrs}
+    return table.to_parquet(index=False)
+
+
+def _results(ground: Ground) -> st.SearchStrategy[Any]:
+    return _directories(ground)
+
+
+def _result(ground: Ground, case: Any, below: Path) -> Attempt:
+    files, command = case
+    (below / "sweep.yaml").write_bytes(_SWEEP)
+    (below / "tiny").symlink_to(ground.directory / "tiny")
+    write_files(below / "results", files)
+    return attempt(command, below)
+
+
+TARGETS = (
+    Target("prompts", 0.15, _prompts, _prompt),
+    Target("words", 0.25, _words, _worded),
+    Target("options", 0.1, _working, _worked),
+    Target("sweep files", 0.2, _sweep_files, _sweep_file),
+    Target("checkpoints", 0.15, _checkpoints, _checkpoint),
+    Target("results", 0.15, _results, _result),
+)

@@ -1,0 +1,85 @@
+"""What our own code never does: unpickle, run text as code, start a shell, read YAML that makes objects."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "os.system",
+    "os.popen",
+    "torch.hub.load",
+    "yaml.unsafe_load",
+    "yaml.full_load",
+}
+_PICKLING = {"np.load", "numpy.load", "pd.read_pickle", "pandas.read_pickle"}
+
+
+def found_in(source: str) -> list[str]:
+    """Every forbidden import and call, as line and words."""
+    return [f"{node.lineno}: {said}" for node in ast.walk(ast.parse(source)) if (said := _forbidden(node))]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _forbidden(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        return next((f"imports {name}" for name in names if name.partition(".")[0] in _MODULES), None)
+    if not isinstance(node, ast.Call):
+        return None
+    called = ast.unparse(node.func)
+    given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+    if called in _CALLS | _PICKLING:
+        return called
+    if called == "torch.load" and given.get("weights_only") != "True":
+        return "torch.load without weights_only=True"
+    if called == "yaml.load" and given.get("Loader") != "_Plain":
+        return "yaml.load with another loader than ours"
+    if called.startswith(("subprocess.", "asyncio.create_subprocess_shell")) and given.get("shell", "False") != "False":
+        return "subprocess with a shell"
+    if given.get("trust_remote_code", "False") != "False":
+        return "remote code"
+    return None
+
+
+@pytest.mark.parametrize("package", ["hooks", "mitigations", "ostools"])
+def test_no_module_of_ours_runs_what_it_reads(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    found = {str(file.relative_to(ROOT)): bad for file in files if (bad := found_in(file.read_text(encoding="utf-8")))}
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from shelve import open",
+        "import torch\ntorch.load('x')",
+        "torch.load('x', weights_only=False)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "yaml.load(text)",
+        "eval('1')",
+        "subprocess.run('x', shell=True)",
+        "AutoModel.from_pretrained(x, trust_remote_code=True)",
+        "os.system('x')",
+    ],
+)
+def test_the_search_finds(source: str) -> None:
+    assert found_in(source)
+
+
+def test_the_loader_that_we_name_makes_no_objects() -> None:
+    import yaml
+
+    from ostools.runs.yaml_file import _Plain
+
+    assert issubclass(_Plain, yaml.SafeLoader)
+    assert not issubclass(_Plain, yaml.FullLoader | yaml.Loader | yaml.UnsafeLoader)

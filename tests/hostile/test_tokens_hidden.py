@@ -1,0 +1,78 @@
+"""The token for the model hub is in no output, no file, no provenance and no error, whatever is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from huggingface_hub import errors
+
+from tests.hostile.attempts import attempt
+from tests.hostile.targets import Ground, prepared
+
+SECRET = "hf_ThisMustBeSeenNowhere"
+
+
+@pytest.fixture(scope="module")
+def ground() -> Iterator[Ground]:
+    with prepared() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.setenv(name, SECRET)
+
+
+def test_nothing_that_is_written_holds_it(ground: Ground, tmp_path: Path) -> None:
+    (tmp_path / "tiny").symlink_to(ground.directory / "tiny")
+    (tmp_path / "sweep.yaml").write_bytes((ground.directory / "sweep.yaml").read_bytes())
+    prompt = ["path-sum", "--prompt", "a b", "--model", "tiny"]
+    calls = [
+        ["doctor"],
+        ["doctor", "--json"],
+        ["models"],
+        [*prompt, "--json"],
+        *([*prompt, "--out", f"x.{ending}"] for ending in ("parquet", "csv", "json", "html")),
+        ["run", "sweep.yaml", "--out", "results"],
+        ["results", "results", "--json"],
+        ["results", "results", "--out", "table.parquet"],
+        ["sensitivity", "--prompt", "a", "--model", "./nowhere"],
+        ["sensitivity", "--prompt", "a", "--model", "no-one/nothing"],
+    ]
+    for call in calls:
+        said = attempt(call, tmp_path)
+        assert SECRET not in said.out + said.err, call
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len([path for path in files if path.suffix == ".parquet"]) >= 4
+    for path in files:
+        assert SECRET.encode() not in path.read_bytes(), path
+        if path.suffix == ".parquet":  # its pages are packed
+            table = pd.read_parquet(path)
+            assert SECRET not in table.to_csv() + str(table.attrs), path
+
+
+@pytest.mark.parametrize(
+    "kind", [errors.GatedRepoError, errors.RepositoryNotFoundError, errors.HfHubHTTPError, OSError]
+)
+def test_no_refusal_of_the_hub_holds_it(
+    monkeypatch: pytest.MonkeyPatch, ground: Ground, tmp_path: Path, kind: Any
+) -> None:
+    def refused(*given: object, **options: object) -> None:
+        said = f"401 for https://user:{SECRET}@hub with Authorization: Bearer {SECRET}"
+        try:
+            found = kind(said)
+        except TypeError:  # the hub's errors are of a response
+            import httpx
+
+            found = kind(said, response=httpx.Response(401, request=httpx.Request("GET", "https://hub")))
+        raise found
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refused)
+    found = attempt(["sensitivity", "--prompt", "a", "--model", "google/gemma-7b"], tmp_path)
+    assert found.code == 2
+    assert SECRET not in found.out + found.err
