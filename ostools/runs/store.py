@@ -107,7 +107,8 @@ class Store:
             yield
         finally:
             self._mine = False
-            lock.release()
+            with _told(self.directory, "cannot be unlocked"):
+                lock.release()
 
     def require_ours(self) -> None:
         """Raises `InputError` for a directory that holds something, and not a sweep."""
