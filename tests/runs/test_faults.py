@@ -1,0 +1,349 @@
+"""Runs that die at every change on disk, meet a disk that refuses at each, and directories that hold what no run wrote.
+
+Most are with an executor that measures nothing: what is tested is what a run does on disk. One test kills runs of a real model.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ostools.errors import InputError
+from ostools.results import Provenance
+from ostools.runs import Sweep, results, run, sweep_of
+from ostools.runs.executor import Done, Executor, Job, Terms
+from stress._runs import at_change, die, ready, strays
+
+SWEEP = {"tasks": ["copy-last", "copy-first", "count-ones"], "lengths": "3:4", "measurements": "behaviour"}
+NEVER = 1 << 30
+
+
+class Quick(Executor):
+    """Gives rows that only the cell decides, and fails the cells of a task."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+
+    def device(self, asked: str) -> str:
+        return "cpu"
+
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+        for job in jobs:
+            cell = job.wanted.cell
+            if cell.task == self.failing:
+                yield job.wanted, "RuntimeError: planted"
+                continue
+            table = pd.DataFrame({**cell.columns, "length": cell.lengths, "value": [1 / 3] * len(cell.lengths)})
+            yield job.wanted, (table, Provenance.without_model())
+
+
+def quick(directory: Path, failing: str = "", sweep: Sweep | None = None, **options: Any) -> Any:
+    return run(sweep or sweep_of(SWEEP), directory, executor=Quick(failing), **options)
+
+
+@pytest.fixture
+def harmed(tmp_path: Path) -> Path:
+    """A sweep with all that a run has to mend: a cell that failed, one broken on disk, half a file of a run that died."""
+    directory = tmp_path / "harmed"
+    quick(directory, failing="count-ones")
+    victim = min((directory / "cells").iterdir())
+    victim.write_bytes(victim.read_bytes()[:-7])
+    (directory / "cells" / f".{victim.name[:40]}.abc.parquet").write_bytes(b"PAR1")
+    (directory / ".sweep.json.abc.json").write_text("{")
+    return directory
+
+
+def table(directory: Path) -> pd.DataFrame:
+    return results(directory).sort_values(by=["task", "length"], ignore_index=True)
+
+
+def dies(source: str, directory: str, place: int) -> None:
+    """In a process of its own: a run of `directory`, first a copy of `source`, killed at a change where there are so many."""
+    if source:
+        shutil.copytree(source, directory)
+    with at_change(place, die):
+        quick(Path(directory), retry_failed=True)
+
+
+@pytest.mark.parametrize("start", ["new", "harmed"])
+def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(harmed: Path, tmp_path: Path, start: str) -> None:
+    context, source = ready(), str(harmed) if start == "harmed" else ""
+    quick(tmp_path / "whole")
+    expected, place = table(tmp_path / "whole"), 0
+    while start == "harmed" or place < 8:  # from there on a new directory is as the other
+        out = tmp_path / f"{start}-{place}"
+        process = context.Process(target=dies, args=(source, str(out), place))
+        process.start()
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -9
+        if (out / "sweep.json").exists():  # what is shown of it meanwhile are rows of the whole one
+            shown = results(out)
+            assert shown.empty or len(shown.merge(expected)) == len(shown)
+        done = quick(out, retry_failed=True)
+        assert done.failed == ()
+        pd.testing.assert_frame_equal(table(out), expected, check_exact=True)
+        assert strays(out) == []
+        assert len(list((out / "cells").iterdir())) == 3
+        place += 1
+    assert place > 25 or start == "new"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_refuses_any_change_ends_the_run_in_one_line(harmed: Path, tmp_path: Path, number: int) -> None:
+    quick(tmp_path / "whole")
+    expected, place = table(tmp_path / "whole"), 0
+
+    def refuse() -> None:
+        raise OSError(number, os.strerror(number))
+
+    while True:
+        out = tmp_path / str(place)
+        shutil.copytree(harmed, out)
+        try:
+            with at_change(place, refuse) as met:
+                quick(out, retry_failed=True)
+        except InputError as error:
+            said = str(error)
+        else:
+            if len(met) <= place:
+                break
+            # What is there already need not be made.
+            assert met[place] == "mkdir"
+            place += 1
+            continue
+        assert said.endswith(os.strerror(number))
+        assert str(out) in said
+        assert "\n" not in said
+        quick(out, retry_failed=True)
+        pd.testing.assert_frame_equal(table(out), expected, check_exact=True)
+        assert strays(out) == []
+        place += 1
+    assert place > 25
+
+
+FULL = """
+import contextlib, subprocess, sys
+from pathlib import Path
+from ostools.runs import results, run
+from tests.runs import test_faults as faults
+
+disk = Path(sys.argv[1])
+if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", disk]).returncode:
+    sys.exit(77)
+wide = faults.sweep_of({**faults.SWEEP, "tasks": ["copy-last", "count-ones", "copy-first"], "lengths": "1:40"})
+ballast = disk / "ballast"
+run(wide, disk / "out", executor=faults.Quick("copy-first"))
+ballast.write_bytes(bytes(1 << 10))
+with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+    while True:
+        file.write(bytes(4096))
+before = sorted((disk / "out").rglob("*"))
+def ended(**options):
+    try:
+        run(wide, disk / "out", executor=faults.Quick(), **options)
+    except faults.InputError as error:
+        print(error)
+ended(retry_failed=True)
+assert sorted(path for path in (disk / "out").rglob("*") if path.suffix == ".parquet") == [
+    path for path in before if path.suffix == ".parquet"
+]
+assert len(results(disk / "out")) == 80
+subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+ended()
+assert len(results(disk / "out")) == 80
+subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+ballast.unlink()
+ended(retry_failed=True)
+assert len(results(disk / "out")) == 120
+assert faults.strays(disk / "out") == []
+"""
+
+
+def test_a_disk_that_is_full_and_one_that_may_only_be_read(tmp_path: Path) -> None:
+    """A real one: a small file system in memory, in a name space of its own."""
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here, to mount a small disk with")
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    done = subprocess.run([*unshare, sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True)
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip(f"no small disk can be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    full, read_only = done.stdout.splitlines()
+    assert str(tmp_path / "out") in full
+    assert full.endswith("No space left on device")
+    assert str(tmp_path / "out") in read_only
+    assert read_only.endswith("Read-only file system")
+
+
+def test_a_cell_that_cannot_be_read_today_is_left_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(tmp_path / "out")
+    expected, victim = table(tmp_path / "out"), min((tmp_path / "out" / "cells").iterdir())
+    content, real = victim.read_bytes(), Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        if path == victim:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path)
+
+    said: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", read)
+        assert quick(tmp_path / "out", say=said.append).measured == 1
+    assert said == [f"{victim}: cannot be read: Input/output error; it is left out"]
+    assert victim.read_bytes() == content
+    # Its twin, measured meanwhile, is no second row.
+    pd.testing.assert_frame_equal(table(tmp_path / "out"), expected, check_exact=True)
+
+
+@pytest.mark.parametrize("place", ["sweep.json", ".lock", "cells", "failed"])
+@pytest.mark.parametrize("kind", ["directory", "fifo", "link", "loop", "file"])
+def test_what_is_of_another_kind_is_refused_in_a_line_that_names_it(tmp_path: Path, place: str, kind: str) -> None:
+    out = tmp_path / "out"
+    quick(out)
+    expected, odd = table(out), out / place
+    if odd.is_dir():
+        shutil.rmtree(odd)
+    else:
+        odd.unlink()
+    if kind == "directory":
+        odd.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(odd)
+    elif kind == "file":
+        odd.write_text("")
+    else:
+        odd.symlink_to(odd if kind == "loop" else tmp_path / "nowhere")
+    try:
+        done = quick(out)
+    except InputError as error:
+        assert odd.name in str(error)  # noqa: PT017
+        assert not (tmp_path / "nowhere").exists()
+    else:
+        assert (place, kind) in {("cells", "directory"), ("failed", "directory"), (".lock", "file"), (".lock", "fifo")}
+        assert done.failed == ()
+        pd.testing.assert_frame_equal(table(out), expected, check_exact=True)
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "link"])
+def test_no_file_under_the_name_of_a_cell_or_a_failure_is_read(tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    quick(out, failing="copy-first")
+    expected = table(out)
+    for victim in [min((out / "cells").iterdir()), *(out / "failed").iterdir()]:
+        odd = victim.with_name("0" * 16 + victim.name[16:])
+        {"directory": odd.mkdir, "fifo": lambda odd=odd: os.mkfifo(odd), "link": lambda odd=odd: odd.symlink_to(odd)}[
+            kind
+        ]()
+    pd.testing.assert_frame_equal(table(out), expected, check_exact=True)
+    assert quick(out).present == 2
+
+
+@pytest.mark.parametrize(
+    "content", ['{"form": 2, "cells": []}', '{"cells": []}', "[" * 10**5, '{"form": 1, "cells": [1e999]}', "{"]
+)
+def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, content: str) -> None:
+    quick(tmp_path / "out")
+    manifest, cells = tmp_path / "out" / "sweep.json", sorted((tmp_path / "out" / "cells").iterdir())
+    expected = table(tmp_path / "out")
+    manifest.write_text(content)
+    for work in (quick, results):
+        with pytest.raises(InputError, match=r"sweep\.json: expected what .* wrote in this version.*move it away"):
+            work(tmp_path / "out")
+    assert sorted((tmp_path / "out" / "cells").iterdir()) == cells
+    manifest.unlink()
+    assert quick(tmp_path / "out").present == 3
+    pd.testing.assert_frame_equal(table(tmp_path / "out"), expected, check_exact=True)
+
+
+def test_rows_that_no_table_can_hold_fail_their_cell_alone(tmp_path: Path) -> None:
+    class Odd(Quick):
+        def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+            for one, found in super().measure(jobs, terms):
+                assert not isinstance(found, str)
+                odd = [{"a": 1}, 2] if one.cell.task == "count-ones" else 1.0
+                yield one, (found[0].assign(answer=odd), found[1])
+
+    done = run(sweep_of(SWEEP), tmp_path / "out", executor=Odd())
+    assert (done.measured, len(done.failed)) == (2, 1)
+    assert "the rows cannot be stored: ArrowInvalid" in done.failed[0]
+    assert len(results(tmp_path / "out")) == 4
+
+
+def test_cells_of_other_code_are_said_to_leave_the_table_and_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(tmp_path / "out")
+    said: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("ostools.runs.cells.code_version", lambda: "other")
+        assert quick(tmp_path / "out", say=said.append).measured == 3
+        assert len(table(tmp_path / "out")) == 6
+    assert said == [
+        "3 cells were measured before with other code, versions, another checkpoint or on another device: "
+        "they are in no table any more"
+    ]
+    assert quick(tmp_path / "out").present == 3
+    assert len(table(tmp_path / "out")) == 6
+
+
+def test_an_executor_is_closed_however_a_run_ends(tmp_path: Path) -> None:
+    closed = []
+
+    class Held(Quick):
+        def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+            try:
+                yield from super().measure(jobs, terms)
+            finally:
+                closed.append(len(jobs))
+
+    with pytest.raises(KeyboardInterrupt):
+        run(sweep_of(SWEEP), tmp_path, executor=Held(), interrupted=lambda: True)
+    assert closed == [3]
+
+
+def test_nothing_depends_on_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of the clock gives a time before the last one's."""
+    quick(tmp_path / "whole")
+    now = iter(range(2 * 10**9, 0, -(10**6)))
+    monkeypatch.setattr("time.time", lambda: float(next(now)))
+    quick(tmp_path / "out", failing="count-ones")
+    assert quick(tmp_path / "out", retry_failed=True).measured == 1
+    pd.testing.assert_frame_equal(results(tmp_path / "out"), results(tmp_path / "whole"), check_exact=True)
+
+
+def races(directory: str, begin: Any, verdicts: Any) -> None:
+    begin.wait()
+    try:
+        quick(Path(directory))
+        verdicts.put("ran")
+    except InputError as error:
+        verdicts.put(str(error))
+
+
+def test_of_runners_that_start_together_each_runs_alone_or_is_refused(tmp_path: Path) -> None:
+    context = ready()
+    for index in range(5):
+        out, begin, verdicts = str(tmp_path / str(index)), context.Event(), context.SimpleQueue()
+        racing = [context.Process(target=races, args=(out, begin, verdicts)) for _ in range(2)]
+        for process in racing:
+            process.start()
+        begin.set()
+        said = {verdicts.get() for _ in racing}
+        for process in racing:
+            process.join()
+        refused = f"{out}: another run is writing there; wait for it, or give another --out"
+        assert "ran" in said
+        assert said <= {"ran", refused}
+        assert len(results(out)) == 6
+        assert strays(Path(out)) == []

@@ -1,0 +1,132 @@
+"""A command that is ended by a signal, whatever its libraries make of the interrupt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from ostools.commands import output, runs
+from ostools.commands.signals import ended_by_signals
+
+ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+
+def stands(number: int) -> None:
+    signal.raise_signal(number)
+
+
+def swallows(number: int) -> None:
+    with contextlib.suppress(BaseException):
+        signal.raise_signal(number)
+
+
+def turns(number: int) -> None:
+    try:
+        signal.raise_signal(number)
+    except BaseException as error:
+        raise RuntimeError("an error of the library's own") from error
+
+
+def in_a_callback(number: int) -> None:
+    class Dying:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    Dying()
+
+
+@pytest.mark.parametrize(("number", "code"), ENDING)
+@pytest.mark.parametrize("library", [stands, swallows, turns, in_a_callback])
+def test_the_exit_code_is_the_signals_whatever_a_library_makes_of_it(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int, library: Callable[[int], None]
+) -> None:
+    before = [signal.getsignal(one) for one, _ in ENDING], sys.unraisablehook
+    came: list[bool] = []
+
+    def work(interrupted: Callable[[], bool]) -> None:
+        came.append(interrupted())
+        try:
+            library(number)
+        finally:
+            came.append(interrupted())
+
+    with pytest.raises(SystemExit) as ended:
+        ended_by_signals(work)
+    assert ended.value.code == code
+    assert came == [False, True]
+    assert capsys.readouterr() == ("", f"ostools: stopped by {number.name}\n")
+    assert ([signal.getsignal(one) for one, _ in ENDING], sys.unraisablehook) == before
+
+
+def test_a_second_signal_ends_the_process_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(BaseException):
+        pass
+
+    def leave(code: int) -> None:
+        left.append(code)
+        raise Gone
+
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", leave)
+
+    def work(interrupted: Callable[[], bool]) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(SystemExit):
+        ended_by_signals(work)
+    assert left == [143]
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    """As under nohup, or in the background of a script."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        ended_by_signals(lambda interrupted: signal.raise_signal(signal.SIGHUP))
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_without_a_signal_errors_are_those_of_the_work() -> None:
+    def work(interrupted: Callable[[], bool]) -> None:
+        raise KeyboardInterrupt if interrupted() else ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ended_by_signals(work)
+    ended_by_signals(lambda interrupted: None)
+
+
+def test_a_sweep_goes_on_where_nobody_reads_its_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(output, "note", broken)
+    runs._note("a cell failed")
+
+
+def test_the_exit_code_of_failures_outlives_the_reader_of_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ostools import cli
+
+    class Closed:
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+        def fileno(self) -> int:
+            return spare
+
+    spare = os.open(os.devnull, os.O_WRONLY)
+    monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
+    monkeypatch.setattr(cli, "app", lambda **options: 1)
+    monkeypatch.setattr(sys, "stdout", Closed())
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    os.close(spare)
+    assert ended.value.code == 1
