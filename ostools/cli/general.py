@@ -31,20 +31,31 @@ def report(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
+    run: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Report on what `ostools run` stored there instead; measures nothing."),
+    ] = None,
 ) -> None:
     """Measure everything, write one HTML file.
 
-    The whole chain, in a report that needs no network. For a large model choose sections.
+    The whole chain, in a report that needs no network. For a large model choose sections. With --run, a report on the cells of
+    a sweep, finished or not, with what failed and why.
 
     \b
     Example:
       ostools report
       ostools report --model ./my-model --prompt "The capital of France is" --out france.html
       ostools report --section collapse --section precision --lengths 1:128
+      ostools report --run sweep --out sweep.html
     """
-    from ostools.commands import run
+    from ostools.commands import run as command
 
-    run.report(model, prompt, out, section, lengths, device, dtype)
+    if run is None:
+        command.report(model, prompt, out, section, lengths, device, dtype)
+    else:
+        given = {"--model": model != "embedded", "--prompt": prompt is not None, "--section": bool(section)}
+        given |= {"--lengths": lengths is not None, "--device": device != "auto", "--dtype": dtype != "float32"}
+        command.report_on_run(run, out, [name for name, there in given.items() if there])
 
 
 def models() -> None:

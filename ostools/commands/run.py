@@ -36,6 +36,16 @@ def report(
     told_written(written)
 
 
+def report_on_run(directory: Path, out: Path, given: list[str]) -> None:
+    """`ostools report --run`; `given`: other options of the command, which say what to measure."""
+    if given:
+        raise ost.InputError(
+            f"--run reports on cells that are there and measures nothing: leave out {' and '.join(given)}; "
+            "what a sweep measures stands in its file"
+        )
+    told_written(ost.runs.report(directory, out, say=output.note))
+
+
 def models() -> None:
     """`ostools models`."""
     from ostools.models.families import FAMILIES

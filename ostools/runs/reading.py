@@ -71,20 +71,29 @@ def held(one: Wanted, lengths: Iterable[int], failures: Iterable[Failure], sourc
 
 @dataclass(frozen=True)
 class Reading:
-    """A sweep as its directory holds it, complete or not: its cells in the order in which they were asked, and their rows."""
+    """A sweep as its directory holds it, complete or not: its cells in the order in which they were asked, and their rows by
+    measurement, each with the place of its cell."""
 
     directory: Path
     cells: tuple[Held, ...]
-    frame: Frame
+    tables: Mapping[str, Frame]
 
     def of(self, state: str) -> list[Held]:
         return [cell for cell in self.cells if cell.state == state]
 
     def rows(self, measurement: str) -> Frame:
-        """The rows of one measurement, without the columns that only others have."""
-        if self.frame.empty:
-            return self.frame
-        return self.frame[self.frame["measurement"] == measurement].dropna(axis="columns", how="all")
+        """The rows of one measurement, with its own columns only; empty where there are none."""
+        found = self.tables.get(measurement)
+        return pd.DataFrame() if found is None else found.drop(columns=_PLACE)
+
+    @property
+    def frame(self) -> Frame:
+        """Every row, in the order of the cells and of their lengths."""
+        if not self.tables:
+            return pd.DataFrame()
+        joined: Any = pd.concat(self.tables.values(), ignore_index=True)
+        joined = joined.sort_values(by=_PLACE, kind="stable", ignore_index=True)
+        return joined.drop(columns=_PLACE)
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -216,16 +225,15 @@ class _Tables:
         self.parts[kind].append(rows.append_column(_PLACE, pa.array(np.full(len(rows), place))))
         return True
 
-    def joined(self, asked: list[Wanted]) -> Frame:
-        """Every row, in the order of the cells and of their lengths, under the names that the cells were asked by."""
-        tables = [pa.concat_tables(parts, promote_options="permissive").to_pandas() for parts in self.parts.values()]
-        if not tables:
-            return pd.DataFrame()
-        order = {"by": [_PLACE, "length"], "kind": "stable", "ignore_index": True}
-        table: Any = pd.concat(tables, ignore_index=True).sort_values(**order)
-        places = table.pop(_PLACE).to_numpy()
-        columns = pd.DataFrame([one.cell.columns for one in asked])
-        for name in columns:
-            table[name] = pd.array(columns[name].to_numpy()[places], dtype=table[name].dtype)
-        table.attrs = {}
-        return table
+    def joined(self, asked: list[Wanted]) -> dict[str, Frame]:
+        """The rows by measurement, in the order of the cells and of their lengths, under the names that they were asked by."""
+        columns, found = pd.DataFrame([one.cell.columns for one in asked]), {}
+        for kind, parts in self.parts.items():
+            table: Any = pa.concat_tables(parts, promote_options="permissive").to_pandas()
+            table = table.sort_values(by=[_PLACE, "length"], kind="stable", ignore_index=True)
+            places = table[_PLACE].to_numpy()
+            for name in columns:
+                table[name] = pd.array(columns[name].to_numpy()[places], dtype=table[name].dtype)
+            table.attrs = {}
+            found[kind] = table
+        return found

@@ -51,7 +51,10 @@ def render_report(found: Measurements, command: str) -> str:
     sections = sections_of(found, command)
     values = {
         "title": f"Over-squashing and collapse in {'the embedded model' if name == EMBEDDED else display_token(name, 80)}",
-        "model": model,
+        "lead": (
+            "Representational collapse and over-squashing, measured on this model and held against “Transformers need "
+            f"glasses!” (arXiv 2406.04267). {model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
+        ),
         "sections": sections,
     }
     views = [part.view for section in sections for part in section.parts if part.view is not None]

@@ -1,0 +1,209 @@
+"""Of a sweep's cells: what the models answered, and how far apart the representations of n and n + 1 items are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ostools import tasks
+from ostools.errors import InputError
+from ostools.measure.behaviour import Behaviour
+from ostools.measure.behaviour_summary import summarise
+from ostools.measure.collapse_rows import from_rows
+from ostools.reporting import charts, findings
+from ostools.reporting.answer_findings import answered
+from ostools.reporting.answer_marks import short_name
+from ostools.reporting.behaviour_findings import behaviour_notes
+from ostools.reporting.frames import Frame
+from ostools.reporting.page import Figure
+from ostools.reporting.run_charts import answers_chart
+from ostools.reporting.sections.section import More, Part, Section, Table
+from ostools.reporting.theme import inert
+from ostools.reporting.words import number
+from ostools.results import Provenance
+
+if TYPE_CHECKING:
+    from ostools.runs.reading import Reading
+
+ANSWERS = "Prompts of the tasks and what was answered; an answer is right if its last line is, exactly."
+DISTANCES = (
+    "A sequence and the same with one item more: how far apart are the two representations of the last token, y? What lies "
+    "below a dtype's rounding noise, or below one of its representable steps, is not information."
+)
+
+
+def provenance_of(found: Reading, measurement: str, **columns: Any) -> Provenance:
+    """What the numbers of these cells come from: of the first of their files, with what they do not share taken together."""
+    sources = [
+        source
+        for cell in found.cells
+        if cell.wanted.cell.measurement == measurement
+        and all(cell.wanted.cell.columns[name] == value for name, value in columns.items())
+        for source in cell.sources
+    ]
+    first = sources[0]
+    parameters = dict(first["parameters"])
+    if "rewritten" in parameters:
+        parameters["rewritten"] = any(source["parameters"]["rewritten"] for source in sources)
+    if "difference_from_separate_pass" in parameters:
+        differences: dict[str, float] = {}
+        for source in sources:
+            for name, value in source["parameters"]["difference_from_separate_pass"].items():
+                differences[name] = max(value, differences.get(name, 0.0))
+        parameters["difference_from_separate_pass"] = differences
+    return Provenance(first["model"], parameters, None, first["versions"], tuple(first["edits"]), str(first["time"]))
+
+
+def groups(rows: Frame, *names: str) -> Iterator[tuple[tuple[str, ...], Frame]]:
+    """The rows by the values of these columns, in the order in which they come."""
+    if len(rows):
+        for key, here in rows.groupby(list(names), sort=False):
+            yield tuple(map(str, key)), here.reset_index(drop=True)
+
+
+def answers_section(found: Reading) -> Section | None:
+    """Where behaviour was measured: a chart a task and model."""
+    rows = found.rows("behaviour")
+    parts = [
+        _answers(found, model, task, here, f"answers-{index}")
+        for index, ((model, task), here) in enumerate(groups(rows, "model", "task"))
+    ]
+    return Section("behaviour", "What the models answer", "Behaviour", ANSWERS, parts) if parts else None
+
+
+def _answers(found: Reading, model: str, task: str, rows: Frame, name: str) -> Part:
+    results = {
+        (mitigation, dtype): _behaviour(found, here, model=model, task=task, mitigation=mitigation, dtype=dtype)
+        for (mitigation, dtype), here in groups(rows, "mitigation", "dtype")
+    }
+    table = pd.concat([_drawn(result, *key) for key, result in results.items()], ignore_index=True)
+    first = next(iter(results.values()))
+    caption = f"Answers to {task} by length"
+    title = f"{task}: answers of {short_name({'name': model})}"
+    notes = behaviour_notes(first)[0].partition(". ")[2:]
+    hollow = ["Hollow: the mitigation changed nothing of the prompts or the logits."] if table["idle"].any() else []
+    trained = first.provenance.parameters.get("trained_length")
+    said = [answered(result) if len(results) == 1 else _beside(key, result) for key, result in results.items()]
+    chart = answers_chart(table, title, [*notes, *hollow], trained)
+    return Part(
+        title=f"{task}, {model}",
+        figure=Figure(name, chart, caption, f"{caption}. {said[0]}"),
+        findings=said[:1],
+        tables=[_answers_table(results, task)],
+        more=[More("Length by length", tables=[_by_length(table, task)])],
+    )
+
+
+def _behaviour(found: Reading, rows: Frame, **columns: str) -> Behaviour:
+    provenance = provenance_of(found, "behaviour", **columns)
+    drawn = float(provenance.parameters["temperature"]) > 0
+    try:
+        random = tasks.task(columns["task"]).random
+    except InputError:  # of a distribution that is not installed here
+        random = rows["seed"].nunique() > 1
+    return Behaviour(rows, provenance, summarise(rows, random=random, drawn=drawn))
+
+
+def _drawn(result: Behaviour, mitigation: str, dtype: str) -> Frame:
+    frame, summary = result.frame, result.summary
+    once: Any = frame.drop_duplicates(["length", "seed"])
+    mean = once.groupby("length")["log_probability"].mean()
+    return pd.DataFrame(
+        {
+            "mitigation": inert(mitigation),
+            "dtype": dtype,
+            **{name: summary[name] for name in ("length", "accuracy", "wilson_low", "wilson_high", "right", "asked")},
+            "log_probability": summary["length"].map(mean),
+            "idle": (mitigation != "none") & (summary["active"] == 0),
+        }
+    )
+
+
+def _beside(key: tuple[str, str], result: Behaviour) -> str:
+    mitigation, dtype = key
+    under = "with no mitigation" if mitigation == "none" else f"under {mitigation}"
+    return f"In {dtype} {under}: {answered(result)}"
+
+
+def _answers_table(results: Mapping[tuple[str, str], Behaviour], task: str) -> Table:
+    rows = []
+    for (mitigation, dtype), result in results.items():
+        summary: Frame = result.summary
+        once: Any = result.frame.drop_duplicates(["length", "seed"])
+        right, asked = int(summary["right"].sum()), int(summary["asked"].sum())
+        worst = summary.loc[summary["accuracy"].idxmin()]
+        inactive = int((result.frame["status"] == "inactive").sum())
+        log_p = float(once["log_probability"].mean())
+        rows.append(
+            [
+                mitigation,
+                dtype,
+                f"{right} of {asked}",
+                f"{int(worst['right'])} of {int(worst['asked'])} at {int(worst['length'])}",
+                "–" if log_p != log_p else number(log_p),
+                str(inactive) if mitigation != "none" else "",
+            ]
+        )
+    columns = ["mitigation", "dtype", "right", "fewest", "mean log p (nats)", "answers it changed nothing of"]
+    return Table(f"Answers to {task}, all lengths", columns, rows)
+
+
+def _by_length(table: Frame, task: str) -> Table:
+    rows = [
+        [
+            row["mitigation"],
+            row["dtype"],
+            str(row["length"]),
+            f"{row['right']} of {row['asked']}",
+            "–" if pd.isna(row["wilson_low"]) else f"{row['wilson_low']:.0%} to {row['wilson_high']:.0%}",
+            "–" if pd.isna(row["log_probability"]) else number(row["log_probability"]),
+        ]
+        for row in table.to_dict(orient="records")
+    ]
+    return Table(f"Answers, {task}", ["mitigation", "dtype", "items", "right", "Wilson 95%", "mean log p"], rows)
+
+
+def collapse_section(found: Reading) -> Section | None:
+    """Where collapse was measured: a chart a task, model and mitigation."""
+    rows = found.rows("collapse")
+    parts = [
+        _collapse(found, here, f"collapse-{index}", model=model, task=task, mitigation=mitigation)
+        for index, ((model, task, mitigation), here) in enumerate(groups(rows, "model", "task", "mitigation"))
+    ]
+    return (
+        Section("collapse", "Representational collapse (Theorem 4.2)", "Collapse", DISTANCES, parts) if parts else None
+    )
+
+
+def _collapse(found: Reading, rows: Frame, name: str, **columns: str) -> Part:
+    provenance = provenance_of(found, "collapse", **columns)
+    result = from_rows(rows, provenance)
+    task, under = columns["task"], "" if columns["mitigation"] == "none" else f" under {columns['mitigation']}"
+    several = rows["dtype"].nunique() > 4 or any("-" in dtype for dtype in rows["dtype"].unique())
+    exact = not result.reference.empty
+    chart = result.plot() if several and exact else charts.collapse_chart(result, ("y",))
+    caption = f"L2 distance of the two y against the number of items, {task}{under}"
+    if exact:
+        said = findings.collapse_findings(result, provenance.model.get("trained_lengths"))
+        table = [_ends(result, task)]
+    else:
+        said = [
+            "No collapse length can be read from these cells: they were stored without the float64 distance it is read from."
+        ]
+        table = []
+    return Part(
+        title=f"{task}{under}, {columns['model']}",
+        figure=Figure(name, chart, caption, f"{caption}. {said[0]}"),
+        findings=said[:1],
+        tables=table,
+        more=[More("Dtype by dtype", findings=said[1:])] if said[1:] else (),
+    )
+
+
+def _ends(result: Any, task: str) -> Table:
+    lengths: Frame = result.collapse_lengths()
+    shown = ["pair", "seed", "dtype", "site", "status"]
+    rows = [[str(row[column]) for column in shown] for row in lengths.to_dict(orient="records")]
+    return Table(f"Collapse lengths, {task}", ["pair", "seed", "dtype", "site", "collapse"], rows)
