@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from benchmarks import behaviour, collapse, estimates, figures, sensitivity, sweep
+from benchmarks import behaviour, collapse, estimates, figures, forecast, sensitivity, sweep
 
 
 def main() -> None:
@@ -17,6 +17,7 @@ def main() -> None:
     behaviour.main()
     figures.main()
     sweep.main()
+    forecast.main()
 
 
 if __name__ == "__main__":

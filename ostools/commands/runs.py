@@ -75,13 +75,29 @@ def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | N
 
 
 def _show_plan(plan: runs.Plan) -> None:
+    """Every missing cell with its forecast; in the title what they take one after the other, and whether the largest fits."""
     rows = [
-        (*(cell.columns[name] for name in _CELL), len(cell.lengths), cell.lengths[0], cell.lengths[-1])
-        for cell in (job.wanted.cell for job in plan.pending)
+        (*(cell.columns[name] for name in _CELL), len(cell.lengths), cell.lengths[0], cell.lengths[-1], *took)
+        for cell, took in ((job.wanted.cell, (job.forecast.seconds, job.forecast.memory)) for job in plan.pending)
     ]
-    title = f"{len(plan.pending)} of {len(plan.wanted)} cells are missing"
-    names = [*_CELL, "lengths", "from", "to"]
     if MANNERS.json:
+        names = [*_CELL, "lengths", "from", "to", "forecast_seconds", "forecast_bytes"]
         output.print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    output.stdout().print(output.table(title, names, rows, left=6))
+    title = f"{len(plan.pending)} of {len(plan.wanted)} cells are missing"
+    if rows:
+        title += f"; forecast {sum(row[-2] for row in rows):,.0f} s, {_memory(max(row[-1] for row in rows), plan)}"
+    names = [*_CELL, "lengths", "from", "to", "forecast s", "forecast GiB"]
+    shown = [(*row[:-2], f"{row[-2]:.1f}", f"{row[-1] / 2**30:.2f}") for row in rows]
+    output.stdout().print(output.table(title, names, shown, left=6))
+
+
+def _memory(most: int, plan: runs.Plan) -> str:
+    """The largest forecast beside what is free; a GPU's may be a worker's, of which nothing is known here."""
+    said = f"{most / 2**30:.2f} GiB at most"
+    if plan.terms.device != "cpu":
+        return f"{said} on {plan.terms.device}"
+    from ostools.free_memory import free_memory
+
+    free = free_memory()
+    return f"{said}: {'fits into' if most <= free.bytes else 'does NOT fit into'} {free}"

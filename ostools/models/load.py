@@ -67,7 +67,7 @@ def load_model(
     trained_lengths = read_trained_lengths(source.directory)
     with quiet():
         config, quantisation = read_config(source.directory, family)
-        tokenizer = _read_tokenizer(source.directory)
+        tokenizer = read_tokenizer(source.directory)
         check_tokenizer(tokenizer, config.vocab_size, source.directory)
         weights = None if quantisation is None else dequantised(shards)
         module = _read_weights(source.directory, shards, family, config, torch_dtype, weights)
@@ -133,7 +133,7 @@ def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, str 
     return config, quantisation
 
 
-def _read_tokenizer(directory: Path) -> Any:
+def read_tokenizer(directory: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare Exceptions for a broken file

@@ -56,6 +56,11 @@ def encode(model: TransformerBridge, text: str, *, chat: bool = False) -> Prompt
     return _prompt(model, text, ids)
 
 
+def count_tokens(tokenizer: Any, text: str, *, chat: bool = False) -> int:
+    """How many ids `encode` would make of a text, where there is a tokenizer and no model yet."""
+    return len(_encode_chat(tokenizer, text)[1] if chat else _encode_plain(tokenizer, text))
+
+
 def prompt_from_ids(model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
     """The prompt of given token ids: nothing is added, only the context, the range and the BOS are checked."""
     return _prompt(model, None, _whole_numbers(ids))

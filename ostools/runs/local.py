@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import gc
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.errors import InputError
+from ostools.free_memory import free_memory
+from ostools.measure.memory import available_memory
 from ostools.models import load_model
 from ostools.models.load import resolve_device
 from ostools.models.sources import locate
 from ostools.models.threads import one_is_enough
 from ostools.runs.cells import Cell, checkpoint_hash, code_version
 from ostools.runs.executor import Done, Executor, Job, Terms
+from ostools.runs.forecast import forecast
 from ostools.runs.measuring import Measured, measure
+from ostools.runs.out_of_memory import held_to_what_is_free, is_out_of_memory
+from ostools.theory.chunks import smaller_chunks
+
+SMALLEST = 1 / 16
+"""The share of a chunk below which a cell that does not fit is given up."""
+
+
+@dataclass(frozen=True)
+class _Lacked:
+    """Memory ran out: in words, and whether the model itself did not fit."""
+
+    said: str
+    loading: bool
 
 
 class Bench:
@@ -26,13 +46,46 @@ class Bench:
         self._held: tuple[tuple[str, str], TransformerBridge] | None = None
 
     def measure(self, cell: Cell) -> Measured | str:
-        """The rows of a cell, or whatever it, or a plugin in it, raised, in one line."""
+        """The rows of a cell, or whatever it, or a plugin in it, raised, in one line.
+
+        Where memory runs out: in chunks half as large, down to a sixteenth; then the failure says what was forecast and what
+        there is. The seconds that it took, and the share of the chunks, are in the provenance: rows hold numbers alone.
+        """
+        lacked, share = "", 1.0
+        while share >= SMALLEST:
+            found = self._attempt(cell, share)
+            if not isinstance(found, _Lacked):
+                return f"{lacked}; in smaller chunks: {found}" if lacked and isinstance(found, str) else found
+            lacked = lacked or found.said
+            if found.loading:
+                break
+            share /= 2
+        return lacked
+
+    def _attempt(self, cell: Cell, share: float) -> Measured | str | _Lacked:
+        start, model = time.perf_counter(), None
         try:
             model = self._model(cell)
-            with _threads(model):
-                return measure(model, cell)
+            with _threads(model), smaller_chunks(share), held_to_what_is_free(self.terms.device):
+                table, provenance = measure(model, cell)
+            took: dict[str, Any] = {"cell_seconds": time.perf_counter() - start}
+            how = took if share == 1.0 else took | {"chunk_share": share}
+            return table, replace(provenance, parameters={**provenance.parameters, **how})
         except Exception as error:
-            return " ".join(f"{type(error).__name__}: {error}".split())
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            if not is_out_of_memory(error):
+                return said
+        # Behind the handler: until then the error's traceback holds what did not fit.
+        gc.collect()
+        if self.terms.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+        needed = forecast(cell, locate(cell.model, None), self.terms.device)
+        free = available_memory(torch.device(self.terms.device))
+        where = "while the model was loaded" if model is None else "while it was measured"
+        limit = free_memory() if self.terms.device == "cpu" else f"{free / 2**30:.2f} GiB free on {self.terms.device}"
+        return _Lacked(
+            f"out of memory {where}: forecast {needed.memory / 2**30:.2f} GiB, {limit} ({said})", model is None
+        )
 
     def _model(self, cell: Cell) -> TransformerBridge:
         if self._held is None or self._held[0] != cell.loads:
@@ -58,7 +111,7 @@ class ThisProcess(Executor):
     def device(self, asked: str) -> str:
         return str(resolve_device(asked))
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Iterator[Done]:
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
         bench = Bench(terms)
         for job in jobs:
             yield job.wanted, bench.measure(job.wanted.cell)

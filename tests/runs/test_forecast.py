@@ -1,0 +1,149 @@
+"""What a cell is forecast to take: read off files, near what a process then takes, and never a reason to stop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ostools.models import load_model
+from ostools.models.shape import Shape
+from ostools.models.sources import EMBEDDED_DIRECTORY, locate
+from ostools.runs import plan, sweep_of
+from ostools.runs.cells import cells_of
+from ostools.runs.forecast import LIBRARIES, Forecast, _weights, forecast
+from ostools.runs.measuring import measure
+from ostools.runs.prompts import prompt_tokens
+from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
+
+SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device": "cpu"}
+KINDS = ["behaviour", "collapse", "sensitivity", "path-sum"]
+
+
+def forecast_of(**asked: Any) -> Forecast:
+    (cell,) = cells_of(sweep_of({**SMALL, **asked}))
+    return forecast(cell, locate(cell.model, None), "cpu")
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / family, family)
+    model = load_model(directory, device="cpu")
+    found = Shape.of_source(locate(str(directory), None), torch.float32, "cpu")
+    assert found == Shape.of(model)
+    cfg: Any = model.cfg
+    sizes = (cfg.n_layers, cfg.d_model, cfg.n_heads, cfg.d_head, cfg.d_mlp, cfg.n_ctx)
+    assert (found.n_layers, found.d_model, found.n_heads, found.d_head, found.d_mlp, found.context) == sizes
+    _, numbers = _weights(directory)
+    assert numbers == sum(weight.numel() for weight in {id(w): w for w in model.original_model.parameters()}.values())
+    assert found.n_layers * found.block_parameters < numbers
+
+
+@pytest.mark.parametrize(("mitigation", "chat"), [("none", True), ("separator:every=2", False), ("hint", False)])
+def test_tokens_are_counted_as_they_will_be_measured(
+    directory: str, tmp_path: Path, mitigation: str, chat: bool
+) -> None:
+    name = directory if chat else str(write_checkpoint(tmp_path / "plain", "gemma", chat_template=None))
+    model = load_model(name, device="cpu")
+    short = {"name": "behaviour", "max_new_tokens": 1}
+    (cell,) = cells_of(sweep_of({**SMALL, "models": name, "mitigations": mitigation, "measurements": short}))
+    rows, _ = measure(model, cell)
+    counted = prompt_tokens(cell, locate(name, None)).prompts
+    # Between the ends it is a line: a separator behind every second item is not.
+    assert counted[0] == rows["tokens"].iloc[0]
+    assert counted[-1] == rows["tokens"].iloc[-1]
+    assert counted[1] == pytest.approx(rows["tokens"].iloc[1], abs=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_takes_more(kind: str) -> None:
+    small, long, wide = (
+        forecast_of(measurements=kind, **change) for change in ({}, {"lengths": 900}, {"lengths": "4:64"})
+    )
+    assert LIBRARIES < small.memory < long.memory
+    assert 0 < small.seconds < wide.seconds
+
+
+def test_copies_of_the_weights_are_counted(tmp_path: Path) -> None:
+    """33 M numbers: float32 4 bytes each, the float64 copy of a collapse 8, a 16-bit model's float32 copy 4."""
+    sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
+    name = str(write_checkpoint(tmp_path / "big", "gemma", **sizes))
+    numbers = _weights(Path(name))[1]
+    of = {
+        (kind, dtype): forecast_of(models=name, lengths=4, measurements=kind, dtypes=dtype).memory - LIBRARIES
+        for kind in KINDS
+        for dtype in ("float32", "bfloat16")
+    }
+    # Loading holds the file's pages beside the weights.
+    assert of["behaviour", "float32"] == pytest.approx(8 * numbers, rel=0.05)
+    assert of["collapse", "float32"] == pytest.approx(12 * numbers, rel=0.3)
+    assert of["sensitivity", "bfloat16"] > 6 * numbers
+    peak = peak_of(name, "collapse", 300)
+    found = forecast_of(models=name, lengths=300, measurements="collapse").memory
+    assert 0.75 * peak <= found <= 2 * peak
+    # The libraries are most of a small process: held apart from them too.
+    assert 0.6 * (peak - 525 * 2**20) <= found - LIBRARIES <= 2 * (peak - 525 * 2**20)
+
+
+PEAK = """
+import json, sys, torch
+torch.set_num_threads(1)
+from ostools.runs import sweep_of
+from ostools.runs.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.executor import Terms
+from ostools.runs.local import Bench
+from ostools.models.sources import locate
+(cell,) = cells_of(sweep_of(json.loads(sys.argv[1])))
+found = Bench(Terms("cpu", {cell.model: checkpoint_hash(locate(cell.model, None))}, code_version())).measure(cell)
+assert not isinstance(found, str), found
+print([line for line in open("/proc/self/status") if line.startswith("VmHWM")][0].split()[1])
+"""
+
+
+def peak_of(model: str, kind: str, length: int) -> int:
+    """Bytes that a fresh process holds at most while it loads the model and measures one cell."""
+    asked = json.dumps({**SMALL, "models": model, "lengths": length, "measurements": kind})
+    done = subprocess.run([sys.executable, "-c", PEAK, asked], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return 1024 * int(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_the_embedded_model_takes_what_was_forecast() -> None:
+    peak = peak_of("embedded", "path-sum", 300)
+    assert 0.75 * peak <= forecast_of(lengths=300, measurements="path-sum").memory <= 2 * peak
+
+
+def test_what_cannot_be_measured_is_no_reason_to_stop(directory: str, tmp_path: Path) -> None:
+    broken = write_checkpoint(tmp_path / "broken", "gemma")
+    (broken / "config.json").write_text("{}")
+    assert forecast_of(models=str(broken), measurements="behaviour") == Forecast(0.0, LIBRARIES)
+    found = plan(sweep_of({**SMALL, "models": [directory, str(broken)], "measurements": KINDS}), tmp_path / "out")
+    assert [job.forecast.seconds > 0 for job in found.pending] == [True] * 4 + [False] * 4
+
+
+def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    _weights.cache_clear()
+    monkeypatch.setattr("safetensors.torch.load_file", lambda *_, **__: pytest.fail("read the weights"))
+    monkeypatch.setattr("ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model"))
+    stored, numbers = _weights(EMBEDDED_DIRECTORY)
+    assert 4 * numbers < stored < 4 * numbers + (1 << 16)
+
+
+def test_the_plan_says_what_it_will_take(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "measurements": ["behaviour", "collapse"]}))
+    code, shown, _ = run("run", "sweep.yaml", "--out", "out", "--dry-run")
+    assert code == 0
+    assert all(
+        word in " ".join(shown.split()) for word in ("2 of 2 cells are missing; forecast", "GiB at most", "free")
+    )
+    code, shown, _ = run("--json", "run", "sweep.yaml", "--out", "out", "--dry-run")
+    assert code == 0
+    rows = json.loads(shown)
+    assert all(row["forecast_bytes"] > LIBRARIES and row["forecast_seconds"] > 0 for row in rows)

@@ -1,0 +1,216 @@
+"""Cells that do not fit: seen under real limits, measured in smaller chunks, or recorded while the others go on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.errors import InputError
+from ostools.runs import results, run, sweep_of
+from ostools.runs.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.executor import Terms
+from ostools.runs.local import Bench
+from ostools.runs.measuring import measure
+from ostools.runs.out_of_memory import held_to_what_is_free, is_out_of_memory
+from ostools.runs.store import Store
+from ostools.theory.chunks import chunk, smaller_chunks
+from tests.checkpoints import tiny_model
+
+MIB = 1 << 20
+KINDS = ["behaviour", "collapse", "sensitivity", "path-sum"]
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the limits of Linux")
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    try:
+        raise error from cause
+    except BaseException as found:
+        return found
+
+
+def test_memory_that_ran_out_is_told_from_what_only_speaks_of_it() -> None:
+    said = (
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+    )
+    lacked = [MemoryError(), torch.OutOfMemoryError("CUDA"), RuntimeError(said), RuntimeError("std::bad_alloc")]
+    lacked += [OSError(errno.ENOMEM, "Cannot allocate memory"), RuntimeError("DefaultCPUAllocator: not enough memory")]
+    for error in lacked:
+        assert is_out_of_memory(error)
+        assert is_out_of_memory(raised(InputError("expected weights that fit"), error))
+    for error in (InputError("found 'out of memory'"), OSError(errno.ENOENT, "x"), RuntimeError("shape"), ValueError()):
+        assert not is_out_of_memory(error)
+    with pytest.raises(RuntimeError) as huge:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(huge.value)
+
+
+def test_a_chunk_is_a_share_of_itself_and_never_nothing() -> None:
+    assert chunk(4096) == 4096
+    with smaller_chunks(1 / 16):
+        assert (chunk(4096), chunk(3)) == (256, 1)
+    assert chunk(3) == 3
+
+
+@pytest.fixture(scope="module")
+def model() -> TransformerBridge:
+    return tiny_model("gemma", n_layers=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
+    variants: dict[str, Any] = {"name": "path-sum", "variants": ["local", "edge", "second-moment"]}
+    asked = {"tasks": "count-ones", "lengths": [3, 4, 9], "mitigations": ["none", "sliding-window:window=16,sinks=1"]}
+    cells = cells_of(sweep_of({**asked, "measurements": variants if kind == "path-sum" else kind}))
+    for cell in cells:
+        whole, _ = measure(model, cell)
+        with smaller_chunks(1 / 256):
+            parts, provenance = measure(model, cell)
+        timed = [name for name in whole if name == "seconds"]
+        pd.testing.assert_frame_equal(parts.drop(columns=timed), whole.drop(columns=timed), rtol=2e-4, atol=1e-5)
+    if kind == "behaviour":
+        assert provenance.parameters["batch_tokens"] == 16
+
+
+@pytest.fixture
+def bench(directory: str) -> tuple[Bench, Any]:
+    (cell,) = cells_of(sweep_of({"models": directory, "tasks": "copy-last", "lengths": 4, "measurements": "behaviour"}))
+    from ostools.models.sources import locate
+
+    return Bench(Terms("cpu", {directory: checkpoint_hash(locate(directory, None))}, code_version())), cell
+
+
+def test_a_cell_is_tried_in_halves_until_it_fits(bench: tuple[Bench, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def hungry(model: TransformerBridge, cell: Any) -> Any:
+        sizes.append(chunk(4096))
+        if sizes[-1] > 1024:
+            raise MemoryError
+        return measure(model, cell)
+
+    monkeypatch.setattr("ostools.runs.local.measure", hungry)
+    found = bench[0].measure(bench[1])
+    assert not isinstance(found, str)
+    assert sizes == [4096, 2048, 1024]
+    assert found[1].parameters["chunk_share"] == 0.25
+    assert found[1].parameters["cell_seconds"] > 0
+
+
+@pytest.mark.parametrize("later", [MemoryError(), InputError("no room")])
+def test_what_never_fits_is_a_failure_with_forecast_and_limit(
+    bench: tuple[Bench, Any], monkeypatch: pytest.MonkeyPatch, later: Exception
+) -> None:
+    errors = [MemoryError("first"), *[later] * 9]
+    monkeypatch.setattr("ostools.runs.local.measure", lambda model, cell: (_ for _ in ()).throw(errors.pop(0)))
+    found = bench[0].measure(bench[1])
+    assert isinstance(found, str)
+    assert found.startswith("out of memory while it was measured: forecast 0.")
+    assert "GiB free on this machine (MemoryError: first)" in found
+    assert found.endswith("in smaller chunks: InputError: no room") == isinstance(later, InputError)
+    assert len(errors) == (5 if isinstance(later, MemoryError) else 8)
+
+
+def test_a_model_that_does_not_fit_is_said_to_be_what_does_not(
+    bench: tuple[Bench, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def loading(name: str, **_: Any) -> Any:
+        tried.append(name)
+        raise InputError("expected weights that fit config.json") from RuntimeError("can't allocate memory")
+
+    monkeypatch.setattr("ostools.runs.local.load_model", loading)
+    found = bench[0].measure(bench[1])
+    assert isinstance(found, str)
+    assert found.startswith("out of memory while the model was loaded: forecast")
+    assert len(tried) == 1
+
+
+@linux
+def test_more_than_is_free_is_an_error_and_not_the_end_of_the_process() -> None:
+    """In a process of its own: where the error does not come, the machine's memory would be gone."""
+    code = """
+import resource, torch
+from ostools import free_memory
+from ostools.runs import out_of_memory
+out_of_memory.free_memory = lambda: free_memory.Free(300 << 20, "")
+before = resource.getrlimit(resource.RLIMIT_DATA)
+with out_of_memory.held_to_what_is_free("cpu"):
+    torch.ones(50 << 18)
+    try:
+        torch.ones(400 << 18)
+    except RuntimeError as error:
+        assert out_of_memory.is_out_of_memory(error), error
+        print("refused")
+assert resource.getrlimit(resource.RLIMIT_DATA) == before
+torch.ones(400 << 18)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+
+
+def test_a_gpu_has_no_such_limit() -> None:
+    with held_to_what_is_free("cuda:0"):
+        assert chunk(1) == 1
+
+
+LIMITED = """
+import json, resource, sys, psutil, torch
+torch.set_num_threads(1)
+from ostools.cli import main
+from ostools.runs import run, sweep_of
+first, second, folder, file = json.loads(sys.argv[1])
+run(sweep_of({**first, "models": "embedded", "lengths": [2]}), folder + "/warm")
+run(sweep_of(first), folder + "/whole")
+def limit(bytes):
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + bytes, resource.RLIM_INFINITY))
+limit(500 << 20)
+run(sweep_of(first), folder + "/limited")
+limit(200 << 20)
+sys.argv = ["ostools", "run", file, "--out", folder + "/lacking"]
+main()
+"""
+
+
+@linux
+def test_under_a_real_limit(tmp_path: Path) -> None:
+    """512 MiB of scores a pass fit into 400 MiB by halves; 400 MiB a prompt do not fit into 200, and the others go on."""
+    from tests.checkpoints import write_checkpoint
+
+    sizes: Any = {"d_model": 64, "n_layers": 1, "n_heads": 32, "n_key_value_heads": 1, "d_head": 8, "context": 2048}
+    wide = str(write_checkpoint(tmp_path / "wide", "gemma", **sizes))
+    small = str(write_checkpoint(tmp_path / "small", "gemma", n_layers=1, context=2048))
+    first = {"models": wide, "tasks": "count-ones", "lengths": "290:298", "device": "cpu"}
+    first |= {"measurements": {"name": "behaviour", "max_new_tokens": 2}}
+    second = {**first, "models": [wide, small], "lengths": 1500}
+    file = tmp_path / "sweep.yaml"
+    file.write_text(json.dumps(second))
+    arguments = json.dumps([first, second, str(tmp_path), str(file)])
+    done = subprocess.run([sys.executable, "-c", LIMITED, arguments], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    whole, limited = (results(tmp_path / name).drop(columns="seconds") for name in ("whole", "limited"))
+    assert len(whole) == 9
+    pd.testing.assert_frame_equal(limited, whole, rtol=1e-4, atol=1e-4)
+    shares = [read_share(path) for path in (tmp_path / "limited" / "cells").iterdir()]
+    assert shares
+    assert all(share < 1 for share in shares)
+    assert set(results(tmp_path / "lacking")["model"]) == {small}
+    (failure,) = Store(tmp_path / "lacking").failures()
+    assert failure.error.startswith("out of memory while it was measured: forecast ")
+    assert "free under RLIMIT_AS" in failure.error
+    assert "Traceback" not in done.stderr
+    assert run(sweep_of(second), tmp_path / "lacking", retry_failed=True).failed == ()
+
+
+def read_share(path: Path) -> float:
+    attributes: Any = pd.read_parquet(path).attrs["ostools"]
+    return attributes["provenance"]["parameters"]["chunk_share"]
