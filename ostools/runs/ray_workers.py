@@ -193,6 +193,7 @@ class Crew:
     def _finish(self, ref: Any) -> Done | None:
         """What came of the cell of a worker, which has its next one by then; None where it only began, or was lost."""
         member = self._under_way.pop(ref)
+        found: Any
         try:
             found = self.ray.get(ref)
         except self.ray.exceptions.RayTaskError as error:  # not of the cell: what a cell raises is given back in words

@@ -1,0 +1,441 @@
+"""Sweeps on a real Ray cluster of two nodes: the numbers of one process to the bit, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+
+from ostools.errors import InputError
+from ostools.runs import RayCluster, plan, read_sweep, results, run, sweep_of
+from ostools.runs.cells import Cell
+from ostools.runs.executor import Job
+from ostools.runs.forecast import Forecast
+from ostools.runs.ray_workers import Needs, Queue, Worker
+from ostools.runs.store import Store
+from tests.runs.test_run import CELLS, asked, table
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+# Ray leaves sockets and processes to the garbage collector. One group: the tests share a cluster.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("ray")]
+FEW = {"tasks": "copy-last", "measurements": "behaviour", "mitigations": "none"}
+"""Two cells: one a dtype."""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.checkpoints import write_checkpoint
+
+    return write_checkpoint(tmp_path_factory.mktemp("ray") / "tiny", "gemma")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A head and another node, with room for one worker each, that have a plugin; the driver finds it too."""
+    from ray.cluster_utils import Cluster
+
+    home = tmp_path_factory.mktemp("plugin")
+    (home / "lethal_plugin.py").write_text(LETHAL)
+    info = home / "lethal-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lethal\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ostools.mitigations]\nlethal = lethal_plugin:Lethal\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(home)]))
+        patch.syspath_prepend(str(home))
+        found = Cluster(initialize_head=True, connect=False, head_node_args={**NODE, "include_dashboard": False})
+        found.add_node(**NODE)
+        yield found
+        ray.shutdown()
+        found.shutdown()
+
+
+HERE = Path(__file__).resolve().parents[2]
+LETHAL = """
+import os
+from dataclasses import dataclass
+
+from mitigations import Mitigation
+
+
+@dataclass(frozen=True)
+class Lethal(Mitigation):
+    def hooks(self, model):
+        os._exit(3)  # as the kernel ends a process that takes too much memory
+"""
+PLANNING = importlib.import_module("ostools.runs.run")  # the module: the package has a function of that name
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 << 20}
+
+
+def address(cluster: Any) -> str:
+    return f"127.0.0.1:{cluster.address.rpartition(':')[2]}"
+
+
+def stored(out: Path) -> int:
+    return len(list((out / "cells").glob("[!.]*.parquet")))
+
+
+def workers() -> list[psutil.Process]:
+    """The workers' processes on this machine, by the name that Ray gives them."""
+    return [process for process in psutil.process_iter() if _title(process).startswith("ray::Worker")]
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+class Harm(threading.Thread):
+    """Does something once the first cell is stored, from another thread; `after` is how many were stored by then."""
+
+    def __init__(self, out: Path, act: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.out, self.act, self.after = out, act, 0
+        self.start()
+
+    def run(self) -> None:
+        while not stored(self.out):
+            time.sleep(0.02)
+        self.act()
+        self.after = stored(self.out)
+
+
+def kill_a_worker() -> None:
+    os.kill(workers()[0].pid, signal.SIGKILL)
+
+
+# --- numbers and losses
+
+
+@pytest.mark.parametrize("lost", ["worker", "node"])
+def test_the_numbers_are_those_of_one_process_whatever_is_lost(
+    cluster: Any, written: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], lost: str
+) -> None:
+    sweep = sweep_of(asked(written))
+    node = cluster.list_all_nodes()[1]
+    act = kill_a_worker if lost == "worker" else lambda: cluster.remove_node(node, allow_graceful=False)
+    harm = Harm(tmp_path / "ray", act)
+    progress: list[tuple[int, int]] = []
+    capfd.readouterr()
+    done = run(
+        sweep,
+        tmp_path / "ray",
+        executor=RayCluster(address(cluster)),
+        progress=lambda *counts: progress.append(counts),
+    )
+    told = capfd.readouterr()
+    harm.join()
+    if lost == "node":
+        cluster.add_node(**NODE)
+    assert 0 < harm.after < CELLS  # it was under way
+    assert (done.measured, done.failed) == (CELLS, ())
+    assert progress == [(index + 1, CELLS) for index in range(CELLS)]
+    assert (told.out, told.err) == ("", "")  # Ray would tell of it on stdout
+    assert not ray.is_initialized()
+    run(sweep, tmp_path / "local")
+    pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True)
+
+
+def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
+    cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ostools.runs.ray_workers.RETRIES", 1)
+    sweep = sweep_of(asked(written, **{**FEW, "mitigations": ["lethal", "none"]}, dtypes="float32", lengths=[3]))
+    said: list[str] = []
+    done = run(sweep, tmp_path / "out", executor=RayCluster(address(cluster), say=said.append))
+    assert done.measured == 1
+    (failed,) = done.failed
+    assert "under lethal" in failed
+    assert "its worker was lost 2 times: ActorDiedError: " in failed
+    assert "worker process has died" in failed
+    assert [line.endswith("; it is tried again") for line in said] == [True]
+    assert results(tmp_path / "out")["mitigation"].tolist() == ["none"]
+    assert run(sweep, tmp_path / "out").failed[0].endswith(failed)
+
+
+def test_a_cell_that_raises_or_fits_nowhere_has_failed_and_is_not_tried_again(
+    cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = sweep_of(asked(written, **FEW, lengths=[400]))
+    local = run(sweep, tmp_path / "local")
+
+    def huge(cell: Cell, *rest: Any) -> Forecast:
+        return Forecast(1.0, 1 << 50) if cell.dtype == "bfloat16" else Forecast(1.0, 1 << 20)
+
+    monkeypatch.setattr(PLANNING, "forecast", huge)
+    said: list[str] = []
+    done = run(sweep, tmp_path / "ray", executor=RayCluster(address(cluster), say=said.append))
+    too_large, too_long = done.failed
+    assert too_long in local.failed
+    assert "tokens" in too_long
+    assert "bfloat16" in too_large
+    assert "forecast to take 1048576.00 GiB of memory, and no node of the cluster has more than " in too_large
+    assert said == []
+
+
+# --- what must be the same on every node
+
+
+def test_a_cluster_with_other_code_is_refused(
+    cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PLANNING, "code_version", lambda: "0" * 16)
+    with pytest.raises(InputError, match="the code and versions that the sweep was planned with on every node, found"):
+        run(sweep_of(asked(written, **FEW)), tmp_path, executor=RayCluster(address(cluster), workers=1))
+    assert (stored(tmp_path), Store(tmp_path).failures()) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("base_key", "expected the plugins that the sweep was planned with, found others on "),
+        ("checkpoint_hash", "expected the checkpoint of .* that the sweep was planned with, found another one here"),
+    ],
+)
+def test_a_worker_with_another_plugin_or_checkpoint_measures_nothing(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.setattr(PLANNING, name, lambda *_: "0" * 16)
+    found = plan(sweep_of(asked(written, **FEW)), tmp_path)
+    worker = Worker()
+    assert worker.begin(found.terms, os.getcwd(), 1) is None
+    said = worker.measure(found.pending[0])
+    assert re.search(message, str(said))
+
+
+def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(written.parent)
+    found = plan(sweep_of({**asked(written, **FEW), "models": "./tiny"}), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    worker = Worker()
+    assert worker.begin(found.terms, str(tmp_path / "nowhere"), 1) is None
+    said = worker.measure(found.pending[0])
+    assert "expected a directory with a Hugging Face model at './tiny'" in str(said)
+    assert worker.begin(found.terms, str(written.parent), 1) is None
+    measured: Any = worker.measure(found.pending[0])
+    assert set(measured[0]["model"]) == {"./tiny"}
+
+
+# --- room
+
+
+def test_a_cluster_without_room_for_a_worker_is_refused(cluster: Any, written: Path, tmp_path: Path) -> None:
+    sweep = sweep_of(asked(written, **FEW))
+    with pytest.raises(InputError, match="a node with 64 CPUs for a worker, found nodes with 1 CPUs, 0 GPUs; 1 CPUs"):
+        run(sweep, tmp_path, executor=RayCluster(address(cluster), cpus=64))
+    with pytest.raises(InputError, match="device 'cuda': expected a Ray cluster with GPUs, found none"):
+        run(sweep.model_copy(update={"device": "cuda"}), tmp_path, executor=RayCluster(address(cluster)))
+    with pytest.raises(InputError, match="device 'cuda:1': expected auto, cpu or cuda"):
+        run(sweep.model_copy(update={"device": "cuda:1"}), tmp_path, executor=RayCluster(address(cluster)))
+    assert not ray.is_initialized()
+
+
+def test_more_workers_than_this_machine_has_room_for_are_refused(written: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"10000 workers of 1 CPU: expected at most \d+ on this machine"):
+        run(sweep_of(asked(written, **FEW)), tmp_path, executor=RayCluster(workers=10_000))
+    assert not ray.is_initialized()
+
+
+def test_room_is_counted_node_by_node() -> None:
+    nodes = [{"CPU": 4.0, "memory": 10.0}, {"CPU": 3.0, "memory": 100.0, "GPU": 2.0}, {"memory": 100.0}]
+    assert Needs(cpus=1, gpus=0).room(nodes, 0) == 7
+    assert Needs(cpus=2, gpus=0).room(nodes, 0) == 3
+    assert Needs(cpus=1, gpus=0).room(nodes, 6) == 1 + 3
+    assert Needs(cpus=1, gpus=1).room(nodes, 1 << 40) == 2  # a GPU's memory is its own
+    assert Needs(cpus=1, gpus=0).room(nodes, 101) == 0
+
+
+# --- who measures what
+
+
+def jobs(written: Path, seconds: dict[str, float]) -> list[Job]:
+    """Cells of two models (one a dtype), which take these seconds."""
+    from ostools.runs.cells import cells_of
+    from ostools.runs.store import Wanted
+
+    sweep = sweep_of(asked(written, **{**FEW, "tasks": ["copy-last", "count-ones"]}))
+    return [Job(Wanted(cell, "0"), Forecast(seconds[cell.dtype], 7)) for cell in cells_of(sweep)]
+
+
+def test_a_worker_goes_where_most_work_is_left(written: Path) -> None:
+    queue = Queue(jobs(written, {"float32": 3.0, "bfloat16": 2.0}))
+    single, half = (str(written), "float32"), (str(written), "bfloat16")
+    assert queue.memory == {single: 7, half: 7}
+    assert queue.neediest(Counter()) == single
+    assert queue.neediest(Counter([single])) == half
+    assert queue.neediest(Counter([single, half])) == single
+    last = queue.take(single)
+    queue.take(single)
+    assert (queue.has(single), queue.neediest(Counter()), len(queue)) == (False, half, 2)
+    queue.give_back(last)
+    assert queue.take(single) == last
+
+
+def test_the_longest_cell_is_the_first(written: Path) -> None:
+    first, *others = jobs(written, {"float32": 1.0, "bfloat16": 1.0})
+    longest = replace(others[0], forecast=Forecast(9.0, 8))
+    queue = Queue([first, longest])
+    assert (queue.take(first.wanted.cell.loads), queue.memory[first.wanted.cell.loads]) == (longest, 8)
+
+
+# --- addresses
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "10.0.0.1", "ray://10.0.0.1:10001", "a b:6379", "host:0", "host:65536", "http://x:1", ":6379"]
+)
+def test_an_address_of_a_wrong_form_is_refused(wrong: str) -> None:
+    with pytest.raises(InputError, match=r"Ray address .*: expected auto, or HOST:PORT as `ray start --head` says it"):
+        RayCluster(wrong)
+
+
+@pytest.mark.parametrize("number", ["workers", "cpus"])
+def test_numbers_of_workers_and_threads_are_positive(number: str) -> None:
+    with pytest.raises(InputError, match=f"{number}: expected 1 or more, found 0"):
+        RayCluster(None, **{number: 0})  # pyright: ignore[reportArgumentType]
+
+
+def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody there; somebody who says nothing; somebody who says something else."""
+    from ostools.runs import ray_cluster
+
+    monkeypatch.setattr(ray_cluster, "_SECONDS", 0.3)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    sweep = sweep_of(asked(written))
+    with socket.socket() as silent, socket.socket() as other:
+        for listening in (silent, other):
+            listening.bind(("127.0.0.1", 0))
+        silent.listen()
+        closed = other.getsockname()[1]
+        started = time.monotonic()
+        for where, why in (
+            (f"127.0.0.1:{closed}", "found none .*refused"),
+            ("no-such-host.invalid:6379", "found none"),
+            (f"127.0.0.1:{silent.getsockname()[1]}", "found none .*timed out"),
+        ):
+            with pytest.raises(InputError, match=rf"Ray address '{where}': expected a Ray cluster there, {why}"):
+                run(sweep, tmp_path, executor=RayCluster(where))
+        other.listen()
+        thread = threading.Thread(target=lambda: other.accept()[0].sendall(b"SSH-2.0-OpenSSH_9.2\r\n"))
+        thread.start()
+        with pytest.raises(InputError, match="found something else"):
+            run(sweep, tmp_path, executor=RayCluster(f"127.0.0.1:{closed}"))
+        thread.join()
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(InputError, match="timed out"):
+            run(sweep, tmp_path, executor=RayCluster("auto"))
+        assert time.monotonic() - started < 30
+    assert not ray.is_initialized()
+
+
+def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'oversquashing-tools\[ray\]'"):
+        RayCluster()
+
+
+# --- the command
+
+
+def command(written: Path, tmp_path: Path, *options: str) -> subprocess.Popen[str]:
+    """A sweep of 16 cells, so that it takes a while."""
+    (tmp_path / "sweep.yaml").write_text(f"models: {written}\n{SWEEP}")
+    code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
+    arguments = ["run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), "--json", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+SWEEP = """
+tasks: [copy-last, copy-first, count-ones, sum-ones]
+lengths: 3:16
+dtypes: [float32, bfloat16]
+mitigations: [none, "separator:every=2"]
+measurements: behaviour
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
+    request: pytest.FixtureRequest, written: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ray of its own at Ctrl-C; a cluster that goes on at SIGTERM."""
+    mine = number == signal.SIGINT
+    options = ["--workers", "2" if (psutil.cpu_count() or 1) > 1 else "1"]
+    if not mine:
+        options = ["--ray-address", address(request.getfixturevalue("cluster"))]
+    running = command(written, tmp_path, *options)
+    try:
+        while not stored(tmp_path / "out") and running.poll() is None:
+            time.sleep(0.05)
+        begun = psutil.Process(running.pid).children(recursive=True) if mine else workers()
+        assert any(_title(process).startswith("ray::Worker") for process in begun)
+        running.send_signal(number)
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 128 + number
+    assert out == ""
+    assert err.splitlines()[1:] == [f"ostools: stopped by {number.name}"]
+    assert psutil.wait_procs(begun, timeout=20)[1] == []
+    kept = stored(tmp_path / "out")
+    done = run(read_sweep(tmp_path / "sweep.yaml"), tmp_path / "out")
+    assert (done.present, done.failed) == (kept, ())
+    assert done.measured > 0
+
+
+# --- the page about clusters
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(
+        rf"```{language}\n(.*?)```", (HERE / "docs" / "cluster.md").read_text("utf-8"), flags=re.DOTALL
+    )
+    return found
+
+
+def test_the_script_for_slurm_is_one_and_names_options_that_exist(request: pytest.FixtureRequest) -> None:
+    script = block("bash")
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    _, help_, _ = request.getfixturevalue("run")("run", "--help")
+    command = script[script.index("ostools run") :]
+    assert set(re.findall(r"--[\w-]+", command)) == {"--out", "--ray-address"} <= set(re.findall(r"--[\w-]+", help_))
+
+
+def test_the_file_for_kubernetes_describes_a_ray_cluster() -> None:
+    import yaml
+
+    found = yaml.safe_load(block("yaml"))
+    assert (found["apiVersion"], found["kind"]) == ("ray.io/v1", "RayCluster")
+    groups = [found["spec"]["headGroupSpec"], *found["spec"]["workerGroupSpecs"]]
+    for pod in (group["template"]["spec"] for group in groups):
+        (container,) = pod["containers"]
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+        assert container["resources"]["limits"] == container["resources"]["requests"]
