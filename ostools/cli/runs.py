@@ -12,7 +12,10 @@ import typer
 def run(
     sweep: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="What to measure; examples/sweep.yaml is one.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the cells are kept; made if it is missing.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which cells are missing, and measure none.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say which cells are missing and what they are forecast to take; measure none."),
+    ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try the cells that failed before again.")
     ] = False,
