@@ -154,7 +154,6 @@ def _prompts(ground: Ground) -> st.SearchStrategy[Any]:
 def _prompt(ground: Ground, case: Any, below: Path) -> Attempt:
     command, text, item, ending = case
     more = ["--item", item, "--lengths", "1:2"] if command == "collapse" else []
-    more += ["--prompt", item, "--lengths", "1:2"] if command == "repeats" else []
     return attempt([command, "--prompt", text, *more, "--model", "tiny", *ending], below)
 
 
@@ -190,7 +189,8 @@ def _words(ground: Ground) -> st.SearchStrategy[Any]:
         return pieces.map(lambda found: [command, *(word for piece in found for word in piece)])
 
     known = _options()
-    return st.sampled_from(sorted(known)).flatmap(of) | st.lists(free, max_size=4)
+    called = st.sampled_from(sorted(known)).flatmap(of)
+    return called | called | called | st.lists(free, max_size=4)
 
 
 def _worded(ground: Ground, case: Any, below: Path) -> Attempt:
@@ -209,37 +209,64 @@ _WORKING = (
     ("collapse", "--lengths", "1:2", "--dtype", "float32"),
     ("behaviour", "--lengths", "2:3", "--task", "copy-last", "--max-new-tokens", "2"),
     ("attention", "--prompt", "a b"),
-    ("ablate", "--task", "copy-last", "--lengths", "2:3"),
+    ("ablate", "--task", "copy-last", "--length", "3"),
     ("study", "--mitigation", "hint", "--lengths", "4:5"),
 )
-_VALUED = ("--linearisation", "--layers", "--method", "--relative-error", "--max-memory", "--variant", "--positions", "--dtype",
-           "--device", "--task", "--lengths", "--seed", "--mitigation", "--max-new-tokens", "--item", "--mode", "--target",
-           "--measure", "--level", "--prompt", "--model", "--sensitivity-lengths")  # fmt: skip
+_SPECS = st.builds(
+    "{}:{}={}".format,
+    st.sampled_from(
+        ["copy-last", "count-ones", "count-ones-bernoulli", "hint", "separator", "sliding-window", "temperature"]
+    ),
+    st.sampled_from(["uniform", "every", "window", "sinks", "p", "position", "scale", "mode"]) | texts,
+    st.sampled_from(["0", "-1", "1", "true", "1e308", "nan", "9" * 30, "9" * 5000]) | texts,
+)
+_NUMBERS = st.sampled_from(
+    ["0", "-1", "1", "nan", "inf", "1e308", "1e-308", "1e999", "9" * 18, "9" * 30, "9" * 5000, "0x1"]
+)
+_NAMES = st.sampled_from(
+    ["full", "frozen", "local", "windowed(999999999)", "windowed(9999999999)", "float16", "float64", "bfloat16-kv"]
+)
+_KINDS: dict[str, st.SearchStrategy[str]] = {
+    "--relative-error": _NUMBERS,
+    "--max-memory": _NUMBERS | _NUMBERS.map("{}GiB".format),
+    "--max-new-tokens": _NUMBERS,
+    "--sensitivity-lengths": _NUMBERS,
+    "--level": _NUMBERS,
+    "--seed": _NUMBERS,
+    "--layers": _NUMBERS | st.sampled_from(["all", "0,1", "1,0", "0,0,0", ","]),
+    "--lengths": _NUMBERS | st.sampled_from(["1:1000000", "1:1", "2,2", "1000000"]),
+    "--length": _NUMBERS,
+    "--task": _SPECS,
+    "--mitigation": _SPECS,
+    "--linearisation": _NAMES,
+    "--variant": _NAMES,
+    "--dtype": _NAMES,
+    "--device": st.sampled_from(["cpu:0", "cpu:1", "meta", "cuda:0", "mps", "cpu:-1", "xla"]),
+    "--positions": st.sampled_from(["all", "last"]) | _NUMBERS,
+    "--method": st.sampled_from(["exact", "estimate", "auto"]),
+    "--mode": st.sampled_from(["cot-zero-shot", "cot-few-shot"]),
+    "--target": st.sampled_from(["0.0", "9.9", "0.mlp", "0.0:1:0", "0.0:99:0", "9999999999.0", "-1.0"]),
+    "--measure": texts,
+    "--prompt": texts,
+    "--model": texts,
+}
+"""What an option takes, near to what it may be; half of what is tried is any text."""
 
 
 def _working(ground: Ground) -> st.SearchStrategy[Any]:
     known = _options()
 
     def of(command: tuple[str, ...]) -> st.SearchStrategy[Any]:
-        options = [word for word in _VALUED if word in known[command[0]]]
-        return st.tuples(st.just(command), st.sampled_from(options), texts | values.map(str) | _SPECS)
+        options = [word for word in _KINDS if word in known[command[0]]]
+        given = [st.tuples(st.just(word), _KINDS[word] | _KINDS[word] | texts | values.map(str)) for word in options]
+        return st.tuples(st.just(command), st.lists(st.one_of(given), min_size=1, max_size=2))
 
     return st.sampled_from(_WORKING).flatmap(of)
 
 
-_SPECS = st.builds(
-    "{}:{}={}".format,
-    st.sampled_from(
-        ["copy-last", "count-ones", "count-ones-bernoulli", "hint", "separator", "sliding-window", "temperature"]
-    ),
-    st.sampled_from(["uniform", "every", "window", "sinks", "p", "position", "scale"]) | texts,
-    st.sampled_from(["0", "-1", "1", "true", "1e308", "nan", "9" * 5000]) | texts,
-)
-
-
 def _worked(ground: Ground, case: Any, below: Path) -> Attempt:
-    command, option, value = case
-    return attempt([*command, "--model", "tiny", f"{option}={value}"], below)
+    command, given = case
+    return attempt([*command, "--model", "tiny", *(f"{option}={value}" for option, value in given)], below)
 
 
 # --- files
@@ -256,12 +283,16 @@ def _sweep_file(ground: Ground, case: bytes, below: Path) -> Attempt:
 
 
 def _checkpoints(ground: Ground) -> st.SearchStrategy[Any]:
-    return spoiled_checkpoint(ground.checkpoint)
+    loaded = ["path-sum", "--prompt", "ab", "--model", "./model", "--variant", "local"]
+    forecast = ["run", "sweep.yaml", "--out", "results", "--dry-run"]
+    return st.tuples(spoiled_checkpoint(ground.checkpoint), st.sampled_from([loaded, loaded, forecast]))
 
 
 def _checkpoint(ground: Ground, case: Any, below: Path) -> Attempt:
-    write_files(below / "model", case)
-    return attempt(["path-sum", "--prompt", "ab", "--model", "./model", "--variant", "local"], below)
+    files, command = case
+    write_files(below / "model", files)
+    (below / "sweep.yaml").write_bytes(_SWEEP.replace(b"tiny", b"./model"))
+    return attempt(command, below)
 
 
 @st.composite
@@ -295,8 +326,17 @@ def _directories(draw: st.DrawFn, ground: Ground) -> Any:
             found[folder + (os.fsdecode(word)[:60] or "x")] = PICKLE
         else:
             found[name] = draw(spoiled_bytes(content))
-    reading = [["results", "results"], ["results", "results", "--json"], ["results", "results", "--out", "x.csv"]]
-    return found, draw(st.sampled_from([*reading, ["run", "sweep.yaml", "--out", "results", "--dry-run"]]))
+    return found, draw(st.sampled_from(_READING))
+
+
+_READING = (
+    ["results", "results"],
+    ["results", "results", "--json"],
+    ["results", "results", "--out", "x.csv"],
+    ["results", "results", "--follow"],
+    ["report", "--run", "results", "--out", "x.html"],
+    ["run", "sweep.yaml", "--out", "results", "--dry-run"],
+)
 
 
 @st.composite
@@ -334,7 +374,14 @@ def _result(ground: Ground, case: Any, below: Path) -> Attempt:
     (below / "sweep.yaml").write_bytes(_SWEEP)
     (below / "tiny").symlink_to(ground.directory / "tiny")
     write_files(below / "results", files)
-    return attempt(command, below)
+
+    def looked(seconds: float) -> None:
+        raise Reached("it would look again, as somebody may go on with the run")
+
+    from ostools.commands.following import follow
+
+    with patch.dict(follow.__kwdefaults__, sleep=looked):
+        return attempt(command, below)
 
 
 TARGETS = (

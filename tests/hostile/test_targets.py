@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.hostile.attempts import LawBroken, Reached, attempt, watched
-from tests.hostile.targets import TARGETS, Ground, Target, attack, prepared
+from tests.hostile.attempts import Attempt, LawBroken, Reached, attempt, watched
+from tests.hostile.spoiling import PICKLE, write_files
+from tests.hostile.targets import TARGETS, Ground, Target, attack
 
 CASES = 16
-
-
-@pytest.fixture(scope="module")
-def ground() -> Iterator[Ground]:
-    with prepared() as found:
-        yield found
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -27,11 +22,16 @@ def test_a_few_cases(ground: Ground, target: Target) -> None:
     attack(target, ground, CASES)
 
 
+def loaded(ground: Ground, below: Path, changes: Mapping[str, bytes | str]) -> Attempt:
+    """What is said of the checkpoint with these files changed."""
+    write_files(below / "model", {**ground.checkpoint, **changes})
+    return attempt(["path-sum", "--prompt", "ab", "--model", "./model", "--variant", "local"], below)
+
+
 @pytest.mark.parametrize("kind", ["a pipe", "a link to /dev/zero"])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "chat_template.jinja"])
 def test_a_checkpoint_in_which_reading_would_not_end(ground: Ground, tmp_path: Path, name: str, kind: str) -> None:
-    work = next(target.work for target in TARGETS if target.name == "checkpoints")
-    found = work(ground, {**ground.checkpoint, name: kind}, tmp_path)
+    found = loaded(ground, tmp_path, {name: kind})
     assert found.code == 2
     assert f"found {name}, a pipe or a device" in found.err
 
@@ -50,9 +50,8 @@ def test_a_checkpoint_in_which_reading_would_not_end(ground: Ground, tmp_path: P
 def test_a_configuration_of_a_giant_asks_for_no_memory(
     ground: Ground, tmp_path: Path, changes: dict[str, int], said: str | None
 ) -> None:
-    work = next(target.work for target in TARGETS if target.name == "checkpoints")
     config = json.loads(ground.checkpoint["config.json"]) | changes
-    found = work(ground, {**ground.checkpoint, "config.json": json.dumps(config).encode()}, tmp_path)
+    found = loaded(ground, tmp_path, {"config.json": json.dumps(config).encode()})
     assert found.code == (0 if said is None else 2)
     assert (said or "") in found.err
 
@@ -64,8 +63,6 @@ def test_the_law_sees_a_program_a_connection_and_a_file_elsewhere(tmp_path: Path
     import pickle
     import socket
     import subprocess
-
-    from tests.hostile.spoiling import PICKLE
 
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()

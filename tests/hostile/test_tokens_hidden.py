@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,9 @@ import pytest
 from huggingface_hub import errors
 
 from tests.hostile.attempts import attempt
-from tests.hostile.targets import Ground, prepared
+from tests.hostile.targets import Ground
 
 SECRET = "hf_ThisMustBeSeenNowhere"
-
-
-@pytest.fixture(scope="module")
-def ground() -> Iterator[Ground]:
-    with prepared() as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)
