@@ -134,9 +134,14 @@ def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, str 
 
 
 def read_tokenizer(directory: Path) -> Any:
+    """The tokenizer of a checkpoint, which has shown that it can be used."""
     try:
-        return AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # the tokenizers library raises bare Exceptions for a broken file
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        tokenizer.decode([*tokenizer("a").input_ids, *tokenizer.all_special_ids])
+        return tokenizer
+    except (
+        Exception
+    ) as error:  # bare Exceptions for a broken file, others where a setting of a wrong type is first needed
         raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None
 
 
