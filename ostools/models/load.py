@@ -139,9 +139,7 @@ def read_tokenizer(directory: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
         tokenizer.decode([*tokenizer("a").input_ids, *tokenizer.all_special_ids])
         return tokenizer
-    except (
-        Exception
-    ) as error:  # bare Exceptions for a broken file, others where a setting of a wrong type is first needed
+    except Exception as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
         raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None
 
 
