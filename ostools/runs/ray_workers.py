@@ -202,12 +202,13 @@ class Crew:
             self._dismiss(member)
             return self._lost(member, _in_words(error))
         job, member.job = member.job, None
+        done = None if job is None else (job.wanted, found)
         if job is None:
             if found is not None:
                 raise InputError(str(found))
             self._false_starts = 0
         self._occupy(member)
-        return None if job is None else (job.wanted, found)
+        return done
 
     def _lost(self, member: _Member, why: str) -> Done | None:
         if member.job is None:
