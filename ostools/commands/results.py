@@ -36,8 +36,9 @@ def results(directory: Path, out: Path | None, follow: bool) -> None:
     if MANNERS.json:
         output.print_json(table_as_json(table, provenance))
         return
-    cells = table.groupby(_CELL, sort=False) if len(table) else ()
+    several = len(table) > 0 and bool((table.groupby("measurement")["options"].nunique() > 1).any())
+    names = [*_CELL, "options"] if several else _CELL
+    cells = table.groupby(names, sort=False) if len(table) else ()
     rows = [(*key, group["length"].nunique(), len(group)) for key, group in cells]
-    output.stdout().print(
-        output.table(f"{len(rows)} cells, {len(table)} rows", [*_CELL, "lengths", "rows"], rows, left=6)
-    )
+    title = f"{len(rows)} cells, {len(table)} rows"
+    output.stdout().print(output.table(title, [*names, "lengths", "rows"], rows, left=len(names)))

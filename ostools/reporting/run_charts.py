@@ -14,9 +14,10 @@ import pandas as pd
 from ostools.reporting import axes, theme
 from ostools.reporting.answer_marks import length_axis, training_end
 from ostools.reporting.frames import Frame
-from ostools.reporting.profiles import NORMS
+from ostools.reporting.profiles import NORMS, SHAPE
 
 COLUMNS = 2
+_LEGEND = alt.Legend(title=None, columns=2, symbolStrokeWidth=2)
 WIDTH, HEIGHT, BELOW = 270, 170, 120
 KIND_TITLES = {
     "certified": "certified bounds",
@@ -24,6 +25,9 @@ KIND_TITLES = {
     "predicted": "predictions (bounds of nothing)",
 }
 """A panel a kind: what is certified and what is predicted never stand on one axis."""
+
+
+_MEANT = {"operator": "of the operator norm", "frobenius": "of the Frobenius norm", SHAPE: "scale unknown"}
 
 
 def answers_chart(summaries: Frame, title: str, notes: Sequence[str], trained: int | None) -> alt.VConcatChart:
@@ -48,12 +52,11 @@ def answers_chart(summaries: Frame, title: str, notes: Sequence[str], trained: i
 def _grid(panels: Sequence[Any], title: str, notes: Sequence[str]) -> alt.VConcatChart:
     rows = [alt.hconcat(*panels[start : start + COLUMNS], spacing=24) for start in range(0, len(panels), COLUMNS)]
     chart = alt.vconcat(*rows, spacing=20, title=alt.TitleParams(title, subtitle=list(notes)))
-    return axes.themed(chart.resolve_scale(color="shared"))
+    return axes.themed(chart.resolve_scale(color="shared", strokeDash="shared"))
 
 
 def _hue(field: str, names: Sequence[str], colours: Sequence[str]) -> alt.Color:
-    legend = alt.Legend(title=None, columns=2, symbolStrokeWidth=3)
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(names), range=list(colours)), legend=legend)
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(names), range=list(colours)), legend=_LEGEND)
 
 
 def _panel_title(text: str) -> alt.TitleParams:
@@ -69,7 +72,10 @@ def _accuracy(rows: Frame, names: list[str], dtype: str, trained: int | None, la
     base = axes.unfolded(axes.chart(data), data).encode(x=x, color=hue)
     y = alt.Y("accuracy:Q", title="right answers", scale=scale, axis=axis)
     tooltip = ["mitigation:N", "length:Q", "right:Q", "asked:Q", alt.Tooltip("accuracy:Q", format=".1%")]
-    layers: list[Any] = [base.mark_line(strokeWidth=1.5).encode(y=y), *_points(base, y, tooltip)]
+    layers: list[Any] = [
+        base.mark_line(strokeWidth=1.6).encode(y=y, strokeDash=_dashes(names)),
+        *_points(base, y, tooltip),
+    ]
     bands = rows[["mitigation", "length", "wilson_low", "wilson_high"]].dropna()
     if len(bands):
         shown = axes.unfolded(axes.chart(bands), bands).encode(x=x, color=hue)
@@ -95,9 +101,16 @@ def _log_probability(rows: Frame, names: list[str], everywhere: Any, trained: in
         axis=alt.Axis(tickCount=5),
     )
     tooltip = ["mitigation:N", "length:Q", alt.Tooltip("log_probability:Q", format=".4g")]
-    layers = [base.mark_line(strokeWidth=1.5).encode(y=y), *_points(base, y, tooltip)]
+    layers = [base.mark_line(strokeWidth=1.6).encode(y=y, strokeDash=_dashes(names)), *_points(base, y, tooltip)]
     layered: Any = alt.layer(*layers, *(training_end(trained, rows["length"], None) if len(rows) else []))
     return layered.properties(width=WIDTH, height=BELOW)
+
+
+def _dashes(names: list[str]) -> alt.StrokeDash:
+    """None solid and the others broken, so that curves that coincide are both seen."""
+    known = [[1, 0], [6, 4], [2, 3], [8, 3, 2, 3], [12, 4]]
+    scale = alt.Scale(domain=names, range=[known[place % len(known)] for place in range(len(names))])
+    return alt.StrokeDash("mitigation:N", scale=scale, legend=_LEGEND)
 
 
 def _points(base: Any, y: alt.Y, tooltip: list[Any]) -> list[Any]:
@@ -127,7 +140,7 @@ def profiles_chart(rows: Frame, norm: str, title: str, notes: Sequence[str]) -> 
                 "place:Q",
                 title="place in the prompt, first token to last",
                 scale=alt.Scale(domain=[0, 1], nice=False),
-                axis=alt.Axis(grid=False, values=[0, 0.25, 0.5, 0.75, 1]),
+                axis=alt.Axis(grid=False, values=[0, 0.25, 0.5, 0.75, 1], format=".2~f"),
             ),
             y=alt.Y("shown:Q", title=NORMS[norm], scale=scale, axis=axis),
             color=_hue("items", names, theme.ordered(len(names))),
@@ -157,7 +170,7 @@ def path_sums_chart(rows: Frame, title: str, notes: Sequence[str]) -> alt.VConca
         base = axes.unfolded(axes.chart(shown), shown).encode(
             x=length_axis(shown["length"], "sequence length (items)"), color=hue
         )
-        y = alt.Y("shown:Q", title=f"median {NORMS.get(str(norm), str(norm))}", scale=scale, axis=axis)
+        y = alt.Y("shown:Q", title=f"median; {_MEANT[str(norm)]}", scale=scale, axis=axis)
         tooltip = [
             "variant:N",
             "length:Q",

@@ -82,7 +82,7 @@ def _state(found: Reading, broken: Sequence[str], built: Sequence[Section]) -> S
         records = [(str(cell.wanted.cell), record) for cell in failed for record in cell.failures]
         errors = Counter(record.error for _, record in records)
         rows = [[record.cell, record.error] for _, record in records[:TOLD]]
-        kinds = [f"{count} times: {error}" for error, count in errors.most_common(5) if count > 1]
+        kinds = [f"{count} times: {error}" for error, count in errors.most_common(5) if len(records) > TOLD]
         more = "" if len(records) <= TOLD else f", the first {TOLD} of {len(records)}"
         parts.append(
             Part(

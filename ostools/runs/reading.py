@@ -121,9 +121,10 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Frame:
     """The tidy table of a sweep, complete or not: every row that was asked for and measured, in the order of the cells.
 
-    Columns model, task, dtype, mitigation, seed and measurement say which cell a row is of; NA where a measurement has no such
-    column. `.attrs["ostools"]` has what the numbers come from: `Reading.provenance`. Raises `InputError` for a directory
-    without a sweep; a file that is not as it was written is left out, and `say` told.
+    Columns model, task, dtype, mitigation, seed, measurement and options (the measurement's own, as JSON) say which cell a row
+    is of; NA where a measurement has no such column. `.attrs["ostools"]` has what the numbers come from:
+    `Reading.provenance`. Raises `InputError` for a directory without a sweep; a file that is not as it was written is left
+    out, and `say` told.
     """
     found = read(directory, say=say)
     table = found.frame
@@ -227,13 +228,17 @@ class _Tables:
 
     def joined(self, asked: list[Wanted]) -> dict[str, Frame]:
         """The rows by measurement, in the order of the cells and of their lengths, under the names that they were asked by."""
-        columns, found = pd.DataFrame([one.cell.columns for one in asked]), {}
+        columns, found = pd.DataFrame([{**one.cell.columns, "options": one.cell.options} for one in asked]), {}
         for kind, parts in self.parts.items():
             table: Any = pa.concat_tables(parts, promote_options="permissive").to_pandas()
             table = table.sort_values(by=[_PLACE, "length"], kind="stable", ignore_index=True)
             places = table[_PLACE].to_numpy()
-            for name in columns:
-                table[name] = pd.array(columns[name].to_numpy()[places], dtype=table[name].dtype)
+            for index, name in enumerate(columns):
+                values = columns[name].to_numpy()[places]
+                if name in table:
+                    table[name] = pd.array(values, dtype=table[name].dtype)
+                else:
+                    table.insert(index, name, pd.array(values, dtype="str"))
             table.attrs = {}
             found[kind] = table
         return found

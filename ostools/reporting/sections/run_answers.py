@@ -34,12 +34,12 @@ DISTANCES = (
 )
 
 
-def provenance_of(found: Reading, measurement: str, **columns: Any) -> Provenance:
+def provenance_of(found: Reading, measurement: str, options: str, **columns: Any) -> Provenance:
     """What the numbers of these cells come from: of the first of their files, with what they do not share taken together."""
     sources = [
         source
         for cell in found.cells
-        if cell.wanted.cell.measurement == measurement
+        if (cell.wanted.cell.measurement, cell.wanted.cell.options) == (measurement, options)
         and all(cell.wanted.cell.columns[name] == value for name, value in columns.items())
         for source in cell.sources
     ]
@@ -63,17 +63,22 @@ def groups(rows: Frame, *names: str) -> Iterator[tuple[tuple[str, ...], Frame]]:
             yield tuple(map(str, key)), here.reset_index(drop=True)
 
 
+def titled(task: str, model: str, options: str, rows: Frame) -> str:
+    """The task and the model; the options of the measurement too where it was asked with several."""
+    return f"{task}, {model}" if rows["options"].nunique() == 1 else f"{task}, {model}, {options}"
+
+
 def answers_section(found: Reading) -> Section | None:
     """Where behaviour was measured: a chart a task and model."""
     rows = found.rows("behaviour")
     parts = [
-        _answers(found, model, task, here, f"answers-{index}")
-        for index, ((model, task), here) in enumerate(groups(rows, "model", "task"))
+        _answers(found, model, task, here, f"answers-{index}", titled(task, model, options, rows))
+        for index, ((model, task, options), here) in enumerate(groups(rows, "model", "task", "options"))
     ]
     return Section("behaviour", "What the models answer", "Behaviour", ANSWERS, parts) if parts else None
 
 
-def _answers(found: Reading, model: str, task: str, rows: Frame, name: str) -> Part:
+def _answers(found: Reading, model: str, task: str, rows: Frame, name: str, heading: str) -> Part:
     results = {
         (mitigation, dtype): _behaviour(found, here, model=model, task=task, mitigation=mitigation, dtype=dtype)
         for (mitigation, dtype), here in groups(rows, "mitigation", "dtype")
@@ -88,7 +93,7 @@ def _answers(found: Reading, model: str, task: str, rows: Frame, name: str) -> P
     said = [answered(result) if len(results) == 1 else _beside(key, result) for key, result in results.items()]
     chart = answers_chart(table, title, [*notes, *hollow], trained)
     return Part(
-        title=f"{task}, {model}",
+        title=heading,
         figure=Figure(name, chart, caption, f"{caption}. {said[0]}"),
         findings=said[:1],
         tables=[_answers_table(results, task)],
@@ -97,7 +102,7 @@ def _answers(found: Reading, model: str, task: str, rows: Frame, name: str) -> P
 
 
 def _behaviour(found: Reading, rows: Frame, **columns: str) -> Behaviour:
-    provenance = provenance_of(found, "behaviour", **columns)
+    provenance = provenance_of(found, "behaviour", str(rows["options"].iloc[0]), **columns)
     drawn = float(provenance.parameters["temperature"]) > 0
     try:
         random = tasks.task(columns["task"]).random
@@ -124,7 +129,8 @@ def _drawn(result: Behaviour, mitigation: str, dtype: str) -> Frame:
 def _beside(key: tuple[str, str], result: Behaviour) -> str:
     mitigation, dtype = key
     under = "with no mitigation" if mitigation == "none" else f"under {mitigation}"
-    return f"In {dtype} {under}: {answered(result)}"
+    said = answered(result)
+    return f"In {dtype} {under}, {said[:1].lower()}{said[1:]}"
 
 
 def _answers_table(results: Mapping[tuple[str, str], Behaviour], task: str) -> Table:
@@ -169,16 +175,19 @@ def collapse_section(found: Reading) -> Section | None:
     """Where collapse was measured: a chart a task, model and mitigation."""
     rows = found.rows("collapse")
     parts = [
-        _collapse(found, here, f"collapse-{index}", model=model, task=task, mitigation=mitigation)
-        for index, ((model, task, mitigation), here) in enumerate(groups(rows, "model", "task", "mitigation"))
+        _collapse(found, here, f"collapse-{index}", titled(task, model, options, rows), (model, task, mitigation))
+        for index, ((model, task, mitigation, options), here) in enumerate(
+            groups(rows, "model", "task", "mitigation", "options")
+        )
     ]
     return (
         Section("collapse", "Representational collapse (Theorem 4.2)", "Collapse", DISTANCES, parts) if parts else None
     )
 
 
-def _collapse(found: Reading, rows: Frame, name: str, **columns: str) -> Part:
-    provenance = provenance_of(found, "collapse", **columns)
+def _collapse(found: Reading, rows: Frame, name: str, heading: str, of: tuple[str, str, str]) -> Part:
+    columns = dict(zip(("model", "task", "mitigation"), of, strict=True))
+    provenance = provenance_of(found, "collapse", str(rows["options"].iloc[0]), **columns)
     result = from_rows(rows, provenance)
     task, under = columns["task"], "" if columns["mitigation"] == "none" else f" under {columns['mitigation']}"
     several = rows["dtype"].nunique() > 4 or any("-" in dtype for dtype in rows["dtype"].unique())
@@ -194,7 +203,7 @@ def _collapse(found: Reading, rows: Frame, name: str, **columns: str) -> Part:
         ]
         table = []
     return Part(
-        title=f"{task}{under}, {columns['model']}",
+        title=f"{heading}{under}",
         figure=Figure(name, chart, caption, f"{caption}. {said[0]}"),
         findings=said[:1],
         tables=table,

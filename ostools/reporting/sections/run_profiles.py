@@ -12,15 +12,18 @@ import pandas as pd
 from ostools.errors import InputError
 from ostools.measure import PathSum, Sensitivity
 from ostools.measure.compare import compare
+from ostools.measure.variants import VARIANTS
 from ostools.reporting.answer_marks import short_name
 from ostools.reporting.findings import NORMS
 from ostools.reporting.frames import Frame
 from ostools.reporting.page import Figure
+from ostools.reporting.profiles import SHAPE
 from ostools.reporting.run_charts import path_sums_chart, profiles_chart
-from ostools.reporting.sections.run_answers import groups, provenance_of
+from ostools.reporting.sections.run_answers import groups, provenance_of, titled
 from ostools.reporting.sections.section import Part, Section, Table
 from ostools.reporting.theme import KINDS, METHODS, display_token, inert
 from ostools.reporting.words import number
+from ostools.results import Provenance
 
 if TYPE_CHECKING:
     from ostools.runs.reading import Reading
@@ -42,14 +45,16 @@ def sensitivity_section(found: Reading) -> Section | None:
     """Where sensitivity was measured: profiles at some lengths, a panel a dtype and mitigation."""
     rows = found.rows("sensitivity")
     parts = [
-        _profiles(model, task, linearisation, here, f"profiles-{index}")
-        for index, ((model, task, linearisation), here) in enumerate(groups(rows, "model", "task", "linearisation"))
+        _profiles(model, task, linearisation, here, f"profiles-{index}", titled(task, model, options, rows))
+        for index, ((model, task, options, linearisation), here) in enumerate(
+            groups(rows, "model", "task", "options", "linearisation")
+        )
     ]
     lead = PROFILES
     return Section("sensitivity", "Sensitivity (Section 5)", "Sensitivity", lead, parts) if parts else None
 
 
-def _profiles(model: str, task: str, linearisation: str, rows: Frame, name: str) -> Part:
+def _profiles(model: str, task: str, linearisation: str, rows: Frame, name: str, heading: str) -> Part:
     estimated = bool((rows["method"] == "estimate").any())
     norm = "frobenius" if estimated else "operator"
     rows = rows.assign(panel=_panels(rows), value=rows[f"{norm}_norm"])
@@ -69,7 +74,7 @@ def _profiles(model: str, task: str, linearisation: str, rows: Frame, name: str)
     caption = f"{linearisation}: {NORMS[norm]} over the tokens of the prompt"
     table = _least_and_largest(rows, norm, task, linearisation)
     return Part(
-        title=f"{task}, {linearisation}, {model}",
+        title=f"{heading}: {linearisation}",
         figure=Figure(
             name, profiles_chart(drawn, norm, title, notes), caption, f"{caption}. The table has the figures."
         ),
@@ -107,16 +112,18 @@ def paths_section(found: Reading) -> Section | None:
     """Where path sums were computed: medians against length, a panel a kind; and beside the measured norms where those are."""
     rows = found.rows("path-sum")
     parts = [
-        _paths(found, model, task, here, f"paths-{index}")
-        for index, ((model, task), here) in enumerate(groups(rows, "model", "task"))
+        _paths(found, model, task, here, f"paths-{index}", titled(task, model, options, rows))
+        for index, ((model, task, options), here) in enumerate(groups(rows, "model", "task", "options"))
     ]
     return Section("bounds", "Bounds and predictions (Theorem 5.1)", "Bounds", PATHS, parts) if parts else None
 
 
-def _paths(found: Reading, model: str, task: str, rows: Frame, name: str) -> Part:
+def _paths(found: Reading, model: str, task: str, rows: Frame, name: str, heading: str) -> Part:
     rows = rows.assign(panel=_panels(rows))
+    unscaled = [name for name, variant in VARIANTS.items() if not variant.scaled]
+    drawn = rows.assign(norm=rows["norm"].astype(str).where(~rows["variant"].isin(unscaled), SHAPE))
     keys = ["panel", "kind", "norm", "variant", "length"]
-    each = rows.groupby(keys, sort=False)["value"]
+    each = drawn.groupby(keys, sort=False)["value"]
     table = pd.DataFrame(
         {"value": each.median(), "low": each.quantile(0.25), "high": each.quantile(0.75)}
     ).reset_index()
@@ -128,7 +135,7 @@ def _paths(found: Reading, model: str, task: str, rows: Frame, name: str) -> Par
     )
     notes = [f"Drawn are {PANELS_DRAWN} of the {PANELS_DRAWN + left} conditions; the tables have all."] if left else []
     beside, why = _beside(found, model, task, rows)
-    return Part(title=f"{task}, {model}", figure=figure, tables=[_medians(table, task), *beside], notes=[*notes, *why])
+    return Part(title=heading, figure=figure, tables=[_medians(table, task), *beside], notes=[*notes, *why])
 
 
 def _medians(table: Frame, task: str) -> Table:
@@ -150,20 +157,18 @@ def _beside(found: Reading, model: str, task: str, paths: Frame) -> tuple[list[T
         return [], [
             "Sensitivity was not measured on these prompts: whether the bounds hold, and how loose they are, is not said."
         ]
-    profiles = {key: rows for key, rows in groups(measured, *PROMPT) if key[:2] == (model, task)}
+    asked: dict[tuple[str, ...], Frame] = {}
+    for key, rows in groups(measured, *PROMPT, "options"):  # measured with several options: the first
+        asked.setdefault(key[: len(PROMPT)], rows)
     summaries, refused = [], []
     for key, rows in groups(paths, *PROMPT):
-        if key not in profiles:
+        if key not in asked:
             continue
-        columns = dict(zip(("model", "task", "dtype", "mitigation"), key, strict=False))
-        source = provenance_of(found, "path-sum", **columns)
-        source = replace(source, token_ids=tuple(map(int, rows.drop_duplicates("position")["token_id"])))
-        other = replace(
-            provenance_of(found, "sensitivity", **columns),
-            token_ids=tuple(map(int, profiles[key].drop_duplicates("position")["token_id"])),
+        source, other = (
+            _of_prompt(found, name, one, key) for name, one in (("path-sum", rows), ("sensitivity", asked[key]))
         )
         try:
-            one = compare(Sensitivity(profiles[key], other), PathSum(rows, source)).summary
+            one = compare(Sensitivity(asked[key], other), PathSum(rows, source)).summary
         except InputError as error:
             refused.append(str(error))
             continue
@@ -172,6 +177,14 @@ def _beside(found: Reading, model: str, task: str, paths: Frame) -> tuple[list[T
         [f"Not compared: {refused[0]}" + (f" ({len(refused) - 1} more)" if len(refused) > 1 else "")] if refused else []
     )
     return ([_comparisons(pd.concat(summaries, ignore_index=True), task)] if summaries else []), why
+
+
+def _of_prompt(found: Reading, measurement: str, rows: Frame, key: tuple[str, ...]) -> Provenance:
+    """Of the rows of one prompt. Their edits are those of their mitigation, which is the same for both: numbered by with-blocks
+    of a process, they would seem to differ."""
+    columns = dict(zip(("model", "task", "dtype", "mitigation"), key, strict=False))
+    source = provenance_of(found, measurement, str(rows["options"].iloc[0]), **columns)
+    return replace(source, token_ids=tuple(map(int, rows.drop_duplicates("position")["token_id"])), edits=())
 
 
 def _comparisons(summaries: Frame, task: str) -> Table:
@@ -185,7 +198,7 @@ def _comparisons(summaries: Frame, task: str) -> Table:
                 KINDS[kind],
                 panel,
                 f"{beside}, {NORMS.get(norm, norm)}",
-                _holds(here["holds"]) if kind == "certified" else "no claim",
+                _holds(here["holds"].tolist()) if kind == "certified" else "no claim",
                 _middle(here["median_log10_looseness"]),
                 _middle(here["spearman"]),
             ]
@@ -197,7 +210,7 @@ def _comparisons(summaries: Frame, task: str) -> Table:
 def _holds(values: Sequence[Any]) -> str:
     """On how many prompts; those that an estimate cannot decide are counted apart."""
     known = [bool(value) for value in values if not pd.isna(value)]
-    undecided = len(list(values)) - len(known)
+    undecided = len(values) - len(known)
     return f"{sum(known)} of {len(known)} prompts" + (f", {undecided} undecided" if undecided else "")
 
 
