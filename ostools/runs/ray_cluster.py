@@ -13,7 +13,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,7 +74,7 @@ class RayCluster(Executor):
             raise InputError("device 'cuda': expected a Ray cluster with GPUs, found none; use device 'auto' or 'cpu'")
         return asked if asked != AUTO else "cuda" if gpus >= 1 else "cpu"
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Iterator[Done]:
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
         if not jobs:
             return
         with self._connected():
