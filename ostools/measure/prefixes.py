@@ -118,11 +118,11 @@ def _packed(model: TransformerBridge, tree: PrefixTree) -> LastRows:
     on_trunk = [prompt for prompt, end in enumerate(tree.ends) if end < tree.trunk]
     ends = [tree.ends[prompt] for prompt in on_trunk]
     trunk = tree.ids[: tree.trunk]
-    if tree.is_chain:
+    if tree.is_chain and chunk(len(trunk)) == len(trunk):
         return _in_order([_one_pass(model, trunk, ends)], on_trunk)
     # Without a configuration no layer of the cache forgets what is beyond its window: a branch may leave before that.
     cache = DynamicCache()
-    parts, order = [_one_pass(model, trunk, ends, past_key_values=cache)], list(on_trunk)
+    parts, order = _trunk(model, trunk, dict(zip(on_trunk, ends, strict=True)), cache)
     prompts_at: dict[int, list[int]] = {}
     for prompt, end in enumerate(tree.ends):
         prompts_at.setdefault(end, []).append(prompt)
@@ -131,6 +131,18 @@ def _packed(model: TransformerBridge, tree: PrefixTree) -> LastRows:
         parts.append(_branches(model, tree, group, cache, [row for row, _ in here]))
         order += [prompt for _, prompt in here]
     return _in_order(parts, order)
+
+
+def _trunk(
+    model: TransformerBridge, ids: Sequence[int], ends: dict[int, int], cache: DynamicCache
+) -> tuple[list[LastRows], list[int]]:
+    """The trunk, in pieces where chunks are small, each on the keys and values of those before it; and whose rows they are."""
+    parts, order, size = [], [], chunk(len(ids))
+    for start in range(0, len(ids), size):
+        here = {prompt: end - start for prompt, end in ends.items() if start <= end < start + size}
+        parts.append(_one_pass(model, ids[start : start + size], list(here.values()), past_key_values=cache))
+        order += here
+    return parts, order
 
 
 def _branches(

@@ -49,7 +49,7 @@ class Count:
 def _pass(shape: Shape, rows: int, pos: int) -> float:
     """Floating-point operations of one pass over `rows` prompts of `pos` tokens: weights, then scores and pattern."""
     attention = 4 * shape.n_layers * shape.n_heads * shape.d_head * pos
-    return rows * pos * (2 * shape.n_layers * shape.block_parameters + attention)
+    return float(rows * pos) * (2 * shape.n_layers * shape.block_parameters + attention)
 
 
 def _pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) -> int:
@@ -83,7 +83,7 @@ def _behaviour(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int, opt
 
 def _step(shape: Shape, rows: int) -> float:
     """One token a row: reading the weights from memory takes as long as some ten products with each."""
-    return 2 * shape.parameters * max(10, rows)
+    return 2.0 * shape.parameters * max(10, rows)
 
 
 def _collapse(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int, options: dict[str, Any]) -> Count:
@@ -102,7 +102,7 @@ def _collapse(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int, opti
     pairs = 12 * 8 * max(rows * shape.d_vocab, min(2 * count, (1 << 22) // shape.d_model) * shape.d_model)
     memory = copies + _pass_bytes(shape, 1, trunk, 1, 8) + pairs
     in_double = PRECISIONS["float64"] == precision
-    operations = (2 * passes + 2) * shape.n_layers * _BLOCK + count * _QUESTION
+    operations = 1.0 * (2 * passes + 2) * shape.n_layers * _BLOCK + count * _QUESTION
     operations += (1 + bool(rounded)) * shape.n_layers * _COPY
     return Count(memory, Passes(0.0 if in_double else work, work, operations))
 

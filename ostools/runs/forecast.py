@@ -55,11 +55,11 @@ def forecast(cell: Cell, source: Source, device: str) -> Forecast:
         stored, weights = _weights(source.directory)
         shape = Shape.of_source(source, dtype_named(cell.loads[1]), kind)
         tokens = prompt_tokens(cell, source)
-        count = COUNTS[cell.measurement](shape, cell, tokens, weights, json.loads(cell.options))
     except (
         Exception
     ):  # whatever a plugin or a broken checkpoint raises: it is for the cell to fail, not for its forecast
         return Forecast(0.0, libraries)
+    count = COUNTS[cell.measurement](shape, cell, tokens, weights, json.loads(cell.options))
     loading = weights * shape.element
     # Read through a mapping of the file, whose pages count as the process's own until they are dropped.
     memory = libraries + max(loading + (stored if kind == "cpu" else 0), count.memory)

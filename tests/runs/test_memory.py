@@ -8,13 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
+import ostools as ost
 from ostools.errors import InputError
+from ostools.measure import prefixes
 from ostools.runs import results, run, sweep_of
 from ostools.runs.cells import cells_of, checkpoint_hash, code_version
 from ostools.runs.executor import Terms
@@ -23,7 +27,7 @@ from ostools.runs.measuring import measure
 from ostools.runs.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.runs.store import Store
 from ostools.theory.chunks import chunk, smaller_chunks
-from tests.checkpoints import tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 MIB = 1 << 20
 KINDS = ["behaviour", "collapse", "sensitivity", "path-sum"]
@@ -78,6 +82,25 @@ def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
         pd.testing.assert_frame_equal(parts.drop(columns=timed), whole.drop(columns=timed), rtol=2e-4, atol=1e-5)
     if kind == "behaviour":
         assert provenance.parameters["batch_tokens"] == 16
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("task", ["figure-5a", "count-ones"])
+def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None:
+    """Windows, soft-caps and positions are those of the whole prompt: in float64, to its rounding."""
+    model = tiny_model(family, scale=2.0)
+    settings: Any = {"lengths": [3, 20, 40], "dtypes": ["float64"]}
+    whole = ost.collapse(model, task, **settings)
+    widths: list[int] = []
+    with smaller_chunks(1 / 8), mock.patch.object(prefixes, "_one_pass", wraps=prefixes._one_pass) as one_pass:
+        pieces = ost.collapse(model, task, **settings)
+        widths += [len(call.args[1]) for call in one_pass.call_args_list]
+    assert pieces.provenance.parameters["route"] == whole.provenance.parameters["route"] != "loop"
+    assert len(widths) >= 8
+    if task == "figure-5a":  # the branches of the other go through whole
+        assert max(widths) <= max(whole.frame["tokens"]) // 8 + 1
+    numbers = ["mean", "minimum", "maximum", "relative"]
+    np.testing.assert_allclose(pieces.frame[numbers], whole.frame[numbers], rtol=1e-6, atol=1e-9)
 
 
 @pytest.fixture
@@ -173,7 +196,7 @@ run(sweep_of({**first, "models": "embedded", "lengths": [2]}), folder + "/warm")
 run(sweep_of(first), folder + "/whole")
 def limit(bytes):
     resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + bytes, resource.RLIM_INFINITY))
-limit(500 << 20)
+limit(280 << 20)
 run(sweep_of(first), folder + "/limited")
 limit(200 << 20)
 sys.argv = ["ostools", "run", file, "--out", folder + "/lacking"]
@@ -183,7 +206,7 @@ main()
 
 @linux
 def test_under_a_real_limit(tmp_path: Path) -> None:
-    """512 MiB of scores a pass fit into 400 MiB by halves; 400 MiB a prompt do not fit into 200, and the others go on."""
+    """Some 470 MiB of scores a pass fit into 280 MiB in parts; 700 MiB a prompt do not fit into 200, and the others go on."""
     from tests.checkpoints import write_checkpoint
 
     sizes: Any = {"d_model": 64, "n_layers": 1, "n_heads": 32, "n_key_value_heads": 1, "d_head": 8, "context": 2048}
