@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 30
+SECONDS = 60
 """How long a call may take here: a hundred times what it takes, so that a slow machine is no hang."""
 
 _FORBIDDEN = (
@@ -94,12 +94,11 @@ def _break(what: str) -> None:
 
 
 @contextmanager
-def watched(below: Path) -> Iterator[None]:
+def watched(below: Path, within: int = SECONDS) -> Iterator[None]:
     """No code run, no connection, no file touched outside `below`, while the block runs; and it ends in time."""
     if not _hooked:
         sys.addaudithook(_audit)
         _hooked.append(True)
-    within = SECONDS
 
     def late(number: int, frame: object) -> None:
         raise LawBroken(f"no answer within {within} seconds")
@@ -117,7 +116,7 @@ def watched(below: Path) -> Iterator[None]:
         raise LawBroken(_watch.broken)
 
 
-def attempt(arguments: Sequence[str], below: Path) -> Attempt:
+def attempt(arguments: Sequence[str], below: Path, within: int = SECONDS) -> Attempt:
     """`ostools` with these arguments, in this process and in the directory `below`, held to the law."""
     from ostools import cli
     from ostools.commands.manners import MANNERS
@@ -127,7 +126,7 @@ def attempt(arguments: Sequence[str], below: Path) -> Attempt:
     sys.argv = ["ostools", *arguments]
     os.chdir(below)
     try:
-        with watched(below), redirect_stdout(out), redirect_stderr(err):
+        with watched(below, within), redirect_stdout(out), redirect_stderr(err):
             cli.main()
     except SystemExit as stopped:
         code = stopped.code

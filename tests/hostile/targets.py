@@ -81,10 +81,10 @@ def prepared() -> Iterator[Ground]:
         stack.enter_context(patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True))
         checkpoint = read_files(write_checkpoint(directory / "tiny", "gemma", **_SMALL))
         (directory / "sweep.yaml").write_bytes(_SWEEP)
-        made = attempt(["run", "sweep.yaml", "--out", "results"], directory)
+        made = attempt(["run", "sweep.yaml", "--out", "results"], directory, within=600)
         # `path-sum` refuses the one length that does not fit, so that there is a record of a failure.
         (directory / "sweep.yaml").write_bytes(_SWEEP.replace(b"[2, 3]", b"[2, 3, 200]"))
-        failed = attempt(["run", "sweep.yaml", "--out", "results"], directory)
+        failed = attempt(["run", "sweep.yaml", "--out", "results"], directory, within=600)
         assert (made.code, failed.code) == (0, 1), (made, failed)
         held: dict[str, Any] = {}
         load = loading.load_model
