@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from unittest.mock import patch
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisWarning
 
 from tests.hostile.attempts import Attempt, Reached, attempt
 from tests.hostile.spoiling import (
@@ -128,7 +130,9 @@ def attack(target: Target, ground: Ground, cases: int, start: int | None = None)
         print_blob=False,
     )
     tested = many(given(target.case(ground))(one))
-    (tested if start is None else seed(start)(tested))()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HypothesisWarning)  # a checkpoint is large to print
+        (tested if start is None else seed(start)(tested))()
 
 
 # --- prompts

@@ -42,7 +42,7 @@ def test_a_checkpoint_in_which_reading_would_not_end(ground: Ground, tmp_path: P
         ({"hidden_size": 10**9}, "weights"),
         ({"num_hidden_layers": 10**9}, "expected a weight for each of 1000000000 layers"),
         ({"vocab_size": 10**12}, "tokenizer"),
-        ({"intermediate_size": 10**10}, "expected 240000000"),
+        ({"intermediate_size": 10**10}, "expected 240000002360 weights"),
         ({"head_dim": 10**12}, "weights"),
         ({"max_position_embeddings": 10**12}, None),
     ],
