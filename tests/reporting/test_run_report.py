@@ -1,0 +1,214 @@
+"""The report on a sweep's cells: whole, in part, failed and hostile; nothing is measured for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import ostools as ost
+from ostools.errors import InputError
+from ostools.measure.collapse_rows import as_rows, from_rows
+from ostools.results import Provenance
+from ostools.runs import run as run_sweep
+from ostools.runs import sweep_of
+from ostools.runs.cells import Cell
+from ostools.runs.store import Store, Wanted, file_of
+from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
+
+ASKED = {
+    "tasks": ["copy-last"],
+    "lengths": [3, 4],
+    "mitigations": ["none", "sliding-window:window=4,sinks=1"],
+    "measurements": [
+        {"name": "behaviour", "max_new_tokens": 4},
+        {"name": "behaviour", "max_new_tokens": 4, "temperature": 1.0, "samples": 2},
+        {"name": "collapse", "dtypes": "bfloat16"},
+        "sensitivity",
+        {"name": "path-sum", "variants": ["local", "second-moment", "theorem-5.1"]},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.checkpoints import write_checkpoint
+
+    home = tmp_path_factory.mktemp("report")
+    model = str(write_checkpoint(home / "tiny", "gemma"))
+    assert run_sweep(sweep_of({"models": model, **ASKED}), home / "out").failed == ()
+    return home / "out"
+
+
+@pytest.fixture(scope="module")
+def page(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return ost.runs.report(sweep, tmp_path_factory.mktemp("page") / "r.html").read_text(encoding="utf-8")
+
+
+def tables(page: str, caption: str) -> list[list[str]]:
+    """The rows of the tables whose caption begins so."""
+    found = []
+    for table in re.findall(r"<table>.*?</table>", page, re.DOTALL):
+        if caption in table:
+            for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)[1:]:
+                found.append(re.findall(r"<bdi>(.*?)</bdi>", row, re.DOTALL))
+    return found
+
+
+def test_a_whole_sweep_has_a_section_a_measurement_and_says_that_it_is_complete(page: str) -> None:
+    assert "Complete: all 10 cells are measured" in page
+    assert "PARTIAL" not in page
+    for name in ("findings", "origin", "behaviour", "collapse", "sensitivity", "bounds", "reading", "again"):
+        assert page.count(f'<section id="{name}"') == 1
+    assert "default-src" in page
+    assert "ostools report --run" in page
+
+
+def test_cells_of_several_options_are_never_pooled(page: str, sweep: Path) -> None:
+    rows = tables(page, "Answers to copy-last, all lengths")
+    assert [row[2].split(" of ")[1] for row in rows] == ["2", "2", "4", "4"]
+    assert ost.runs.results(sweep).query("measurement == 'behaviour'")["options"].nunique() == 2
+
+
+def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:
+    table = ost.runs.results(sweep)
+    for row in tables(page, "Against the measured norms, copy-last"):
+        variant, _, condition, *_ = row
+        if variant == "local":
+            mitigation = condition.partition(", ")[2] or "none"
+            here = table[table["mitigation"] == mitigation]
+            keys = ["length", "position"]
+            bound: Any = here[here["variant"] == "local"].set_index(keys)["value"]
+            norm: Any = here[(here["measurement"] == "sensitivity") & (here["linearisation"] == "frozen")]
+            above = (bound >= norm.set_index(keys)["operator_norm"] * (1 - 1e-4)).groupby("length").all()
+            assert row[4] == f"{int(above.sum())} of 2 prompts"
+    assert len(tables(page, "Against the measured norms, copy-last")) == 6  # 3 variants under 2 mitigations
+    kinds = {(row[0], row[4]) for row in tables(page, "Against the measured norms")}
+    assert ("second-moment", "no claim") in kinds
+
+
+def test_bounds_and_predictions_share_no_panel(sweep: Path) -> None:
+    from ostools.reporting.sections.run_profiles import paths_section
+    from ostools.runs.reading import read
+
+    section = paths_section(read(sweep))
+    assert section is not None
+    figure = section.parts[0].figure
+    assert figure is not None
+    for panel in (panel for row in figure.spec["vconcat"] for panel in row["hconcat"]):
+        domain = next(layer["encoding"]["color"]["scale"]["domain"] for layer in panel["layer"])
+        assert len(domain) == 1  # local, second-moment and theorem-5.1 are of three kinds
+
+
+def test_nothing_is_measured_and_nothing_changed_in_the_directory(sweep: Path, tmp_path: Path, monkeypatch) -> None:
+    for name in ("ostools.models.load_model", "ostools.runs.local.load_model"):
+        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("loaded a model"))
+    before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
+    ost.runs.report(sweep, tmp_path / "r.html")
+    assert {path: path.stat().st_mtime_ns for path in sweep.rglob("*")} == before
+
+
+def cell(seed: int, measurement: str = "collapse", task: str = "figure-5a", model: str = "made") -> Wanted:
+    return Wanted(Cell(model, task, "float32", "none", seed, measurement, "{}", (3, 4)), f"{seed:016x}")
+
+
+def test_a_partial_sweep_says_so_first_with_what_failed_and_what_is_missing(tmp_path: Path) -> None:
+    store = Store(tmp_path / "out")
+    with store.locked():
+        store.ask([cell(0), cell(1), cell(2)])
+        store.fail(cell(1), "InputError: no room")
+    page = ost.runs.report(tmp_path / "out", tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "PARTIAL: 0 of 3 cells are measured, 1 failed, 2 are still to be measured." in page
+    assert page.index("PARTIAL") < page.index("<section")
+    assert tables(page, "Cells without rows")[0][1] == "InputError: no room"
+
+
+def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
+    store = Store(tmp_path / "out")
+    cells = [cell(seed, task=text, model=text) for seed, text in enumerate(HOSTILE)]
+    result = made_collapse(lambda n: 1 / n, lengths=range(3, 5))
+    given = Provenance(PROVENANCE.model, {"route": "prefix", "route_reason": "x"}, None, {})
+    with store.locked():
+        store.ask(cells)
+        for one, text in zip(cells[:-2], HOSTILE, strict=False):
+            rows: Any = as_rows(result).assign(task=text, model=text, mitigation="none", measurement="collapse")
+            store.add(one, file_of(one, rows, given))
+        for one, text in zip(cells[-2:], HOSTILE, strict=False):
+            store.fail(one, text)
+    page = ost.runs.report(tmp_path / "out", tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    assert "\x1b" not in page
+    assert len(re.findall(r"<script>", page)) == 2  # the drawing library and ours
+
+
+def test_a_broken_file_is_told_in_the_report(sweep: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(sweep, tmp_path / "out")
+    victim = min((tmp_path / "out" / "cells").iterdir())
+    victim.write_bytes(b"cut")
+    said: list[str] = []
+    page = ost.runs.report(tmp_path / "out", tmp_path / "r.html", say=said.append).read_text(encoding="utf-8")
+    assert len(said) == 1
+    assert "PARTIAL: 9 of 10" in page
+    assert victim.name in page
+
+
+@pytest.mark.parametrize("dtypes", [["bfloat16"], ["float32", "bfloat16"]])
+def test_collapse_comes_back_out_of_its_rows(directory: str, dtypes: list[str]) -> None:
+    model = ost.load_model(directory)
+    result = ost.collapse(model, "copy-last", lengths=range(3, 9), dtypes=dtypes)
+    back = from_rows(as_rows(result), result.provenance)
+    pd.testing.assert_frame_equal(back.frame, result.frame)
+    keys = ["task", "pair", "seed", "weights", "length", "site"]
+    ours, theirs = (one.reference.sort_values(keys).reset_index(drop=True) for one in (back, result))
+    pd.testing.assert_frame_equal(ours, theirs[ours.columns.tolist()])
+    pd.testing.assert_frame_equal(back.collapse_lengths(), result.collapse_lengths())
+
+
+def test_rows_without_a_reference_give_no_collapse_length(sweep: Path, tmp_path: Path) -> None:
+    rows = made_collapse(lambda n: 1 / n)
+    back = from_rows(rows.frame, rows.provenance)
+    assert back.reference.empty
+    assert back.collapse_lengths().empty
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--run", "none"), "found no sweep.json"),
+        (("--run", ".", "--prompt", "x"), "leave out --prompt"),
+        (
+            ("--run", ".", "--model", "x", "--section", "collapse", "--lengths", "1:4"),
+            "--model and --section and --lengths",
+        ),
+        (("--run", ".", "--out", "x.pdf"), "expected a name ending in .html"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_in_one_line(
+    run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    code, shown, err = run("report", *arguments)
+    assert (code, shown, err.count("\n")) == (2, "", 1)
+    assert words in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_which_nothing_was_asked_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path / "out")
+    with store.locked():
+        store.ask([])
+    with pytest.raises(InputError, match="in which nothing was asked"):
+        ost.runs.report(tmp_path / "out", tmp_path / "r.html")
+
+
+def test_the_command(run: Callable[..., tuple[int, str, str]], sweep: Path, tmp_path: Path) -> None:
+    code, shown, err = run("report", "--run", str(sweep), "--out", "r.html", "--json")
+    assert (code, json.loads(shown), err) == (0, {"written": "r.html"}, "")
+    assert (tmp_path / "r.html").stat().st_size > 500_000
