@@ -374,7 +374,7 @@ def command(written: Path, tmp_path: Path, *options: str) -> subprocess.Popen[st
 
 SWEEP = """
 tasks: [copy-last, copy-first, count-ones, sum-ones]
-lengths: 3:16
+lengths: 3:8
 dtypes: [float32, bfloat16]
 mitigations: [none, "separator:every=2"]
 measurements: behaviour
