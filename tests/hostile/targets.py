@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -384,7 +385,7 @@ def _result(ground: Ground, case: Any, below: Path) -> Attempt:
 
     from ostools.commands.following import follow
 
-    with patch.dict(follow.__kwdefaults__, sleep=looked):
+    with patch("ostools.commands.following.follow", partial(follow, sleep=looked)):
         return attempt(command, below)
 
 
