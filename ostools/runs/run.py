@@ -1,4 +1,4 @@
-"""Run a sweep, resume it, and read it back as one table."""
+"""Run a sweep, and resume it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-
-from ostools.errors import InputError
 from ostools.measure.prompts import Progress
 from ostools.models.sources import locate
-from ostools.reporting.frames import Frame
 from ostools.runs.cells import base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.executor import Done, Executor, Job, Terms
 from ostools.runs.forecast import forecast
 from ostools.runs.local import ThisProcess
 from ostools.runs.measuring import Measured
-from ostools.runs.store import MANIFEST, Failure, Store, Wanted, file_of, missing, rows_of
+from ostools.runs.store import Failure, Store, Wanted, file_of, missing
 from ostools.runs.sweep import Sweep
 
 
@@ -149,21 +144,3 @@ def _content(one: Wanted, found: Measured) -> bytes | str:
         return file_of(one, *found)
     except Exception as error:
         return " ".join(f"the rows cannot be stored: {type(error).__name__}: {error}".split())
-
-
-def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Frame:
-    """The tidy table of a sweep, complete or not: every row that was asked for and measured, in the order of the cells.
-
-    Columns model, task, dtype, mitigation, seed and measurement say which cell a row is of; NA where a measurement has no such
-    column. Raises `InputError` for a directory without a sweep.
-    """
-    target = Path(directory)
-    if not (target / MANIFEST).is_file():
-        raise InputError(f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what --out was")
-    store = Store(target, say)
-    stored = store.stored()
-    tables: list[Any] = []
-    for one in store.asked():
-        if rows := rows_of(one, stored.get(one.base, [])):
-            tables.append(pd.concat(rows, ignore_index=True).sort_values(by="length", kind="stable"))
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()

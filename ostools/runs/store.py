@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 from filelock import FileLock, Timeout
@@ -246,18 +245,6 @@ def missing(one: Wanted, stored: list[Stored]) -> Wanted | None:
     have = {length for file in stored for length in file.lengths}
     left = tuple(length for length in one.cell.lengths if length not in have)
     return Wanted(_with_lengths(one.cell, left), one.base) if left else None
-
-
-def rows_of(one: Wanted, stored: list[Stored]) -> list[pd.DataFrame]:
-    """The rows of a cell at the lengths that were asked for, each length once, under the names that it was asked by."""
-    left, found = set(one.cell.lengths), []
-    for file in stored:
-        table: Any = pd.read_parquet(file.path)
-        rows = table[table["length"].isin(left & file.lengths)]
-        left -= file.lengths
-        if len(rows):
-            found.append(rows.assign(**{name: value for name, value in one.cell.columns.items() if name in rows}))
-    return found
 
 
 def _files(folder: Path, form: re.Pattern[str]) -> list[Path]:
