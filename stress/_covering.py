@@ -6,9 +6,11 @@ report.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 READERS = ("sweep", "config", "weights", "manifest", "words")
 _COVERED = [
@@ -71,7 +73,7 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
 
 def main(name: str, scratch: str, cases: str, seed: str) -> None:
     """Never returns: atheris ends the process, with exit code 0 where nothing was found."""
-    import atheris
+    atheris: Any = importlib.import_module("atheris")  # is not there for every Python
 
     with atheris.instrument_imports(include=_COVERED):
         read, whole = _reader(name, Path(scratch))

@@ -42,7 +42,15 @@ from tests.hostile.spoiling import (
 
 Files = dict[str, bytes]
 _CELL = re.compile(r"cells/([0-9a-f]{16}\.[0-9a-f]{8})\.[0-9a-f]{16}\.parquet")
-_SMALL = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_head": 4, "d_mlp": 8, "n_layers": 1, "context": 256}
+_SMALL: dict[str, Any] = {
+    "d_model": 8,
+    "n_heads": 2,
+    "n_key_value_heads": 1,
+    "d_head": 4,
+    "d_mlp": 8,
+    "n_layers": 1,
+    "context": 256,
+}
 _SWEEP = b"""models: tiny
 tasks: copy-last
 lengths: [2, 3]
@@ -127,7 +135,7 @@ def attack(target: Target, ground: Ground, cases: int, start: int | None = None)
         database=None,
         derandomize=start is None,
         phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
         print_blob=False,
     )
     tested = many(given(target.case(ground))(one))
