@@ -16,7 +16,7 @@ from ostools.reporting.page import render
 from ostools.reporting.sections.about import reading_section
 from ostools.reporting.sections.run_answers import answers_section, collapse_section
 from ostools.reporting.sections.run_profiles import paths_section, sensitivity_section
-from ostools.reporting.sections.section import Finding, More, Part, Section, Table
+from ostools.reporting.sections.section import Finding, More, Part, Section, Table, spelled
 from ostools.reporting.shell import quoted
 from ostools.reporting.theme import display_token
 from ostools.results import checked_output, write_atomically
@@ -54,7 +54,8 @@ def render_run(found: Reading, broken: Sequence[str], command: Sequence[str]) ->
     """The whole page."""
     built = [section for section in (build(found) for build in SECTIONS.values()) if section is not None]
     again = Section("again", "Run it again", "Run it again", "", [Part(code=" ".join(map(quoted, command)))])
-    sections = [_state(found, broken, built), _origin(found), *built, reading_section(), again]
+    of_files = [spelled(section) for section in (_state(found, broken, built), _origin(found), *built)]
+    sections = [*of_files, reading_section(), again]
     lead = (
         f"{_counted(found)}. Read from what a sweep stored; nothing was measured for this page. The quantities are those of "
         "“Transformers need glasses!” (arXiv 2406.04267)."
@@ -174,11 +175,12 @@ def _origin(found: Reading) -> Section:
     ]
     rest += [(str(one["measurement"]), _options(one)) for one in told["measurements"]]
     rest += [("active edits", "; ".join(map(str, edits))) for edits in told["edits"]]
-    mixed = (
-        [f"These cells were measured with {len(told['versions'])} sets of versions: numbers may differ for that alone."]
-        if len(told["versions"]) > 1
-        else []
-    )
+    rest += [("code (sha256 of what decides numbers)", ", ".join(map(str, told["code"])))] if told["code"] else []
+    mixed = [
+        f"These cells were measured with {len(told[name])} {words}: numbers may differ for that alone."
+        for name, words in (("versions", "sets of versions"), ("code", "versions of the code"))
+        if len(told[name]) > 1
+    ]
     parts.append(Part(title="All cells", terms=rest, findings=mixed))
     return Section("origin", "Where the numbers come from", "Origin", "", parts)
 

@@ -12,4 +12,16 @@ from ostools.runs.sweep import Sweep as Sweep
 from ostools.runs.sweep import read_sweep as read_sweep
 from ostools.runs.sweep import sweep_of as sweep_of
 
-__all__ = ["Executor", "Outcome", "Plan", "RayCluster", "Sweep", "plan", "read_sweep", "report", "results", "run", "sweep_of"]
+__all__ = [
+    "Executor",
+    "Outcome",
+    "Plan",
+    "RayCluster",
+    "Sweep",
+    "plan",
+    "read_sweep",
+    "report",
+    "results",
+    "run",
+    "sweep_of",
+]

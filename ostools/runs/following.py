@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from ostools.runs.reading import UNREADABLE, by_base, cell_files, held, require_sweep
-from ostools.runs.store import _LOCK, Store
+from ostools.runs.store import LOCK, Store
 
 _LOCKS = Path("/proc/locks")
 
@@ -48,12 +48,12 @@ class Following:
     def __init__(self, directory: str | Path) -> None:
         target = Path(directory)
         # A run that has just begun holds its lock, and has asked nothing yet.
-        self.store = Store(target if (target / _LOCK).is_file() else require_sweep(target))
+        self.store = Store(target if (target / LOCK).is_file() else require_sweep(target))
         self._lengths: dict[str, frozenset[int]] = {}
 
     def look(self) -> Progress:
         """What is there now. A file that appears while we look may be counted by the next look."""
-        running = lock_held(self.store.directory / _LOCK)  # before the files: what is written after it is seen below
+        running = lock_held(self.store.directory / LOCK)  # before the files: what is written after it is seen below
         files, failures = cell_files(self.store.cells), by_base(self.store.failures())
         cells = []
         for one in self.store.asked():

@@ -71,7 +71,7 @@ class Bench:
             took: dict[str, Any] = {"cell_seconds": time.perf_counter() - start}
             how = took if share == 1.0 else took | {"chunk_share": share}
             return table, replace(provenance, parameters={**provenance.parameters, **how})
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a plugin's sys.exit() ends its cell, and not the sweep
             said = " ".join(f"{type(error).__name__}: {error}".split())
             if not is_out_of_memory(error):
                 return said

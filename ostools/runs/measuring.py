@@ -18,6 +18,7 @@ from mitigations.named import NONE
 from ostools import tasks
 from ostools.experiments.acted import Acted
 from ostools.measure import behaviour, collapse, path_sum, sensitivity
+from ostools.measure.collapse_rows import as_rows
 from ostools.measure.posed import Posed, pose
 from ostools.results import Provenance, Result
 from ostools.runs.cells import Cell
@@ -51,7 +52,7 @@ def _collapse(model: TransformerBridge, cell: Cell, options: dict[str, Any]) -> 
         mitigation=_mitigation(cell),
         **options,
     )
-    return found.frame, found.provenance
+    return as_rows(found), found.provenance
 
 
 def _sensitivity(model: TransformerBridge, cell: Cell, options: dict[str, Any]) -> Measured:

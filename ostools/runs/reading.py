@@ -20,7 +20,7 @@ import pyarrow.parquet as parquet
 
 from ostools.errors import InputError
 from ostools.reporting.frames import Frame
-from ostools.runs.store import _CELL, MANIFEST, Failure, Store, Wanted, _files, _hash
+from ostools.runs.store import CELL, MANIFEST, Failure, Store, Wanted, file_hash, files_in
 
 _PLACE = "__cell__"
 """The column that says, while tables are put together, which cell a row is of."""
@@ -107,6 +107,7 @@ class Reading:
             | {state: len(self.of(state)) for state in ("measured", "failed", "missing")},
             "models": distinct(source.get("model", {}) for source in sources),
             "versions": distinct(source.get("versions", {}) for source in sources),
+            "code": distinct(source.get("code", "") for source in sources),
             "measurements": [{"measurement": name, **json.loads(given)} for name, given in options],
             "edits": distinct(source.get("edits", []) for source in sources if source.get("edits")),
             "time": [times[0], times[-1]] if times else [],
@@ -171,7 +172,7 @@ def by_base(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
 
 def cell_files(folder: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = defaultdict(list)
-    for path in _files(folder, _CELL):
+    for path in files_in(folder, CELL):
         found[path.name.partition(".")[0]].append(path)
     return found
 
@@ -190,7 +191,7 @@ def _load(path: Path) -> _File | str:
     """A file of a cell, read once; or, where it is not as it was written, that in words."""
     try:
         content = path.read_bytes()
-        if _hash(content) != path.name.split(".")[2]:
+        if file_hash(content) != path.name.split(".")[2]:
             return f"{path}: its bytes are not those that were written; it is left out"
         table = parquet.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
         kept = json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]

@@ -108,7 +108,7 @@ def run(
             say(f"failed before: {record}")
         # Closed here and now, however it ends: an executor may hold workers.
         with closing(executor.measure(found.pending, found.terms)) as done:
-            failed = _store_all(store, done, len(found.pending), say, progress, interrupted)
+            failed = _store_all(store, done, found, say, progress, interrupted)
     present = len(found.wanted) - len(found.pending) - len(found.failed)
     return Outcome(len(found.pending) - len(failed), present, (*map(str, found.failed), *failed))
 
@@ -116,7 +116,7 @@ def run(
 def _store_all(
     store: Store,
     done: Iterable[Done],
-    total: int,
+    asked: Plan,
     say: Callable[[str], None],
     progress: Progress | None,
     interrupted: Callable[[], bool],
@@ -126,7 +126,7 @@ def _store_all(
     for index, (one, found) in enumerate(done):
         if interrupted():
             raise KeyboardInterrupt
-        content = found if isinstance(found, str) else _content(one, found)
+        content = found if isinstance(found, str) else _content(one, found, asked.terms.code)
         if isinstance(content, str):
             store.fail(one, content)
             failed.append(f"{one.cell}: {content}")
@@ -134,13 +134,13 @@ def _store_all(
         else:
             store.add(one, content)
         if progress is not None:
-            progress(index + 1, total)
+            progress(index + 1, len(asked.pending))
     return failed
 
 
-def _content(one: Wanted, found: Measured) -> bytes | str:
+def _content(one: Wanted, found: Measured, code: str) -> bytes | str:
     """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error in words."""
     try:
-        return file_of(one, *found)
+        return file_of(one, *found, code)
     except Exception as error:
         return " ".join(f"the rows cannot be stored: {type(error).__name__}: {error}".split())

@@ -28,8 +28,8 @@ from ostools.results import Provenance, write_atomically
 from ostools.runs.cells import Cell, lengths_key
 
 MANIFEST = "sweep.json"
-_LOCK = ".lock"
-_CELL = re.compile(r"([0-9a-f]{16})\.[0-9a-f]{8}\.([0-9a-f]{16})\.parquet")
+LOCK = ".lock"
+CELL = re.compile(r"([0-9a-f]{16})\.[0-9a-f]{8}\.([0-9a-f]{16})\.parquet")
 _FAILED = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.json")
 _HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
 """What a killed run leaves half written: the temporary names of `write_atomically`."""
@@ -85,7 +85,7 @@ class Store:
     def locked(self) -> Iterator[None]:
         """Make the directory and keep other runners out. Raises `InputError` where that cannot be."""
         self.require_ours()
-        lock = FileLock(self.directory / _LOCK)
+        lock = FileLock(self.directory / LOCK)
         try:
             # The lock before all else: a run killed before there is one leaves an empty directory, which the next one takes.
             with _told(self.directory, "cannot be written"):
@@ -100,7 +100,7 @@ class Store:
                 for folder in (self.cells, self.failed):
                     folder.mkdir(exist_ok=True)
                 for folder in (self.cells, self.failed, self.directory):
-                    for left in _files(folder, _HALF):
+                    for left in files_in(folder, _HALF):
                         left.unlink(missing_ok=True)
             self._mine = True
             yield
@@ -116,7 +116,7 @@ class Store:
                 return
             if not self.directory.is_dir():
                 raise InputError(f"{self.directory}: expected a directory, found a file")
-            ours = any((self.directory / name).exists() for name in (MANIFEST, _LOCK))
+            ours = any((self.directory / name).exists() for name in (MANIFEST, LOCK))
             if not ours and any(self.directory.iterdir()):
                 raise InputError(
                     f"{self.directory}: expected a new directory or that of a sweep, found another that is not empty"
@@ -173,7 +173,7 @@ class Store:
         stem = f"{one.base}.{lengths_key(one.cell.lengths)}"
         with _told(self.failed, "cannot be written"):
             (self.failed / f"{stem}.json").unlink(missing_ok=True)
-        write_atomically(self.cells / f"{stem}.{_hash(content)}.parquet", lambda part: part.write_bytes(content))
+        write_atomically(self.cells / f"{stem}.{file_hash(content)}.parquet", lambda part: part.write_bytes(content))
 
     def fail(self, one: Wanted, error: str) -> None:
         """Record why a cell has no rows."""
@@ -184,7 +184,7 @@ class Store:
     def failures(self) -> list[Failure]:
         """The records of the cells that failed."""
         found = []
-        for path in _files(self.failed, _FAILED):
+        for path in files_in(self.failed, _FAILED):
             content = self._read(path)
             if content is None:
                 continue
@@ -199,12 +199,12 @@ class Store:
     def stored(self) -> dict[str, list[Stored]]:
         """The whole files of the directory by their base; a broken one is said and removed."""
         found: dict[str, list[Stored]] = defaultdict(list)
-        for path in _files(self.cells, _CELL):
-            base, written = _CELL.fullmatch(path.name).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        for path in files_in(self.cells, CELL):
+            base, written = CELL.fullmatch(path.name).groups()  # pyright: ignore[reportOptionalMemberAccess]
             content = self._read(path)
             if content is None:
                 continue
-            if written != _hash(content):
+            if written != file_hash(content):
                 self._drop(path, "its bytes are not those that were written")
                 continue
             try:
@@ -233,10 +233,12 @@ class Store:
             return None
 
 
-def file_of(one: Wanted, table: Frame, provenance: Provenance) -> bytes:
-    """The rows of a cell as the Parquet file that is stored. Raises what pyarrow raises for values that it cannot hold."""
+def file_of(one: Wanted, table: Frame, provenance: Provenance, code: str) -> bytes:
+    """The rows of a cell, measured by a version of the code, as the Parquet file that is stored. Raises what pyarrow raises
+    for values that it cannot hold."""
     kept = table.copy()
-    kept.attrs["ostools"] = {"lengths": list(one.cell.lengths), "provenance": provenance.as_dict()}
+    told = {**provenance.as_dict(), "code": code}
+    kept.attrs["ostools"] = {"lengths": list(one.cell.lengths), "provenance": told}
     return kept.to_parquet(index=False)
 
 
@@ -247,7 +249,7 @@ def missing(one: Wanted, stored: list[Stored]) -> Wanted | None:
     return Wanted(_with_lengths(one.cell, left), one.base) if left else None
 
 
-def _files(folder: Path, form: re.Pattern[str]) -> list[Path]:
+def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
     """The files whose names are of a form of ours, in order; whatever else lies there is not ours to touch."""
     with _told(folder, "cannot be read"):
         if not folder.is_dir():
@@ -278,5 +280,5 @@ def _with_lengths(cell: Cell, lengths: tuple[int, ...]) -> Cell:
     return replace(cell, lengths=tuple(sorted(set(lengths))))
 
 
-def _hash(content: bytes) -> str:
+def file_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]

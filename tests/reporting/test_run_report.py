@@ -137,12 +137,15 @@ def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
         store.ask(cells)
         for one, text in zip(cells[:-2], HOSTILE, strict=False):
             rows: Any = as_rows(result).assign(task=text, model=text, mitigation="none", measurement="collapse")
-            store.add(one, file_of(one, rows, given))
+            store.add(one, file_of(one, rows, given, "code"))
         for one, text in zip(cells[-2:], HOSTILE, strict=False):
             store.fail(one, text)
     page = ost.runs.report(tmp_path / "out", tmp_path / "r.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert "<img src=x" not in page
+    assert not re.search(
+        "[\x00-\x08\x0b-\x1f\x7f\u200f\u202e]", re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    )
     assert len(re.findall(r"<script>", page)) == 2  # the drawing library and ours
 
 

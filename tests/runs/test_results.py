@@ -47,7 +47,7 @@ def keep(store: Store, one: Wanted, lengths: tuple[int, ...] | None = None, tabl
     from ostools.runs.store import file_of
 
     part = Wanted(replace(one.cell, lengths=lengths or one.cell.lengths), one.base)
-    store.add(part, file_of(part, rows(one, part.cell.lengths) if table is None else table, PROVENANCE))
+    store.add(part, file_of(part, rows(one, part.cell.lengths) if table is None else table, PROVENANCE, "code"))
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_file_that_does_not_fit_beside_the_others_is_left_out_and_said(store: 
 def test_what_the_columns_tell_pandas_is_not_trusted(store: Store, tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
-    from ostools.runs.store import _hash
+    from ostools.runs.store import file_hash
 
     cells = [wanted(0), wanted(1)]
     store.ask(cells)
@@ -116,7 +116,7 @@ def test_what_the_columns_tell_pandas_is_not_trusted(store: Store, tmp_path: Pat
     hostile = {**table.schema.metadata, b"pandas": b'{"columns": 7, "index_columns": ["none"]}'}
     parquet.write_table(table.replace_schema_metadata(hostile), tmp_path / "x")
     stem = victim.name.rsplit(".", 2)[0]
-    (tmp_path / "x").rename(store.cells / f"{stem}.{_hash((tmp_path / 'x').read_bytes())}.parquet")
+    (tmp_path / "x").rename(store.cells / f"{stem}.{file_hash((tmp_path / 'x').read_bytes())}.parquet")
     victim.unlink()
     said: list[str] = []
     assert set(results(store.directory, say=said.append)["seed"]) == {1}

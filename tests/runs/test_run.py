@@ -126,7 +126,7 @@ def test_a_file_broken_on_disk_is_found_said_and_measured_again(written: Path, t
 
 
 def test_a_file_of_the_right_hash_that_is_no_cell_is_left_out(written: Path, tmp_path: Path) -> None:
-    from ostools.runs.store import _hash
+    from ostools.runs.store import file_hash
 
     sweep = sweep_of(asked(written, tasks="copy-last", measurements="behaviour", mitigations="none", dtypes="float32"))
     run(sweep, tmp_path)
@@ -135,10 +135,10 @@ def test_a_file_of_the_right_hash_that_is_no_cell_is_left_out(written: Path, tmp
     for content in (b"PAR1 no parquet", b""):
         planted = tmp_path / "cells" / "planted"
         planted.write_bytes(content)
-        planted.rename(tmp_path / "cells" / f"{stem}.00000000.{_hash(content)}.parquet")
+        planted.rename(tmp_path / "cells" / f"{stem}.00000000.{file_hash(content)}.parquet")
     pd.DataFrame({"length": [3]}).to_parquet(tmp_path / "cells" / "frame")
     other = tmp_path / "cells" / "frame"
-    other.rename(tmp_path / "cells" / f"{stem}.11111111.{_hash(other.read_bytes())}.parquet")
+    other.rename(tmp_path / "cells" / f"{stem}.11111111.{file_hash(other.read_bytes())}.parquet")
     said: list[str] = []
     before = sorted(tmp_path.rglob("*"))
     assert len(results(tmp_path, say=said.append)) == 3

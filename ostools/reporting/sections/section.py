@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from ostools.reporting.page import Figure, Script
+from ostools.reporting.theme import visible
 
 
 @dataclass(frozen=True)
@@ -73,3 +75,15 @@ class Section:
     nav: str
     lead: str
     parts: Sequence[Part]
+
+
+def spelled(value: Any) -> Any:
+    """A section, or any piece of one, with the control and direction characters of its texts spelled out. For what was read
+    from files: names and errors that nobody has looked at. Charts and scripts stay as they are."""
+    if isinstance(value, str):
+        return "\n".join(map(visible, value.split("\n")))
+    if isinstance(value, list | tuple):
+        return type(value)(map(spelled, value))
+    if is_dataclass(value) and not isinstance(value, type | Script | View):
+        return replace(value, **{one.name: spelled(getattr(value, one.name)) for one in fields(value)})
+    return value
