@@ -14,6 +14,10 @@ class InputError(ValueError):
     """What was asked for cannot be done; the message says what was expected, what was found, and what to do."""
 
 
+class InsufficientMemoryError(InputError):
+    """What was asked for is forecast not to fit, and was not begun: smaller chunks may fit."""
+
+
 def unknown_name(what: str, found: object, known: Iterable[str]) -> InputError:
     """The error for a name that does not exist, with the nearest that do.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ostools.errors import InputError
+from ostools.errors import InsufficientMemoryError
 from ostools.free_memory import free_memory
 from ostools.measure.exact import NORM_BUDGET
 from ostools.measure.forward import KEPT
@@ -76,7 +76,7 @@ def plan(
         rows: how many products are kept; None for the exact Jacobians, all d_model of them, which a file can hold.
         by_autograd: the generic route, whose graph holds `chunk` copies of the prompt.
 
-    Raises `InputError` where not even one row at a time fits.
+    Raises `InsufficientMemoryError` where not even one row at a time fits.
     """
     d_model = shape.d_model
     largest = min(d_model, max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos))
@@ -90,9 +90,9 @@ def plan(
                 return forecast
             chunk //= 2
     assert forecast is not None
-    raise InputError(
+    raise InsufficientMemoryError(
         f"{pos} tokens at d_model {d_model} need {forecast.peak / 2**30:.2f} GiB at least, {max_memory / 2**30:.2f} GiB are "
-        f"allowed: shorten the prompt, raise max_memory, or predict with path_sum(variants=['second-moment'])"
+        f"allowed: shorten the prompt, free memory or raise max_memory, or predict with path_sum(variants=['second-moment'])"
     )
 
 

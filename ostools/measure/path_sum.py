@@ -19,7 +19,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.errors import InputError, unknown_name
+from ostools.errors import InputError, InsufficientMemoryError, unknown_name
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import forward
 from ostools.measure.memory import available_memory, path_sum_bytes
@@ -123,9 +123,9 @@ def _require_memory(
     if announce is not None:
         announce(f"path sums: {needed / 2**30:.2f} GiB of memory")
     if needed > limit:
-        raise InputError(
+        raise InsufficientMemoryError(
             f"the path sums of {pos} tokens need about {needed / 2**30:.2f} GiB, {limit / 2**30:.2f} GiB are allowed: "
-            f"shorten the prompt, raise max_memory, or ask for 'local', which reads the least"
+            f"shorten the prompt, free memory or raise max_memory, or ask for 'local', which reads the least"
         )
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.errors import InputError
+from ostools.errors import InputError, InsufficientMemoryError
 from ostools.measure.block_view import BlockView
 from ostools.measure.forward import Forward
 from ostools.measure.memory import available_memory
@@ -194,7 +194,7 @@ def _refuse_if_too_large(run: Forward, last: list[int]) -> None:
     needed = like.element_size() * sum((m + 1) ** 2 + 2 * int(run.model.cfg.d_model) ** 2 for m in last)
     free = available_memory(like.device)
     if needed > 0.8 * free:
-        raise InputError(
+        raise InsufficientMemoryError(
             f"second-moment for {len(last)} last positions needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are "
             f"free; use variant 'second-moment-diagonal', which serves all positions with one product, or positions='last'"
         )

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import psutil
 import torch
 
+from ostools.errors import InsufficientMemoryError
 from ostools.free_memory import free_memory
 
 # What torch's and safetensors' allocators write, and C++ where nobody caught it.
@@ -17,12 +18,12 @@ _SAID = ("not enough memory", "allocate memory", "out of memory", "bad_alloc", "
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: by the error itself, or by what it was made of (a library's word for it, or ours)."""
+    """Whether memory ran out, or was forecast to: by the error itself, or by what it was made of (whoever's word for it)."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
         seen.add(id(found))
-        if isinstance(found, MemoryError | torch.OutOfMemoryError):
+        if isinstance(found, MemoryError | torch.OutOfMemoryError | InsufficientMemoryError):
             return True
         if isinstance(found, OSError) and found.errno == errno.ENOMEM:
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import subprocess
 import sys
@@ -17,8 +18,9 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.errors import InputError
+from ostools.errors import InputError, InsufficientMemoryError
 from ostools.measure import prefixes
+from ostools.models.sources import locate
 from ostools.runs import results, run, sweep_of
 from ostools.runs.cells import cells_of, checkpoint_hash, code_version
 from ostools.runs.executor import Terms
@@ -45,7 +47,14 @@ def test_memory_that_ran_out_is_told_from_what_only_speaks_of_it() -> None:
     said = (
         "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
     )
-    lacked = [MemoryError(), torch.OutOfMemoryError("CUDA"), RuntimeError(said), RuntimeError("std::bad_alloc")]
+    lacked = [
+        MemoryError(),
+        InsufficientMemoryError("x"),
+        torch.OutOfMemoryError("CUDA"),
+        RuntimeError(said),
+        RuntimeError("std::bad_alloc"),
+    ]
+    lacked.append(InsufficientMemoryError("found 1 GiB"))
     lacked += [OSError(errno.ENOMEM, "Cannot allocate memory"), RuntimeError("DefaultCPUAllocator: not enough memory")]
     for error in lacked:
         assert is_out_of_memory(error)
@@ -106,8 +115,6 @@ def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None
 @pytest.fixture
 def bench(directory: str) -> tuple[Bench, Any]:
     (cell,) = cells_of(sweep_of({"models": directory, "tasks": "copy-last", "lengths": 4, "measurements": "behaviour"}))
-    from ostools.models.sources import locate
-
     return Bench(Terms("cpu", {directory: checkpoint_hash(locate(directory, None))}, code_version())), cell
 
 
@@ -126,6 +133,34 @@ def test_a_cell_is_tried_in_halves_until_it_fits(bench: tuple[Bench, Any], monke
     assert sizes == [4096, 2048, 1024]
     assert found[1].parameters["chunk_share"] == 0.25
     assert found[1].parameters["cell_seconds"] > 0
+
+
+@pytest.mark.parametrize("share", [1 / 4, 0])
+def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well(
+    directory: str, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """A path sum is refused before it is computed, by what it needs in chunks of the size that they have then."""
+    asked = {"models": directory, "tasks": "copy-last", "lengths": 4, "measurements": "path-sum"}
+    (cell,) = cells_of(sweep_of(asked))
+    module: Any = importlib.import_module("ostools.measure.path_sum")
+    tried: list[int] = []
+
+    def needed(*_: Any, **__: Any) -> int:
+        tried.append(chunk(1 << 20))
+        return tried[-1]
+
+    monkeypatch.setattr(module, "path_sum_bytes", needed)
+    monkeypatch.setattr(module, "available_memory", lambda device: int(share * (1 << 20)))
+    terms = Terms("cpu", {directory: checkpoint_hash(locate(directory, None))}, code_version())
+    found = Bench(terms).measure(cell)
+    if share:
+        assert not isinstance(found, str)
+        assert (found[1].parameters["chunk_share"], len(tried)) == (share, 3)
+    else:
+        assert isinstance(found, str)
+        assert found.startswith("out of memory while it was measured: forecast 0.")
+        assert "GiB free on this machine (InsufficientMemoryError: the path sums of " in found
+        assert len(tried) == 5
 
 
 @pytest.mark.parametrize("later", [MemoryError(), InputError("no room")])
