@@ -6,10 +6,10 @@ A cell's key is a hash of everything that defines its numbers, so the same comma
 from __future__ import annotations
 
 import hashlib
-import inspect
 import itertools
 import json
 import platform
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -26,8 +26,9 @@ from ostools.runs.sweep import Sweep, form_of
 
 _DEFINING = ("theory", "models", "tasks", "measure", "runs/measuring.py", "experiments/acted.py")
 """What of ostools decides a number; reporting, the command line and the other experiments do not."""
-_VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy")
-_OURS = ("hooks", "mitigations", "ostools", "abc", "builtins", "typing")
+_VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
+_KNOWN = {"hooks", "mitigations", "ostools", *sys.stdlib_module_names, *(name.replace("-", "_") for name in _VERSIONS)}
+"""Packages that the version of the code speaks for."""
 _OTHER_THAN_OPTIONS = {"name", "dtypes"}
 
 
@@ -72,8 +73,9 @@ def cells_of(sweep: Sweep) -> list[Cell]:
     ):
         form, mitigation = forms[task, measured.name], labels[given]
         options = json.dumps(measured.model_dump(exclude=_OTHER_THAN_OPTIONS), sort_keys=True)
-        # A task that draws nothing is the same under every seed.
-        for dtype, seed in itertools.product(measured.dtypes or sweep.dtypes, sweep.seeds if form.random else (0,)):
+        # What draws nothing is the same under every seed.
+        seeds = sweep.seeds if form.random or measured.draws else (0,)
+        for dtype, seed in itertools.product(measured.dtypes or sweep.dtypes, seeds):
             found[Cell(model, task, dtype, mitigation, seed, measured.name, options, sweep.lengths)] = None
     order = {pair: index for index, pair in enumerate(dict.fromkeys(cell.loads for cell in found))}
     models = {name: index for index, name in enumerate(dict.fromkeys(cell.model for cell in found))}
@@ -105,9 +107,18 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
 
 
 def _plugin_source(kind: type) -> list[str]:
-    """The hashes of the files that a task's or mitigation's class comes from, where they are another distribution's."""
-    files = {inspect.getsourcefile(one) for one in kind.__mro__ if one.__module__.partition(".")[0] not in _OURS}
-    return [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(filter(None, files))]
+    """The hashes of the packages that a task's or mitigation's class comes from, where they are another distribution's:
+    of every source file, as a class may call any of them."""
+    names = {one.__module__.partition(".")[0] for one in kind.__mro__} - _KNOWN
+    found = []
+    for name in sorted(names):
+        package = sys.modules[name]
+        roots = [Path(root) for root in getattr(package, "__path__", ())]
+        files = [(str(file.relative_to(root)), file) for root in roots for file in root.rglob("*.py")]
+        if not roots and getattr(package, "__file__", None):
+            files = [("", Path(str(package.__file__)))]
+        found.append(digest([[place, hashlib.sha256(file.read_bytes()).hexdigest()] for place, file in sorted(files)]))
+    return found
 
 
 def lengths_key(lengths: Iterable[int]) -> str:

@@ -126,7 +126,7 @@ def _store_all(
     for index, (one, found) in enumerate(done):
         if interrupted():
             raise KeyboardInterrupt
-        content = found if isinstance(found, str) else _content(one, found, asked.terms.code)
+        content = found if isinstance(found, str) else _content(one, found, asked.terms)
         if isinstance(content, str):
             store.fail(one, content)
             failed.append(f"{one.cell}: {content}")
@@ -138,9 +138,9 @@ def _store_all(
     return failed
 
 
-def _content(one: Wanted, found: Measured, code: str) -> bytes | str:
+def _content(one: Wanted, found: Measured, terms: Terms) -> bytes | str:
     """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error in words."""
     try:
-        return file_of(one, *found, code)
+        return file_of(one, *found, code=terms.code, checkpoint=terms.checkpoints[one.cell.model])
     except Exception as error:
         return " ".join(f"the rows cannot be stored: {type(error).__name__}: {error}".split())

@@ -30,6 +30,7 @@ from ostools.runs.cells import Cell, lengths_key
 MANIFEST = "sweep.json"
 LOCK = ".lock"
 CELL = re.compile(r"([0-9a-f]{16})\.[0-9a-f]{8}\.([0-9a-f]{16})\.parquet")
+_BASE = re.compile(r"[0-9a-f]{16}")
 _FAILED = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.json")
 _HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
 """What a killed run leaves half written: the temporary names of `write_atomically`."""
@@ -116,6 +117,9 @@ class Store:
                 return
             if not self.directory.is_dir():
                 raise InputError(f"{self.directory}: expected a directory, found a file")
+            for folder in (self.cells, self.failed):
+                if folder.is_symlink():  # a run removes files there
+                    raise InputError(f"{folder}: expected a directory of this sweep's own, found a link to another")
             ours = any((self.directory / name).exists() for name in (MANIFEST, LOCK))
             if not ours and any(self.directory.iterdir()):
                 raise InputError(
@@ -134,7 +138,7 @@ class Store:
                 held = json.loads(path.read_bytes())
             if held["form"] != _FORM:
                 raise ValueError("of another form")
-            return [Wanted(_cell(row["cell"]), str(row["base"])) for row in held["cells"]]
+            return [_wanted(row) for row in held["cells"]]
         except InputError:
             raise
         except _BROKEN as error:
@@ -148,12 +152,12 @@ class Store:
 
         Gives the number of cells that were measured and are replaced: their files stay, and are in no table any more.
         """
-        known = {one.identity: one for one in self.asked()}
-        replaced = 0
+        known, replaced = {one.identity: one for one in self.asked()}, 0
+        there = {path.name.partition(".")[0] for path in files_in(self.cells, CELL)}
         for one in wanted:
             before = known.get(one.identity)
             if before is not None and before.base != one.base:
-                replaced += any(self.cells.glob(f"{before.base}.*"))
+                replaced += before.base in there
             lengths = (
                 one.cell.lengths
                 if before is None or before.base != one.base
@@ -233,11 +237,13 @@ class Store:
             return None
 
 
-def file_of(one: Wanted, table: Frame, provenance: Provenance, code: str) -> bytes:
-    """The rows of a cell, measured by a version of the code, as the Parquet file that is stored. Raises what pyarrow raises
-    for values that it cannot hold."""
+def file_of(one: Wanted, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
+    """The rows of a cell as the Parquet file that is stored, with the hashes of the code and of the checkpoint's files.
+
+    Raises what pyarrow raises for values that it cannot hold.
+    """
     kept = table.copy()
-    told = {**provenance.as_dict(), "code": code}
+    told = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
     kept.attrs["ostools"] = {"lengths": list(one.cell.lengths), "provenance": told}
     return kept.to_parquet(index=False)
 
@@ -268,12 +274,17 @@ def _told(path: Path, what: str) -> Iterator[None]:
         raise InputError(f"{error.filename or path}: {what}: {error.strerror or error}") from error
 
 
-def _cell(values: dict[str, Any]) -> Cell:
-    """A cell as the manifest holds it. Raises TypeError or KeyError for anything else."""
+def _wanted(row: dict[str, Any]) -> Wanted:
+    """A cell as the manifest holds it. Raises what is in `_BROKEN` for anything else."""
+    values, base = row["cell"], row["base"]
     words = {name: values[name] for name in ("model", "task", "dtype", "mitigation", "measurement", "options")}
     if not all(isinstance(word, str) for word in words.values()) or not isinstance(values["lengths"], list):
         raise TypeError("words and a list of lengths")
-    return Cell(**words, seed=int(values["seed"]), lengths=tuple(map(int, values["lengths"])))
+    cell = Cell(**words, seed=int(values["seed"]), lengths=tuple(map(int, values["lengths"])))
+    known = _BASE.fullmatch(base) and isinstance(json.loads(cell.options), dict)
+    if not known or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
+        raise ValueError("a key, options and numbers")
+    return Wanted(cell, base)
 
 
 def _with_lengths(cell: Cell, lengths: tuple[int, ...]) -> Cell:

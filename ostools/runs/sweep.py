@@ -58,11 +58,21 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)  # `seeds: true` is no seed
 
 
-class BehaviourCells(_Strict):
+class _Cells(_Strict):
+    """What every measurement of a sweep has."""
+
+    dtypes: Names | None = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws by the seed of the cell, whatever the task draws."""
+        return False
+
+
+class BehaviourCells(_Cells):
     """`ost.behaviour`: what the model answers."""
 
     name: Literal["behaviour"] = "behaviour"
-    dtypes: Names | None = None
     temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
     samples: int = Field(1, ge=1)
     max_new_tokens: int = Field(64, ge=1)
@@ -77,19 +87,17 @@ class BehaviourCells(_Strict):
         return self
 
 
-class CollapseCells(_Strict):
+class CollapseCells(_Cells):
     """`ost.collapse`: the distance between the representations of n and n + 1 items."""
 
     name: Literal["collapse"] = "collapse"
-    dtypes: Names | None = None
     bos: bool = True
 
 
-class SensitivityCells(_Strict):
+class SensitivityCells(_Cells):
     """`ost.sensitivity` of every question: d y_n / d v_i."""
 
     name: Literal["sensitivity"] = "sensitivity"
-    dtypes: Names | None = None
     linearisations: Annotated[Names, AfterValidator(_linearisations)] = ("full", "frozen")
     method: Literal["exact", "estimate"] = "exact"
     """Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers."""
@@ -103,12 +111,15 @@ class SensitivityCells(_Strict):
             raise ValueError(f"exact norms have no {unused[0]}; leave it out, or give method: estimate")
         return self
 
+    @property
+    def draws(self) -> bool:
+        return self.method == "estimate"
 
-class PathSumCells(_Strict):
+
+class PathSumCells(_Cells):
     """`ost.path_sum` of every question: Theorem 5.1's bounds and predictions."""
 
     name: Literal["path-sum"] = "path-sum"
-    dtypes: Names | None = None
     variants: Annotated[Names, AfterValidator(checked_variants)] = ("local",)
 
 
@@ -159,6 +170,7 @@ class Sweep(_Strict):
             dict.fromkeys(self.tasks), dict.fromkeys(m.name for m in self.measurements)
         ):
             form_of(spec, name)
+        self._require_seeds_that_act()
         for spec in dict.fromkeys(self.mitigations):
             if spec != NONE:
                 mitigations.mitigation(spec)
@@ -168,6 +180,18 @@ class Sweep(_Strict):
                 if name not in known:
                     raise unknown_name(f"dtype of {measured.name}", name, known)
         return self
+
+    def _require_seeds_that_act(self) -> None:
+        """Answers to one prompt are drawn by the number of the sample: a seed would change nothing there, and seem to."""
+        sampled = any(isinstance(one, BehaviourCells) and one.temperature > 0 for one in self.measurements)
+        if not sampled or self.seeds == (0,):
+            return
+        for spec in dict.fromkeys(self.tasks):
+            if not form_of(spec, "behaviour").random:
+                raise InputError(
+                    f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are drawn by samples: leave seeds "
+                    f"out and give samples, or ask {spec} in another sweep"
+                )
 
 
 def form_of(spec: str, measurement: str) -> Task | CollapseTask:

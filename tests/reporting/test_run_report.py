@@ -137,7 +137,7 @@ def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
         store.ask(cells)
         for one, text in zip(cells[:-2], HOSTILE, strict=False):
             rows: Any = as_rows(result).assign(task=text, model=text, mitigation="none", measurement="collapse")
-            store.add(one, file_of(one, rows, given, "code"))
+            store.add(one, file_of(one, rows, given, code="c", checkpoint="w"))
         for one, text in zip(cells[-2:], HOSTILE, strict=False):
             store.fail(one, text)
     page = ost.runs.report(tmp_path / "out", tmp_path / "r.html").read_text(encoding="utf-8")

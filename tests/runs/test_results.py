@@ -47,7 +47,10 @@ def keep(store: Store, one: Wanted, lengths: tuple[int, ...] | None = None, tabl
     from ostools.runs.store import file_of
 
     part = Wanted(replace(one.cell, lengths=lengths or one.cell.lengths), one.base)
-    store.add(part, file_of(part, rows(one, part.cell.lengths) if table is None else table, PROVENANCE, "code"))
+    store.add(
+        part,
+        file_of(part, rows(one, part.cell.lengths) if table is None else table, PROVENANCE, code="c", checkpoint="w"),
+    )
 
 
 @pytest.fixture

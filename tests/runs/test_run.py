@@ -230,6 +230,58 @@ def test_the_code_of_another_distribution_is_in_the_key(monkeypatch: pytest.Monk
     assert _plugin_source(Separator) == []
 
 
+def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import importlib
+
+    from ostools.runs.cells import _plugin_source
+
+    package = tmp_path / "plugged_in"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "inner" / "words.py").write_text("WORD = 'a'\n")
+    source = (
+        "from mitigations import Mitigation\nfrom plugged_in.inner.words import WORD\nclass Mine(Mitigation): ...\n"
+    )
+    (package / "mine.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kind = importlib.import_module("plugged_in.mine").Mine
+    before = _plugin_source(kind)
+    (package / "inner" / "words.py").write_text("WORD = 'b'\n")
+    assert len(before) == 1
+    assert _plugin_source(kind) != before
+
+
+@pytest.mark.parametrize("folder", ["cells", "failed"])
+def test_a_folder_that_is_a_link_to_elsewhere_is_refused(written: Path, tmp_path: Path, folder: str) -> None:
+    victim, out = tmp_path / "victim", tmp_path / "out"
+    victim.mkdir()
+    theirs = victim / f"{'0' * 16}.{'0' * 8}.{'0' * 16}.parquet"
+    theirs.write_text("mine")
+    out.mkdir()
+    (out / ".lock").touch()
+    (out / folder).symlink_to(victim)
+    with pytest.raises(InputError, match="found a link to another"):
+        run(sweep_of(asked(written)), out)
+    assert [path.name for path in victim.iterdir()] == [theirs.name]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"options": "x"}, {"options": "[1]"}, {"seed": 10**30}, {"seed": -1}, {"lengths": [10**30]}, {"base": "/etc/*"}],
+)
+def test_a_manifest_with_one_field_of_another_kind_is_refused(whole: Path, tmp_path: Path, change: Any) -> None:
+    shutil.copytree(whole, tmp_path / "out")
+    manifest = tmp_path / "out" / "sweep.json"
+    held = json.loads(manifest.read_text())
+    row = held["cells"][3]
+    row.update(base=change["base"]) if "base" in change else row["cell"].update(change)
+    manifest.write_text(json.dumps(held))
+    with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools run` wrote"):
+        results(tmp_path / "out")
+
+
 def test_what_somebody_else_keeps_in_a_directory_is_not_touched(written: Path, tmp_path: Path) -> None:
     (tmp_path / "cells" / ".git").mkdir(parents=True)
     theirs = [tmp_path / "cells" / "mine.parquet", tmp_path / "cells" / ".notes", tmp_path / "todo.json"]

@@ -179,6 +179,12 @@ def test_each_model_is_loaded_once_in_a_dtype() -> None:
 def test_a_task_that_draws_nothing_is_measured_under_one_seed() -> None:
     seeds = {"seeds": [0, 1, 2]}
     assert [cell.seed for cell in cells_of(sweep_of({**SMALL, **seeds}))] == [0]
+    estimate = {"measurements": {"name": "sensitivity", "method": "estimate"}}
+    assert [cell.seed for cell in cells_of(sweep_of({**SMALL, **seeds, **estimate}))] == [0, 1, 2]
+    sampled = {"measurements": {"name": "behaviour", "temperature": 1.0, "samples": 2}}
+    with pytest.raises(InputError, match="copy-last draws nothing at random, and answers are drawn by samples"):
+        sweep_of({**SMALL, **seeds, **sampled})
+    assert [cell.seed for cell in cells_of(sweep_of({**SMALL, **sampled}))] == [0]
     assert [cell.seed for cell in cells_of(sweep_of({**SMALL, **seeds, "tasks": "copy-last:uniform=true"}))] == [
         0,
         1,
