@@ -31,7 +31,11 @@ def run(
     ] = None,
     worker_cpus: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="CPUs, and threads, of each of Ray's workers; 1 unless given."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="CPUs of each of Ray's workers, which uses at most as many threads; 1 unless given.",
+        ),
     ] = None,
 ) -> None:
     """Run a sweep: models x tasks x lengths x dtypes x mitigations x seeds x measurements.

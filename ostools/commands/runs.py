@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -12,6 +13,7 @@ from ostools import runs
 from ostools.commands import output
 from ostools.commands.manners import MANNERS
 from ostools.errors import InputError
+from ostools.runs.executor import Job
 
 _CELL = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 
@@ -76,28 +78,40 @@ def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | N
 
 def _show_plan(plan: runs.Plan) -> None:
     """Every missing cell with its forecast; in the title what they take one after the other, and whether the largest fits."""
-    rows = [
-        (*(cell.columns[name] for name in _CELL), len(cell.lengths), cell.lengths[0], cell.lengths[-1], *took)
-        for cell, took in ((job.wanted.cell, (job.forecast.seconds, job.forecast.memory)) for job in plan.pending)
-    ]
+    rows = [_planned(job) for job in plan.pending]
     if MANNERS.json:
         names = [*_CELL, "lengths", "from", "to", "forecast_seconds", "forecast_bytes"]
         output.print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
     title = f"{len(plan.pending)} of {len(plan.wanted)} cells are missing"
     if rows:
-        title += f"; forecast {sum(row[-2] for row in rows):,.0f} s, {_memory(max(row[-1] for row in rows), plan)}"
+        least = "at least " if any(row[-2] is None for row in rows) else ""
+        seconds, most = sum(row[-2] or 0.0 for row in rows), max(job.forecast.memory for job in plan.pending)
+        title += f"; forecast {least}{seconds:,.0f} s, {_memory(most, plan, at_least=bool(least))}"
     names = [*_CELL, "lengths", "from", "to", "forecast s", "forecast GiB"]
-    shown = [(*row[:-2], f"{row[-2]:.1f}", f"{row[-1] / 2**30:.2f}") for row in rows]
+    shown = [(*row[:-2], *_taken(*row[-2:])) for row in rows]
     output.stdout().print(output.table(title, names, shown, left=6))
 
 
-def _memory(most: int, plan: runs.Plan) -> str:
+def _planned(job: Job) -> tuple[Any, ...]:
+    """A cell's columns and lengths, and at the end its forecast in seconds and bytes: None for both where there is none."""
+    cell, took = job.wanted.cell, job.forecast
+    memory = None if took.seconds is None else took.memory
+    columns = (cell.columns[name] for name in _CELL)
+    return (*columns, len(cell.lengths), cell.lengths[0], cell.lengths[-1], took.seconds, memory)
+
+
+def _taken(seconds: float | None, memory: int | None) -> tuple[str, str]:
+    known = seconds is not None and memory is not None
+    return (f"{seconds:.1f}", f"{memory / 2**30:.2f}") if known else ("unknown", "unknown")
+
+
+def _memory(most: int, plan: runs.Plan, at_least: bool) -> str:
     """The largest forecast beside what is free; a GPU's may be a worker's, of which nothing is known here."""
-    said = f"{most / 2**30:.2f} GiB at most"
+    said = f"{most / 2**30:.2f} GiB at {'least' if at_least else 'most'}"
     if plan.terms.device != "cpu":
         return f"{said} on {plan.terms.device}"
     from ostools.free_memory import free_memory
 
-    free = free_memory()
-    return f"{said}: {'fits into' if most <= free.bytes else 'does NOT fit into'} {free}"
+    free, fits = free_memory(), "may fit into" if at_least else "fits into"
+    return f"{said}: {fits if most <= free.bytes else 'does NOT fit into'} {free}"

@@ -69,6 +69,8 @@ class Following:
             try:
                 kept: Any = json.loads(parquet.read_schema(path).metadata[b"PANDAS_ATTRS"])["ostools"]
                 self._lengths[path.name] = frozenset(map(int, kept["lengths"]))
+            except OSError:
+                return frozenset()  # of this moment: it may be read the next time
             except UNREADABLE:
                 self._lengths[path.name] = frozenset()
         return self._lengths[path.name]

@@ -33,9 +33,11 @@ LIBRARIES = 560 << 20
 @dataclass(frozen=True)
 class Forecast:
     """A forecast, not a measurement. `seconds`: on the machine where it was made, on one of its threads, or on its GPU;
-    `memory`: bytes at the peak, the libraries and the model among them; on a GPU those of the GPU, and of the model alone."""
+    `memory`: bytes at the peak, the libraries and the model among them; on a GPU those of the GPU, and of the model alone.
 
-    seconds: float
+    A cell that nothing is known of has no `seconds`, and of `memory` what any cell takes."""
+
+    seconds: float | None
     memory: int
 
 
@@ -46,24 +48,28 @@ def forecast(cell: Cell, source: Source, device: str) -> Forecast:
     memory within a factor of 2 and never 25% too low, time within a factor of 3 or so. Where answers end is not known: a
     model is expected to end where the right answer does, and one that goes on to `max_new_tokens` takes longer than forecast.
 
-    Of a cell that cannot be measured (a model that is not whole, a length that a task cannot have) it forecasts what it can:
-    the error comes when the cell is measured.
+    Of a cell that cannot be measured (a model that is not whole, a length that a task cannot have) it forecasts nothing: the
+    error comes when the cell is measured.
     """
     kind = device.partition(":")[0]
     libraries = LIBRARIES if kind == "cpu" else 0
     try:
         stored, weights = _weights(source.directory)
-        shape = Shape.of_source(source, dtype_named(cell.loads[1]), kind)
+        shape = _shape(source, dtype_named(cell.loads[1]), kind)
         tokens = prompt_tokens(cell, source)
     except (
         Exception
     ):  # whatever a plugin or a broken checkpoint raises: it is for the cell to fail, not for its forecast
-        return Forecast(0.0, libraries)
+        return Forecast(None, libraries)
     count = COUNTS[cell.measurement](shape, cell, tokens, weights, json.loads(cell.options))
     loading = weights * shape.element
     # Read through a mapping of the file, whose pages count as the process's own until they are dropped.
     memory = libraries + max(loading + (stored if kind == "cpu" else 0), count.memory)
     return Forecast(_seconds(count, stored, shape, kind), memory)
+
+
+_shape = lru_cache(maxsize=64)(Shape.of_source)
+"""A model is read once, and not for each of its cells."""
 
 
 @lru_cache(maxsize=64)

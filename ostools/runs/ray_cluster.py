@@ -101,16 +101,17 @@ class RayCluster(Executor):
                 "a cluster"
             )
         largest = max(node.get("memory", 0) for node in nodes)
-        fitting = [job for job in jobs if needs.resources(job.forecast.memory)["memory"] <= largest]
-        too_large = [
-            (
-                job.wanted,
+        fitting: list[Job] = []
+        too_large: list[Done] = []
+        for job in jobs:
+            if needs.resources(job.forecast.memory)["memory"] <= largest:
+                fitting.append(job)
+                continue
+            said = (
                 f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has "
-                f"more than {largest / 2**30:.2f} GiB for workers",
+                f"more than {largest / 2**30:.2f} GiB for workers"
             )
-            for job in jobs
-            if job not in fitting
-        ]
+            too_large.append((job.wanted, said))
         return fitting, too_large
 
     @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,9 +64,11 @@ class Queue:
     """The jobs that are left, by the model that they load; the longest first, so that none is left over at the end."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self._jobs: dict[Loads, list[Job]] = {}
-        for job in sorted(jobs, key=lambda job: -job.forecast.seconds):
-            self._jobs.setdefault(job.wanted.cell.loads, []).append(job)
+        self._jobs: dict[Loads, deque[Job]] = {}
+        self._work: defaultdict[Loads, float] = defaultdict(float)  # seconds
+        for job in sorted(jobs, key=_seconds, reverse=True):
+            self._jobs.setdefault(job.wanted.cell.loads, deque()).append(job)
+            self._work[job.wanted.cell.loads] += _seconds(job)
         self.memory = {loads: max(job.forecast.memory for job in group) for loads, group in self._jobs.items()}
 
     def __len__(self) -> int:
@@ -76,18 +78,23 @@ class Queue:
         return bool(self._jobs[loads])
 
     def take(self, loads: Loads) -> Job:
-        return self._jobs[loads].pop(0)
+        job = self._jobs[loads].popleft()
+        self._work[loads] -= _seconds(job)
+        return job
 
     def give_back(self, job: Job) -> None:
-        self._jobs[job.wanted.cell.loads].insert(0, job)
+        self._jobs[job.wanted.cell.loads].appendleft(job)
+        self._work[job.wanted.cell.loads] += _seconds(job)
 
     def neediest(self, holders: Counter[Loads]) -> Loads | None:
         """The model whose cells take longest, if one more worker than `holders` counts shares them; None: nothing is left."""
         left = [loads for loads in self._jobs if self.has(loads)]
-        return max(left, key=lambda loads: self._work(loads) / (1 + holders[loads]), default=None)
+        return max(left, key=lambda loads: self._work[loads] / (1 + holders[loads]), default=None)
 
-    def _work(self, loads: Loads) -> float:
-        return sum(max(job.forecast.seconds, 1e-3) for job in self._jobs[loads])
+
+def _seconds(job: Job) -> float:
+    """What is unknown is nearly nothing: a cell that cannot be forecast mostly cannot be measured."""
+    return max(job.forecast.seconds or 0.0, 1e-3)
 
 
 @dataclass(frozen=True)

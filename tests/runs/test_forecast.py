@@ -8,16 +8,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 from ostools.models import load_model
+from ostools.models import shape as shapes
 from ostools.models.shape import Shape
 from ostools.models.sources import EMBEDDED_DIRECTORY, locate
 from ostools.runs import plan, sweep_of
 from ostools.runs.cells import cells_of
-from ostools.runs.forecast import LIBRARIES, Forecast, _weights, forecast
+from ostools.runs.forecast import LIBRARIES, Forecast, _shape, _weights, forecast
 from ostools.runs.measuring import measure
 from ostools.runs.prompts import prompt_tokens
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
@@ -68,6 +70,8 @@ def test_more_takes_more(kind: str) -> None:
         forecast_of(measurements=kind, **change) for change in ({}, {"lengths": 900}, {"lengths": "4:64"})
     )
     assert LIBRARIES < small.memory < long.memory
+    assert small.seconds is not None
+    assert wide.seconds is not None
     assert 0 < small.seconds < wide.seconds
 
 
@@ -124,9 +128,9 @@ def test_the_embedded_model_takes_what_was_forecast() -> None:
 def test_what_cannot_be_measured_is_no_reason_to_stop(directory: str, tmp_path: Path) -> None:
     broken = write_checkpoint(tmp_path / "broken", "gemma")
     (broken / "config.json").write_text("{}")
-    assert forecast_of(models=str(broken), measurements="behaviour") == Forecast(0.0, LIBRARIES)
+    assert forecast_of(models=str(broken), measurements="behaviour") == Forecast(None, LIBRARIES)
     found = plan(sweep_of({**SMALL, "models": [directory, str(broken)], "measurements": KINDS}), tmp_path / "out")
-    assert [job.forecast.seconds > 0 for job in found.pending] == [True] * 4 + [False] * 4
+    assert [job.forecast.seconds is not None for job in found.pending] == [True] * 4 + [False] * 4
 
 
 def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +152,34 @@ def test_the_plan_says_what_it_will_take(run: Callable[..., tuple[int, str, str]
     assert code == 0
     rows = json.loads(shown)
     assert all(row["forecast_bytes"] > LIBRARIES and row["forecast_seconds"] > 0 for row in rows)
+
+
+def test_what_has_no_forecast_is_said_to_be_unknown(
+    run: Callable[..., tuple[int, str, str]], directory: str, tmp_path: Path
+) -> None:
+    """And not to take no time at all."""
+    broken = write_checkpoint(tmp_path / "broken", "gemma")
+    (broken / "config.json").write_text("{}")
+    asked = {**SMALL, "models": [directory, str(broken)], "measurements": "behaviour"}
+    (tmp_path / "sweep.yaml").write_text(json.dumps(asked))
+    code, shown, _ = run("run", "sweep.yaml", "--out", "out", "--dry-run")
+    assert code == 0
+    words = " ".join(shown.split())
+    assert "2 of 2 cells are missing; forecast at least " in words
+    assert "GiB at least: may fit into " in words
+    assert words.count("unknown unknown") == 1
+    code, shown, _ = run("run", "sweep.yaml", "--out", "out", "--dry-run", "--json")
+    assert code == 0
+    assert [(row["forecast_seconds"] is None, row["forecast_bytes"] is None) for row in json.loads(shown)] == [
+        (False, False),
+        (True, True),
+    ]
+
+
+def test_a_model_is_read_once_for_all_of_its_cells(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _shape.cache_clear()
+    read: Any = mock.Mock(wraps=shapes.read_config)
+    monkeypatch.setattr(shapes, "read_config", read)
+    for length in (3, 4, 5):
+        assert forecast_of(models=directory, lengths=length, measurements="behaviour").seconds is not None
+    assert read.call_count == 1
