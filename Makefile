@@ -3,7 +3,7 @@
 # make lint     the first three of them
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
-# make stress   what is too long for the tests: kills, hostile input, memory
+# make stress   what is too long for the tests: kills, signals, hostile input, memory
 # make bench    timings side by side, against what a user would otherwise write
 PYTHON ?= python3
 BIN := .venv/bin
@@ -15,7 +15,7 @@ report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
 
 test: lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
