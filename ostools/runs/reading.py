@@ -24,6 +24,9 @@ from ostools.runs.store import CELL, MANIFEST, Failure, Store, Wanted, file_hash
 
 _PLACE = "__cell__"
 """The column that says, while tables are put together, which cell a row is of."""
+MADE_BY = ("checkpoint", "code")
+"""The columns that say what a row was measured with: hashes of the model's files and of the code; "" where a file has none."""
+_CELL = ("model", "task", "dtype", "mitigation", "seed", "measurement", "options")
 _NO_CELL = "it is no cell of a sweep; it is left out"
 UNREADABLE = (
     OSError,
@@ -90,7 +93,7 @@ class Reading:
     def frame(self) -> Frame:
         """Every row, in the order of the cells and of their lengths."""
         if not self.tables:
-            return pd.DataFrame()
+            return pd.DataFrame(columns=[*_CELL, *MADE_BY])
         joined: Any = pd.concat(self.tables.values(), ignore_index=True)
         joined = joined.sort_values(by=_PLACE, kind="stable", ignore_index=True)
         return joined.drop(columns=_PLACE)
@@ -107,6 +110,7 @@ class Reading:
             | {state: len(self.of(state)) for state in ("measured", "failed", "missing")},
             "models": distinct(source.get("model", {}) for source in sources),
             "versions": distinct(source.get("versions", {}) for source in sources),
+            "checkpoints": distinct(told for source in sources if (told := source.get("checkpoint"))),
             "code": distinct(source.get("code", "") for source in sources),
             "measurements": [{"measurement": name, **json.loads(given)} for name, given in options],
             "edits": distinct(source.get("edits", []) for source in sources if source.get("edits")),
@@ -123,9 +127,9 @@ def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: 
     """The tidy table of a sweep, complete or not: every row that was asked for and measured, in the order of the cells.
 
     Columns model, task, dtype, mitigation, seed, measurement and options (the measurement's own, as JSON) say which cell a row
-    is of; NA where a measurement has no such column. `.attrs["ostools"]` has what the numbers come from:
-    `Reading.provenance`. Raises `InputError` for a directory without a sweep; a file that is not as it was written is left
-    out, and `say` told.
+    is of, checkpoint and code (hashes) what it was measured with; NA where a measurement has no such column.
+    `.attrs["ostools"]` has what the numbers come from: `Reading.provenance`. Raises `InputError` for a directory without a
+    sweep; a file that is not as it was written is left out, and `say` told.
     """
     found = read(directory, say=say)
     table = found.frame
@@ -196,9 +200,21 @@ def _load(path: Path) -> _File | str:
         table = parquet.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
         kept = json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
         table.schema.field("length")
-        return _File(path, frozenset(map(int, kept["lengths"])), dict(kept["provenance"]), table)
+        if {_PLACE, *MADE_BY} & set(table.column_names):
+            return f"{path}: {_NO_CELL}"
+        return _File(path, frozenset(map(int, kept["lengths"])), _source(kept["provenance"]), table)
     except UNREADABLE:
         return f"{path}: {_NO_CELL}"
+
+
+def _source(told: Any) -> dict[str, Any]:
+    """What a file says its numbers come from, as `Provenance` has it. Raises TypeError or KeyError for anything else."""
+    forms = {"model": dict, "versions": dict, "parameters": dict, "edits": list, "time": str}
+    given = {**dict.fromkeys(MADE_BY, ""), **told}
+    for name, form in (forms | dict.fromkeys(MADE_BY, str)).items():
+        if not isinstance(given[name], form):
+            raise TypeError(f"{name}: expected a {form.__name__}, found a {type(given[name]).__name__}")
+    return given
 
 
 class _Tables:
@@ -224,6 +240,8 @@ class _Tables:
             return False
         self.schemas[kind] = schema
         rows = table if chosen.all() else table.filter(chosen)
+        for name in MADE_BY:
+            rows = rows.append_column(name, pa.repeat(pa.scalar(file.source[name], pa.string()), len(rows)))
         self.parts[kind].append(rows.append_column(_PLACE, pa.array(np.full(len(rows), place))))
         return True
 
@@ -240,6 +258,8 @@ class _Tables:
                     table[name] = pd.array(values, dtype=table[name].dtype)
                 else:
                     table.insert(index, name, pd.array(values, dtype="str"))
+            for index, name in enumerate(MADE_BY, len(columns.columns)):
+                table.insert(index, name, table.pop(name).astype("str"))
             table.attrs = {}
             found[kind] = table
         return found
