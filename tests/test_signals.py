@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -130,3 +133,43 @@ def test_the_exit_code_of_failures_outlives_the_reader_of_stdout(monkeypatch: py
         cli.main()
     os.close(spare)
     assert ended.value.code == 1
+
+
+def under_a_shell(line: str) -> tuple[int, str]:
+    """The exit code of the command line in a process of its own, and what it wrote to stderr."""
+    code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {line}"
+    home = Path(__file__).resolve().parents[1]
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=home, timeout=60)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_under_stdout_is_one_line() -> None:
+    assert under_a_shell("--version > /dev/full") == (2, "ostools: stdout: No space left on device\n")
+
+
+def test_a_closed_stdout_is_no_error() -> None:
+    assert under_a_shell("--version >&-") == (0, "")
+
+
+@pytest.mark.parametrize(("failed", "code"), [((), 0), (("a cell",), 1)])
+def test_a_reader_that_left_changes_no_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failed: tuple[str, ...], code: int
+) -> None:
+    """A real pipe, of which nobody reads."""
+    from ostools import cli
+
+    (tmp_path / "sweep.yaml").write_text("tasks: copy-last\n")
+    end, begin = os.pipe()
+    os.close(end)
+    done = runs.runs.Outcome(measured=1, present=0, failed=failed)
+    monkeypatch.setattr(runs.runs, "run", lambda *_, **__: done)
+    monkeypatch.setattr(runs.runs, "read_sweep", lambda path: None)
+    monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["ostools", "run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")])
+    with open(begin, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert ended.value.code == code

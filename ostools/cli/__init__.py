@@ -100,6 +100,7 @@ for _command in (
 
 def main() -> NoReturn:
     """Run the command line and exit: a refusal is one line on stderr and code 2, never a traceback."""
+    _open_streams()
     _quieten_libraries()
     code = 0
     try:
@@ -117,15 +118,38 @@ def main() -> NoReturn:
         code = _refuse(str(error))
     except BrokenPipeError:
         # The reader (head, less) left: not our error, and nothing more may be written on exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
     except OSError as error:
         # What the operating system refuses is the user's to mend: a name that is too long, a disk that is full.
         if error.filename is None:
-            raise
-        code = _refuse(f"{os.fsdecode(error.filename)}: {error.strerror}")
+            if _stdout_takes_more():
+                raise
+            _drop_stdout()
+        code = _refuse(f"{'stdout' if error.filename is None else os.fsdecode(error.filename)}: {error.strerror}")
     if code == _INTERRUPTED:
         sys.stderr.write("ostools: interrupted\n")
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """A stream that the shell has closed (`>&-`) is None in Python: what is written there is not wanted."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process)
+
+
+def _stdout_takes_more() -> bool:
+    """Whether an error that names no file was another's: a disk that is full under stdout refuses a line again."""
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
+
+
+def _drop_stdout() -> None:
+    """What is left in its buffer is written on exit, and would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_refusal(error: ValueError) -> bool:

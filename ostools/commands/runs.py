@@ -49,6 +49,16 @@ def run(
             progress=progress,
             interrupted=interrupted,
         )
+    try:
+        _tell(done, out)
+    except BrokenPipeError:
+        if not done.failed:
+            raise
+    if done.failed:
+        raise typer.Exit(1)
+
+
+def _tell(done: runs.Outcome, out: Path) -> None:
     if MANNERS.json:
         output.print_json({"measured": done.measured, "present": done.present, "failed": list(done.failed)})
     elif not MANNERS.quiet:
@@ -57,8 +67,6 @@ def run(
                 f"{done.measured} cells measured, {done.present} were there, {len(done.failed)} failed; ostools results {out}"
             ]
         )
-    if done.failed:
-        raise typer.Exit(1)
 
 
 def _note(text: str) -> None:
