@@ -57,6 +57,8 @@ def main() -> None:
                 continue
             seconds, peak = json.loads(done.stdout)
             found = forecast(cell, locate(cell.model, None), "cpu")
+            if found.seconds is None:
+                raise RuntimeError(f"{name}: measured, and not forecast")
             memory = f"{peak / 2**20:8.0f}{found.memory / 2**20:10.0f}{found.memory / peak:7.2f}"
             print(f"{name:34}{memory}{seconds:10.2f}{found.seconds:10.2f}{found.seconds / seconds:7.2f}")
 

@@ -1,6 +1,6 @@
 """Hostile input: prompts, command lines, sweep files, checkpoints and result directories against the law that
-`tests/hostile/attempts.py` states. Half of each file reader's cases are chosen by atheris, by the code that they reach, where
-it is installed: `pip install -e '.[stress]'`.
+`tests/hostile/attempts.py` states. To these come, for each file reader, a tenth as many that atheris chooses by the code that
+they reach, where it is installed: `pip install -e '.[stress]'`.
 """
 
 from __future__ import annotations

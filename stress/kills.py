@@ -133,14 +133,16 @@ def _child(out: Path, place: int, phase: Any, changes: Any) -> None:
 
 
 def _command(out: Path, within: float) -> int:
-    """The exit code of the real command, after kill -9 where it has not ended `within` seconds."""
+    """The exit code of the real command, after kill -9 where it has not ended `within` seconds. RuntimeError for any other."""
     file = out.with_suffix(".yaml")
     file.write_text(json.dumps(SWEEP))  # JSON is YAML
     command = [sys.executable, "-c", "from ostools.cli import main; main()", "run", str(file), "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        process.communicate(timeout=within)
+        _, told = process.communicate(timeout=within)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()
+        _, told = process.communicate()
+    if process.returncode not in (0, -9):
+        raise RuntimeError(f"the command in {out} ended with {process.returncode}: {told.decode(errors='replace')}")
     return process.returncode
