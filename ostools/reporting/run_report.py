@@ -7,7 +7,7 @@ the drawing of a few charts for every task and model.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ostools.reporting.sections.section import Finding, More, Part, Section, Tab
 from ostools.reporting.shell import quoted
 from ostools.reporting.theme import display_token
 from ostools.results import checked_output, write_atomically
-from ostools.runs.reading import Held, Reading, distinct, read
+from ostools.runs.reading import UNREADABLE, Held, Reading, distinct, read
 
 SECTIONS: dict[str, Callable[[Reading], Section | None]] = {
     "behaviour": answers_section,
@@ -52,7 +52,7 @@ def report(
 
 def render_run(found: Reading, broken: Sequence[str], command: Sequence[str]) -> str:
     """The whole page."""
-    built = [section for section in (build(found) for build in SECTIONS.values()) if section is not None]
+    built = [section for section in (_built(name, found) for name in SECTIONS) if section is not None]
     again = Section("again", "Run it again", "Run it again", "", [Part(code=" ".join(map(quoted, command)))])
     of_files = [spelled(section) for section in (_state(found, broken, built), _origin(found), *built)]
     sections = [*of_files, reading_section(), again]
@@ -64,12 +64,23 @@ def render_run(found: Reading, broken: Sequence[str], command: Sequence[str]) ->
     return render("report.html.j2", {"title": title, "lead": lead, "sections": sections})
 
 
+def _built(measurement: str, found: Reading) -> Section | None:
+    """The section of a measurement; where what is stored cannot be shown, that and why."""
+    try:
+        return SECTIONS[measurement](found)
+    except UNREADABLE as error:
+        why = f"This could not be shown from what is stored: {type(error).__name__}: {error}"
+        return Section(measurement, measurement, measurement, "", [Part(title=measurement, findings=[why])])
+
+
 def _counted(found: Reading) -> str:
     counts = {state: len(found.of(state)) for state in ("measured", "failed", "missing")}
     if counts["measured"] == len(found.cells):
         return f"Complete: all {len(found.cells)} cells are measured"
     said = f"PARTIAL: {counts['measured']} of {len(found.cells)} cells are measured"
-    return said + "".join(f", {counts[state]} {words}" for state, words in _STATES.items() if counts[state])
+    said += "".join(f", {counts[state]} {words}" for state, words in _STATES.items() if counts[state])
+    partly = sum(bool(cell.failures) for cell in found.of("missing"))
+    return said + (f" ({partly} of them failed at other lengths)" if partly else "")
 
 
 _STATES = {"failed": "failed", "missing": "are still to be measured"}
@@ -79,16 +90,16 @@ def _state(found: Reading, broken: Sequence[str], built: Sequence[Section]) -> S
     """What was asked and what is there, first of all; then what failed and what is missing."""
     first = [Finding("Cells", f"{_counted(found)}.", ""), *_headlines(built)]
     parts = [Part(first=first, tables=[_asked(found)])]
-    if failed := found.of("failed"):
-        records = [(str(cell.wanted.cell), record) for cell in failed for record in cell.failures]
-        errors = Counter(record.error for _, record in records)
-        rows = [[record.cell, record.error] for _, record in records[:TOLD]]
+    if failed := [cell for cell in found.cells if cell.failures]:
+        records = [record for cell in failed for record in cell.failures]
+        errors = Counter(record.error for record in records)
+        rows = [[record.cell, ", ".join(map(str, record.lengths)), record.error] for record in records[:TOLD]]
         kinds = [f"{count} times: {error}" for error, count in errors.most_common(5) if len(records) > TOLD]
         more = "" if len(records) <= TOLD else f", the first {TOLD} of {len(records)}"
         parts.append(
             Part(
                 title="Failed, and why",
-                tables=[Table(f"Cells without rows{more}", ["cell", "error"], rows)],
+                tables=[Table(f"Lengths that failed{more}", ["cell", "lengths", "error"], rows)],
                 items=kinds,
                 notes=["`ostools run` with --retry-failed tries them again."],
             )
@@ -161,13 +172,15 @@ def _origin(found: Reading) -> Section:
     parts = []
     for name in dict.fromkeys(str(model.get("name")) for model in told["models"]):
         loaded = [model for model in told["models"] if str(model.get("name")) == name]
-        hashes = distinct(model.get("weight_hash") for model in loaded)
-        differ = (
-            [f"These cells are of {len(hashes)} different weights under one name: do not compare them."]
-            if len(hashes) > 1
-            else []
-        )
-        parts.append(Part(title=name, terms=_model(loaded, hashes), findings=differ))
+        sources = [one for cell in found.cells for one in cell.sources if str(one["model"].get("name")) == name]
+        checkpoints = distinct(source["checkpoint"] for source in sources)
+        hashes = {
+            dtype: distinct(model.get("weight_hash") for model in loaded if str(model.get("dtype")) == dtype)
+            for dtype in dict.fromkeys(str(model.get("dtype")) for model in loaded)
+        }  # of the weights as cast: another in every dtype
+        count = max(len(checkpoints), *map(len, hashes.values()))
+        differ = [f"These cells are of {count} different checkpoints under one name: do not compare them."]
+        parts.append(Part(title=name, terms=_model(loaded, checkpoints, hashes), findings=differ if count > 1 else []))
     rest = [("measured", " to ".join(dict.fromkeys(told["time"])) or "nothing yet")]
     rest += [
         ("versions", ", ".join(f"{name} {number}" for name, number in versions.items()))
@@ -185,13 +198,19 @@ def _origin(found: Reading) -> Section:
     return Section("origin", "Where the numbers come from", "Origin", "", parts)
 
 
-def _model(loaded: Sequence[Any], hashes: Sequence[Any]) -> list[tuple[str, str]]:
+def _model(
+    loaded: Sequence[Any], checkpoints: Sequence[str], hashes: Mapping[str, Sequence[Any]]
+) -> list[tuple[str, str]]:
     """What every load of a model shares, and its dtypes and devices."""
     one = loaded[0]
     size = one.get("n_parameters")
     return [
         ("revision", str(one.get("revision") or "none (not from a hub)")),
-        ("weights (sha256)", ", ".join(map(str, hashes))),
+        ("checkpoint (sha256 of its files)", ", ".join(one or "unknown" for one in checkpoints)),
+        (
+            "weights (sha256) by dtype",
+            "; ".join(f"{dtype} {', '.join(map(str, found))}" for dtype, found in hashes.items()),
+        ),
         (
             "architecture",
             f"{one.get('architecture')}, {size:,} parameters"

@@ -125,7 +125,7 @@ def test_a_partial_sweep_says_so_first_with_what_failed_and_what_is_missing(tmp_
     page = ost.runs.report(tmp_path / "out", tmp_path / "r.html").read_text(encoding="utf-8")
     assert "PARTIAL: 0 of 3 cells are measured, 1 failed, 2 are still to be measured." in page
     assert page.index("PARTIAL") < page.index("<section")
-    assert tables(page, "Cells without rows")[0][1] == "InputError: no room"
+    assert tables(page, "Lengths that failed")[0][2] == "InputError: no room"
 
 
 def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -23,6 +23,7 @@ from ostools.reporting.sections.section import More, Part, Section, Table
 from ostools.reporting.theme import inert
 from ostools.reporting.words import number
 from ostools.results import Provenance
+from ostools.runs.reading import MADE_BY, UNREADABLE
 
 if TYPE_CHECKING:
     from ostools.runs.reading import Reading
@@ -34,15 +35,20 @@ DISTANCES = (
 )
 
 
-def provenance_of(found: Reading, measurement: str, options: str, **columns: Any) -> Provenance:
-    """What the numbers of these cells come from: of the first of their files, with what they do not share taken together."""
-    sources = [
+def sources_of(found: Reading, measurement: str, options: str, **columns: Any) -> list[Mapping[str, Any]]:
+    """What the files of these cells say: those whose columns, `checkpoint` and `code` among them, have these values."""
+    return [
         source
         for cell in found.cells
         if (cell.wanted.cell.measurement, cell.wanted.cell.options) == (measurement, options)
-        and all(cell.wanted.cell.columns[name] == value for name, value in columns.items())
         for source in cell.sources
+        if all(str({**source, **cell.wanted.cell.columns}[name]) == str(value) for name, value in columns.items())
     ]
+
+
+def provenance_of(found: Reading, measurement: str, options: str, **columns: Any) -> Provenance:
+    """What the numbers of these cells come from: of the first of their files, with what they do not share taken together."""
+    sources = sources_of(found, measurement, options, **columns)
     first = sources[0]
     parameters = dict(first["parameters"])
     if "rewritten" in parameters:
@@ -63,39 +69,59 @@ def groups(rows: Frame, *names: str) -> Iterator[tuple[tuple[str, ...], Frame]]:
             yield tuple(map(str, key)), here.reset_index(drop=True)
 
 
-def titled(task: str, model: str, options: str, rows: Frame) -> str:
-    """The task and the model; the options of the measurement too where it was asked with several."""
-    return f"{task}, {model}" if rows["options"].nunique() == 1 else f"{task}, {model}, {options}"
+def titled(here: Frame, rows: Frame) -> str:
+    """The task and the model of a part's rows; the options of the measurement too where it was asked with several."""
+    one = here.iloc[0]
+    options = f", {one['options']}" if rows["options"].nunique() > 1 else ""
+    return f"{one['task']}, {one['model']}{options}{made_with(here, rows)}"
+
+
+def made_with(here: Frame, rows: Frame) -> str:
+    """The checkpoint and the code of a part's rows, where the rows of its model have several."""
+    of_model = rows[rows["model"] == here["model"].iloc[0]]
+    several = [name for name in MADE_BY if of_model[name].nunique() > 1]
+    return "".join(f", {name} {str(here[name].iloc[0])[:12] or 'unknown'}" for name in several)
+
+
+def drawn(title: str, build: Callable[[], Part]) -> Part:
+    """The part; where the stored rows are not what it can be made of, that and why."""
+    try:
+        return build()
+    except UNREADABLE as error:
+        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        return Part(title=title, findings=[f"This could not be drawn from what is stored: {why}"])
 
 
 def answers_section(found: Reading) -> Section | None:
     """Where behaviour was measured: a chart a task and model."""
     rows = found.rows("behaviour")
     parts = [
-        _answers(found, model, task, here, f"answers-{index}", titled(task, model, options, rows))
-        for index, ((model, task, options), here) in enumerate(groups(rows, "model", "task", "options"))
+        drawn(titled(here, rows), lambda here=here, name=f"answers-{index}": _answers(found, here, rows, name))
+        for index, (_, here) in enumerate(groups(rows, "model", "task", "options", *MADE_BY))
     ]
     return Section("behaviour", "What the models answer", "Behaviour", ANSWERS, parts) if parts else None
 
 
-def _answers(found: Reading, model: str, task: str, rows: Frame, name: str, heading: str) -> Part:
+def _answers(found: Reading, rows: Frame, every: Frame, name: str) -> Part:
+    shared = {name: str(rows[name].iloc[0]) for name in ("model", "task", *MADE_BY)}
+    model, task = shared["model"], shared["task"]
     results = {
-        (mitigation, dtype): _behaviour(found, here, model=model, task=task, mitigation=mitigation, dtype=dtype)
+        (mitigation, dtype): _behaviour(found, here, mitigation=mitigation, dtype=dtype, **shared)
         for (mitigation, dtype), here in groups(rows, "mitigation", "dtype")
     }
     table = pd.concat([_drawn(result, *key) for key, result in results.items()], ignore_index=True)
-    first = next(iter(results.values()))
-    caption = f"Answers to {task} by length"
+    key, first = next(iter(results.items()))
+    caption = f"Answers to {task} by length{made_with(rows, every)}"
     title = f"{task}: answers of {short_name({'name': model})}"
     notes = behaviour_notes(first)[0].partition(". ")[2:]
     hollow = ["Hollow: the mitigation changed nothing of the prompts or the logits."] if table["idle"].any() else []
     trained = first.provenance.parameters.get("trained_length")
-    said = [answered(result) if len(results) == 1 else _beside(key, result) for key, result in results.items()]
+    said = answered(first) if len(results) == 1 else _beside(key, first)
     chart = answers_chart(table, title, [*notes, *hollow], trained)
     return Part(
-        title=heading,
-        figure=Figure(name, chart, caption, f"{caption}. {said[0]}"),
-        findings=said[:1],
+        title=titled(rows, every),
+        figure=Figure(name, chart, caption, f"{caption}. {said}"),
+        findings=[said],
         tables=[_answers_table(results, task)],
         more=[More("Length by length", tables=[_by_length(table, task)])],
     )
@@ -175,25 +201,23 @@ def collapse_section(found: Reading) -> Section | None:
     """Where collapse was measured: a chart a task, model and mitigation."""
     rows = found.rows("collapse")
     parts = [
-        _collapse(found, here, f"collapse-{index}", titled(task, model, options, rows), (model, task, mitigation))
-        for index, ((model, task, mitigation, options), here) in enumerate(
-            groups(rows, "model", "task", "mitigation", "options")
-        )
+        drawn(titled(here, rows), lambda here=here, name=f"collapse-{index}": _collapse(found, here, rows, name))
+        for index, (_, here) in enumerate(groups(rows, "model", "task", "mitigation", "options", *MADE_BY))
     ]
     return (
         Section("collapse", "Representational collapse (Theorem 4.2)", "Collapse", DISTANCES, parts) if parts else None
     )
 
 
-def _collapse(found: Reading, rows: Frame, name: str, heading: str, of: tuple[str, str, str]) -> Part:
-    columns = dict(zip(("model", "task", "mitigation"), of, strict=True))
+def _collapse(found: Reading, rows: Frame, every: Frame, name: str) -> Part:
+    columns = {name: str(rows[name].iloc[0]) for name in ("model", "task", "mitigation", *MADE_BY)}
     provenance = provenance_of(found, "collapse", str(rows["options"].iloc[0]), **columns)
     result = from_rows(rows, provenance)
     task, under = columns["task"], "" if columns["mitigation"] == "none" else f" under {columns['mitigation']}"
     several = rows["dtype"].nunique() > 4 or any("-" in dtype for dtype in rows["dtype"].unique())
     exact = not result.reference.empty
     chart = result.plot() if several and exact else charts.collapse_chart(result, ("y",))
-    caption = f"L2 distance of the two y against the number of items, {task}{under}"
+    caption = f"L2 distance of the two y against the number of items, {task}{under}{made_with(rows, every)}"
     if exact:
         said = findings.collapse_findings(result, provenance.model.get("trained_lengths"))
         table = [_ends(result, task)]
@@ -203,7 +227,7 @@ def _collapse(found: Reading, rows: Frame, name: str, heading: str, of: tuple[st
         ]
         table = []
     return Part(
-        title=f"{heading}{under}",
+        title=f"{titled(rows, every)}{under}",
         figure=Figure(name, chart, caption, f"{caption}. {said[0]}"),
         findings=said[:1],
         tables=table,

@@ -19,11 +19,12 @@ from ostools.reporting.frames import Frame
 from ostools.reporting.page import Figure
 from ostools.reporting.profiles import SHAPE
 from ostools.reporting.run_charts import path_sums_chart, profiles_chart
-from ostools.reporting.sections.run_answers import groups, provenance_of, titled
+from ostools.reporting.sections.run_answers import drawn, groups, made_with, provenance_of, sources_of, titled
 from ostools.reporting.sections.section import Part, Section, Table
 from ostools.reporting.theme import KINDS, METHODS, display_token, inert
 from ostools.reporting.words import number
 from ostools.results import Provenance
+from ostools.runs.reading import MADE_BY, UNREADABLE, distinct
 
 if TYPE_CHECKING:
     from ostools.runs.reading import Reading
@@ -45,42 +46,59 @@ def sensitivity_section(found: Reading) -> Section | None:
     """Where sensitivity was measured: profiles at some lengths, a panel a dtype and mitigation."""
     rows = found.rows("sensitivity")
     parts = [
-        _profiles(model, task, linearisation, here, f"profiles-{index}", titled(task, model, options, rows))
-        for index, ((model, task, options, linearisation), here) in enumerate(
-            groups(rows, "model", "task", "options", "linearisation")
-        )
+        drawn(titled(here, rows), lambda here=here, name=f"profiles-{index}": _profiles(here, rows, name))
+        for index, (_, here) in enumerate(groups(rows, "model", "task", "options", "linearisation", *MADE_BY))
     ]
     lead = PROFILES
     return Section("sensitivity", "Sensitivity (Section 5)", "Sensitivity", lead, parts) if parts else None
 
 
-def _profiles(model: str, task: str, linearisation: str, rows: Frame, name: str, heading: str) -> Part:
+def _profiles(rows: Frame, every: Frame, name: str) -> Part:
+    heading, made = titled(rows, every), made_with(rows, every)
+    model, task, linearisation = (str(rows[name].iloc[0]) for name in ("model", "task", "linearisation"))
     estimated = bool((rows["method"] == "estimate").any())
     norm = "frobenius" if estimated else "operator"
-    rows = rows.assign(panel=_panels(rows), value=rows[f"{norm}_norm"])
-    last = rows.groupby(PROMPT)["position"].transform("max")
-    rows = rows.assign(place=rows["position"] / last.clip(lower=1))
-    first = rows[rows["seed"] == rows["seed"].min()]
+    rows = rows.assign(panel=_panels(rows), value=rows[f"{norm}_norm"].astype(float))
+    caption = f"{linearisation}: {NORMS[norm]} over the tokens of the prompt{made}"
+    title = f"Sensitivity of y to every token, {task}, {short_name({'name': model})}"
+    figure, notes = None, _not_finite(rows)
+    if not notes:
+        shown, said, left = _profiles_shown(rows)
+        kinds = " and ".join(dict.fromkeys(METHODS[str(method)] for method in rows["method"]))
+        chart = profiles_chart(shown, norm, title, [f"{kinds}, {linearisation}; {said}."])
+        aloud = (
+            f"{caption}. The table has the least, the median and the largest norm, the first token's and the last's."
+        )
+        figure = Figure(name, chart, caption, aloud)
+        notes = (
+            [f"Drawn are {PANELS_DRAWN} of the {PANELS_DRAWN + left} conditions; the table has all."] if left else []
+        )
+    known = rows[np.isfinite(rows["value"])]
+    tables = [_least_and_largest(known, norm, task, linearisation)] if len(known) else []
+    return Part(title=f"{heading}: {linearisation}", figure=figure, tables=tables, notes=notes)
+
+
+def _profiles_shown(rows: Frame) -> tuple[Frame, str, int]:
+    """What is drawn: of each condition its least seed, at a few lengths; that in words; how many conditions are left out."""
+    least = rows.groupby("panel")["seed"].transform("min")
+    first = rows[rows["seed"] == least]
+    last = first.groupby(["panel", "length"])["position"].transform("max")
+    first = first.assign(place=first["position"] / last.clip(lower=1))
     lengths = sorted(set(first["length"]))
     chosen = sorted({lengths[round(i * (len(lengths) - 1) / (LENGTHS_DRAWN - 1))] for i in range(LENGTHS_DRAWN)})
     shown, left = _few_panels(first[first["length"].isin(chosen)])
     tokens = [inert(display_token(str(token))) for token in shown["token"]]
-    drawn = shown[["panel", "length", "place", "value"]].assign(token=tokens)
-    kinds = " and ".join(dict.fromkeys(METHODS[str(method)] for method in rows["method"]))
-    notes = [
-        f"{kinds}, {linearisation}; lengths {', '.join(map(str, chosen))} of {len(lengths)}, seed {first['seed'].iloc[0]}."
-    ]
-    title = f"Sensitivity of y to every token, {task}, {short_name({'name': model})}"
-    caption = f"{linearisation}: {NORMS[norm]} over the tokens of the prompt"
-    table = _least_and_largest(rows, norm, task, linearisation)
-    return Part(
-        title=f"{heading}: {linearisation}",
-        figure=Figure(
-            name, profiles_chart(drawn, norm, title, notes), caption, f"{caption}. The table has the figures."
-        ),
-        tables=[table],
-        notes=[f"Drawn are {PANELS_DRAWN} of the {PANELS_DRAWN + left} conditions; the table has all."] if left else (),
-    )
+    seeds = sorted(set(shown["seed"]))
+    of_seeds = f"seed {seeds[0]}" if len(seeds) == 1 else f"each condition's least seed ({', '.join(map(str, seeds))})"
+    said = f"lengths {', '.join(map(str, chosen))} of {len(lengths)}, {of_seeds}"
+    return shown[["panel", "length", "place", "value"]].assign(token=tokens), said, left
+
+
+def _not_finite(rows: Frame) -> list[str]:
+    """That values are not finite, in words; empty where all are."""
+    bad = int((~np.isfinite(rows["value"].astype(float))).sum())
+    left_out = f"{bad} of {len(rows)} values are not finite: there is no figure, and no table has them in it."
+    return [left_out] if bad else []
 
 
 def _panels(rows: Frame) -> list[str]:
@@ -112,30 +130,42 @@ def paths_section(found: Reading) -> Section | None:
     """Where path sums were computed: medians against length, a panel a kind; and beside the measured norms where those are."""
     rows = found.rows("path-sum")
     parts = [
-        _paths(found, model, task, here, f"paths-{index}", titled(task, model, options, rows))
-        for index, ((model, task, options), here) in enumerate(groups(rows, "model", "task", "options"))
+        drawn(titled(here, rows), lambda here=here, name=f"paths-{index}": _paths(found, here, rows, name))
+        for index, (_, here) in enumerate(groups(rows, "model", "task", "options", *MADE_BY))
     ]
     return Section("bounds", "Bounds and predictions (Theorem 5.1)", "Bounds", PATHS, parts) if parts else None
 
 
-def _paths(found: Reading, model: str, task: str, rows: Frame, name: str, heading: str) -> Part:
+def _paths(found: Reading, rows: Frame, every: Frame, name: str) -> Part:
+    heading, made = titled(rows, every), made_with(rows, every)
+    model, task = (str(rows[name].iloc[0]) for name in ("model", "task"))
     rows = rows.assign(panel=_panels(rows))
+    figure, notes = None, _not_finite(rows)
+    table = _quartiles(rows[np.isfinite(rows["value"].astype(float))])
+    if not notes:
+        order = {kind: place for place, kind in enumerate(KINDS)}
+        shown, left = _few_panels(table.sort_values("kind", key=lambda kinds: kinds.map(order), kind="stable"))
+        caption = (
+            f"Path sums against length, {task}{made}: the median over tokens and seeds, and the middle half of them"
+        )
+        title = f"Path sums of Theorem 5.1, {task}, {short_name({'name': model})}"
+        chart = path_sums_chart(shown, title, ["Median over tokens; band: the middle half."])
+        figure = Figure(name, chart, caption, f"{caption}.")
+        notes = (
+            [f"Drawn are {PANELS_DRAWN} of the {PANELS_DRAWN + left} conditions; the tables have all."] if left else []
+        )
+    beside, why = _beside(found, task, rows)
+    medians = [_medians(table, task)] if len(table) else []
+    return Part(title=heading, figure=figure, tables=[*medians, *beside], notes=[*notes, *why])
+
+
+def _quartiles(rows: Frame) -> Frame:
+    """Of each condition, variant and length: the median over tokens and seeds, and the middle half of them."""
     unscaled = [name for name, variant in VARIANTS.items() if not variant.scaled]
-    drawn = rows.assign(norm=rows["norm"].astype(str).where(~rows["variant"].isin(unscaled), SHAPE))
-    keys = ["panel", "kind", "norm", "variant", "length"]
-    each = drawn.groupby(keys, sort=False)["value"]
-    table = pd.DataFrame(
-        {"value": each.median(), "low": each.quantile(0.25), "high": each.quantile(0.75)}
-    ).reset_index()
-    shown, left = _few_panels(table.sort_values("kind", key=lambda kinds: kinds.map(list(KINDS).index), kind="stable"))
-    caption = f"Path sums against length, {task}: the median over tokens and seeds, and the middle half of them"
-    title = f"Path sums of Theorem 5.1, {task}, {short_name({'name': model})}"
-    figure = Figure(
-        name, path_sums_chart(shown, title, ["Median over tokens; band: the middle half."]), caption, f"{caption}."
-    )
-    notes = [f"Drawn are {PANELS_DRAWN} of the {PANELS_DRAWN + left} conditions; the tables have all."] if left else []
-    beside, why = _beside(found, model, task, rows)
-    return Part(title=heading, figure=figure, tables=[_medians(table, task), *beside], notes=[*notes, *why])
+    rows = rows.assign(norm=rows["norm"].astype(str).where(~rows["variant"].isin(unscaled), SHAPE))
+    each = rows.groupby(["panel", "kind", "norm", "variant", "length"], sort=False)["value"]
+    quartiles = {"value": each.median(), "low": each.quantile(0.25), "high": each.quantile(0.75)}
+    return pd.DataFrame(quartiles).reset_index()
 
 
 def _medians(table: Frame, task: str) -> Table:
@@ -150,7 +180,7 @@ def _medians(table: Frame, task: str) -> Table:
     return Table(f"Path sums, {task}", columns, rows)
 
 
-def _beside(found: Reading, model: str, task: str, paths: Frame) -> tuple[list[Table], list[str]]:
+def _beside(found: Reading, task: str, paths: Frame) -> tuple[list[Table], list[str]]:
     """Each variant against the measured norm on every prompt that has both: does it hold, how loose, does its shape predict?"""
     measured = found.rows("sensitivity")
     if measured.empty:
@@ -158,18 +188,18 @@ def _beside(found: Reading, model: str, task: str, paths: Frame) -> tuple[list[T
             "Sensitivity was not measured on these prompts: whether the bounds hold, and how loose they are, is not said."
         ]
     asked: dict[tuple[str, ...], Frame] = {}
-    for key, rows in groups(measured, *PROMPT, "options"):  # measured with several options: the first
+    for key, rows in groups(measured, *PROMPT, *MADE_BY, "options"):
+        # Measured with several options: the first. Another checkpoint's or code's stands in, and is refused with the reason.
+        asked.setdefault(key[:-1], rows)
         asked.setdefault(key[: len(PROMPT)], rows)
     summaries, refused = [], []
-    for key, rows in groups(paths, *PROMPT):
-        if key not in asked:
+    for key, rows in groups(paths, *PROMPT, *MADE_BY):
+        norms = asked.get(key, asked.get(key[: len(PROMPT)]))
+        if norms is None:
             continue
-        source, other = (
-            _of_prompt(found, name, one, key) for name, one in (("path-sum", rows), ("sensitivity", asked[key]))
-        )
         try:
-            one = compare(Sensitivity(asked[key], other), PathSum(rows, source)).summary
-        except InputError as error:
+            one = _compared(found, rows, norms)
+        except UNREADABLE as error:
             refused.append(str(error))
             continue
         summaries.append(one.assign(panel=rows["panel"].iloc[0]))
@@ -179,11 +209,29 @@ def _beside(found: Reading, model: str, task: str, paths: Frame) -> tuple[list[T
     return ([_comparisons(pd.concat(summaries, ignore_index=True), task)] if summaries else []), why
 
 
-def _of_prompt(found: Reading, measurement: str, rows: Frame, key: tuple[str, ...]) -> Provenance:
+def _compared(found: Reading, paths: Frame, norms: Frame) -> Frame:
+    """Raises `InputError` where the two are not of one prompt, one checkpoint and one version of the code."""
+    for name in MADE_BY:
+        ours, theirs = paths[name].iloc[0], norms[name].iloc[0]
+        if ours != theirs:
+            raise InputError(f"the path sum is of {name} {ours[:12]!r}, the norms beside it are of {theirs[:12]!r}")
+    values = [norms[name] for name in ("operator_norm", "frobenius_norm")]
+    if not all(np.isfinite(each.astype(float)).all() for each in (paths["value"], *values)):
+        raise InputError("values that are not finite")
+    measured = Sensitivity(norms, _of_prompt(found, "sensitivity", norms))
+    return compare(measured, PathSum(paths, _of_prompt(found, "path-sum", paths))).summary
+
+
+def _of_prompt(found: Reading, measurement: str, rows: Frame) -> Provenance:
     """Of the rows of one prompt. Their edits are those of their mitigation, which is the same for both: numbered by with-blocks
-    of a process, they would seem to differ."""
-    columns = dict(zip(("model", "task", "dtype", "mitigation"), key, strict=False))
-    source = provenance_of(found, measurement, str(rows["options"].iloc[0]), **columns)
+    of a process, they would seem to differ. Raises `InputError` where files of several weights hold that prompt's cell."""
+    names = ("model", "task", "dtype", "mitigation", "seed", *MADE_BY)
+    columns, options = {name: str(rows[name].iloc[0]) for name in names}, str(rows["options"].iloc[0])
+    sources = sources_of(found, measurement, options, **columns)
+    weights = distinct(source["model"].get("weight_hash") for source in sources)
+    if len(weights) != 1:
+        raise InputError(f"{measurement} of one cell is of {len(weights)} different weights")
+    source = provenance_of(found, measurement, options, **columns)
     return replace(source, token_ids=tuple(map(int, rows.drop_duplicates("position")["token_id"])), edits=())
 
 

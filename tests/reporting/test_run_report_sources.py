@@ -1,0 +1,148 @@
+"""The report on cells of several checkpoints, seeds and qualities under one name: nothing is pooled, nothing lost unsaid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ostools.runs
+from ostools.measure.collapse_rows import as_rows
+from ostools.reporting.sections.run_answers import collapse_section
+from ostools.reporting.sections.run_profiles import paths_section, sensitivity_section
+from ostools.results import Provenance
+from ostools.runs.cells import Cell
+from ostools.runs.reading import Reading, read
+from ostools.runs.store import Store, Wanted, file_of
+from tests.reporting.made import made_collapse, made_paths, made_sensitivity
+
+ROUTE = {"route": "prefix", "route_reason": "x"}
+
+
+def source(weights: str = "0", dtype: str = "float32") -> Provenance:
+    return Provenance({"name": "made", "weight_hash": weights, "dtype": dtype}, ROUTE, None, {"torch": "1"})
+
+
+def cell(measurement: str, seed: int = 0, dtype: str = "float32", lengths: tuple[int, ...] = (3,)) -> Wanted:
+    base = f"{hash((measurement, seed, dtype)) % 2**63:016x}"
+    return Wanted(Cell("made", "copy-last", dtype, "none", seed, measurement, "{}", lengths), base)
+
+
+def keep(directory: Path, one: Wanted, table: Any, given: Provenance, checkpoint: str = "", code: str = "c") -> None:
+    store = Store(directory)
+    with store.locked():
+        store.ask([one])
+        store.add(one, file_of(one, table, given, code=code, checkpoint=checkpoint))
+
+
+def norms(values: tuple[float, ...] = (1.0, 2.0, 3.0)) -> Any:
+    return made_sensitivity({"frozen": values}).frame.assign(length=3)
+
+
+def sums() -> Any:
+    return made_paths({"local": (2.0, 3.0, 4.0)}).frame.assign(length=3)
+
+
+def bounds(found: Reading) -> tuple[list[str], list[str]]:
+    section = paths_section(found)
+    assert section is not None
+    return [table.caption for table in section.parts[0].tables], list(section.parts[0].notes)
+
+
+def page(directory: Path) -> str:
+    return ostools.runs.report(directory, directory / "r.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("checkpoints", [("", ""), ("a" * 20, "b" * 20)])
+def test_a_bound_is_not_held_against_the_norms_of_other_weights(tmp_path: Path, checkpoints: tuple[str, str]) -> None:
+    for seed, weights in enumerate(("A", "B")):  # the path sum of seed 1 is of A
+        keep(tmp_path, cell("sensitivity", seed), norms(), source(weights), checkpoints[seed])
+        keep(tmp_path, cell("path-sum", seed), sums(), source("A"), checkpoints[0])
+    captions, notes = bounds(read(tmp_path))
+    assert any(caption.startswith("Against the measured norms") for caption in captions)  # seed 0
+    assert any(note.startswith("Not compared: ") for note in notes)
+
+
+def test_norms_of_other_code_are_not_beside_a_bound(tmp_path: Path) -> None:
+    keep(tmp_path, cell("sensitivity"), norms(), source())
+    keep(tmp_path, cell("path-sum"), sums(), source(), code="d")
+    captions, notes = bounds(read(tmp_path))
+    assert not any(caption.startswith("Against") for caption in captions)
+    assert notes == ["Not compared: the path sum is of code 'd', the norms beside it are of 'c'"]
+
+
+def test_checkpoints_under_one_name_have_figures_of_their_own(tmp_path: Path) -> None:
+    rows = as_rows(made_collapse(lambda n: 1 / n, lengths=range(3, 5)))
+    for seed, checkpoint in enumerate(("first", "second")):
+        one = cell("collapse", seed, lengths=(3, 4))
+        keep(tmp_path, one, rows, source(checkpoint), checkpoint)
+    section = collapse_section(read(tmp_path))
+    assert section is not None
+    assert [part.title for part in section.parts] == [
+        f"copy-last, made, checkpoint {name}" for name in ("first", "second")
+    ]
+    assert all(part.figure and "checkpoint" in part.figure.caption for part in section.parts)
+    assert "2 different checkpoints under one name" in page(tmp_path)
+
+
+def test_two_dtypes_of_one_checkpoint_alarm_nobody(tmp_path: Path) -> None:
+    for dtype in ("float32", "bfloat16"):
+        keep(tmp_path, cell("sensitivity", dtype=dtype), norms(), source(f"of-{dtype}", dtype), "w")
+    told = page(tmp_path)
+    assert "under one name" not in told
+    assert "float32 of-float32; bfloat16 of-bfloat16" in told
+
+
+def test_several_weights_in_one_dtype_alarm_where_files_name_no_checkpoint(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        keep(tmp_path, cell("sensitivity", seed), norms(), source(f"of-{seed}"))
+    assert "2 different checkpoints under one name" in page(tmp_path)
+
+
+def test_a_condition_without_the_least_seed_is_drawn(tmp_path: Path) -> None:
+    keep(tmp_path, cell("sensitivity", 0), norms(), source())
+    keep(tmp_path, cell("sensitivity", 1, "bfloat16"), norms(), source(dtype="bfloat16"))
+    section = sensitivity_section(read(tmp_path))
+    assert section is not None
+    figure = section.parts[0].figure
+    assert figure is not None
+    assert [panel["title"]["text"] for row in figure.spec["vconcat"] for panel in row["hconcat"]] == [
+        "float32",
+        "bfloat16",
+    ]
+    assert "each condition's least seed (0, 1)" in figure.notes[0]
+
+
+def test_a_norm_that_is_not_finite_costs_its_figure_only(tmp_path: Path) -> None:
+    keep(tmp_path, cell("sensitivity"), norms((1.0, np.inf, 3.0)), source())
+    keep(tmp_path, cell("path-sum"), sums(), source())
+    found = read(tmp_path)
+    section = sensitivity_section(found)
+    assert section is not None
+    assert section.parts[0].figure is None
+    assert "1 of 3 values are not finite" in section.parts[0].notes[0]
+    assert bounds(found)[1] == ["Not compared: values that are not finite"]
+    assert '<section id="bounds"' in page(tmp_path)
+
+
+def test_rows_that_are_none_of_their_measurement_cost_their_part_only(tmp_path: Path) -> None:
+    keep(tmp_path, cell("sensitivity"), norms(), source())
+    keep(tmp_path, cell("path-sum"), sums().drop(columns="kind"), source())
+    keep(tmp_path, cell("behaviour"), sums(), source())
+    told = page(tmp_path)
+    assert told.count("This could not be drawn from what is stored") >= 2
+    assert '<section id="sensitivity"' in told
+
+
+def test_failures_of_a_cell_that_misses_lengths_are_told(tmp_path: Path) -> None:
+    one, store = cell("collapse", lengths=(3, 4, 5)), Store(tmp_path)
+    with store.locked():
+        store.ask([one])
+        store.fail(Wanted(replace(one.cell, lengths=(4,)), one.base), "no room at all")
+    told = page(tmp_path)
+    assert "1 are still to be measured (1 of them failed at other lengths)" in told
+    assert "no room at all" in told
+    assert "Lengths that failed" in told
