@@ -110,8 +110,9 @@ def _planned(job: Job) -> tuple[Any, ...]:
 
 
 def _taken(seconds: float | None, memory: int | None) -> tuple[str, str]:
-    known = seconds is not None and memory is not None
-    return (f"{seconds:.1f}", f"{memory / 2**30:.2f}") if known else ("unknown", "unknown")
+    if seconds is None or memory is None:
+        return "unknown", "unknown"
+    return f"{seconds:.1f}", f"{memory / 2**30:.2f}"
 
 
 def _memory(most: int, plan: runs.Plan, at_least: bool) -> str:
