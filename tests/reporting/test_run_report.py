@@ -170,7 +170,8 @@ def test_collapse_comes_back_out_of_its_rows(directory: str, dtypes: list[str]) 
     pd.testing.assert_frame_equal(back.frame, result.frame)
     keys = ["task", "pair", "seed", "weights", "length", "site"]
     ours, theirs = (one.reference.sort_values(keys).reset_index(drop=True) for one in (back, result))
-    pd.testing.assert_frame_equal(ours, theirs[ours.columns.tolist()])
+    in_order: Any = theirs[ours.columns.tolist()]
+    pd.testing.assert_frame_equal(ours, in_order)
     pd.testing.assert_frame_equal(back.collapse_lengths(), result.collapse_lengths())
 
 

@@ -165,7 +165,7 @@ def _answers_table(results: Mapping[tuple[str, str], Behaviour], task: str) -> T
         summary: Frame = result.summary
         once: Any = result.frame.drop_duplicates(["length", "seed"])
         right, asked = int(summary["right"].sum()), int(summary["asked"].sum())
-        worst = summary.loc[summary["accuracy"].idxmin()]
+        worst: Any = summary.loc[summary["accuracy"].idxmin()]
         inactive = int((result.frame["status"] == "inactive").sum())
         log_p = float(once["log_probability"].mean())
         rows.append(
