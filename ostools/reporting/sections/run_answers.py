@@ -114,7 +114,7 @@ def _answers(found: Reading, rows: Frame, every: Frame, name: str) -> Part:
     caption = f"Answers to {task} by length{made_with(rows, every)}"
     title = f"{task}: answers of {short_name({'name': model})}"
     notes = behaviour_notes(first)[0].partition(". ")[2:]
-    hollow = ["Hollow: the mitigation changed nothing of the prompts or the logits."] if table["idle"].any() else []
+    hollow = ["Hollow: the mitigation changed nothing of the prompts or the logits."] if bool(table["idle"].any()) else []
     trained = first.provenance.parameters.get("trained_length")
     said = answered(first) if len(results) == 1 else _beside(key, first)
     chart = answers_chart(table, title, [*notes, *hollow], trained)
@@ -162,11 +162,11 @@ def _beside(key: tuple[str, str], result: Behaviour) -> str:
 def _answers_table(results: Mapping[tuple[str, str], Behaviour], task: str) -> Table:
     rows = []
     for (mitigation, dtype), result in results.items():
-        summary: Frame = result.summary
+        summary: Any = result.summary
         once: Any = result.frame.drop_duplicates(["length", "seed"])
         right, asked = int(summary["right"].sum()), int(summary["asked"].sum())
         worst: Any = summary.loc[summary["accuracy"].idxmin()]
-        inactive = int((result.frame["status"] == "inactive").sum())
+        inactive = sum(result.frame["status"].eq("inactive").tolist())
         log_p = float(once["log_probability"].mean())
         rows.append(
             [
