@@ -114,7 +114,9 @@ def _answers(found: Reading, rows: Frame, every: Frame, name: str) -> Part:
     caption = f"Answers to {task} by length{made_with(rows, every)}"
     title = f"{task}: answers of {short_name({'name': model})}"
     notes = behaviour_notes(first)[0].partition(". ")[2:]
-    hollow = ["Hollow: the mitigation changed nothing of the prompts or the logits."] if bool(table["idle"].any()) else []
+    hollow = (
+        ["Hollow: the mitigation changed nothing of the prompts or the logits."] if bool(table["idle"].any()) else []
+    )
     trained = first.provenance.parameters.get("trained_length")
     said = answered(first) if len(results) == 1 else _beside(key, first)
     chart = answers_chart(table, title, [*notes, *hollow], trained)
