@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,14 @@ from hypothesis import settings
 torch.set_num_threads(1)
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_are_heard() -> None:
+    """Those that tests send, and that under nohup or in the background of a script are ignored, by what is started here too."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

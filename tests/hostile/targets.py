@@ -333,7 +333,7 @@ def _directories(draw: st.DrawFn, ground: Ground) -> Any:
                 draw(texts)
                 .replace("/", "")
                 .replace("\0", "")
-                .encode("utf-8", "surrogateescape" if draw(st.booleans()) else "ignore")
+                .encode("utf-8", "surrogatepass" if draw(st.booleans()) else "ignore")
             )
             folder = draw(st.sampled_from(["", "cells/", "failed/"]))
             found[folder + (os.fsdecode(word)[:60] or "x")] = PICKLE

@@ -87,8 +87,9 @@ def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
         whole, _ = measure(model, cell)
         with smaller_chunks(1 / 256):
             parts, provenance = measure(model, cell)
-        timed = [name for name in whole if name == "seconds"]
-        pd.testing.assert_frame_equal(parts.drop(columns=timed), whole.drop(columns=timed), rtol=2e-4, atol=1e-5)
+        # The noise of a collapse is made of last bits: it moves with whatever is computed beside it, as docs/sweeps.md says.
+        moving = [name for name in whole if name == "seconds" or name.endswith("noise")]
+        pd.testing.assert_frame_equal(parts.drop(columns=moving), whole.drop(columns=moving), rtol=2e-4, atol=1e-5)
     if kind == "behaviour":
         assert provenance.parameters["batch_tokens"] == 16
 
