@@ -128,6 +128,7 @@ class RayCluster(Executor):
         with (
             tempfile.TemporaryDirectory(prefix="ostools-ray-", ignore_cleanup_errors=True) as scratch,
             _muted(self.ray),
+            _own_environment(self.ray),
         ):
             try:
                 self._connect(scratch)
@@ -215,20 +216,35 @@ def _own_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _muted(ray: Any) -> Iterator[None]:
-    """Ray sends no usage statistics, and prints nothing: even with log_to_driver=False it tells stdout of a lost worker."""
-    before = dict(os.environ)
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
+    """Ray prints nothing: even with log_to_driver=False it tells stdout of a lost worker."""
     internal = ray._private.worker
     internal._worker_logs_enabled, shown = False, internal._worker_logs_enabled
     try:
         yield
     finally:
         internal._worker_logs_enabled = shown
-        for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
+
+
+@contextmanager
+def _own_environment(ray: Any) -> Iterator[None]:
+    """Ray sends no usage statistics, and what it sets is gone behind it: for a cluster of our own it turns authentication on,
+    and a process that asks for a token can use no cluster that has none."""
+
+    def settings() -> dict[str, str]:
+        return {name: os.environ[name] for name in os.environ if name.startswith("RAY_") or name == "PYTHONBREAKPOINT"}
+
+    before = settings()
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
+    try:
+        yield
+    finally:
+        for name in settings():
+            del os.environ[name]
+        os.environ.update({"RAY_AUTH_MODE": "disabled"} | before)
+        ray._raylet.Config.initialize("")  # it would keep what is not set
+        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+        if "RAY_AUTH_MODE" not in before:
+            del os.environ["RAY_AUTH_MODE"]
 
 
 def _ray() -> Any:

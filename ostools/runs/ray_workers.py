@@ -221,7 +221,9 @@ class Crew:
         if member.job is None:
             self._false_starts += 1
             if self._false_starts > _FALSE_STARTS:
-                raise InputError(f"no worker of the cluster begins: {why}")
+                mode = os.environ.get("RAY_AUTH_MODE")
+                hint = f"; RAY_AUTH_MODE is {mode!r} here, and has to be that of every node" if mode else ""
+                raise InputError(f"no worker of the cluster begins: {why}{hint}")
             return None
         wanted = member.job.wanted
         self._tries[wanted] += 1

@@ -250,10 +250,16 @@ def test_a_cluster_without_room_for_a_worker_is_refused(cluster: Any, written: P
     assert not ray.is_initialized()
 
 
-def test_more_workers_than_this_machine_has_room_for_are_refused(written: Path, tmp_path: Path) -> None:
+def test_a_cluster_can_be_used_behind_one_of_our_own_which_had_no_room(
+    cluster: Any, written: Path, tmp_path: Path
+) -> None:
+    """Ray turns on authentication for its own, in the environment and for good; and it takes the debugger."""
+    before = dict(os.environ)
     with pytest.raises(InputError, match=r"10000 workers of 1 CPU: expected at most \d+ on this machine"):
         run(sweep_of(asked(written, **FEW)), tmp_path, executor=RayCluster(workers=10_000))
-    assert not ray.is_initialized()
+    assert (ray.is_initialized(), dict(os.environ)) == (False, before)
+    done = run(sweep_of(asked(written, **FEW)), tmp_path, executor=RayCluster(address(cluster)))
+    assert (done.measured, done.failed) == (2, ())
 
 
 def test_room_is_counted_node_by_node() -> None:
