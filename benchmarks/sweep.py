@@ -5,53 +5,70 @@ python -m benchmarks.sweep
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from ostools.runs import Executor, RayCluster, run, sweep_of
 
-CELLS = 24
+CELLS = 16
+ROUNDS = 3
 SWEEP = {
     "tasks": "count-ones-bernoulli",
-    "lengths": "4:64",
+    "lengths": "4:40",
     "seeds": list(range(CELLS)),
     "measurements": {"name": "behaviour", "max_new_tokens": 16},
     "device": "cpu",
 }
 
 
-def finished(executor: Executor | None) -> list[float]:
-    """Seconds from the start of a run to the end of each of its cells."""
+def timed(executor: Executor | None) -> tuple[list[float], float]:
+    """Seconds from the start of a run to the end of each of its cells, and those that the cells were measured for in all but
+    the first, as their provenance says."""
     start, ends = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "sweep"
         done = run(
-            sweep_of(SWEEP),
-            Path(directory) / "sweep",
-            executor=executor,
-            progress=lambda *_: ends.append(time.perf_counter() - start),
+            sweep_of(SWEEP), out, executor=executor, progress=lambda *_: ends.append(time.perf_counter() - start)
         )
-    if done.measured != CELLS:
-        raise SystemExit(f"expected {CELLS} cells, measured {done.measured}: {done.failed[:1]}")
-    return ends
+        if done.measured != CELLS:
+            raise SystemExit(f"expected {CELLS} cells, measured {done.measured}: {done.failed[:1]}")
+        stored = sorted((out / "cells").glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+        held: list[Any] = [pd.read_parquet(path).attrs["ostools"] for path in stored]
+    return ends, sum(one["provenance"]["parameters"]["cell_seconds"] for one in held[1:])
+
+
+def a_cell(ends: list[float]) -> float:
+    """Seconds a cell, after the first quarter: from there on every worker has begun."""
+    early = CELLS // 4
+    return (ends[-1] - ends[early - 1]) / (CELLS - early)
 
 
 def main() -> None:
-    contenders = {
-        "one process": finished(None),
-        "Ray, 1 worker": finished(RayCluster(workers=1)),
-        "Ray, 2 workers": finished(RayCluster(workers=2)),
-    }
-    # After the first quarter every worker has begun: from there on a cell takes what it takes.
-    early = CELLS // 4
-    cell = {name: (ends[-1] - ends[early]) / (CELLS - 1 - early) for name, ends in contenders.items()}
-    print(f"\n{CELLS} cells of one model, embedded, one thread a worker")
-    for name, ends in contenders.items():
-        print(
-            f"  {name:16s} {ends[-1]:7.1f} s in all, {ends[0]:6.1f} s to the first cell, then {cell[name]:6.3f} s a cell: "
-            f"{cell['one process'] / cell[name]:5.2f}x one process, {cell['Ray, 1 worker'] / cell[name]:5.2f}x one worker"
+    print(
+        f"{CELLS} cells of one model, embedded, one thread a worker; {ROUNDS} rounds, in which the machine's speed drifts"
+    )
+    gains, overheads = [], {"one process": [], "Ray": []}
+    for _ in range(ROUNDS):
+        (one, alone), (single, far), (double, _) = (
+            timed(how) for how in (None, RayCluster(workers=1), RayCluster(workers=2))
         )
-    print(f"  Ray's overhead a cell: {cell['Ray, 1 worker'] / cell['one process'] - 1:+.1%}")
+        print(
+            f"  one process {a_cell(one):.3f} s a cell, 1 worker {a_cell(single):.3f}, 2 workers {a_cell(double):.3f}; to the "
+            f"first cell {one[0]:.1f}, {single[0]:.1f}, {double[0]:.1f} s"
+        )
+        gains.append(a_cell(one) / a_cell(double))
+        overheads["one process"].append((one[-1] - one[0]) / alone - 1)
+        overheads["Ray"].append((single[-1] - single[0]) / far - 1)
+    print(f"  two workers: {statistics.median(gains):.2f}x one process ({min(gains):.2f} to {max(gains):.2f})")
+    for name, found in overheads.items():
+        print(
+            f"  beside its measurement a cell takes, {name}: {statistics.median(found):+.2%} (at most {max(found):+.2%})"
+        )
 
 
 if __name__ == "__main__":
