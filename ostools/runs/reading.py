@@ -6,9 +6,10 @@ Cost: one read of every file that was asked for, its bytes held against the hash
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as parquet
 
 from ostools.errors import InputError
 from ostools.reporting.frames import Frame
-from ostools.runs.store import CELL, MANIFEST, Failure, Store, Wanted, file_hash, files_in
+from ostools.runs.store import CELL, MANIFEST, Failure, Store, Wanted, file_hash, files_in, rows_of
 
 _PLACE = "__cell__"
 """The column that says, while tables are put together, which cell a row is of."""
@@ -143,27 +143,28 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
     asked = store.asked()
     failures = by_base(store.failures())
     files = cell_files(store.cells)
-    tables, cells = _Tables(), []
     with ThreadPoolExecutor() as threads:  # hashing and decoding let go of the interpreter
-        loaded = threads.map(lambda one: [_load(path) for path in files.get(one.base, ())], asked)
-        for place, (one, found) in enumerate(zip(asked, loaded, strict=True)):
-            lengths: set[int] = set()
-            sources = []
-            for file in found:
-                if isinstance(file, str) or not tables.add(one, place, file, lengths):
-                    say(file if isinstance(file, str) else f"{file.path}: {_NO_CELL}")
-                else:
-                    lengths |= file.lengths
-                    sources.append(file.source)
-            cells.append(held(one, lengths, failures.get(one.base, ()), sources))
+        loaded = list(threads.map(lambda one: [_load(path) for path in files.get(one.base, ())], asked))
+    tables, cells = _Tables(_schemas(asked, loaded)), []
+    for place, (one, found) in enumerate(zip(asked, loaded, strict=True)):
+        lengths: set[int] = set()
+        sources = []
+        for file in found:
+            if isinstance(file, str) or not tables.add(one, place, file, lengths):
+                say(file if isinstance(file, str) else f"{file.path}: {_NO_CELL}")
+            else:
+                lengths |= file.lengths
+                sources.append(file.source)
+        cells.append(held(one, lengths, failures.get(one.base, ()), sources))
     return Reading(store.directory, tuple(cells), tables.joined(asked))
 
 
 def require_sweep(directory: str | Path) -> Path:
-    """The directory, if a sweep was run into it. Raises `InputError` otherwise."""
+    """The directory, if a sweep was run into it, and its files are its own. Raises `InputError` otherwise."""
     target = Path(directory)
     if not (target / MANIFEST).is_file():
         raise InputError(f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what --out was")
+    Store(target).require_ours()
     return target
 
 
@@ -197,9 +198,8 @@ def _load(path: Path) -> _File | str:
         content = path.read_bytes()
         if file_hash(content) != path.name.split(".")[2]:
             return f"{path}: its bytes are not those that were written; it is left out"
-        table = parquet.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-        kept = json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
-        table.schema.field("length")
+        table, kept = rows_of(content)
+        table = table.replace_schema_metadata({b"pandas": table.schema.metadata[b"pandas"]})
         if {_PLACE, *MADE_BY} & set(table.column_names):
             return f"{path}: {_NO_CELL}"
         return _File(path, frozenset(map(int, kept["lengths"])), _source(kept["provenance"]), table)
@@ -214,31 +214,55 @@ def _source(told: Any) -> dict[str, Any]:
     for name, form in (forms | dict.fromkeys(MADE_BY, str)).items():
         if not isinstance(given[name], form):
             raise TypeError(f"{name}: expected a {form.__name__}, found a {type(given[name]).__name__}")
+    json.dumps(given, ensure_ascii=False).encode()  # half of a character can be in no table and no report
     return given
+
+
+def _schemas(asked: Iterable[Wanted], loaded: Iterable[Iterable[_File | str]]) -> dict[str, Any]:
+    """The columns of each measurement's table: those of most of its files, and of every other whose types go with them."""
+    counts: dict[str, Counter[Any]] = defaultdict(Counter)
+    for one, found in zip(asked, loaded, strict=True):
+        counts[one.cell.measurement].update(file.table.schema for file in found if isinstance(file, _File))
+    joined: dict[str, Any] = {}
+    for kind, schemas in counts.items():
+        for schema, _ in schemas.most_common():
+            with suppress(pa.ArrowException):
+                joined[kind] = pa.unify_schemas([joined.get(kind, schema), schema], promote_options="permissive")
+    return joined
+
+
+def _in_pandas(table: Any) -> Frame:
+    """The table with the types that its files tell pandas of; without them where its values are not of these types."""
+    try:
+        return table.to_pandas()
+    except UNREADABLE:
+        return table.to_pandas(ignore_metadata=True)
 
 
 class _Tables:
     """The rows of many files, put together a measurement at a time: thousands of small tables are slow to join in pandas."""
 
-    def __init__(self) -> None:
+    def __init__(self, schemas: Mapping[str, Any]) -> None:
         self.parts: dict[str, list[Any]] = defaultdict(list)
-        self.schemas: dict[str, Any] = {}
+        self.schemas = schemas
         self.known: set[bytes] = set()  # what files tell pandas of their columns, tried once each
 
     def add(self, one: Wanted, place: int, file: _File, have: set[int]) -> bool:
         """Keep a file's rows of the lengths that were asked of the cell at `place` and are not there; whether they fit."""
         kind, table = one.cell.measurement, file.table
+        schema = self.schemas[kind]
         try:
-            schema = self.schemas.get(kind, table.schema)
-            if not table.schema.equals(schema):
-                schema = pa.unify_schemas([schema, table.schema], promote_options="permissive")
             if (told := table.schema.metadata[b"pandas"]) not in self.known:
-                table.slice(0, 0).to_pandas()
+                if table.slice(0, 0).to_pandas().columns.tolist() != table.column_names:
+                    return False  # it tells of an index
                 self.known.add(told)
+            if not table.schema.equals(schema):
+                table = pa.concat_tables([schema.empty_table(), table], promote_options="permissive")
+            if not table.schema.equals(schema):
+                return False
             chosen = np.isin(table.column("length").to_numpy(), list((file.lengths & set(one.cell.lengths)) - have))
         except UNREADABLE:
             return False
-        self.schemas[kind] = schema
         rows = table if chosen.all() else table.filter(chosen)
         for name in MADE_BY:
             rows = rows.append_column(name, pa.repeat(pa.scalar(file.source[name], pa.string()), len(rows)))
@@ -249,15 +273,15 @@ class _Tables:
         """The rows by measurement, in the order of the cells and of their lengths, under the names that they were asked by."""
         columns, found = pd.DataFrame([{**one.cell.columns, "options": one.cell.options} for one in asked]), {}
         for kind, parts in self.parts.items():
-            table: Any = pa.concat_tables(parts, promote_options="permissive").to_pandas()
+            table: Any = _in_pandas(pa.concat_tables(parts).replace_schema_metadata(self.schemas[kind].metadata))
             table = table.sort_values(by=[_PLACE, "length"], kind="stable", ignore_index=True)
             places = table[_PLACE].to_numpy()
             for index, name in enumerate(columns):
-                values = columns[name].to_numpy()[places]
+                values = columns[name].array.take(places)
                 if name in table:
-                    table[name] = pd.array(values, dtype=table[name].dtype)
+                    table[name] = values
                 else:
-                    table.insert(index, name, pd.array(values, dtype="str"))
+                    table.insert(index, name, values)
             for index, name in enumerate(MADE_BY, len(columns.columns)):
                 table.insert(index, name, table.pop(name).astype("str"))
             table.attrs = {}

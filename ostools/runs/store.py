@@ -38,6 +38,15 @@ _FORM = 1
 """Of the manifest: what a later form means, this code cannot know."""
 _BROKEN = (ValueError, KeyError, TypeError, OverflowError, RecursionError, NotImplementedError, pa.ArrowException)
 """What reading a file raises that is not what we wrote."""
+_PLAIN = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_large_string,
+    pa.types.is_string,
+    pa.types.is_null,
+)
+"""What a column of a cell may be: numbers and words, which pandas holds whatever their values."""
 
 
 @dataclass(frozen=True)
@@ -212,9 +221,7 @@ class Store:
                 self._drop(path, "its bytes are not those that were written")
                 continue
             try:
-                schema = parquet.read_schema(pa.BufferReader(content))
-                kept = json.loads(schema.metadata[b"PANDAS_ATTRS"])["ostools"]
-                schema.field("length")
+                _, kept = rows_of(content)
                 found[base].append(Stored(path, frozenset(map(int, kept["lengths"]))))
             except (*_BROKEN, OSError):  # pyarrow's own errors are of many kinds
                 self._drop(path, "it is no cell of a sweep")
@@ -246,6 +253,20 @@ def file_of(one: Wanted, table: Frame, provenance: Provenance, *, code: str, che
     told = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
     kept.attrs["ostools"] = {"lengths": list(one.cell.lengths), "provenance": told}
     return kept.to_parquet(index=False)
+
+
+def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
+    """The rows of a cell's file as pyarrow has them, and what `file_of` kept beside them.
+
+    Raises OSError and what is in `_BROKEN` for anything else: text that is no UTF-8, a column twice or of no plain type.
+    """
+    table = parquet.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+    table.validate(full=True)
+    table.schema.field("length")
+    plain = all(any(is_one(column.type) for is_one in _PLAIN) for column in table.schema)
+    if not plain or len(set(table.column_names)) < table.num_columns:
+        raise ValueError("a column twice, or of no plain type")
+    return table, json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
 
 
 def missing(one: Wanted, stored: list[Stored]) -> Wanted | None:
@@ -281,9 +302,11 @@ def _wanted(row: dict[str, Any]) -> Wanted:
     if not all(isinstance(word, str) for word in words.values()) or not isinstance(values["lengths"], list):
         raise TypeError("words and a list of lengths")
     cell = Cell(**words, seed=int(values["seed"]), lengths=tuple(map(int, values["lengths"])))
-    known = _BASE.fullmatch(base) and isinstance(json.loads(cell.options), dict)
+    options = json.loads(cell.options)
+    json.dumps([words, options], ensure_ascii=False, allow_nan=False).encode()  # no half of a character, no NaN
+    known = _BASE.fullmatch(base) and isinstance(options, dict) and cell.lengths
     if not known or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
-        raise ValueError("a key, options and numbers")
+        raise ValueError("a key, options, a seed and at least one length")
     return Wanted(cell, base)
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
+from ostools.errors import InputError
 from ostools.results import Provenance
-from ostools.runs import results
+from ostools.runs import report, results
 from ostools.runs.cells import Cell
 from ostools.runs.reading import read
-from ostools.runs.store import Store, Wanted, file_of
+from ostools.runs.store import Store, Wanted, file_hash, file_of
 
 GIVEN = Provenance({"name": "made", "weight_hash": "ab"}, {}, None, {"torch": "1"})
 
@@ -70,3 +76,156 @@ class _Forged(Provenance):
 
     def as_dict(self) -> dict[str, Any]:
         return {**super().as_dict(), **self.parameters["forged"]}
+
+
+def manifest(directory: Path, **change: Any) -> None:
+    """The manifest with other words in its last cell."""
+    path = directory / "sweep.json"
+    held = json.loads(path.read_text(encoding="utf-8"))
+    held["cells"][-1]["cell"].update(change)
+    path.write_text(json.dumps(held), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "\ud800a"},
+        {"task": "\udcff"},
+        {"options": '{"a": "\\ud800"}'},
+        {"options": '{"a": NaN}'},
+        {"options": '{"a": [-Infinity]}'},
+        {"options": '{"a": 1e999}'},
+        {"lengths": []},
+    ],
+)
+def test_a_manifest_that_no_table_could_say_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    keep(tmp_path, 0)
+    keep(tmp_path, 1)
+    manifest(tmp_path, **change)
+    for reads in (results, lambda place: report(place, place / "r.html")):
+        with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools run` wrote.*found something else"):
+            reads(tmp_path)
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize("folder", ["cells", "failed"])
+def test_a_folder_that_is_a_link_to_another_is_not_followed(tmp_path: Path, folder: str) -> None:
+    keep(tmp_path / "theirs", 0)
+    keep(tmp_path / "ours", 0)
+    shutil.rmtree(tmp_path / "ours" / folder)
+    (tmp_path / "ours" / folder).symlink_to(tmp_path / "theirs" / folder)
+    with pytest.raises(InputError, match=f"ours/{folder}: expected a directory of this sweep's own, found a link"):
+        results(tmp_path / "ours")
+
+
+def column(kind: Any, values: list[Any]) -> Callable[[Any], Any]:
+    """The table with a column of this kind after the others."""
+    return lambda table: table.append_column("token", pa.array(values, kind))
+
+
+def no_text(table: Any) -> Any:
+    """A column of text whose bytes are no UTF-8: Parquet holds them as they are."""
+    bad = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.array([0, 1, 2], pa.int32()).buffers()[1], pa.py_buffer(b"\xff\xfe")]
+    )
+    return table.append_column("token", bad)
+
+
+def twice(table: Any) -> Any:
+    return table.append_column("model", pa.array(["a", "a"])).append_column("model", pa.array(["b", "b"]))
+
+
+BROKEN = {
+    "no text": no_text,
+    "bytes": column(pa.binary(), [b"\xff", b"a"]),
+    "twice": twice,
+    "length twice": lambda table: table.append_column("length", table.column("length")),
+    "lists": column(pa.list_(pa.int64()), [[1], [2]]),
+    "dates": column(pa.date32(), [2**31 - 1, 0]),
+}
+
+
+def spoil(directory: Path, seed: int, change: Callable[[Any], Any]) -> Path:
+    """The file of a cell with another table, under the hash of its bytes."""
+    (path,) = (directory / "cells").glob(f"{seed:016x}.*")
+    table = parquet.ParquetFile(path).read()
+    to = pa.BufferOutputStream()
+    parquet.write_table(change(table), to)
+    content = to.getvalue().to_pybytes()
+    path.unlink()
+    stem = path.name.rsplit(".", 2)[0]
+    (changed := path.with_name(f"{stem}.{file_hash(content)}.parquet")).write_bytes(content)
+    return changed
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
+def test_a_file_that_pandas_cannot_hold_costs_its_own_cell_only(
+    tmp_path: Path, change: Callable[[Any], Any], place: int
+) -> None:
+    for seed in (0, 1):
+        keep(tmp_path, seed)
+    broken, said = spoil(tmp_path, place, change), []
+    table = results(tmp_path, say=said.append)
+    assert table["seed"].tolist() == [1 - place] * 2
+    assert said == [f"{broken}: it is no cell of a sweep; it is left out"]
+    assert report(tmp_path, tmp_path / "r.html").exists()
+    store = Store(tmp_path, said.append)
+    with store.locked():  # the next run finds it missing
+        assert list(store.stored()) == [f"{1 - place:016x}"]
+    assert said[1:] == [f"{broken}: it is no cell of a sweep; it is left out and measured again"]
+    assert not broken.exists()
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.int64()], ids=["words for numbers", "numbers that no float64 holds exactly"]
+)
+def test_the_odd_file_is_left_out_even_if_it_is_the_first(tmp_path: Path, kind: Any) -> None:
+    for seed in (0, 1, 2):
+        keep(tmp_path, seed)
+    odd, said = pa.array([2**62 + 1] * 2).cast(kind), []
+    broken = spoil(tmp_path, 0, lambda table: table.set_column(table.column_names.index("value"), "value", odd))
+    assert results(tmp_path, say=said.append)["seed"].tolist() == [1, 1, 2, 2]
+    assert said == [f"{broken}: it is no cell of a sweep; it is left out"]
+
+
+def test_a_cell_is_named_as_it_was_asked_whatever_its_only_file_says(tmp_path: Path) -> None:
+    keep(tmp_path, 0)
+    spoil(tmp_path, 0, lambda table: table.append_column("model", pa.array([7, 8])))
+    table = results(tmp_path)
+    assert table["model"].tolist() == ["made"] * 2
+    assert table["seed"].tolist() == [0, 0]
+
+
+def tells(**told: Any) -> Callable[[Any], Any]:
+    """The table, telling pandas something else of its columns."""
+
+    def changed(table: Any) -> Any:
+        given = {**json.loads(table.schema.metadata[b"pandas"]), **told}
+        return table.replace_schema_metadata({**table.schema.metadata, b"pandas": json.dumps(given)})
+
+    return changed
+
+
+def test_a_column_that_is_told_to_be_an_index_costs_its_own_cell_only(tmp_path: Path) -> None:
+    for seed in (0, 1, 2):
+        keep(tmp_path, seed)
+    spoil(tmp_path, 0, tells(index_columns=["value"]))
+    said: list[str] = []
+    assert results(tmp_path, say=said.append)["seed"].tolist() == [1, 1, 2, 2]
+    assert len(said) == 1
+
+
+def test_a_type_that_the_values_are_not_of_costs_nothing(tmp_path: Path) -> None:
+    keep(tmp_path, 0)
+    column = {"name": "value", "field_name": "value", "numpy_type": "Int64", "pandas_type": "int64", "metadata": None}
+    spoil(tmp_path, 0, tells(columns=[column]))
+    assert results(tmp_path)["value"].tolist() == [0.5, 0.5]
+
+
+def test_half_of_a_character_in_the_words_of_a_file_costs_its_own_cell_only(tmp_path: Path) -> None:
+    keep(tmp_path, 0)
+    keep(tmp_path, 1, code="\ud800")
+    said: list[str] = []
+    assert results(tmp_path, say=said.append)["seed"].tolist() == [0, 0]
+    assert len(said) == 1
