@@ -318,7 +318,12 @@ def _directories(draw: st.DrawFn, ground: Ground) -> Any:
             ground.results[name],
             draw(st.sampled_from(["inside", "inside", "bytes", "kind", "gone", "added"])),
         )
-        if what == "inside" and name.endswith(".json"):
+        if what == "inside" and name == "sweep.json" and draw(st.booleans()):  # one word of one cell: else it is rare
+            told = json.loads(content)
+            cell = draw(st.sampled_from(told["cells"]))["cell"]
+            cell[draw(st.sampled_from(sorted(cell)))] = draw(texts | values | st.sampled_from([[], '{"a": NaN}']))
+            found[name] = as_json(told)
+        elif what == "inside" and name.endswith(".json"):
             found[name] = as_json(draw(spoiled_json(json.loads(content))))
         elif what == "inside" and (cell := _CELL.fullmatch(name)):
             found.pop(name, None)
@@ -361,7 +366,9 @@ def _parquet(draw: st.DrawFn, content: bytes) -> bytes:
 
     table = pd.read_parquet(io.BytesIO(content))
     attrs = table.attrs
-    what = draw(st.sampled_from(["attrs", "column", "column", "gone", "rows", "added"]))
+    what = draw(st.sampled_from(["attrs", "column", "column", "gone", "rows", "added", "arrow"]))
+    if what == "arrow":
+        return draw(_arrow(content))
     column = draw(st.sampled_from(list(table.columns)))
     if what == "attrs":
         attrs = draw(spoiled_json(attrs))
@@ -376,6 +383,25 @@ def _parquet(draw: st.DrawFn, content: bytes) -> bytes:
         table = table.drop(columns=[column]) if what == "gone" else table.iloc[:0]
     table.attrs = attrs if isinstance(attrs, dict) else {"ostools": attrs}
     return table.to_parquet(index=False)
+
+
+@st.composite
+def _arrow(draw: st.DrawFn, content: bytes) -> bytes:
+    """A table that Parquet holds and pandas does not write: a column twice, or text that is no UTF-8."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    table = parquet.read_table(pa.BufferReader(content))
+    place = draw(st.integers(0, table.num_columns - 1))
+    name = draw(st.sampled_from(table.column_names) | st.just("other"))
+    if draw(st.booleans()):
+        table = table.append_column(name, table.column(place))
+    else:
+        bad = pa.array([b"\xff\xfe"] * len(table))
+        words = pa.Array.from_buffers(pa.string(), len(table), bad.buffers())
+        table = table.append_column(name, words) if name == "other" else table.set_column(place, name, words)
+    parquet.write_table(table, to := pa.BufferOutputStream())
+    return to.getvalue().to_pybytes()
 
 
 def _results(ground: Ground) -> st.SearchStrategy[Any]:
