@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import tempfile
 from abc import ABC, abstractmethod
@@ -140,13 +141,20 @@ def _write_table(frame: pd.DataFrame, provenance: Mapping[str, Any], part: Path,
     elif ending == ".csv":
         frame.to_csv(part, index=False)
     else:
-        part.write_text(json.dumps(table_as_json(frame, provenance), indent=1))
+        part.write_text(json.dumps(table_as_json(frame, provenance), indent=1, allow_nan=False))
 
 
 def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """`provenance` and `rows` as plain values; what is missing or not finite is None."""
-    rows = json.loads(str(frame.to_json(orient="records", double_precision=15)))
+    """`provenance` and `rows` as plain values, to the last bit; what is missing or not finite is None."""
+    # Not by DataFrame.to_json, which rounds to decimals and not to digits: 1.2e-14 would be 1e-14.
+    rows = [{name: _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
     return {"provenance": provenance, "rows": rows}
+
+
+def _plain(value: Any) -> Any:
+    import pandas as pd
+
+    return None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
 def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + CHARTS) -> Path:

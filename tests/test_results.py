@@ -63,9 +63,10 @@ def test_a_chart_is_saved_in_every_form(tmp_path: Path, ending: str) -> None:
 
 @pytest.mark.parametrize("ending", TABLES)
 def test_a_table_is_read_back_as_it_was(tmp_path: Path, ending: str) -> None:
-    result = made_sensitivity({"full": [1 / 3, 2e-30, 0.0], "frozen": [1e300, 5.0, 6.0]}, ['a,"b"', "line\nend", "é"])
+    small = [1 / 3, 1.2345678901234567e-14, 2.345678901234567e-30]  # digits count, and not decimals
+    result = made_sensitivity({"full": small, "frozen": [1e300 / 3, 5e-324, 0.0]}, ['a,"b"', "line\nend", "é"])
     back = READ[ending](result.save(tmp_path / f"table{ending}"))
-    pd.testing.assert_frame_equal(back, result.frame, rtol=1e-14, check_dtype=False)
+    pd.testing.assert_frame_equal(back, result.frame, check_exact=True, check_dtype=False)
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".json"])

@@ -9,8 +9,9 @@ from __future__ import annotations
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, acts, changes_pass, label, parts
-from ostools.experiments.verdicts import ACTIVE, INACTIVE, REFUSED
 from ostools.measure.posed import Posed
+
+ACTIVE, INACTIVE, REFUSED = "active", "inactive", "refused"
 
 
 class Acted:

@@ -14,8 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.errors import InputError
-from ostools.experiments.acted import Acted, of_pair
-from ostools.experiments.verdicts import ACTIVE, INACTIVE, REFUSED
+from ostools.experiments.acted import ACTIVE, INACTIVE, REFUSED, Acted, of_pair
 from ostools.measure.behaviour import answer_limit, behaviour
 from ostools.measure.collapse import Collapse, collapse, reference_at_y
 from ostools.measure.path_sum import path_sum

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ostools.experiments.acted import ACTIVE, INACTIVE, REFUSED
 from ostools.reporting.frames import Frame
 from ostools.reporting.words import number
 from ostools.theory.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
 
-ACTIVE, INACTIVE, REFUSED = "active", "inactive", "refused"
 DIFFERENCE, RATIO = "difference", "log10 ratio"
 HELPS, HURTS, NO_EFFECT, NOTHING, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
 ABOUT = ("answers", "collapse", "sensitivity")

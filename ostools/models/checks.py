@@ -75,7 +75,7 @@ def check_config(directory: Path) -> Family:
                     f"expected a decoder-only model with causal attention, found {flag} = {settings[flag]!r} in "
                     f"{directory / 'config.json'}: the theory does not cover it; use one of {known}"
                 )
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise InputError(
             f"expected a decoder-only model with causal attention ({known}), found model_type {kind!r} in "
             f"{directory / 'config.json'}: ostools does not know its hooks"

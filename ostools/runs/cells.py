@@ -11,7 +11,7 @@ import json
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +21,10 @@ import hooks
 import mitigations
 import ostools
 from mitigations.named import NONE
+from ostools import tasks
 from ostools.models.sources import Source
 from ostools.runs.sweep import Sweep, form_of
+from ostools.tasks import CollapseTask, Task
 
 _DEFINING = ("theory", "models", "tasks", "measure", "runs/measuring.py", "experiments/acted.py")
 """What of ostools decides a number; reporting, the command line and the other experiments do not."""
@@ -68,6 +70,7 @@ def cells_of(sweep: Sweep) -> list[Cell]:
     kinds = dict.fromkeys(measured.name for measured in sweep.measurements)
     forms = {pair: form_of(*pair) for pair in itertools.product(dict.fromkeys(sweep.tasks), kinds)}
     labels = {given: _mitigation_label(given) for given in dict.fromkeys(sweep.mitigations)}
+    names = {pair: _task_label(pair[0], form) for pair, form in forms.items()}
     for measured, model, task, given in itertools.product(
         sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations
     ):
@@ -76,14 +79,27 @@ def cells_of(sweep: Sweep) -> list[Cell]:
         # What draws nothing is the same under every seed.
         seeds = sweep.seeds if form.random or measured.draws else (0,)
         for dtype, seed in itertools.product(measured.dtypes or sweep.dtypes, seeds):
-            found[Cell(model, task, dtype, mitigation, seed, measured.name, options, sweep.lengths)] = None
+            name = names[task, measured.name]
+            found[Cell(model, name, dtype, mitigation, seed, measured.name, options, sweep.lengths)] = None
     order = {pair: index for index, pair in enumerate(dict.fromkeys(cell.loads for cell in found))}
     models = {name: index for index, name in enumerate(dict.fromkeys(cell.model for cell in found))}
     return sorted(found, key=lambda cell: (models[cell.model], order[cell.loads]))
 
 
 def _mitigation_label(spec: str) -> str:
-    return NONE if spec == NONE else mitigations.label(mitigations.mitigation(spec))
+    if spec == NONE:
+        return NONE
+    given = mitigations.mitigation(spec)
+    return _said(mitigations.label(given), given, spec)
+
+
+def _task_label(spec: str, form: Task | CollapseTask) -> str:
+    return _said(tasks.label(form), form, spec) if isinstance(form, Task) else spec
+
+
+def _said(label: str, given: object, spec: str) -> str:
+    """The label, or the text as it was given where no text makes an equal one: of a class that compares by identity."""
+    return spec if label == repr(given) else label
 
 
 def base_key(cell: Cell, checkpoint: str, device: str) -> str:
@@ -102,22 +118,44 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
             "device": device,
             "code": code_version(),
             "plugins": [_plugin_source(type(other)) for other in others],
+            "files": [_files(other) for other in others],
         }
     )
 
 
+def _files(given: object) -> dict[str, str]:
+    """The hashes of the files that a task's or mitigation's fields name, such as a task's own records."""
+    names = [one.name for one in fields(given)] if is_dataclass(given) else getattr(given, "__dict__", {})
+    values = {name: getattr(given, name) for name in names}
+    paths = {name: Path(value) for name, value in values.items() if isinstance(value, str | Path)}
+    return {name: _file_hash(path) for name, path in paths.items() if _is_file(path)}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a text that no path can be: too long, or with a NUL
+        return False
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _plugin_source(kind: type) -> list[str]:
     """The hashes of the packages that a task's or mitigation's class comes from, where they are another distribution's:
-    of every source file, as a class may call any of them."""
+    of every file, as a class may call or read any of them."""
     names = {one.__module__.partition(".")[0] for one in kind.__mro__} - _KNOWN
     found = []
     for name in sorted(names):
         package = sys.modules[name]
         roots = [Path(root) for root in getattr(package, "__path__", ())]
-        files = [(str(file.relative_to(root)), file) for root in roots for file in root.rglob("*.py")]
+        files = [(str(file.relative_to(root)), file) for root in roots for file in root.rglob("*")]
         if not roots and getattr(package, "__file__", None):
             files = [("", Path(str(package.__file__)))]
-        found.append(digest([[place, hashlib.sha256(file.read_bytes()).hexdigest()] for place, file in sorted(files)]))
+        kept = [pair for pair in sorted(files) if "__pycache__" not in pair[1].parts and pair[1].is_file()]
+        found.append(digest([[place, _file_hash(file)] for place, file in kept]))
     return found
 
 
@@ -134,13 +172,15 @@ def digest(value: Any) -> str:
 def checkpoint_hash(source: Source) -> str:
     """The SHA-256 of every file that loading reads: weights, configuration, tokenizer. Cost: reading them once."""
     found = hashlib.sha256()
-    for path in sorted(path for path in source.directory.iterdir() if path.suffix in _READ and path.is_file()):
-        with path.open("rb") as file:
-            found.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    paths = [*source.directory.iterdir(), *(source.directory / _TEMPLATES).glob("*.jinja")]
+    for path in sorted(path for path in paths if path.suffix in _READ and path.is_file()):
+        found.update(f"{path.relative_to(source.directory).as_posix()}\0{_file_hash(path)}\n".encode())
     return found.hexdigest()
 
 
 _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
+_TEMPLATES = "additional_chat_templates"
+"""Where transformers looks for chat templates too; the one that is called default is then the model's."""
 
 
 @cache

@@ -26,6 +26,7 @@ _BLOCK, _COPY, _QUESTION = 1000, 4000, 3000
 _EIGENVALUES = 30
 # Squares of scores that eager attention holds at once: scores, mask, softmax, pattern, and what hooks keep.
 _SQUARES = 4.5
+_DRAWN = 64  # samples of a prompt that batches are made of; more of them take as much more time
 _CHECKS = 20  # passes over a prompt that finite differences and frozen passes take, of each linearisation
 
 
@@ -62,7 +63,8 @@ def _pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) ->
 
 def _behaviour(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int, options: dict[str, Any]) -> Count:
     """The prompts of a batch, then steps through a cache; the right answers' probability in one more pass."""
-    samples = int(options["samples"])
+    asked = int(options["samples"])
+    samples = min(asked, _DRAWN)
     padded = shape.element >= 4 and not tokens.hooked
     groups = batches([pos for pos in tokens.prompts for _ in range(samples)], padded, TOKENS)
     longest = {index: max(tokens.prompts[one // samples] for one in group) for index, group in enumerate(groups)}
@@ -78,7 +80,8 @@ def _behaviour(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int, opt
     if tokens.hooked:
         single += sum(2 * _pass(shape, 1, pos) for pos in tokens.prompts)
         operations += 2 * len(tokens.prompts) * shape.n_layers * _BLOCK
-    return Count(weights * shape.element + memory, Passes(single=single, operations=operations))
+    more = asked / samples
+    return Count(weights * shape.element + memory, Passes(single=single * more, operations=operations * more))
 
 
 def _step(shape: Shape, rows: int) -> float:

@@ -48,7 +48,11 @@ class Following:
     def __init__(self, directory: str | Path) -> None:
         target = Path(directory)
         # A run that has just begun holds its lock, and has asked nothing yet.
-        self.store = Store(target if (target / LOCK).is_file() else require_sweep(target))
+        self.store = Store(target)
+        if (target / LOCK).is_file():
+            self.store.require_ours()
+        else:
+            require_sweep(target)
         self._lengths: dict[str, frozenset[int]] = {}
 
     def look(self) -> Progress:

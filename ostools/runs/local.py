@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +20,12 @@ from ostools.models import load_model
 from ostools.models.load import resolve_device
 from ostools.models.sources import locate
 from ostools.models.threads import one_is_enough
-from ostools.runs.cells import Cell, checkpoint_hash, code_version
+from ostools.runs.cells import Cell, base_key, checkpoint_hash, code_version
 from ostools.runs.executor import Done, Executor, Job, Terms
 from ostools.runs.forecast import forecast
 from ostools.runs.measuring import Measured, measure
 from ostools.runs.out_of_memory import held_to_what_is_free, is_out_of_memory
+from ostools.runs.store import Wanted
 from ostools.theory.chunks import smaller_chunks
 
 SMALLEST = 1 / 16
@@ -44,6 +46,19 @@ class Bench:
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self._held: tuple[tuple[str, str], TransformerBridge] | None = None
+
+    def measure_planned(self, wanted: Wanted) -> Measured | str:
+        """`measure`, where the plugins and files that the key was made of are still, and here, what they were."""
+        cell, terms = wanted.cell, self.terms
+        try:
+            found = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
+        except Exception as error:  # a file that is gone, a plugin that another node lacks
+            return _in_words(error)
+        if found != wanted.base:
+            return (
+                f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
+            )
+        return self.measure(cell)
 
     def measure(self, cell: Cell) -> Measured | str:
         """The rows of a cell, or whatever it, or a plugin in it, raised, in one line.
@@ -72,7 +87,7 @@ class Bench:
             how = took if share == 1.0 else took | {"chunk_share": share}
             return table, replace(provenance, parameters={**provenance.parameters, **how})
         except (Exception, SystemExit) as error:  # a plugin's sys.exit() ends its cell, and not the sweep
-            said = " ".join(f"{type(error).__name__}: {error}".split())
+            said = _in_words(error)
             if not is_out_of_memory(error):
                 return said
         # Behind the handler: until then the error's traceback holds what did not fit.
@@ -114,7 +129,11 @@ class ThisProcess(Executor):
     def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
         bench = Bench(terms)
         for job in jobs:
-            yield job.wanted, bench.measure(job.wanted.cell)
+            yield job.wanted, bench.measure_planned(job.wanted)
+
+
+def _in_words(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ostools.errors import InputError
-from ostools.runs.cells import base_key, code_version
+from ostools.runs.cells import code_version
 from ostools.runs.executor import Done, Job, Terms
 from ostools.runs.local import Bench
 from ostools.runs.measuring import Measured
@@ -53,11 +53,7 @@ class Worker:
 
     def measure(self, job: Job) -> Measured | str:
         """The rows of a cell, or what went wrong."""
-        terms, cell = self._bench.terms, job.wanted.cell
-        # The key holds the source of plugins too, which the version of the code does not.
-        if base_key(cell, terms.checkpoints[cell.model], terms.device) != job.wanted.base:
-            return f"expected the plugins that the sweep was planned with, found others on {os.uname().nodename}"
-        return self._bench.measure(cell)
+        return self._bench.measure_planned(job.wanted)
 
 
 class Queue:

@@ -74,8 +74,8 @@ class BehaviourCells(_Cells):
 
     name: Literal["behaviour"] = "behaviour"
     temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
-    samples: int = Field(1, ge=1)
-    max_new_tokens: int = Field(64, ge=1)
+    samples: int = Field(1, ge=1, le=10_000)
+    max_new_tokens: int = Field(64, ge=1, le=1_000_000)
     """Where an answer is cut: one limit for all lengths, as a row may not depend on which others stand beside it."""
 
     @model_validator(mode="after")

@@ -196,6 +196,7 @@ def test_a_tokenizer_that_adds_two_bos(gemma: Path) -> None:
     [
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "found model_type 'bert'"),
         ({"model_type": None}, "found model_type None"),
+        ({"model_type": []}, r"found model_type \[\]"),
         ({"is_encoder_decoder": True}, "causal attention, found is_encoder_decoder = True"),
         ({"use_bidirectional_attention": True}, "causal attention, found use_bidirectional_attention = True"),
         ({"add_cross_attention": True}, "causal attention, found add_cross_attention = True"),

@@ -206,7 +206,7 @@ def test_a_cluster_with_other_code_is_refused(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("base_key", "expected the plugins that the sweep was planned with, found others on "),
+        ("base_key", "expected the plugins and files that the sweep was planned with, found others on "),
         ("checkpoint_hash", "expected the checkpoint of .* that the sweep was planned with, found another one here"),
     ],
 )

@@ -17,8 +17,9 @@ from ostools.errors import InputError
 from ostools.results import Provenance
 from ostools.runs import report, results
 from ostools.runs.cells import Cell
+from ostools.runs.following import Following
 from ostools.runs.reading import read
-from ostools.runs.store import Store, Wanted, file_hash, file_of
+from ostools.runs.store import LOCK, Store, Wanted, file_hash, file_of
 
 GIVEN = Provenance({"name": "made", "weight_hash": "ab"}, {}, None, {"torch": "1"})
 
@@ -114,8 +115,14 @@ def test_a_folder_that_is_a_link_to_another_is_not_followed(tmp_path: Path, fold
     keep(tmp_path / "ours", 0)
     shutil.rmtree(tmp_path / "ours" / folder)
     (tmp_path / "ours" / folder).symlink_to(tmp_path / "theirs" / folder)
-    with pytest.raises(InputError, match=f"ours/{folder}: expected a directory of this sweep's own, found a link"):
-        results(tmp_path / "ours")
+    for lock in (False, True):  # a run that has just begun has asked nothing yet
+        if lock:
+            (tmp_path / "ours" / LOCK).touch()
+        for reads in (results, Following):
+            with pytest.raises(
+                InputError, match=f"ours/{folder}: expected a directory of this sweep's own, found a link"
+            ):
+                reads(tmp_path / "ours")
 
 
 def column(kind: Any, values: list[Any]) -> Callable[[Any], Any]:

@@ -17,8 +17,9 @@ import pandas as pd
 import pytest
 
 from ostools.errors import InputError
-from ostools.runs import results, run, sweep_of
+from ostools.runs import plan, results, run, sweep_of
 from ostools.runs import run as run_module
+from ostools.runs.local import ThisProcess
 from ostools.runs.store import Store
 
 TINY = {
@@ -238,7 +239,8 @@ def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
     from ostools.runs.cells import _plugin_source
 
     package = tmp_path / "plugged_in"
-    (package / "inner").mkdir(parents=True)
+    (package / "inner" / "__pycache__").mkdir(parents=True)
+    (package / "inner" / "words.txt").write_text("a")
     (package / "__init__.py").write_text("")
     (package / "inner" / "words.py").write_text("WORD = 'a'\n")
     source = (
@@ -248,9 +250,31 @@ def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
     monkeypatch.syspath_prepend(str(tmp_path))
     kind = importlib.import_module("plugged_in.mine").Mine
     before = _plugin_source(kind)
+    (package / "inner" / "__pycache__" / "words.pyc").write_bytes(b"compiled again")
+    assert _plugin_source(kind) == before
     (package / "inner" / "words.py").write_text("WORD = 'b'\n")
-    assert len(before) == 1
-    assert _plugin_source(kind) != before
+    other = _plugin_source(kind)
+    (package / "inner" / "words.txt").write_text("what it reads")
+    assert [len(before), len({*before, *other, *_plugin_source(kind)})] == [1, 3]
+
+
+def test_a_file_that_is_another_one_than_was_planned_with_is_a_failure(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changed, and gone, between the plan and the measurement."""
+    files = [tmp_path / "changed.jsonl", tmp_path / "gone.jsonl"]
+    for file in files:
+        file.write_text(json.dumps({"ordered_kv_records": [["a", "b"]], "key": "a", "value": "b"}))
+    tasks = [f"retrieve-at-position:records={file}" for file in files]
+    sweep = sweep_of(
+        asked(written, tasks=tasks, mitigations="none", dtypes="float32", measurements="behaviour", lengths=1)
+    )
+    found = plan(sweep, tmp_path / "out")
+    files[0].write_text("{}")
+    files[1].unlink()
+    changed, gone = (said for _, said in ThisProcess().measure(found.pending, found.terms))
+    assert "expected the plugins and files that the sweep was planned with, found others on " in str(changed)
+    assert f"or a file, found '{files[1]}'" in str(gone)
 
 
 @pytest.mark.parametrize("folder", ["cells", "failed"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from mitigations import MitigationError
 from ostools.errors import InputError
+from ostools.models.sources import locate
 from ostools.runs import Sweep, read_sweep, sweep_of
-from ostools.runs.cells import base_key, cells_of
+from ostools.runs.cells import base_key, cells_of, checkpoint_hash
 
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "behaviour"}
 
@@ -49,6 +51,8 @@ def test_the_example_is_a_sweep() -> None:
         ({"measurements": "behavior"}, "unknown measurement 'behavior': did you mean 'behaviour'"),
         ({"measurements": [{"name": "behaviour", "temprature": 1}]}, "measurement behaviour 'temprature'.*'temperature'"),
         ({"measurements": [{"name": "behaviour", "temperature": float("nan")}]}, "temperature"),
+        ({"measurements": {"name": "behaviour", "samples": 10**9, "temperature": 1.0}}, "samples: .*10000"),
+        ({"measurements": {"name": "behaviour", "max_new_tokens": 10**12}}, "max_new_tokens: .*1000000"),
         ({"measurements": []}, "measurements"),
         ({"tasks": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
         ({"tasks": "figure-5a"}, "behaviour of 'figure-5a': expected a task with an answer"),
@@ -159,6 +163,54 @@ def test_the_order_of_what_is_written_does_not_change_a_key() -> None:
     two = {**SMALL, "dtypes": ["float32", "bfloat16"], "mitigations": ["none", "separator:every=3"]}
     turned = {**SMALL, "dtypes": ["bfloat16", "float32"], "mitigations": ["separator: every=3", "none"]}
     assert set(keys(sweep_of(two))) == set(keys(sweep_of(turned)))
+
+
+def test_what_is_written_in_two_ways_is_one_cell() -> None:
+    tasks = ["copy-last", "copy-last:uniform=false", " copy-last", "copy-last: uniform=true"]
+    both = {**SMALL, "tasks": tasks, "mitigations": ["hint", " hint"], "measurements": ["behaviour", "collapse"]}
+    found = [(cell.measurement, cell.task) for cell in cells_of(sweep_of(both))]
+    drawn = "copy-last:uniform=True"
+    assert sorted(found) == [(kind, task) for kind in ("behaviour", "collapse") for task in ("copy-last", drawn)]
+
+
+def test_a_plugin_without_an_equal_is_asked_by_the_text_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repr, which stands for it elsewhere, names nothing."""
+    info = tmp_path / "plain-1.0.dist-info"
+    info.mkdir()
+    (tmp_path / "plain_plugin.py").write_text(
+        "from mitigations import Mitigation\nclass Plain(Mitigation):\n    name = 'plain'\n    hooks = lambda self, model: []\n"
+    )
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plain\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ostools.mitigations]\nplain = plain_plugin:Plain\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sweep = sweep_of({**SMALL, "mitigations": "plain"})
+    assert [cell.mitigation for cell in cells_of(sweep)] == ["plain"]
+    assert keys(sweep) == keys(sweep) != keys(sweep_of(SMALL))
+
+
+def test_the_file_that_a_task_reads_is_in_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text("{}")
+    sweep = sweep_of({**SMALL, "tasks": f"retrieve-at-position:records={file}"})
+    before = keys(sweep)
+    file.write_text("{ }")
+    assert keys(sweep) != before
+    assert keys(sweep_of({**SMALL, "tasks": "retrieve-at-position:records=words"})) not in (before, keys(sweep))
+
+
+def test_a_template_in_a_folder_of_its_own_is_in_the_checkpoints_hash(directory: str, tmp_path: Path) -> None:
+    """transformers takes it for the model's where it is called default."""
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    found = [checkpoint_hash(locate(str(copy), None))]
+    assert found == [checkpoint_hash(locate(directory, None))]
+    (copy / "additional_chat_templates").mkdir()
+    for text in ("a", "b"):
+        (copy / "additional_chat_templates" / "default.jinja").write_text(text)
+        found.append(checkpoint_hash(locate(str(copy), None)))
+    assert len(set(found)) == 3
 
 
 def test_each_model_is_loaded_once_in_a_dtype() -> None:
