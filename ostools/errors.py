@@ -18,6 +18,11 @@ class InsufficientMemoryError(InputError):
     """What was asked for is forecast not to fit, and was not begun: smaller chunks may fit."""
 
 
+def in_words(error: BaseException) -> str:
+    """An error of whatever kind, with its type, on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def unknown_name(what: str, found: object, known: Iterable[str]) -> InputError:
     """The error for a name that does not exist, with the nearest that do.
 

@@ -21,6 +21,8 @@ from ostools.errors import InputError
 from ostools.models.families import FAMILIES, Family
 from ostools.models.quantised import check_quantisation
 
+TEMPLATES = "additional_chat_templates"
+"""The folder where transformers looks for chat templates too; the one that is called default is then the model's."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _LARGEST_JSON = 64 << 20  # bytes; the largest known index or tokenizer has a few MB
@@ -92,7 +94,7 @@ def check_config(directory: Path) -> Family:
 
 def _check_regular(directory: Path) -> None:
     """Whatever the libraries may open is a file or a directory, links followed: a pipe would wait for ever."""
-    for folder in (directory, directory / "additional_chat_templates"):
+    for folder in (directory, directory / TEMPLATES):
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.exists() and not (path.is_file() or path.is_dir()):
                 raise InputError(f"expected only files in {folder}, found {path.name}, a pipe or a device: remove it")

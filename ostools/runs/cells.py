@@ -22,6 +22,7 @@ import mitigations
 import ostools
 from mitigations.named import NONE
 from ostools import tasks
+from ostools.models.checks import TEMPLATES
 from ostools.models.sources import Source
 from ostools.runs.sweep import Sweep, form_of
 from ostools.tasks import CollapseTask, Task
@@ -172,15 +173,13 @@ def digest(value: Any) -> str:
 def checkpoint_hash(source: Source) -> str:
     """The SHA-256 of every file that loading reads: weights, configuration, tokenizer. Cost: reading them once."""
     found = hashlib.sha256()
-    paths = [*source.directory.iterdir(), *(source.directory / _TEMPLATES).glob("*.jinja")]
+    paths = [*source.directory.iterdir(), *(source.directory / TEMPLATES).glob("*.jinja")]
     for path in sorted(path for path in paths if path.suffix in _READ and path.is_file()):
         found.update(f"{path.relative_to(source.directory).as_posix()}\0{_file_hash(path)}\n".encode())
     return found.hexdigest()
 
 
 _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
-_TEMPLATES = "additional_chat_templates"
-"""Where transformers looks for chat templates too; the one that is called default is then the model's."""
 
 
 @cache
@@ -197,5 +196,5 @@ def _sources() -> Mapping[str, str]:
     for root in (*roots, *(home / name for name in _DEFINING)):
         files = [root] if root.suffix else sorted(root.rglob("*.py"))
         for file in files:
-            found[f"{root.name}/{file.relative_to(root)}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+            found[f"{root.name}/{file.relative_to(root)}"] = _file_hash(file)
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.errors import InputError
+from ostools.errors import InputError, in_words
 from ostools.free_memory import free_memory
 from ostools.measure.memory import available_memory
 from ostools.models import load_model
@@ -53,7 +53,7 @@ class Bench:
         try:
             found = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
         except Exception as error:  # a file that is gone, a plugin that another node lacks
-            return _in_words(error)
+            return in_words(error)
         if found != wanted.base:
             return (
                 f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
@@ -87,7 +87,7 @@ class Bench:
             how = took if share == 1.0 else took | {"chunk_share": share}
             return table, replace(provenance, parameters={**provenance.parameters, **how})
         except (Exception, SystemExit) as error:  # a plugin's sys.exit() ends its cell, and not the sweep
-            said = _in_words(error)
+            said = in_words(error)
             if not is_out_of_memory(error):
                 return said
         # Behind the handler: until then the error's traceback holds what did not fit.
@@ -130,10 +130,6 @@ class ThisProcess(Executor):
         bench = Bench(terms)
         for job in jobs:
             yield job.wanted, bench.measure_planned(job.wanted)
-
-
-def _in_words(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ostools.errors import InputError
+from ostools.errors import InputError, in_words
 from ostools.models.load import resolve_device
 from ostools.runs.executor import Done, Executor, Job, Terms
 from ostools.runs.ray_workers import Crew, Needs, alive
@@ -156,7 +156,7 @@ class RayCluster(Executor):
                 ) from error
             where = "on this machine" if self.address is None else f"at {self.address!r}"
             raise InputError(
-                f"expected a Ray cluster {where}, found none that can be used: {_one_line(error)}"
+                f"expected a Ray cluster {where}, found none that can be used: {in_words(error)[:300]}"
             ) from error
 
 
@@ -190,7 +190,7 @@ def _answering(address: str) -> str:
                     raise InputError(f"Ray address {address!r}: expected a Ray cluster there, found something else")
     except (OSError, UnicodeError) as error:
         raise InputError(
-            f"Ray address {address!r}: expected a Ray cluster there, found none ({_one_line(error)}): start one with "
+            f"Ray address {address!r}: expected a Ray cluster there, found none ({in_words(error)[:300]}): start one with "
             "`ray start --head`"
         ) from error
     return address
@@ -254,7 +254,3 @@ def _ray() -> Any:
     except ImportError:
         raise InputError("expected Ray, found none: pip install 'oversquashing-tools[ray]'") from None
     return ray
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from ostools.errors import in_words
 from ostools.measure.prompts import Progress
 from ostools.models.sources import locate
 from ostools.runs.cells import base_key, cells_of, checkpoint_hash, code_version
@@ -143,4 +144,4 @@ def _content(one: Wanted, found: Measured, terms: Terms) -> bytes | str:
     try:
         return file_of(one, *found, code=terms.code, checkpoint=terms.checkpoints[one.cell.model])
     except Exception as error:
-        return " ".join(f"the rows cannot be stored: {type(error).__name__}: {error}".split())
+        return f"the rows cannot be stored: {in_words(error)}"
