@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ostools as ost
 from benchmarks.timing import in_turn
-from ostools.measure.answers import answers
+from ostools.measure.answers.answers import answers
+from ostools.measure.answers.probability import answer_log_probability, written
 from ostools.measure.posed import pose
-from ostools.measure.probability import answer_log_probability, written
 
 ROUNDS, LENGTHS, NEW = 3, range(4, 129, 4), 20
 

@@ -18,11 +18,12 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.measure import exact, jacobian
-from ostools.measure.estimate import Estimates, estimate_norms
-from ostools.measure.exact import Norms
-from ostools.measure.routes import AutogradRoute
-from ostools.measure.sensitivity import freezing
+from ostools.measure import jacobian
+from ostools.measure.jacobian import exact
+from ostools.measure.jacobian.estimate import Estimates, estimate_norms
+from ostools.measure.jacobian.exact import Norms
+from ostools.measure.jacobian.routes import AutogradRoute
+from ostools.measure.jacobian.sensitivity import freezing
 from ostools.models import encode
 from tests.checkpoints import tiny_model
 

@@ -11,7 +11,7 @@ import torch
 
 import ostools as ost
 from ostools import experiments
-from ostools.experiments import figure2, figure3
+from ostools.experiments.figures import figure2, figure3
 
 LIMIT = 300.0  # seconds, on two cores
 

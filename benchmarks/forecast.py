@@ -17,8 +17,8 @@ from typing import Any
 
 from ostools.models.sources import locate
 from ostools.runs import sweep_of
-from ostools.runs.cells import cells_of
-from ostools.runs.forecast import forecast
+from ostools.runs.asked.cells import cells_of
+from ostools.runs.forecast.forecast import forecast
 from tests.checkpoints import STORIES, write_checkpoint
 
 KINDS = ("behaviour", "collapse", "sensitivity", "path-sum")
@@ -30,9 +30,9 @@ import json, sys, time, torch
 torch.set_num_threads(1)
 from ostools.models.sources import locate
 from ostools.runs import sweep_of
-from ostools.runs.cells import cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import Terms
-from ostools.runs.local import Bench
+from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.workers.executor import Terms
+from ostools.runs.workers.local import Bench
 (cell,) = cells_of(sweep_of(json.loads(sys.argv[1])))
 bench = Bench(Terms("cpu", {cell.model: checkpoint_hash(locate(cell.model, None))}, code_version()))
 start = time.perf_counter()

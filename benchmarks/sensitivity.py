@@ -18,9 +18,10 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from benchmarks.timing import in_turn
-from ostools.measure import exact, jacobian
-from ostools.measure.linear import Linearised
-from ostools.measure.memory import plan
+from ostools.measure import jacobian
+from ostools.measure.jacobian import exact
+from ostools.measure.jacobian.linear import Linearised
+from ostools.measure.jacobian.memory import plan
 from ostools.models import prompt_from_ids
 from ostools.models.shape import Shape
 from tests.checkpoints import tiny_model

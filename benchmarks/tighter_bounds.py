@@ -18,13 +18,15 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from benchmarks.timing import in_turn
-from ostools.measure import certified, jacobian
-from ostools.measure.block_view import BlockView
-from ostools.measure.forward import forward
-from ostools.measure.linear import Linearised
-from ostools.measure.sensitivity import freezing
+from ostools.measure import jacobian
+from ostools.measure.formulas.forward import forward
+from ostools.measure.jacobian.linear import Linearised
+from ostools.measure.jacobian.sensitivity import freezing
+from ostools.measure.paths import certified
+from ostools.measure.paths.block_view import BlockView
 from ostools.models import Prompt, encode, prompt_from_ids
-from ostools.theory import edges, estimates
+from ostools.theory.path_sum import edges
+from ostools.theory.statistics import estimates
 
 TOKENS, PATHS, REPEATS, ROWS = 64, 400, 100, 6
 norm = edges.spectral_norms

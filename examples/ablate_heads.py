@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hooks
 import ostools as ost
+from ostools.measure.answers.probability import answer_log_probability, written
 from ostools.measure.posed import carrier_positions, pose
-from ostools.measure.probability import answer_log_probability, written
 
 
 def main(task: str = "copy-first:hint=true", length: int = 20) -> None:

@@ -18,8 +18,8 @@ from hooks.freeze import held as held
 from hooks.gates import Edge as Edge
 from hooks.gates import Head as Head
 from hooks.gates import Sublayer as Sublayer
+from hooks.gates import ablate_layers as ablate_layers
 from hooks.gates import gated as gated
-from hooks.layers import ablate_layers as ablate_layers
 from hooks.norms import Norm as Norm
 from hooks.norms import norms as norms
 from hooks.precision import exact_arithmetic as exact_arithmetic

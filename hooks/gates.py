@@ -1,4 +1,4 @@
-"""A factor on a head's output, on an attention edge or on a sublayer, through which gradients flow.
+"""A factor on a head's output, on an attention edge or on a sublayer, through which gradients flow; and sublayers taken out.
 
 With every gate at 1 nothing changes; at 0 the part is taken out, as `ablate_heads`, `ablate_edges` and `ablate_layers` do. The
 derivative of any number m of the forward pass with respect to a gate is the first-order effect of that part: taking it out
@@ -9,7 +9,7 @@ Source: Michel, Levy, Neubig, "Are sixteen heads really better than one?", 2019 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
@@ -19,10 +19,16 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError
-from hooks.layers import PARTS
+from hooks.errors import HookError, nearest
 from hooks.register import HookBody, Order, attached
-from hooks.sites import points
+from hooks.sites import checked_layers, points
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "attention": ("attention_output",),
+    "mlp": ("mlp_output",),
+    "both": ("attention_output", "mlp_output"),
+}
+"""The sites at which each part of a block enters the residual stream, behind a post-norm where there is one."""
 
 
 class Head(NamedTuple):
@@ -134,3 +140,22 @@ def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"], means: Means) -
         return z + change[:, None] * (z - rest)
 
     return body
+
+
+@contextmanager
+def ablate_layers(model: TransformerBridge, layers: Iterable[int], *, part: str = "attention") -> Iterator[None]:
+    """Put 0 in the place of what the part "attention", "mlp" or "both" of these blocks adds to the residual stream.
+
+    After a post-norm where there is one (Gemma 2 and 3), and with the biases: the skip connection alone is left, so that
+    v^(l+1) = v^(l) bit for bit where both are out. It acts on each position alone, with or without a key/value cache.
+
+    Raises `HookError` for layers that the model does not have, none at all, and an unknown part.
+    """
+    if part not in PARTS:
+        raise HookError(f"ablate_layers: unknown part {part!r}: {nearest(part, PARTS)}")
+    chosen = checked_layers(model, layers)
+    placements = [
+        (point, torch.zeros_like, Order.EDIT) for site in PARTS[part] for point in points(model, site, chosen).values()
+    ]
+    with attached(placements, kind="ablate_layers"):
+        yield

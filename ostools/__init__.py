@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ostools.errors import InputError as InputError
+from ostools.ground.errors import InputError as InputError
 
 if TYPE_CHECKING:
     from ostools import experiments as experiments

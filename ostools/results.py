@@ -6,25 +6,34 @@ Saving is atomic: a file appears whole or not at all.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import math
 import os
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from ostools.errors import InputError
+import pandas as pd
+
+from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     import altair as alt
-    import pandas as pd
     from transformer_lens.model_bridge import TransformerBridge
+
+    # pandas' own annotations call every selection a DataFrame, a Series or an array, so that a type checker objects to each
+    # step. It sees `Any` here; at run time (and under beartype in the tests) the names are what they say.
+    Frame: TypeAlias = Any
+    Column: TypeAlias = Any
+    Row: TypeAlias = Any
+else:
+    Frame, Column, Row = pd.DataFrame, pd.Series, pd.Series
 
 TABLES = (".parquet", ".csv", ".json")
 CHARTS = (".html", ".png", ".svg", ".pdf")
@@ -78,22 +87,26 @@ class Provenance:
         return json.loads(json.dumps(asdict(self), default=str))
 
 
+def drawing() -> Any:
+    """The one door to the charts, loaded at first use and by its name: results know no chart, `reporting.charts` knows them
+    all, and which result is drawn by which."""
+    return importlib.import_module("ostools.reporting.charts")
+
+
 @dataclass(frozen=True, eq=False)
-class Result(ABC):
+class Result:
     """A tidy table `frame` with the `provenance` of its numbers."""
 
     frame: pd.DataFrame
     provenance: Provenance
 
-    @abstractmethod
     def plot(self) -> alt.TopLevelMixin:
         """The chart of this result (Altair); shows itself in a notebook, without a network."""
+        return drawing().chart_of(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         """What a notebook shows: the chart, or why there is none and the first rows; in a terminal one line."""
-        from ostools.reporting.notebook import result_bundle
-
-        return result_bundle(self)
+        return drawing().result_bundle(self)
 
     def to_parquet(self, path: str | Path) -> Path:
         """Write the table as Parquet, the provenance in the file's metadata (`frame.attrs`)."""
@@ -114,15 +127,18 @@ class Result(ABC):
 
     def _save_as(self, target: Path, ending: str) -> Path:
         if ending == ".html":
-            from ostools.reporting.page import chart_page
-
-            page = chart_page(self.plot(), f"ostools: {type(self).__name__.lower()}")
+            page = drawing().chart_page(self.plot(), f"ostools: {type(self).__name__.lower()}")
             return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
         if ending in CHARTS:
             chart = self.plot()
             options: dict[str, Any] = {"ppi": 200} if ending == ".png" else {}
             return write_atomically(target, lambda part: chart.save(str(part), format=cast(Any, ending[1:]), **options))
         return save_table(self.frame, self.provenance.as_dict(), target)
+
+
+def frame_of(result: Result) -> Frame:
+    """The table of a result, for code that selects and groups all the time."""
+    return result.frame
 
 
 def save_table(frame: pd.DataFrame, provenance: Mapping[str, Any], target: Path) -> Path:
@@ -152,8 +168,6 @@ def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[st
 
 
 def _plain(value: Any) -> Any:
-    import pandas as pd
-
     return None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
 
 

@@ -15,9 +15,9 @@ from typing import Any
 READERS = ("sweep", "config", "weights", "manifest", "words")
 _COVERED = [
     "yaml",
-    "ostools.runs.yaml_file",
-    "ostools.runs.sweep",
-    "ostools.runs.store",
+    "ostools.runs.asked.yaml_file",
+    "ostools.runs.asked.sweep",
+    "ostools.runs.stored.store",
     "ostools.models.checks",
     "ostools.cli",
     "typer",
@@ -30,7 +30,7 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
     from ostools.models.describe import read_trained_lengths
     from ostools.models.sources import EMBEDDED_DIRECTORY
     from ostools.runs import read_sweep
-    from ostools.runs.store import MANIFEST, Store
+    from ostools.runs.stored.store import MANIFEST, Store
 
     def written(file: str, content: bytes) -> Path:
         (folder / file).write_bytes(content)
@@ -78,7 +78,7 @@ def main(name: str, scratch: str, cases: str, seed: str) -> None:
     with atheris.instrument_imports(include=_COVERED):
         read, whole = _reader(name, Path(scratch))
     from mitigations import MitigationError
-    from ostools.errors import InputError
+    from ostools.ground.errors import InputError
 
     corpus = Path(scratch) / "corpus"
     corpus.mkdir()

@@ -19,9 +19,9 @@ import torch
 
 from ostools.models.sources import locate
 from ostools.runs import sweep_of
-from ostools.runs.cells import Cell, cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import Terms
-from ostools.runs.local import Bench
+from ostools.runs.asked.cells import Cell, cells_of, checkpoint_hash, code_version
+from ostools.runs.workers.executor import Terms
+from ostools.runs.workers.local import Bench
 from tests.checkpoints import write_checkpoint
 
 CASES = 1000

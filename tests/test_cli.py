@@ -11,7 +11,7 @@ import pytest
 
 from ostools import cli
 from ostools.commands.options import parse_bytes, parse_lengths
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from tests.checkpoints import edit_config, write_checkpoint
 
 COMMANDS = (

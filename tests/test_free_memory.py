@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ostools.free_memory import cgroup_limits, free_memory
+from ostools.ground.memory import cgroup_limits, free_memory
 
 GIB = 1 << 30
 
@@ -77,7 +77,7 @@ def test_a_limit_on_this_process_is_seen(name: str) -> None:
     """What is said to be free can be had, and no more: to 8 MiB, in pieces of one."""
     code = f"""
 import resource, psutil
-from ostools.free_memory import free_memory
+from ostools.ground.memory import free_memory
 now = psutil.Process().memory_info()
 used = now.vms if {name!r} == "RLIMIT_AS" else now.data
 resource.setrlimit(resource.{name}, (used + (100 << 20), resource.RLIM_INFINITY))

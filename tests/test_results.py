@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 import vl_convert
 
-from ostools.errors import InputError
-from ostools.reporting.notebook import LARGEST, VEGA_LITE, summary
+from ostools.ground.errors import InputError
+from ostools.reporting.look.notebook import LARGEST, VEGA_LITE, summary
 from ostools.results import CHARTS, TABLES, Provenance, Result, checked_output, write_atomically
 from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY

@@ -27,7 +27,7 @@
 # %%
 import mitigations
 import ostools as ost
-from ostools.measure.collapse import exact_from
+from ostools.measure.collapse.collapse import exact_from
 
 model = ost.load_model()
 task = ost.tasks.figure_5a()

@@ -29,7 +29,7 @@ import math
 import torch
 
 import ostools as ost
-from ostools.theory.paths import path_row, with_skip
+from ostools.theory.path_sum.paths import path_row, with_skip
 
 # %% [markdown]
 # ## A network on which it is exact

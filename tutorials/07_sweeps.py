@@ -28,8 +28,8 @@ from pathlib import Path
 import altair as alt
 
 import ostools as ost
-from ostools.reporting.notebook import offline
-from ostools.theory.intervals import wilson
+from ostools.reporting.look.notebook import offline
+from ostools.theory.statistics.intervals import wilson
 
 workplace = tempfile.TemporaryDirectory()
 results = Path(workplace.name) / "counting"

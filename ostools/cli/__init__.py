@@ -25,7 +25,7 @@ from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitiv
 from ostools.cli.study import study, windows
 from ostools.cli.theory import theory
 from ostools.commands.manners import on_one_line, with_manners
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 
 # typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

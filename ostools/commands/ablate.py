@@ -59,8 +59,8 @@ def ablate(
     dtype: str,
 ) -> None:
     """`ostools ablate`."""
-    from ostools.experiments.ablation_questions import MEASURES
-    from ostools.experiments.ablation_targets import checked_method
+    from ostools.experiments.ablation.questions import MEASURES
+    from ostools.experiments.ablation.targets import checked_method
     from ostools.measure.prompts import checked_names
 
     check(out)
@@ -88,7 +88,7 @@ def ablate(
 
 
 def _show(result: Ablation) -> None:
-    from ostools.reporting.ablation_findings import WORDS, ablation_findings
+    from ostools.reporting.findings.ablation import WORDS, ablation_findings
 
     names = ["part", "without", "with it out", "real effect", "predicted"]
     greatest: Any = result.top(SHOWN)

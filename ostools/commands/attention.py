@@ -87,8 +87,8 @@ def _second(model: Any, asked: Asked, against: Against, device: str, dtype: str)
 
 def _show(result: Attention | AttentionDifference) -> None:
     from ostools.measure import AttentionDifference
-    from ostools.reporting.attention import attention_findings, difference_findings
-    from ostools.reporting.theme import display_token
+    from ostools.reporting.charts.attention.cells import attention_findings, difference_findings
+    from ostools.reporting.look.theme import display_token
 
     frame: Any = result.frame
     compared = isinstance(result, AttentionDifference)

@@ -13,7 +13,7 @@ from ostools.commands.loading import check, load, saved
 from ostools.commands.options import parse_lengths
 
 if TYPE_CHECKING:
-    from ostools.measure.behaviour import Behaviour
+    from ostools.measure.answers.behaviour import Behaviour
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def behaviour(
 
 
 def _show(result: Behaviour) -> None:
-    from ostools.reporting.behaviour_findings import behaviour_findings
+    from ostools.reporting.findings.behaviour import behaviour_findings
 
     summary: Any = result.summary
     shown, part = output.some_of(summary["length"])

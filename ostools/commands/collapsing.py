@@ -11,7 +11,7 @@ import ostools as ost
 from ostools.commands import output
 from ostools.commands.loading import check, load, saved
 from ostools.commands.options import parse_lengths
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from ostools.experiments import Repeats
@@ -94,7 +94,7 @@ def repeats(
 
 def _check_precisions(names: Sequence[str] | None) -> None:
     """Refuse an unknown one before a model is loaded."""
-    from ostools.measure.precisions import Precision
+    from ostools.measure.passes.precisions import Precision
 
     for name in names or ():
         Precision.named(name)
@@ -111,7 +111,7 @@ def _show_repeats(result: Repeats) -> None:
 
 
 def _show_collapse(result: Collapse) -> None:
-    from ostools.reporting import findings
+    from ostools.reporting.findings import profiles as findings
 
     frame: Any = result.frame
     frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]

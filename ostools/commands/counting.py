@@ -12,7 +12,7 @@ from ostools.commands.loading import check, load, saved
 from ostools.commands.options import parse_lengths
 
 if TYPE_CHECKING:
-    from ostools.measure.counting import Counting
+    from ostools.measure.answers.counting import Counting
 
 DTYPES = ("float32", "bfloat16")
 
@@ -43,7 +43,7 @@ def counting(
 
 
 def _show(result: Counting) -> None:
-    from ostools.reporting.counting_findings import counting_findings
+    from ostools.reporting.findings.counting import counting_findings
 
     frame: Any = result.frame
     shown, part = output.some_of(frame["length"], "counts")
@@ -58,6 +58,6 @@ def _show(result: Counting) -> None:
 
 def _readable(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """An answer may be anything that a model can write: one short visible word."""
-    from ostools.reporting.theme import display_token
+    from ostools.reporting.look.theme import display_token
 
     return tuple(display_token(value, 24) if isinstance(value, str) else value for value in row)

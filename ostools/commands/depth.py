@@ -43,7 +43,7 @@ class Folding:
 
 def sensitivity(model: str, prompt: str, settings: Measuring, out: Path | None, device: str, dtype: str) -> None:
     """`ostools sensitivity`."""
-    from ostools.measure.linearisations import LINEARISATIONS
+    from ostools.measure.jacobian.linearisations import LINEARISATIONS
     from ostools.measure.prompts import checked_names
 
     check(out, prompt)
@@ -68,7 +68,7 @@ def sensitivity(model: str, prompt: str, settings: Measuring, out: Path | None, 
 
 def path_sum(model: str, prompt: str, settings: Folding, out: Path | None, device: str, dtype: str) -> None:
     """`ostools path-sum`."""
-    from ostools.measure.variants import checked_variants
+    from ostools.measure.paths.variants import checked_variants
 
     check(out, prompt)
     names = checked_variants(settings.variants or PATH_SUMS)
@@ -91,7 +91,7 @@ def path_sum(model: str, prompt: str, settings: Folding, out: Path | None, devic
 
 def looseness(model: str, prompt: str, out: Path | None, device: str, dtype: str) -> None:
     """`ostools looseness`."""
-    from ostools.measure.looseness import CHAIN
+    from ostools.measure.profiles.looseness import CHAIN
 
     check(out, prompt)
     loaded = load(model, device, dtype)
@@ -166,7 +166,7 @@ def _show_profile(result: Any) -> None:
 
 
 def _show_sensitivity(result: Sensitivity) -> None:
-    from ostools.reporting import findings
+    from ostools.reporting.findings import profiles as findings
 
     frame: Any = result.frame
     lowest, is_estimate = frame["layer"].min(), (frame["method"] == "estimate").any()
@@ -183,7 +183,7 @@ def _show_sensitivity(result: Sensitivity) -> None:
 
 
 def _show_path_sum(result: PathSum) -> None:
-    from ostools.reporting.theme import KINDS
+    from ostools.reporting.look.theme import KINDS
 
     frame: Any = result.frame
     frame, columns = frame[frame["last"] == frame["last"].max()], ["variant", "kind", "linearisation", "norm"]
@@ -200,7 +200,7 @@ def _show_path_sum(result: PathSum) -> None:
 
 
 def _show_tokens(title: str, names: Sequence[str], table: Any) -> None:
-    from ostools.reporting.theme import display_token
+    from ostools.reporting.look.theme import display_token
 
     rows = (
         (int(position), display_token(str(token)), *map(float, values))

@@ -75,7 +75,7 @@ def _machine() -> Iterator[Finding]:
     import psutil
     import torch
 
-    from ostools.free_memory import free_memory
+    from ostools.ground.memory import free_memory
 
     yield Finding("memory", _OK, f"{free_memory()}; the machine has {psutil.virtual_memory().total / _GIB:.1f} GiB")
     yield Finding("cpu", _OK, f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")

@@ -92,7 +92,7 @@ def _title(number: int, part: str = "") -> str:
 
 def _show_copying(number: int, result: Any) -> None:
     """A row a panel and digit: how often it was right, and where it first was not."""
-    from ostools.reporting.answer_marks import OTHER_WORDS, outcomes
+    from ostools.reporting.look.answer_marks import OTHER_WORDS, outcomes
 
     rows = []
     for (panel, task), here in result.frame.groupby(["panel", "task"], sort=False):
@@ -148,7 +148,7 @@ def _show_distances(number: int, result: Any) -> None:
     names = [*by, "n", "mean", "least", "greatest"]
     output.stdout().print(output.table(_title(number, part), names, cells, left=len(by) + 1))
     if number != 5:
-        from ostools.reporting.decay_charts import figure_9_notes, in_words
+        from ostools.reporting.charts.figures.figure8_and_9 import figure_9_notes, in_words
 
         fits = result.fits.to_dict("records")
         laws = (f"{' '.join(map(str, [*(fit[k] for k in by), fit['quantity']]))}: {in_words(fit)}" for fit in fits)

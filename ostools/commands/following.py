@@ -12,7 +12,7 @@ from typing import Any
 
 from ostools.commands import output
 from ostools.commands.manners import MANNERS
-from ostools.runs.following import Following, Progress
+from ostools.runs.stored.following import Following, Progress
 
 EVERY = 0.5
 """Seconds between two looks; more where a look takes long."""

@@ -22,8 +22,8 @@ def lab(
     wanted = parse_lengths(lengths)
     import torch
 
-    from ostools.experiments.lab import SEEDS
-    from ostools.experiments.lab import lab as run
+    from ostools.experiments.lab.lab import SEEDS
+    from ostools.experiments.lab.lab import lab as run
 
     # Matrices this small are not worth sharing out: on busy cores two threads wait for each other.
     if "OMP_NUM_THREADS" not in os.environ:

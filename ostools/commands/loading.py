@@ -25,7 +25,7 @@ def check(out: Path | None, prompt: str | None = None) -> None:
 def load(model: str, device: str, dtype: str) -> TransformerBridge:
     import torch
 
-    from ostools.models.threads import one_is_enough
+    from ostools.models.shape import one_is_enough
 
     with output.progress("loading the model"):
         loaded = ost.load_model(model, dtype=dtype, device=device)

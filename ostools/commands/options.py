@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from ostools.errors import InputError
-from ostools.lengths import parse_lengths as parse_lengths
+from ostools.ground.errors import InputError
+from ostools.ground.lengths import parse_lengths as parse_lengths
 
 Model = Annotated[
     str, typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id such as google/gemma-7b.")

@@ -11,7 +11,7 @@ from ostools import runs
 from ostools.commands import output
 from ostools.commands.loading import told_written
 from ostools.commands.manners import MANNERS
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.results import TABLES, checked_output, save_table, table_as_json
 
 _CELL = ["measurement", "task", "model", "dtype", "mitigation", "seed"]

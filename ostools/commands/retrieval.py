@@ -30,7 +30,7 @@ def retrieval(model: str, options: Mapping[str, Any], out: Path | None, device: 
 
 
 def _show(result: Retrieval) -> None:
-    from ostools.reporting.retrieval_chart import retrieval_notes
+    from ostools.reporting.charts.answers.retrieval import retrieval_notes
 
     frame: Any = result.frame
     rows = []

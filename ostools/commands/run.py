@@ -11,7 +11,7 @@ import ostools as ost
 from ostools.commands import output
 from ostools.commands.loading import load, told_written
 from ostools.commands.manners import MANNERS, on_one_line
-from ostools.lengths import parse_lengths
+from ostools.ground.lengths import parse_lengths
 from ostools.results import checked_output
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def report_on_run(directory: Path, out: Path, given: list[str]) -> None:
             f"--run reports on cells that are there and measures nothing: leave out {' and '.join(given)}; "
             "what a sweep measures stands in its file"
         )
-    told_written(ost.runs.report(directory, out, say=output.note))
+    told_written(ost.report(run=directory, out=out, say=output.note))
 
 
 def models() -> None:

@@ -12,8 +12,8 @@ import typer
 from ostools import runs
 from ostools.commands import output
 from ostools.commands.manners import MANNERS
-from ostools.errors import InputError
-from ostools.runs.executor import Job
+from ostools.ground.errors import InputError
+from ostools.runs.workers.executor import Job
 
 _CELL = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 
@@ -120,7 +120,7 @@ def _memory(most: int, plan: runs.Plan, at_least: bool) -> str:
     said = f"{most / 2**30:.2f} GiB at {'least' if at_least else 'most'}"
     if plan.terms.device != "cpu":
         return f"{said} on {plan.terms.device}"
-    from ostools.free_memory import free_memory
+    from ostools.ground.memory import free_memory
 
     free, fits = free_memory(), "may fit into" if at_least else "fits into"
     return f"{said}: {fits if most <= free.bytes else 'does NOT fit into'} {free}"

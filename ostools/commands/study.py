@@ -68,7 +68,7 @@ def study(
     dtype: str,
 ) -> None:
     """`ostools study`."""
-    from ostools.measure.precisions import Precision
+    from ostools.measure.passes.precisions import Precision
 
     check(out)
     # Before a model is loaded: what is no task, no mitigation, no length and no dtype.
@@ -107,7 +107,7 @@ def windows(model: str, task: str, lengths: str, window: Window, out: Path | Non
 
 
 def _show_study(result: Study) -> None:
-    from ostools.experiments.verdicts import ABOUT, QUANTITIES, in_words
+    from ostools.experiments.study.verdicts import ABOUT, QUANTITIES, in_words
 
     parameters = result.provenance.parameters
     verdicts: Any = result.verdicts

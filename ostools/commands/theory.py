@@ -30,7 +30,7 @@ def theory(lemmas: Sequence[str] | None, seed: int, lengths: str | None, out: Pa
 
 
 def _show_theory(result: TheoryChecks) -> None:
-    from ostools.experiments.checks.check import STATED
+    from ostools.experiments.lemmas.check import STATED
 
     frame: Any = result.frame
     rows: list[tuple[object, ...]] = []

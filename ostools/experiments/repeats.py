@@ -16,16 +16,23 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools import tasks
-from ostools.errors import InputError
-from ostools.experiments.decay import fits
-from ostools.measure.collapse import FITTED_FROM, SAME_IN_FLOAT64, Collapse, checked_lengths, collapse, exact_from
+from ostools.experiments.figures.decay import fits
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.collapse import (
+    FITTED_FROM,
+    SAME_IN_FLOAT64,
+    Collapse,
+    checked_lengths,
+    collapse,
+    exact_from,
+)
 from ostools.measure.prompts import Progress
 from ostools.models.tokens import frame
 from ostools.results import Provenance, Result
 from ostools.tasks import CollapseTask
 
 if TYPE_CHECKING:
-    import altair as alt
+    pass
 
 PRESENT, ABSENT = "present", "absent"
 TASKS = ("figure-5a", "letters", "words", "text")
@@ -44,11 +51,6 @@ class Repeats(Result):
     """
 
     summary: pd.DataFrame
-
-    def plot(self) -> alt.TopLevelMixin:
-        from ostools.reporting.repeats_chart import repeats_chart
-
-        return repeats_chart(self)
 
 
 def repeats(

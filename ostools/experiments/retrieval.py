@@ -19,20 +19,20 @@ import pandas as pd
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.errors import InputError
-from ostools.measure.answers import Answer, answers, how_read
-from ostools.measure.collapse import checked_seeds
-from ostools.measure.judging import judge
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import Answer, answers, how_read
+from ostools.measure.answers.judging import judge
+from ostools.measure.answers.probability import answer_log_probability, answer_room, right_lines, written
+from ostools.measure.collapse.collapse import checked_seeds
+from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.posed import Posed, carrier_positions, pose
-from ostools.measure.probability import answer_log_probability, answer_room, right_lines, written
 from ostools.measure.prompts import Progress
-from ostools.measure.sensitivity import sensitivity
 from ostools.results import Provenance, Result
 from ostools.tasks.retrieve import RetrieveTask
-from ostools.theory.bootstrap import bootstrap_mean, expanded, fewest_at
+from ostools.theory.statistics.bootstrap import bootstrap_mean, expanded, fewest_at
 
 if TYPE_CHECKING:
-    import altair as alt
+    pass
 
 SEEDS = tuple(range(6))
 LEVEL = 0.95
@@ -56,11 +56,6 @@ class Retrieval(Result):
     """
 
     ends: pd.DataFrame
-
-    def plot(self) -> alt.TopLevelMixin:
-        from ostools.reporting.retrieval_chart import retrieval_chart
-
-        return retrieval_chart(self)
 
 
 def retrieval(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, insert, rewrite
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
 from ostools.models.offsets import offsets
 from ostools.tasks import Task

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.models import Prompt, encode
 
 # progress(done, total): called as work proceeds; the command line draws its bar from it.

@@ -13,7 +13,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models.describe import metadata_of, refuse_processed, remember
 
 

@@ -17,7 +17,7 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models.families import FAMILIES, Family
 from ostools.models.quantised import check_quantisation
 

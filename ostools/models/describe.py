@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models.checks import read_json
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole

@@ -20,7 +20,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module, dete
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.models.checks import (
     check_config,
     check_finite,

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models.tokens import Prompt
 
 

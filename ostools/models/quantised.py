@@ -17,7 +17,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from torch import Tensor
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 
 INT8_WEIGHT_ONLY = "Int8WeightOnlyConfig"
 _PARTS = {"qdata", "scale", "zero_point"}

@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from hooks.errors import HookError
 from hooks.rounding import FLOATS, FORMATS, integer_scale, stored
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.models.casting import cast_copy
 from ostools.models.describe import named_weights
 

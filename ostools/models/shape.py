@@ -1,7 +1,9 @@
-"""The sizes of a model that decide what computing with it takes: of a loaded one, or read off its files before that."""
+"""The sizes of a model that decide what computing with it takes: of a loaded one, or read off its files before that;
+and how many threads they are worth."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,9 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.models.checks import check_config
 from ostools.models.load import quiet, read_config
 from ostools.models.sources import Source
+
+SMALL = 20_000_000
+"""Below this many parameters one thread computes as fast as several."""
 
 
 @dataclass(frozen=True)
@@ -77,3 +82,11 @@ class Shape:
         """Bytes of every block's sites over a prompt of `pos` tokens: scores and patterns, and vectors of each position."""
         per_layer = 2 * self.n_heads * pos**2 + pos * (7 * self.d_model + 3 * self.d_mlp)
         return self.n_layers * per_layer * self.element
+
+
+def one_is_enough(model: TransformerBridge) -> bool:
+    """Whether matrices are too small to share out: on busy cores two threads wait for each other and take far longer.
+
+    False where the user said how many there are to be (OMP_NUM_THREADS).
+    """
+    return "OMP_NUM_THREADS" not in os.environ and sum(weight.numel() for weight in model.parameters()) < SMALL

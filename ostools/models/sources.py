@@ -10,7 +10,7 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub import errors as hub_errors
 
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.models.families import BARE_HUB_IDS, EMBEDDED, KNOWN_HUB_IDS
 
 EMBEDDED_DIRECTORY = Path(__file__).parent / "embedded"

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models.checks import one_line
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -1,16 +1,15 @@
 """Sweeps: a file that asks for many measurements, run cell by cell, resumed by the same command, read as one table."""
 
-from ostools.reporting.run_report import report as report
-from ostools.runs.executor import Executor as Executor
-from ostools.runs.ray_cluster import RayCluster as RayCluster
-from ostools.runs.reading import results as results
+from ostools.runs.asked.sweep import Sweep as Sweep
+from ostools.runs.asked.sweep import read_sweep as read_sweep
+from ostools.runs.asked.sweep import sweep_of as sweep_of
 from ostools.runs.run import Outcome as Outcome
 from ostools.runs.run import Plan as Plan
 from ostools.runs.run import plan as plan
 from ostools.runs.run import run as run
-from ostools.runs.sweep import Sweep as Sweep
-from ostools.runs.sweep import read_sweep as read_sweep
-from ostools.runs.sweep import sweep_of as sweep_of
+from ostools.runs.stored.reading import results as results
+from ostools.runs.workers.executor import Executor as Executor
+from ostools.runs.workers.ray_cluster import RayCluster as RayCluster
 
 __all__ = [
     "Executor",
@@ -20,7 +19,6 @@ __all__ = [
     "Sweep",
     "plan",
     "read_sweep",
-    "report",
     "results",
     "run",
     "sweep_of",

@@ -7,16 +7,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ostools.errors import in_words
+from ostools.ground.errors import in_words
 from ostools.measure.prompts import Progress
 from ostools.models.sources import locate
-from ostools.runs.cells import base_key, cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import Done, Executor, Job, Terms
-from ostools.runs.forecast import forecast
-from ostools.runs.local import ThisProcess
-from ostools.runs.measuring import Measured
-from ostools.runs.store import Failure, Store, Wanted, file_of, missing
-from ostools.runs.sweep import Sweep
+from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, code_version
+from ostools.runs.asked.sweep import Sweep
+from ostools.runs.forecast.forecast import forecast
+from ostools.runs.stored.store import Failure, Store, Wanted, file_of, missing
+from ostools.runs.workers.executor import Done, Executor, Job, Terms
+from ostools.runs.workers.local import ThisProcess
+from ostools.runs.workers.measuring import Measured
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The paper's prompts: `task("count-ones")` for what a model answers; for collapse `figure_5a()` to `figure_5d()`, repeats of
 other tokens, and `task_pairs`."""
 
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import AppendixTask as AppendixTask
 from ostools.tasks.base import Task as Task

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mitigations import Hint
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.tasks.base import Task
 from ostools.tasks.reasoning import ZERO_SHOT, few_shot
 

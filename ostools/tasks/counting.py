@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ostools.errors import unknown_name
+from ostools.ground.errors import unknown_name
 from ostools.tasks.appendix_c import NAMES, AppendixTask
 from ostools.tasks.pairs import CollapseTask, Encoder, ItemsAs, Pair
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mitigations import Mitigation, Separator, insert
-from ostools.errors import unknown_name
+from ostools.ground.errors import unknown_name
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.pairs import (
     CollapseTask,

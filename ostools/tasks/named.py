@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mitigations.registry import Listed, Registry
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.tasks.appendix_c import NAMES
 from ostools.tasks.base import Task
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import ClassVar
 
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.pairs import CollapseTask, Encoder, ItemsAs, Pair
 

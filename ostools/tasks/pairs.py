@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 
 PairKind = Literal["theorem", "one-more-digit", "task"]
 ItemsAs = Literal["text", "ids"]

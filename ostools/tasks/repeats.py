@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.tasks.pairs import CollapseTask, Encoder, ItemsAs, Pair, item_ids, require_no_merge, theorem_pair
 
 TEXT = "The farmer walked to the old mill by the river, and the wind turned the wheel"

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.tasks.appendix_c import WORDS
 from ostools.tasks.base import Task
 

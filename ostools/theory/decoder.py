@@ -26,7 +26,7 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.theory import positions as encodings
 
 Residual = Float[Tensor, "batch pos d_model"]

@@ -13,7 +13,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 
 Vectors = Float[Tensor, "*batch d"]
 Scalars = Float[Tensor, "*batch"]

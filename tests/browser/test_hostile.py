@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting import page
+from ostools.reporting.page import page
 from tests.browser.opening import Opened
 from tests.browser.test_pages import assert_whole
 from tests.reporting.every import EVERY

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting import page
+from ostools.reporting.page import page
 from tests.browser.opening import CONTRAST, Opened
 from tests.reporting.every import EVERY
 from tests.reporting.made import made_sensitivity
@@ -90,7 +90,7 @@ def test_the_words_of_tokens_do_not_lie_on_each_other(tmp_path: Path, opened: Ca
 
 def test_a_power_is_copied_with_its_sign(tmp_path: Path, opened: Callable[..., Opened]) -> None:
     path = tmp_path / "power.html"
-    style = (Path(page.__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+    style = (page.TEMPLATES / "style.css").read_text(encoding="utf-8")
     path.write_text(f"<style>{style}</style><p>{page.sentence('10^5.1 times, as n^-1.08')}</p>", encoding="utf-8")
     found = opened(path)
     found.page.evaluate("getSelection().selectAllChildren(document.querySelector('p'))")

@@ -16,13 +16,13 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from hooks import Head
-from ostools.errors import InputError
-from ostools.experiments.ablation_questions import of_prompt, of_task
-from ostools.experiments.ablation_targets import all_targets, gates_on
+from ostools.experiments.ablation.questions import of_prompt, of_task
+from ostools.experiments.ablation.targets import all_targets, gates_on
+from ostools.ground.errors import InputError
+from ostools.measure.answers.probability import answer_log_probability, written
 from ostools.measure.posed import pose
-from ostools.measure.probability import answer_log_probability, written
 from ostools.models import prompt_from_ids
-from ostools.reporting.ablation_findings import ablation_findings
+from ostools.reporting.findings.ablation import ablation_findings
 from tests.checkpoints import tiny_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

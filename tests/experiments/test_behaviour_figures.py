@@ -12,13 +12,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import experiments
-from ostools.errors import InputError
-from ostools.experiments import answering
-from ostools.experiments.figure2 import PANELS
-from ostools.experiments.figure3 import TASKS, Figure3, figure_3
-from ostools.experiments.figure4 import figure_4, figure_4_of, frequencies
-from ostools.measure.answers import Answer
-from ostools.measure.behaviour import behaviour
+from ostools.experiments.figures import answering
+from ostools.experiments.figures.figure2 import PANELS
+from ostools.experiments.figures.figure3 import TASKS, Figure3, figure_3
+from ostools.experiments.figures.figure4 import figure_4, figure_4_of, frequencies
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import Answer
+from ostools.measure.answers.behaviour import behaviour
 from ostools.results import Provenance
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import MODES

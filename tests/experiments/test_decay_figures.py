@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.errors import InputError
-from ostools.experiments import decay, figure8
-from ostools.experiments.decay import spread_lengths
-from ostools.reporting.decay_charts import figure_9_notes, in_words
+from ostools.experiments.figures import decay, figure8
+from ostools.experiments.figures.decay import spread_lengths
+from ostools.ground.errors import InputError
+from ostools.reporting.charts.figures.figure8_and_9 import figure_9_notes, in_words
 from ostools.theory.positions import sinusoidal
 from tests.reporting.test_charts import rows_of, svg_of
 from tests.test_cli import assert_refused

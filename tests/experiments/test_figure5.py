@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from ostools import tasks
-from ostools.errors import InputError
 from ostools.experiments import Figure5, figure_5
-from ostools.measure.collapse import collapse
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.collapse import collapse
 from ostools.models import encode
-from ostools.theory.bootstrap import bootstrap_mean
 from ostools.theory.distances import distance, head_chunks
+from ostools.theory.statistics.bootstrap import bootstrap_mean
 from tests.checkpoints import tiny_model
 from tests.measure.test_collapse import last_token
 
@@ -162,7 +162,7 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
 
 
 def test_a_panel_that_jumps_is_drawn_in_dots() -> None:
-    from ostools.reporting.figure5_chart import _jumps
+    from ostools.reporting.charts.figures.figure5 import _jumps
 
     smooth = np.geomspace(1.0, 0.01, 60)
     assert not _jumps(pd.Series(smooth))

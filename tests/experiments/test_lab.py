@@ -10,10 +10,10 @@ import torch
 from scipy import stats
 
 from ostools.cli import main
-from ostools.errors import InputError
-from ostools.experiments import lab_runs
-from ostools.experiments.lab import Lab, _collapse, _names, _whole, lab
-from ostools.reporting.axes import ZERO_NOTE
+from ostools.experiments.lab import runs as lab_runs
+from ostools.experiments.lab.lab import Lab, _collapse, _names, _whole, lab
+from ostools.ground.errors import InputError
+from ostools.reporting.look.axes import ZERO_NOTE
 from ostools.theory.decoder import Decoder
 
 

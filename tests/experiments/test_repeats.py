@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from ostools import tasks
-from ostools.errors import InputError
 from ostools.experiments.repeats import repeats
-from ostools.measure.collapse import collapse
-from ostools.theory.fits import fit_decay
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.collapse import collapse
+from ostools.theory.statistics.fits import fit_decay
 from tests.checkpoints import make_model, tiny_model
 
 

@@ -13,9 +13,9 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import experiments
-from ostools.errors import InputError
 from ostools.experiments.retrieval import _ends, _first_named, retrieval
-from ostools.measure.sensitivity import sensitivity
+from ostools.ground.errors import InputError
+from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.models import encode
 from ostools.tasks.retrieve import RetrieveTask
 from tests.checkpoints import tiny_model

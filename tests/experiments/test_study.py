@@ -15,14 +15,14 @@ import hooks
 import ostools as ost
 from mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, Separator, Upcast, compose, label, running
 from mitigations.window import SlidingWindow
-from ostools.errors import InputError
-from ostools.experiments.study import Study
-from ostools.experiments.verdicts import effects, verdicts
-from ostools.measure.behaviour import behaviour
-from ostools.measure.collapse import collapse
-from ostools.measure.path_sum import path_sum
+from ostools.experiments.study.study import Study
+from ostools.experiments.study.verdicts import effects, verdicts
+from ostools.ground.errors import InputError
+from ostools.measure.answers.behaviour import behaviour
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.paths.path_sum import path_sum
 from ostools.measure.posed import carrier_positions, pose
-from ostools.measure.sensitivity import sensitivity
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import ostools as ost
-from ostools.errors import InputError
-from ostools.experiments.checks import decoders, softmax, stochastic
-from ostools.experiments.checks.check import STATED, Check, Checked
+from ostools.experiments.lemmas import decoders, softmax, stochastic
+from ostools.experiments.lemmas.check import STATED, Check, Checked
+from ostools.ground.errors import InputError
 from ostools.theory import positions, spectra
 from ostools.theory.lemmas import softmax as softmax_lemmas
 from ostools.theory.lemmas import stochastic as stochastic_lemmas

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ostools.experiments import verdicts as judging
-from ostools.experiments.verdicts import corrected, effects, verdicts
+from ostools.experiments.study import verdicts as judging
+from ostools.experiments.study.verdicts import corrected, effects, verdicts
 
 LEVEL = 0.95
 WIDE = corrected(LEVEL, 1)

@@ -12,10 +12,10 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from mitigations import MitigationError
 from mitigations.window import SlidingWindow
-from ostools.errors import InputError
-from ostools.experiments.windows import summarise
-from ostools.measure.behaviour import behaviour
-from ostools.measure.collapse import collapse
+from ostools.experiments.study.windows import summarise
+from ostools.ground.errors import InputError
+from ostools.measure.answers.behaviour import behaviour
+from ostools.measure.collapse.collapse import collapse
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 

@@ -12,8 +12,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.errors import InputError
-from ostools.measure.answers import answers, cache_is_exact
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import answers, cache_is_exact
 from tests.checkpoints import tiny_model
 
 Tokens = Int[Tensor, "batch pos"]

@@ -12,8 +12,8 @@ from jaxtyping import TypeCheckError
 
 import hooks
 import ostools as ost
-from ostools.errors import InputError
-from ostools.measure.answers import Answer, answers, require_limit, score
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import Answer, answers, require_limit, score
 from ostools.models import cast_copy, encode, prompt_from_ids
 from ostools.tasks import AppendixTask
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model

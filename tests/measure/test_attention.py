@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import hooks
 import ostools as ost
 from mitigations import Hint, MitigationError, SlidingWindow
-from ostools.measure.attention import SIDE, attention
-from ostools.measure.attention_difference import _outside, aligned, attention_difference, told_apart
-from ostools.measure.pooling import bins_of, max_pool, pooling_rule
+from ostools.ground.pooling import bins_of, max_pool, pooling_rule
+from ostools.measure.attention.attention import SIDE, attention
+from ostools.measure.attention.difference import _outside, aligned, attention_difference, told_apart
 from ostools.models import encode, prompt_from_ids
 from tests.checkpoints import tiny_model
 

@@ -15,14 +15,14 @@ import torch
 import hooks
 import ostools as ost
 from mitigations import Mitigation, MitigationError, SlidingWindow
-from ostools.errors import InputError
-from ostools.measure.answers import answers
-from ostools.measure.behaviour import COLUMNS, Behaviour, behaviour, summarise
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import answers
+from ostools.measure.answers.behaviour import COLUMNS, Behaviour, behaviour, summarise
+from ostools.measure.answers.probability import answer_log_probability, written
 from ostools.measure.posed import pose
-from ostools.measure.probability import answer_log_probability, written
 from ostools.models.describe import metadata_of
 from ostools.tasks import Task, task
-from ostools.theory.intervals import wilson
+from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import tiny_model
 
 

@@ -21,13 +21,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.measure import certified
-from ostools.measure.block import Block
-from ostools.measure.block_view import BlockView
-from ostools.measure.forward import forward
-from ostools.measure.scores import Scores
+from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.forward import forward
+from ostools.measure.formulas.scores import Scores
+from ostools.measure.paths import certified
+from ostools.measure.paths.block_view import BlockView
 from ostools.models import Prompt, prompt_from_ids
-from ostools.theory import edges, operators
+from ostools.theory.path_sum import edges, operators
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]

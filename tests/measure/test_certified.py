@@ -16,8 +16,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.measure import variants
-from ostools.measure.windowed import WindowedFold
+from ostools.measure.paths import variants
+from ostools.measure.paths.windowed import WindowedFold
 from ostools.models import Prompt, prompt_from_ids
 from tests.checkpoints import TEXT_FAMILIES, Family, _fill, tiny_model
 

@@ -21,11 +21,11 @@ from transformers import PreTrainedTokenizerFast
 
 import hooks
 from ostools import tasks
-from ostools.errors import InputError
-from ostools.measure.collapse import COLUMNS, Collapse, collapse
-from ostools.measure.pair_distances import pair_columns
-from ostools.measure.prefixes import last_rows, route, sliding_window
-from ostools.measure.trees import prefix_tree
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.collapse import COLUMNS, Collapse, collapse
+from ostools.measure.collapse.distances import pair_columns
+from ostools.measure.passes.last_tokens import last_rows, route, sliding_window
+from ostools.measure.passes.trees import prefix_tree
 from ostools.models import cast_copy, encode, load_model
 from ostools.results import Provenance
 from ostools.theory.distances import distance, head_chunks, machine_line
@@ -109,7 +109,7 @@ def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
 
 
 def _encoder(model: TransformerBridge) -> tasks.Encoder:
-    from ostools.measure.prompt_sets import ModelEncoder
+    from ostools.measure.collapse.prompt_sets import ModelEncoder
 
     return ModelEncoder(model)
 
@@ -192,9 +192,9 @@ def test_total_variation_and_identity_of_the_logits() -> None:
 
 
 def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
-    from ostools.measure.pair_distances import Measured, References
-    from ostools.measure.precisions import Precision
-    from ostools.measure.prefixes import Unembedding
+    from ostools.measure.collapse.distances import Measured, References
+    from ostools.measure.passes.last_tokens import Unembedding
+    from ostools.measure.passes.precisions import Precision
 
     model = tiny_model("gemma", seed=1, dtype=torch.float64)
     prompts = [(5, 6, 7), (5, 6, 8)]
@@ -265,7 +265,7 @@ def test_an_unknown_architecture_takes_the_loop() -> None:
 
 def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were positions packed wrongly, float64 would show it."""
-    from ostools.measure import prefixes
+    from ostools.measure.passes import last_tokens as prefixes
 
     model = tiny_model("llama", seed=1)
     right = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
@@ -293,7 +293,7 @@ def test_the_users_model_is_bit_identical_afterwards(family: Family) -> None:
 def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    module = importlib.import_module("ostools.measure.precisions")
+    module = importlib.import_module("ostools.measure.passes.precisions")
     copies: list[weakref.ref[Any]] = []
 
     def remembering(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
@@ -430,7 +430,7 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
 
 
 def test_logits_that_are_not_the_unembedding_of_y_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ostools.measure.prefixes import Unembedding
+    from ostools.measure.passes.last_tokens import Unembedding
 
     monkeypatch.setattr(Unembedding, "of", lambda model: Unembedding(model.unembed, 1.0))
     with pytest.raises(InputError, match="expected the model's logits to be its unembedding of y"):

@@ -19,8 +19,8 @@ from mitigations.temperature import AttentionTemperature
 from mitigations.upcast import Upcast
 from mitigations.window import SlidingWindow
 from ostools import tasks
-from ostools.errors import InputError
-from ostools.measure.collapse import collapse, exact_from
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.collapse import collapse, exact_from
 from ostools.measure.posed import pose
 from ostools.models import cast_copy, load_model
 from ostools.tasks import AppendixTask, RepeatTask

@@ -10,9 +10,9 @@ import torch
 
 import hooks
 from ostools import tasks
-from ostools.errors import InputError
-from ostools.measure.collapse import collapse
-from ostools.measure.precisions import PRECISIONS, Precision
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models import cast_copy, encode
 from ostools.models.rounding import rounded_copy
 from ostools.theory.distances import distance

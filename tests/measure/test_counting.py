@@ -11,9 +11,9 @@ import torch
 
 import hooks
 import ostools as ost
-from ostools.errors import InputError
-from ostools.measure.collapse import Collapse
-from ostools.measure.counting import COLUMNS, Counting, counting, summarise
+from ostools.ground.errors import InputError
+from ostools.measure.answers.counting import COLUMNS, Counting, counting, summarise
+from ostools.measure.collapse.collapse import Collapse
 from ostools.models import describe, encode
 from ostools.results import Provenance
 from ostools.tasks import AppendixTask

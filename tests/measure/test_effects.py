@@ -13,10 +13,10 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from hooks import Edge, Head, Sublayer
-from ostools.experiments.ablation_questions import of_task
-from ostools.measure.effects import JacobianNorm, LogProbability, Measure, PairDistance, require_finite
+from ostools.experiments.ablation.effects import JacobianNorm, LogProbability, Measure, PairDistance, require_finite
+from ostools.experiments.ablation.questions import of_task
+from ostools.measure.answers.probability import answer_log_probability, line_ids, written
 from ostools.measure.posed import pose
-from ostools.measure.probability import answer_log_probability, line_ids, written
 from ostools.models import prompt_from_ids
 from tests.checkpoints import Family, make_model, tiny_model
 
@@ -97,7 +97,7 @@ def test_the_jacobian_is_the_measured_one() -> None:
 def test_a_prompt_longer_than_a_block_of_copies_has_one_copy_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", seed=4, **TINY)
     whole = JacobianNorm(IDS, (2,)).jacobian(model)
-    monkeypatch.setattr("ostools.measure.effects._TOKENS", 3)
+    monkeypatch.setattr("ostools.experiments.ablation.effects._TOKENS", 3)
     torch.testing.assert_close(JacobianNorm(IDS, (2,)).jacobian(model), whole, rtol=1e-5, atol=1e-7)
 
 

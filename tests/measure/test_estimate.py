@@ -11,12 +11,12 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.measure import jacobian
-from ostools.measure.cost import choose_method
-from ostools.measure.estimate import Estimates, default_directions, default_passes, estimate_norms, most_rows
-from ostools.measure.routes import AutogradRoute
-from ostools.measure.sensitivity import LINEARISATIONS, freezing
+from ostools.measure.jacobian.cost import choose_method
+from ostools.measure.jacobian.estimate import Estimates, default_directions, default_passes, estimate_norms, most_rows
+from ostools.measure.jacobian.routes import AutogradRoute
+from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
 from ostools.models import encode
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
 

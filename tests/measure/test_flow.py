@@ -10,7 +10,7 @@ import torch
 
 import hooks
 import ostools as ost
-from ostools.measure.flow import flow
+from ostools.measure.paths.flow import flow
 from ostools.models import load_model, prompt_from_ids
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 

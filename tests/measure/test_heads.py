@@ -13,8 +13,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.errors import InputError
-from ostools.measure.heads import SCORES, head_scores
+from ostools.ground.errors import InputError
+from ostools.measure.attention.heads import SCORES, head_scores
 from ostools.measure.posed import carrier_positions, pose
 from ostools.models import prompt_from_ids
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ostools.measure.answers import Answer
-from ostools.measure.judging import judge
+from ostools.measure.answers.answers import Answer
+from ostools.measure.answers.judging import judge
 from ostools.measure.posed import Posed
 from ostools.models import Prompt
 from ostools.tasks import Task, task

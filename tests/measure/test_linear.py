@@ -10,11 +10,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.measure import jacobian
-from ostools.measure.linear import Linearised
-from ostools.measure.precision import true_arithmetic
-from ostools.measure.sensitivity import LINEARISATIONS, freezing
+from ostools.measure.jacobian.linear import Linearised
+from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
+from ostools.measure.passes.arithmetic import true_arithmetic
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
@@ -132,7 +132,7 @@ def test_blocks_that_run_again_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         with context:
             kept = rows(model, IDS, "full")
             with monkeypatch.context() as patch:
-                patch.setattr("ostools.measure.forward.KEPT", 0)
+                patch.setattr("ostools.measure.formulas.forward.KEPT", 0)
                 again = rows(model, IDS, "full")
         assert torch.equal(kept, again)
 

@@ -12,7 +12,7 @@ import torch
 
 import ostools as ost
 from ostools.measure import Looseness, PathSum, Sensitivity
-from ostools.measure.looseness import CHAIN, PARTS
+from ostools.measure.profiles.looseness import CHAIN, PARTS
 from ostools.models import prompt_from_ids
 from ostools.reporting import charts
 from ostools.results import Provenance

@@ -11,9 +11,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.measure import exact, linear, memory
-from ostools.measure.precision import true_arithmetic
-from ostools.measure.sensitivity import LINEARISATIONS
+from ostools.measure.jacobian import exact, linear, memory
+from ostools.measure.jacobian.sensitivity import LINEARISATIONS
+from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models import Prompt, prompt_from_ids
 from ostools.models.shape import Shape
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model

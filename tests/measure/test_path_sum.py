@@ -12,8 +12,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.measure import weights
-from ostools.measure.variants import VARIANTS
+from ostools.measure.formulas import weights
+from ostools.measure.paths.variants import VARIANTS
 from ostools.models import Prompt, prompt_from_ids
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mitigations import Hint, Interleave, MitigationError, RepeatPrompt, Separator, compose
 from mitigations import mitigation as named
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.measure.posed import carrier_positions, pose
 from ostools.models import load_model
 from ostools.tasks import AppendixTask, task

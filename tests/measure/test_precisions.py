@@ -9,8 +9,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks.rounding import FLOATS, FORMATS, INTEGERS
-from ostools.errors import InputError
-from ostools.measure.precisions import PRECISIONS, Precision
+from ostools.ground.errors import InputError
+from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models import cast_copy
 from ostools.models.describe import named_weights
 from ostools.models.rounding import rounded_copy

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.measure.prefixes import Route, last_rows, route
-from ostools.measure.trees import Group, PrefixTree, prefix_tree
+from ostools.measure.passes.last_tokens import Route, last_rows, route
+from ostools.measure.passes.trees import Group, PrefixTree, prefix_tree
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 

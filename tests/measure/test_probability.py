@@ -12,12 +12,12 @@ from transformers import PreTrainedTokenizerFast
 
 import hooks
 import ostools as ost
-from ostools.errors import InputError
-from ostools.measure import probability as module
-from ostools.measure.answers import answers
+from ostools.ground.errors import InputError
+from ostools.measure.answers import probability as module
+from ostools.measure.answers.answers import answers
+from ostools.measure.answers.probability import ALONE, BEHIND, answer_log_probability, line_ids, written
+from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.posed import pose
-from ostools.measure.precision import true_arithmetic
-from ostools.measure.probability import ALONE, BEHIND, answer_log_probability, line_ids, written
 from ostools.models import encode, prompt_from_ids
 from ostools.tasks import task
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model

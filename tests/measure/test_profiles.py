@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.measure import Profile, Sensitivity
 from ostools.models import prompt_from_ids
 from tests.checkpoints import tiny_model

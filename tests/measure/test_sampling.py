@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from ostools.errors import InputError
-from ostools.measure.answers import answers
-from ostools.measure.sampling import Sampler, chooser, greedy, require_temperature
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import answers
+from ostools.measure.passes.sampling import Sampler, chooser, greedy, require_temperature
 from tests.checkpoints import tiny_model
 
 LOGITS = torch.tensor([1.0, -2.0, 0.5, float("-inf"), 0.0, 3.0])

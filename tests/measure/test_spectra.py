@@ -12,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity, Spectra
 from ostools.models import Prompt, prompt_from_ids
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model

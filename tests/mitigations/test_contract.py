@@ -203,7 +203,7 @@ def test_with_its_key_a_task_allows_items_between_items() -> None:
 def test_on_the_trained_model_generation_is_verified_at_every_step() -> None:
     model = load_model()
     halved = Halved()
-    from ostools.measure.answers import answers
+    from ostools.measure.answers.answers import answers
 
     with running(model, halved):
         (answer,) = answers(model, ["How many ones are in the following sequences?111"], max_new_tokens=3)

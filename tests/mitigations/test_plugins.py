@@ -21,8 +21,8 @@ import hooks
 import mitigations
 from mitigations import Hint, MitigationError, Separator, acts, compose, insert, label, mitigation, running
 from mitigations.named import listing
-from ostools.errors import InputError
-from ostools.measure.answers import answers
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import answers
 from ostools.measure.posed import pose
 from ostools.models import load_model
 from ostools.tasks import named as tasks

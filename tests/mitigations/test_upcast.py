@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks import UPCAST_PARTS
 from mitigations import MitigationError, SlidingWindow, Upcast, acts, label, mitigation, running
-from ostools.measure.answers import answers
+from ostools.measure.answers.answers import answers
 from ostools.models import cast_copy, load_model
 from tests.checkpoints import STORIES, tiny_model
 

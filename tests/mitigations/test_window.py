@@ -19,7 +19,7 @@ from transformers import DynamicCache, MistralConfig, MistralForCausalLM
 
 import hooks
 from mitigations import MitigationError, SlidingWindow, acts, label, mitigation, running
-from ostools.measure.answers import answers
+from ostools.measure.answers.answers import answers
 from ostools.models import Prompt
 from tests.checkpoints import D_VOCAB, STORIES, Family, make_model, tiny_model
 

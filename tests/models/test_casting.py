@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hooks
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models import cast_copy, describe, load_model
 from tests.checkpoints import FAMILIES, TEXT_FAMILIES, Family, tiny_model, write_checkpoint
 

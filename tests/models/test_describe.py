@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
 from ostools.models.describe import _digest, named_weights
 from tests.checkpoints import FAMILIES, TEXT_FAMILIES, Family, make_model, tiny_model, write_checkpoint

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 import ostools
-from ostools.models.training.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE, train_tokenizer
 from ostools.tasks.appendix_c import NAMES, AppendixTask
+from ostools.training.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE, train_tokenizer
 
 EMBEDDED = Path(str(ostools.__file__)).parent / "models" / "embedded"
 ODD_TEXTS = [

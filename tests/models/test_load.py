@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma3ForConditionalGeneration
 from transformers.utils import logging
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models import context_length, describe, encode, load_model
 from ostools.models.sources import EMBEDDED_DIRECTORY
 from tests.checkpoints import (

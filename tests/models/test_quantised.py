@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import ostools as ost
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models import cast_copy, describe, load_model
 from tests.checkpoints import ARCHITECTURE, TEXT_FAMILIES, Family, edit_config, make_model, write_tokenizer
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models import load_model
 from ostools.models.describe import read_trained_lengths
 from tests.checkpoints import Family, edit_config, make_model, write_checkpoint

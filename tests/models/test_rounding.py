@@ -10,7 +10,7 @@ from torch import Tensor
 
 import hooks
 from hooks.rounding import FLOATS, FORMATS, INTEGERS
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models.describe import named_weights
 from ostools.models.rounding import holds, rounded_copy
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models import context_length, encode, load_model, prompt_from_ids
 from ostools.models.tokens import _whole_numbers
 from tests.checkpoints import CHAT_TEMPLATE, CONTROL, SPECIAL, STORIES, Family, tiny_model, write_tokenizer

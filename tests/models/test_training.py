@@ -15,15 +15,15 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, GemmaForCausalLM
 
 import ostools
-from ostools.errors import InputError
-from ostools.models import train as entry
-from ostools.models.training import card as card_module
-from ostools.models.training import corpus as corpus_module
-from ostools.models.training import evaluate, examples, loop
-from ostools.models.training.corpus import Corpus, load_corpus, make_corpus, prose
-from ostools.models.training.recipe import LONGEST, TASK_SHARES, Recipe
-from ostools.models.training.tokenizer import BOS_ID, EOS_ID, train_tokenizer
+from ostools.ground.errors import InputError
 from ostools.tasks.appendix_c import NAMES, AppendixTask
+from ostools.training import card as card_module
+from ostools.training import corpus as corpus_module
+from ostools.training import evaluate, examples, loop
+from ostools.training import train as entry
+from ostools.training.corpus import Corpus, load_corpus, make_corpus, prose
+from ostools.training.recipe import LONGEST, TASK_SHARES, Recipe
+from ostools.training.tokenizer import BOS_ID, EOS_ID, train_tokenizer
 
 EMBEDDED = Path(str(ostools.__file__)).parent / "models" / "embedded"
 TINY = Recipe(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.measure import Collapse, Comparison, PathSum, Sensitivity, compare
-from ostools.measure.variants import VARIANTS
+from ostools.measure.paths.variants import VARIANTS
 from ostools.results import Provenance
 
 PROVENANCE = Provenance({"name": "made", "weight_hash": "0", "dtype": "float32"}, {}, None, {})

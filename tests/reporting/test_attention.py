@@ -13,19 +13,20 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.measure.attention import SIDE, Attention
-from ostools.measure.attention_difference import attention_difference
-from ostools.measure.pooling import bins_of, max_pool
-from ostools.reporting import charts, theme
-from ostools.reporting.attention import (
+from ostools.ground.pooling import bins_of, max_pool
+from ostools.measure.attention.attention import SIDE, Attention
+from ostools.measure.attention.difference import attention_difference
+from ostools.reporting import charts
+from ostools.reporting.charts.attention.cells import (
     COLUMNS,
     ROWS,
     attention_findings,
     attention_frame,
     difference_findings,
 )
-from ostools.reporting.attention_view import HEADS, attention_view, interactive_view
-from ostools.reporting.heat import attention_difference_chart
+from ostools.reporting.charts.attention.heat import attention_difference_chart
+from ostools.reporting.charts.attention.view import HEADS, attention_view, interactive_view
+from ostools.reporting.look import theme
 from ostools.results import Provenance
 from tests.reporting.made import HOSTILE, tokens_of
 from tests.reporting.test_page import assert_nothing_gets_out_or_in

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ostools.measure.behaviour import COLUMNS, Behaviour, summarise
-from ostools.reporting.behaviour_findings import behaviour_findings, behaviour_notes
+from ostools.measure.answers.behaviour import COLUMNS, Behaviour, summarise
+from ostools.reporting.findings.behaviour import behaviour_findings, behaviour_notes
 from ostools.results import Provenance
 
 LONG = "</script><b>"

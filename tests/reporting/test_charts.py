@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import vl_convert
 
-from ostools.errors import InputError
-from ostools.measure.sensitivity import LINEARISATIONS
-from ostools.measure.variants import VARIANTS
-from ostools.reporting import charts, theme
-from ostools.reporting.axes import ZERO_NOTE
+from ostools.ground.errors import InputError
+from ostools.measure.jacobian.sensitivity import LINEARISATIONS
+from ostools.measure.paths.variants import VARIANTS
+from ostools.reporting import charts
+from ostools.reporting.look import theme
+from ostools.reporting.look.axes import ZERO_NOTE
 from tests.reporting.made import HOSTILE, made_collapse, made_comparison, made_paths, made_sensitivity
 
 PROFILE = [1.0, 3.0, 2.0, 5.0]

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ostools.errors import InputError
-from ostools.measure.collapse import Collapse
-from ostools.measure.counting import Counting
+from ostools.ground.errors import InputError
+from ostools.measure.answers.counting import Counting
+from ostools.measure.collapse.collapse import Collapse
 from ostools.reporting.charts import counting_chart
-from ostools.reporting.counting_findings import counting_findings
+from ostools.reporting.findings.counting import counting_findings
 from ostools.results import Provenance
 
 

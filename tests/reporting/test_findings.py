@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ostools.reporting import findings
-from ostools.reporting.words import factor, number
+from ostools.ground.words import factor, number
+from ostools.reporting.findings import profiles as findings
 from tests.reporting.made import made_collapse, made_comparison, made_sensitivity
 
 # --- collapse

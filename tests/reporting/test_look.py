@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting import theme
+from ostools.reporting.look import theme
 from tests.reporting.every import EVERY
 
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")

@@ -16,8 +16,9 @@ import pytest
 import vl_convert
 from nbclient import NotebookClient
 
-from ostools.reporting import charts, notebook, pixels
-from ostools.reporting.notebook import LARGEST, VEGA_LITE
+from ostools.reporting import charts
+from ostools.reporting.look import notebook, pixels
+from ostools.reporting.look.notebook import LARGEST, VEGA_LITE
 from ostools.results import Provenance
 from tests.reporting.made import HOSTILE, made_sensitivity, tokens_of
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting import charts, page, theme
+from ostools.reporting import charts
+from ostools.reporting.look import theme
+from ostools.reporting.page import page
 from tests.reporting.made import HOSTILE, made_sensitivity
 
 EXECUTED = ("", "module", "text/javascript")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ostools.errors import InputError
-from ostools.measure.collapse import Collapse, collapse
-from ostools.reporting.precision_chart import PAIR_END, precision_chart
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.collapse import Collapse, collapse
+from ostools.reporting.charts.collapse.precision import PAIR_END, precision_chart
 from tests.checkpoints import tiny_model
 from tests.reporting.made import made_collapse
 

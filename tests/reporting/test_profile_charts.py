@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
 from ostools.reporting import charts
 from tests.reporting.made import HOSTILE, PROVENANCE, made_sensitivity

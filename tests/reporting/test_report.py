@@ -13,24 +13,24 @@ import pandas as pd
 import pytest
 import torch
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
+from ostools.ground.pooling import bins_of
 from ostools.measure import Collapse, Sensitivity, collapse
-from ostools.measure.attention import Attention
-from ostools.measure.pooling import bins_of
+from ostools.measure.attention.attention import Attention
 from ostools.models import encode
 from ostools.reporting import report
-from ostools.reporting.measurements import LeftOut, Measurements
-from ostools.reporting.measuring import DEAREST, FORMATS, NAMES, _too_dear, measure
-from ostools.reporting.report import lengths_text
+from ostools.reporting.report.measuring import DEAREST, FORMATS, NAMES, _too_dear, measure
+from ostools.reporting.report.report import lengths_text
 from ostools.reporting.sections import SECTIONS, render_report
 from ostools.reporting.sections.about import again_section
-from ostools.reporting.summary import summary
+from ostools.reporting.sections.measurements import LeftOut, Measurements
+from ostools.reporting.sections.summary import summary
 from tests.checkpoints import tiny_model
 from tests.reporting.made import HOSTILE, made_sensitivity
 from tests.reporting.test_page import Parsed, assert_nothing_gets_out_or_in
 
 LENGTHS = range(1, 13)
-MODULE = sys.modules["ostools.reporting.measuring"]
+MODULE = sys.modules["ostools.reporting.report.measuring"]
 MEASURED = ["collapse", "precision", "sensitivity", "layers", "attention", "theory"]
 
 
@@ -170,7 +170,7 @@ def test_an_unknown_section_is_refused_with_the_nearest(tmp_path: Path, given: l
 
 
 def test_lengths_are_written_as_the_command_line_reads_them() -> None:
-    from ostools.lengths import parse_lengths
+    from ostools.ground.lengths import parse_lengths
 
     for lengths in ([1, 2, 3, 8, 16, 17], [5], list(range(1, 257)), [1, 3, 5]):
         assert parse_lengths(lengths_text(lengths)) == lengths
@@ -348,7 +348,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_measured(
     def never(*arguments: Any) -> Any:
         raise AssertionError("measured before the path was checked")
 
-    monkeypatch.setattr(sys.modules["ostools.reporting.report"], "measure", never)
+    monkeypatch.setattr(sys.modules["ostools.reporting.report.report"], "measure", never)
     with pytest.raises(InputError, match="--out"):
         report(tiny_model("gemma"), out=tmp_path / name)
     assert list(tmp_path.iterdir()) == []

@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.errors import InputError
-from ostools.measure.collapse_rows import as_rows, from_rows
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.results import Provenance
 from ostools.runs import run as run_sweep
 from ostools.runs import sweep_of
-from ostools.runs.cells import Cell
-from ostools.runs.store import Store, Wanted, file_of
+from ostools.runs.asked.cells import Cell
+from ostools.runs.stored.store import Store, Wanted, file_of
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
 
 ASKED = {
@@ -47,7 +47,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return ost.runs.report(sweep, tmp_path_factory.mktemp("page") / "r.html").read_text(encoding="utf-8")
+    return ost.report(run=sweep, out=tmp_path_factory.mktemp("page") / "r.html").read_text(encoding="utf-8")
 
 
 def tables(page: str, caption: str) -> list[list[str]]:
@@ -93,8 +93,8 @@ def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:
 
 
 def test_bounds_and_predictions_share_no_panel(sweep: Path) -> None:
-    from ostools.reporting.sections.run_profiles import paths_section
-    from ostools.runs.reading import read
+    from ostools.reporting.sweep.profiles import paths_section
+    from ostools.runs.stored.reading import read
 
     section = paths_section(read(sweep))
     assert section is not None
@@ -106,10 +106,10 @@ def test_bounds_and_predictions_share_no_panel(sweep: Path) -> None:
 
 
 def test_nothing_is_measured_and_nothing_changed_in_the_directory(sweep: Path, tmp_path: Path, monkeypatch) -> None:
-    for name in ("ostools.models.load_model", "ostools.runs.local.load_model"):
+    for name in ("ostools.models.load_model", "ostools.runs.workers.local.load_model"):
         monkeypatch.setattr(name, lambda *_, **__: pytest.fail("loaded a model"))
     before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
-    ost.runs.report(sweep, tmp_path / "r.html")
+    ost.report(run=sweep, out=tmp_path / "r.html")
     assert {path: path.stat().st_mtime_ns for path in sweep.rglob("*")} == before
 
 
@@ -122,7 +122,7 @@ def test_a_partial_sweep_says_so_first_with_what_failed_and_what_is_missing(tmp_
     with store.locked():
         store.ask([cell(0), cell(1), cell(2)])
         store.fail(cell(1), "InputError: no room")
-    page = ost.runs.report(tmp_path / "out", tmp_path / "r.html").read_text(encoding="utf-8")
+    page = ost.report(run=tmp_path / "out", out=tmp_path / "r.html").read_text(encoding="utf-8")
     assert "PARTIAL: 0 of 3 cells are measured, 1 failed, 2 are still to be measured." in page
     assert page.index("PARTIAL") < page.index("<section")
     assert tables(page, "Lengths that failed")[0][2] == "InputError: no room"
@@ -140,7 +140,7 @@ def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
             store.add(one, file_of(one, rows, given, code="c", checkpoint="w"))
         for one, text in zip(cells[-2:], HOSTILE, strict=False):
             store.fail(one, text)
-    page = ost.runs.report(tmp_path / "out", tmp_path / "r.html").read_text(encoding="utf-8")
+    page = ost.report(run=tmp_path / "out", out=tmp_path / "r.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert "<img src=x" not in page
     assert not re.search(
@@ -156,7 +156,7 @@ def test_a_broken_file_is_told_in_the_report(sweep: Path, tmp_path: Path) -> Non
     victim = min((tmp_path / "out" / "cells").iterdir())
     victim.write_bytes(b"cut")
     said: list[str] = []
-    page = ost.runs.report(tmp_path / "out", tmp_path / "r.html", say=said.append).read_text(encoding="utf-8")
+    page = ost.report(run=tmp_path / "out", out=tmp_path / "r.html", say=said.append).read_text(encoding="utf-8")
     assert len(said) == 1
     assert "PARTIAL: 9 of 10" in page
     assert victim.name in page
@@ -208,7 +208,7 @@ def test_a_directory_in_which_nothing_was_asked_is_refused(tmp_path: Path) -> No
     with store.locked():
         store.ask([])
     with pytest.raises(InputError, match="in which nothing was asked"):
-        ost.runs.report(tmp_path / "out", tmp_path / "r.html")
+        ost.report(run=tmp_path / "out", out=tmp_path / "r.html")
 
 
 def test_the_command(run: Callable[..., tuple[int, str, str]], sweep: Path, tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import ostools.runs
-from ostools.measure.collapse_rows import as_rows
-from ostools.reporting.sections.run_answers import collapse_section
-from ostools.reporting.sections.run_profiles import paths_section, sensitivity_section
+from ostools.measure.collapse.rows import as_rows
+from ostools.reporting.sweep.answers import collapse_section
+from ostools.reporting.sweep.profiles import paths_section, sensitivity_section
 from ostools.results import Provenance
-from ostools.runs.cells import Cell
-from ostools.runs.reading import Reading, read
-from ostools.runs.store import Store, Wanted, file_of
+from ostools.runs.asked.cells import Cell
+from ostools.runs.stored.reading import Reading, read
+from ostools.runs.stored.store import Store, Wanted, file_of
 from tests.reporting.made import made_collapse, made_paths, made_sensitivity
 
 ROUTE = {"route": "prefix", "route_reason": "x"}
@@ -53,7 +53,7 @@ def bounds(found: Reading) -> tuple[list[str], list[str]]:
 
 
 def page(directory: Path) -> str:
-    return ostools.runs.report(directory, directory / "r.html").read_text(encoding="utf-8")
+    return ostools.report(run=directory, out=directory / "r.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("checkpoints", [("", ""), ("a" * 20, "b" * 20)])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostools.reporting.shell import quoted
+from ostools.reporting.page.shell import quoted
 from tests.reporting.made import HOSTILE
 
 BASH = shutil.which("bash")

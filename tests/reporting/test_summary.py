@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ostools.experiments.study import Study
+from ostools.experiments.study.study import Study
 from ostools.measure import Collapse, Sensitivity
-from ostools.measure.looseness import CHAIN, looseness
-from ostools.reporting.answer_findings import answered
-from ostools.reporting.precision_findings import below_at_the_end, precision_findings, tails
-from ostools.reporting.profile_findings import layers_finding, looseness_finding
+from ostools.measure.profiles.looseness import CHAIN, looseness
+from ostools.reporting.findings.answers import answered
+from ostools.reporting.findings.looseness import layers_finding, looseness_finding
+from ostools.reporting.findings.precision import below_at_the_end, precision_findings, tails
+from ostools.reporting.findings.study import study_finding
 from ostools.reporting.sections.precision import precision_section
-from ostools.reporting.study_findings import study_finding
 from ostools.results import Provenance
 from tests.reporting.made import PROVENANCE, made_collapse, made_paths, made_sensitivity
 from tests.reporting.test_behaviour_chart import made as made_behaviour
@@ -87,13 +87,13 @@ def test_what_storing_shifts_is_not_noise() -> None:
 
 
 def _with_precision(result: Collapse) -> Any:
-    from ostools.reporting.measurements import Measurements
+    from ostools.reporting.sections.measurements import Measurements
 
     return Measurements(PROVENANCE, "text", ("t",), precision=result)
 
 
 def test_the_formats_are_compared_on_the_prompt_nearest_to_collapse() -> None:
-    margin = sys.modules["ostools.reporting.measuring"]._margin
+    margin = sys.modules["ostools.reporting.report.measuring"]._margin
     near = made_collapse(lambda n: 1.0, noise={"float32": 1e-9, "bfloat16": 0.5})
     far = made_collapse(lambda n: 10.0, noise={"float32": 1e-9, "bfloat16": 0.1})
     assert margin(near) == pytest.approx(2)

@@ -17,10 +17,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.results import Provenance
 from ostools.runs import Sweep, results, run, sweep_of
-from ostools.runs.executor import Done, Executor, Job, Terms
+from ostools.runs.workers.executor import Done, Executor, Job, Terms
 from stress import kills
 from stress._runs import at_change, die, ready, strays
 
@@ -286,7 +286,7 @@ def test_cells_of_other_code_are_said_to_leave_the_table_and_stay(
     quick(tmp_path / "out")
     said: list[str] = []
     with monkeypatch.context() as patched:
-        patched.setattr("ostools.runs.cells.code_version", lambda: "other")
+        patched.setattr("ostools.runs.asked.cells.code_version", lambda: "other")
         assert quick(tmp_path / "out", say=said.append).measured == 3
         assert len(table(tmp_path / "out")) == 6
     assert said == [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from unittest import mock
 
-from ostools.runs import following
-from ostools.runs.store import Store
+from ostools.runs.stored import following
+from ostools.runs.stored.store import Store
 from tests.runs.test_results import keep, wanted
 
 

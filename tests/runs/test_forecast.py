@@ -18,10 +18,10 @@ from ostools.models import shape as shapes
 from ostools.models.shape import Shape
 from ostools.models.sources import EMBEDDED_DIRECTORY, locate
 from ostools.runs import plan, sweep_of
-from ostools.runs.cells import cells_of
-from ostools.runs.forecast import LIBRARIES, Forecast, _shape, _weights, forecast
-from ostools.runs.measuring import measure
-from ostools.runs.prompts import prompt_tokens
+from ostools.runs.asked.cells import cells_of
+from ostools.runs.asked.prompts import prompt_tokens
+from ostools.runs.forecast.forecast import LIBRARIES, Forecast, _shape, _weights, forecast
+from ostools.runs.workers.measuring import measure
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 
 SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device": "cpu"}
@@ -100,9 +100,9 @@ PEAK = """
 import json, sys, torch
 torch.set_num_threads(1)
 from ostools.runs import sweep_of
-from ostools.runs.cells import cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import Terms
-from ostools.runs.local import Bench
+from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.workers.executor import Terms
+from ostools.runs.workers.local import Bench
 from ostools.models.sources import locate
 (cell,) = cells_of(sweep_of(json.loads(sys.argv[1])))
 found = Bench(Terms("cpu", {cell.model: checkpoint_hash(locate(cell.model, None))}, code_version())).measure(cell)

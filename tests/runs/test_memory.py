@@ -18,16 +18,16 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.errors import InputError, InsufficientMemoryError
-from ostools.measure import prefixes
+from ostools.ground.errors import InputError, InsufficientMemoryError
+from ostools.measure.passes import last_tokens as prefixes
 from ostools.models.sources import locate
 from ostools.runs import results, run, sweep_of
-from ostools.runs.cells import cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import Terms
-from ostools.runs.local import Bench
-from ostools.runs.measuring import measure
-from ostools.runs.out_of_memory import held_to_what_is_free, is_out_of_memory
-from ostools.runs.store import Store
+from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.stored.store import Store
+from ostools.runs.workers.executor import Terms
+from ostools.runs.workers.local import Bench
+from ostools.runs.workers.measuring import measure
+from ostools.runs.workers.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.theory.chunks import chunk, smaller_chunks
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
@@ -128,7 +128,7 @@ def test_a_cell_is_tried_in_halves_until_it_fits(bench: tuple[Bench, Any], monke
             raise MemoryError
         return measure(model, cell)
 
-    monkeypatch.setattr("ostools.runs.local.measure", hungry)
+    monkeypatch.setattr("ostools.runs.workers.local.measure", hungry)
     found = bench[0].measure(bench[1])
     assert not isinstance(found, str)
     assert sizes == [4096, 2048, 1024]
@@ -143,7 +143,7 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well(
     """A path sum is refused before it is computed, by what it needs in chunks of the size that they have then."""
     asked = {"models": directory, "tasks": "copy-last", "lengths": 4, "measurements": "path-sum"}
     (cell,) = cells_of(sweep_of(asked))
-    module: Any = importlib.import_module("ostools.measure.path_sum")
+    module: Any = importlib.import_module("ostools.measure.paths.path_sum")
     tried: list[int] = []
 
     def needed(*_: Any, **__: Any) -> int:
@@ -169,7 +169,7 @@ def test_what_never_fits_is_a_failure_with_forecast_and_limit(
     bench: tuple[Bench, Any], monkeypatch: pytest.MonkeyPatch, later: Exception
 ) -> None:
     errors = [MemoryError("first"), *[later] * 9]
-    monkeypatch.setattr("ostools.runs.local.measure", lambda model, cell: (_ for _ in ()).throw(errors.pop(0)))
+    monkeypatch.setattr("ostools.runs.workers.local.measure", lambda model, cell: (_ for _ in ()).throw(errors.pop(0)))
     found = bench[0].measure(bench[1])
     assert isinstance(found, str)
     assert found.startswith("out of memory while it was measured: forecast 0.")
@@ -187,7 +187,7 @@ def test_a_model_that_does_not_fit_is_said_to_be_what_does_not(
         tried.append(name)
         raise InputError("expected weights that fit config.json") from RuntimeError("can't allocate memory")
 
-    monkeypatch.setattr("ostools.runs.local.load_model", loading)
+    monkeypatch.setattr("ostools.runs.workers.local.load_model", loading)
     found = bench[0].measure(bench[1])
     assert isinstance(found, str)
     assert found.startswith("out of memory while the model was loaded: forecast")

@@ -21,13 +21,13 @@ import pandas as pd
 import psutil
 import pytest
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.runs import RayCluster, plan, read_sweep, results, run, sweep_of
-from ostools.runs.cells import Cell
-from ostools.runs.executor import Job
-from ostools.runs.forecast import Forecast
-from ostools.runs.ray_workers import Needs, Queue, Worker
-from ostools.runs.store import Store
+from ostools.runs.asked.cells import Cell
+from ostools.runs.forecast.forecast import Forecast
+from ostools.runs.stored.store import Store
+from ostools.runs.workers.executor import Job
+from ostools.runs.workers.ray_workers import Needs, Queue, Worker
 from tests.runs.test_run import CELLS, asked, table
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -157,7 +157,7 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
 def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
     cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ostools.runs.ray_workers.RETRIES", 1)
+    monkeypatch.setattr("ostools.runs.workers.ray_workers.RETRIES", 1)
     sweep = sweep_of(asked(written, **{**FEW, "mitigations": ["lethal", "none"]}, dtypes="float32", lengths=[3]))
     said: list[str] = []
     done = run(sweep, tmp_path / "out", executor=RayCluster(address(cluster), say=said.append))
@@ -276,8 +276,8 @@ def test_room_is_counted_node_by_node() -> None:
 
 def jobs(written: Path, seconds: dict[str, float]) -> list[Job]:
     """Cells of two models (one a dtype), which take these seconds."""
-    from ostools.runs.cells import cells_of
-    from ostools.runs.store import Wanted
+    from ostools.runs.asked.cells import cells_of
+    from ostools.runs.stored.store import Wanted
 
     sweep = sweep_of(asked(written, **{**FEW, "tasks": ["copy-last", "count-ones"]}))
     return [Job(Wanted(cell, "0"), Forecast(seconds[cell.dtype], 7)) for cell in cells_of(sweep)]
@@ -323,7 +323,7 @@ def test_numbers_of_workers_and_threads_are_positive(number: str) -> None:
 
 def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody there; somebody who says nothing; somebody who says something else."""
-    from ostools.runs import ray_cluster
+    from ostools.runs.workers import ray_cluster
 
     monkeypatch.setattr(ray_cluster, "_SECONDS", 0.3)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
+from ostools.reporting import report
 from ostools.results import Provenance
-from ostools.runs import report, results
-from ostools.runs.cells import Cell
-from ostools.runs.following import Following
-from ostools.runs.reading import read
-from ostools.runs.store import LOCK, Store, Wanted, file_hash, file_of
+from ostools.runs import results
+from ostools.runs.asked.cells import Cell
+from ostools.runs.stored.following import Following
+from ostools.runs.stored.reading import read
+from ostools.runs.stored.store import LOCK, Store, Wanted, file_hash, file_of
 
 GIVEN = Provenance({"name": "made", "weight_hash": "ab"}, {}, None, {"torch": "1"})
 
@@ -103,7 +104,7 @@ def test_a_manifest_that_no_table_could_say_is_refused(tmp_path: Path, change: d
     keep(tmp_path, 0)
     keep(tmp_path, 1)
     manifest(tmp_path, **change)
-    for reads in (results, lambda place: report(place, place / "r.html")):
+    for reads in (results, lambda place: report(run=place, out=place / "r.html")):
         with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools run` wrote.*found something else"):
             reads(tmp_path)
     assert not (tmp_path / "r.html").exists()
@@ -176,7 +177,7 @@ def test_a_file_that_pandas_cannot_hold_costs_its_own_cell_only(
     table = results(tmp_path, say=said.append)
     assert table["seed"].tolist() == [1 - place] * 2
     assert said == [f"{broken}: it is no cell of a sweep; it is left out"]
-    assert report(tmp_path, tmp_path / "r.html").exists()
+    assert report(run=tmp_path, out=tmp_path / "r.html").exists()
     store = Store(tmp_path, said.append)
     with store.locked():  # the next run finds it missing
         assert list(store.stored()) == [f"{1 - place:016x}"]

@@ -14,12 +14,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.results import Provenance
 from ostools.runs import results
-from ostools.runs.cells import Cell
-from ostools.runs.reading import read
-from ostools.runs.store import Store, Wanted
+from ostools.runs.asked.cells import Cell
+from ostools.runs.stored.reading import read
+from ostools.runs.stored.store import Store, Wanted
 
 MODEL = {"name": "made", "weight_hash": "ab", "dtype": "float32", "device": "cpu"}
 PROVENANCE = Provenance(MODEL, {}, None, {"torch": "1"})
@@ -44,7 +44,7 @@ def keep(store: Store, one: Wanted, lengths: tuple[int, ...] | None = None, tabl
     """Store rows of a cell as a run would, at some of its lengths."""
     from dataclasses import replace
 
-    from ostools.runs.store import file_of
+    from ostools.runs.stored.store import file_of
 
     part = Wanted(replace(one.cell, lengths=lengths or one.cell.lengths), one.base)
     store.add(
@@ -108,7 +108,7 @@ def test_a_file_that_does_not_fit_beside_the_others_is_left_out_and_said(store: 
 def test_what_the_columns_tell_pandas_is_not_trusted(store: Store, tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
-    from ostools.runs.store import file_hash
+    from ostools.runs.stored.store import file_hash
 
     cells = [wanted(0), wanted(1)]
     store.ask(cells)
@@ -174,7 +174,7 @@ def test_no_sweep_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_is_counted_while_its_files_appear(store: Store) -> None:
-    from ostools.runs.following import Following
+    from ostools.runs.stored.following import Following
 
     watch = Following(store.directory)  # before anything is asked: the lock is there
     assert (watch.look().asked, watch.look().over) == (0, False)
@@ -193,7 +193,7 @@ def test_a_run_is_counted_while_its_files_appear(store: Store) -> None:
 
 
 def test_a_look_reads_new_files_only_and_touches_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ostools.runs import following
+    from ostools.runs.stored import following
 
     cells = [wanted(seed) for seed in range(5)]
     store.ask(cells)
@@ -214,7 +214,7 @@ def test_a_look_reads_new_files_only_and_touches_nothing(store: Store, monkeypat
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="this system does not list its locks")
 def test_who_holds_the_lock_is_seen_without_taking_it(tmp_path: Path) -> None:
-    from ostools.runs.following import lock_held
+    from ostools.runs.stored.following import lock_held
 
     store, lock = Store(tmp_path), tmp_path / ".lock"
     assert lock_held(lock) is False
@@ -228,7 +228,7 @@ def test_who_holds_the_lock_is_seen_without_taking_it(tmp_path: Path) -> None:
 def test_where_the_system_lists_no_locks_nothing_is_claimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
-    from ostools.runs import following
+    from ostools.runs.stored import following
 
     monkeypatch.setattr(following, "_LOCKS", tmp_path / "none")
     store.ask([wanted(0)])

@@ -16,11 +16,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.runs import plan, results, run, sweep_of
 from ostools.runs import run as run_module
-from ostools.runs.local import ThisProcess
-from ostools.runs.store import Store
+from ostools.runs.stored.store import Store
+from ostools.runs.workers.local import ThisProcess
 
 TINY = {
     "tasks": ["copy-last", "count-ones"],
@@ -85,7 +85,7 @@ def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, writt
 
 
 def test_the_same_command_computes_nothing_twice(whole: Path, written: Path, no_model: None, monkeypatch) -> None:
-    monkeypatch.setattr("ostools.runs.local.load_model", lambda *_, **__: pytest.fail("loaded a model"))
+    monkeypatch.setattr("ostools.runs.workers.local.load_model", lambda *_, **__: pytest.fail("loaded a model"))
     before = {path: path.stat().st_mtime_ns for path in (whole / "cells").iterdir()}
     done = run(sweep_of(asked(written)), whole)
     assert (done.measured, done.present) == (0, CELLS)
@@ -127,7 +127,7 @@ def test_a_file_broken_on_disk_is_found_said_and_measured_again(written: Path, t
 
 
 def test_a_file_of_the_right_hash_that_is_no_cell_is_left_out(written: Path, tmp_path: Path) -> None:
-    from ostools.runs.store import file_hash
+    from ostools.runs.stored.store import file_hash
 
     sweep = sweep_of(asked(written, tasks="copy-last", measurements="behaviour", mitigations="none", dtypes="float32"))
     run(sweep, tmp_path)
@@ -217,7 +217,7 @@ def test_the_code_of_another_distribution_is_in_the_key(monkeypatch: pytest.Monk
     import importlib
 
     from mitigations import Separator
-    from ostools.runs.cells import _plugin_source
+    from ostools.runs.asked.cells import _plugin_source
 
     source = "from mitigations import Mitigation\nclass Mine(Mitigation):\n    word = {!r}\n"
     file = tmp_path / "another_distribution.py"
@@ -236,7 +236,7 @@ def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
 ) -> None:
     import importlib
 
-    from ostools.runs.cells import _plugin_source
+    from ostools.runs.asked.cells import _plugin_source
 
     package = tmp_path / "plugged_in"
     (package / "inner" / "__pycache__").mkdir(parents=True)

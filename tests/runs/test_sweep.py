@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mitigations import MitigationError
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.models.sources import locate
 from ostools.runs import Sweep, read_sweep, sweep_of
-from ostools.runs.cells import base_key, cells_of, checkpoint_hash
+from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash
 
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "behaviour"}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.tasks.appendix_c import HINT, NAMES, AppendixTask
 
 MATHS = (

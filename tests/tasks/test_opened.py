@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.opened import COUNTING, OpenedPairs
 

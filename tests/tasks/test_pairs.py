@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostools import tasks
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.tasks import AppendixTask, Pair, theorem_pair
 from ostools.tasks.pairs import repeats_last
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.tasks import AppendixTask, label, names, task
 from ostools.tasks.reasoning import few_shot
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostools import tasks
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.tasks import AppendixTask, RepeatTask
 from tests.tasks.test_pairs import Characters, decoded
 

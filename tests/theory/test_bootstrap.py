@@ -11,8 +11,8 @@ import pytest
 import scipy.stats
 import torch
 
-from ostools.errors import InputError
-from ostools.theory.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
+from ostools.ground.errors import InputError
+from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
 
 TRIALS = 3000
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.theory.decoder import Block, Decoder
 from ostools.theory.positions import ENCODINGS
 from tests.checkpoints import make_model

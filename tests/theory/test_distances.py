@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.theory.distances import (
     DTYPES,
     NORMS,

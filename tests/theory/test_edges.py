@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
-from ostools.theory import edges
+from ostools.theory.path_sum import edges
 
 N, D, HEADS, D_HEAD = 6, 12, 4, 4
 

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from ostools.theory.estimates import (
+from ostools.theory.statistics.estimates import (
     complement,
     effective_rank,
     gram,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ostools.errors import InputError
-from ostools.theory import fits
-from ostools.theory.fits import fit_decay
+from ostools.ground.errors import InputError
+from ostools.theory.statistics import fits
+from ostools.theory.statistics.fits import fit_decay
 
 N = np.arange(1, 201, dtype=float)
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from ostools.errors import InputError
-from ostools.theory.intervals import wilson
+from ostools.ground.errors import InputError
+from ostools.theory.statistics.intervals import wilson
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.999])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.theory import spectra
 from ostools.theory.distances import total_variation
 from ostools.theory.lemmas import counting, softmax, stochastic, windows

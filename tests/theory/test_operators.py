@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.theory import operators
+from ostools.theory.path_sum import operators
 
 CASES = st.tuples(st.integers(1, 3), st.integers(2, 9), st.integers(1, 6), st.integers(0, 10_000), st.booleans())
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostools.errors import InputError
-from ostools.theory.pareto import pareto_front
+from ostools.ground.errors import InputError
+from ostools.theory.statistics.pareto import pareto_front
 
 Points = list[tuple[int, int]]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.theory import paths
+from ostools.theory.path_sum import paths
 
 
 def patterns(layers: int, n: int, seed: int = 0) -> list[Tensor]:

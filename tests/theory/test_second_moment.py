@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.theory import operators, paths, second_moment
-from ostools.theory.second_moment import Heads, Mlp, Moments
+from ostools.theory.path_sum import operators, paths, second_moment
+from ostools.theory.path_sum.second_moment import Heads, Mlp, Moments
 from tests.theory.test_paths import patterns
 
 D, HEAD, D_HEAD, D_MLP = 6, 2, 3, 7

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.theory import paths, spectra
+from ostools.theory import spectra
+from ostools.theory.path_sum import paths
 
 
 def random_pattern(seed: int, size: int, sharp: float = 1.0) -> Tensor:

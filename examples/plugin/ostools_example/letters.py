@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 from ostools.tasks import Task
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"

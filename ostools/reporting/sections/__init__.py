@@ -9,20 +9,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ostools.models.families import EMBEDDED
-from ostools.reporting.page import render
+from ostools.reporting.look.theme import display_token
+from ostools.reporting.page.page import render
+from ostools.reporting.page.section import Section as Section
 from ostools.reporting.sections.about import again_section, findings_section, reading_section, run_section
 from ostools.reporting.sections.attention import attention_section
 from ostools.reporting.sections.behaviour import behaviour_section
 from ostools.reporting.sections.collapse import collapse_section
 from ostools.reporting.sections.mitigations import mitigations_section
 from ostools.reporting.sections.precision import precision_section
-from ostools.reporting.sections.section import Section as Section
 from ostools.reporting.sections.sensitivity import layers_section, sensitivity_section
 from ostools.reporting.sections.theory import theory_section
-from ostools.reporting.theme import display_token
 
 if TYPE_CHECKING:
-    from ostools.reporting.measurements import Measurements
+    from ostools.reporting.sections.measurements import Measurements
 
 SECTIONS: dict[str, Callable[[Measurements], Section | None]] = {
     "collapse": collapse_section,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from ostools.reporting.sections.section import Finding, More, Part, Section
-from ostools.reporting.summary import summary
+from ostools.reporting.page.section import Finding, More, Part, Section
+from ostools.reporting.sections.summary import summary
 
 if TYPE_CHECKING:
-    from ostools.reporting.measurements import Measurements
+    from ostools.reporting.sections.measurements import Measurements
 
 CAVEATS = (
     "Measured norms are exact derivatives; estimated ones come from random probes and have intervals.",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ostools.reporting import charts
-from ostools.reporting.attention import attention_findings
-from ostools.reporting.attention_view import interactive_view
-from ostools.reporting.page import Figure, Script
-from ostools.reporting.sections.section import Part, Section, View
+from ostools.reporting.charts.attention.cells import attention_findings
+from ostools.reporting.charts.attention.heat import attention_chart
+from ostools.reporting.charts.attention.view import interactive_view
+from ostools.reporting.page.page import Figure, Script
+from ostools.reporting.page.section import Part, Section, View
 
 if TYPE_CHECKING:
-    from ostools.reporting.measurements import Measurements
+    from ostools.reporting.sections.measurements import Measurements
 
 LEAD = "The last token's attention in every head. It says what each value is multiplied by, not what that does."
 
@@ -22,7 +22,7 @@ def attention_section(found: Measurements) -> Section | None:
         return None
     said = attention_findings(found.attention)
     caption = "Attention of the last token, a row per layer and head"
-    figure = Figure("attention-chart", charts.attention_chart(found.attention), caption, f"{caption}. {said[0]}")
+    figure = Figure("attention-chart", attention_chart(found.attention), caption, f"{caption}. {said[0]}")
     source, holds = interactive_view(found.attention, "heads")
     view = View("heads", "Interactive attention patterns, drawn by circuitsvis", Script(source, "module"))
     parts = [Part(figure=figure, findings=said), Part(title="Head by head", notes=[holds], view=view)]

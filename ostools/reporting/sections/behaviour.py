@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from ostools.models.families import EMBEDDED
 from ostools.models.sources import EMBEDDED_DIRECTORY
-from ostools.reporting import charts, findings
-from ostools.reporting.answer_findings import answered
-from ostools.reporting.behaviour_findings import behaviour_findings
-from ostools.reporting.frames import frame_of
-from ostools.reporting.page import Figure
-from ostools.reporting.sections.section import More, Part, Section, Table
+from ostools.reporting.charts.answers.behaviour import behaviour_chart
+from ostools.reporting.findings import profiles as findings
+from ostools.reporting.findings.answers import answered
+from ostools.reporting.findings.behaviour import behaviour_findings
+from ostools.reporting.page.page import Figure
+from ostools.reporting.page.section import More, Part, Section, Table
+from ostools.results import frame_of
 
 if TYPE_CHECKING:
-    from ostools.measure.behaviour import Behaviour
-    from ostools.reporting.measurements import Measurements
+    from ostools.measure.answers.behaviour import Behaviour
+    from ostools.reporting.sections.measurements import Measurements
 
 LEAD = "Prompts of Appendix C.1, answered greedily in this run; an answer is right if its last line is, exactly."
 
@@ -37,7 +38,7 @@ def _part(result: Behaviour, name: str) -> Part:
     said = answered(result)
     caption = f"Answers by length, {task}"
     more = More("In detail", findings=behaviour_findings(result), tables=[_lengths(result, task)])
-    figure = Figure(name, charts.behaviour_chart(result), caption, f"{caption}. {said}")
+    figure = Figure(name, behaviour_chart(result), caption, f"{caption}. {said}")
     return Part(title=task, figure=figure, findings=[said], more=[more])
 
 

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ostools import tasks
-from ostools.reporting import charts, findings
-from ostools.reporting.frames import Frame, frame_of
-from ostools.reporting.page import Figure
-from ostools.reporting.sections.section import More, Part, Section, Table
+from ostools.reporting.charts.collapse.curves import collapse_chart
+from ostools.reporting.findings import profiles as findings
+from ostools.reporting.page.page import Figure
+from ostools.reporting.page.section import More, Part, Section, Table
+from ostools.results import Frame, frame_of
 
 if TYPE_CHECKING:
     from ostools.measure import Collapse
-    from ostools.reporting.measurements import Measurements
+    from ostools.reporting.sections.measurements import Measurements
 
 QUESTIONS = {
     "figure-5a": "ones behind a counting question",
@@ -50,7 +51,7 @@ def _part(result: Collapse, trained: Mapping[str, int] | None) -> Part:
     return Part(
         title=f"{name}: {QUESTIONS.get(name, 'a prompt and one more item')}",
         quote=f"{tasks.get(name).example}…" if name in tasks.COLLAPSE_TASKS else "",
-        figure=Figure(name, charts.collapse_chart(result, ("y",)), caption, f"{caption}. {said[0]}"),
+        figure=Figure(name, collapse_chart(result, ("y",)), caption, f"{caption}. {said[0]}"),
         findings=said[:1],
         more=[more],
     )

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from ostools.experiments.verdicts import ABOUT, QUANTITIES, in_words
-from ostools.reporting.page import Figure
-from ostools.reporting.sections.section import More, Part, Section, Table
-from ostools.reporting.study_chart import study_chart
-from ostools.reporting.study_findings import study_finding
+from ostools.experiments.study.verdicts import ABOUT, QUANTITIES, in_words
+from ostools.reporting.charts.answers.study import study_chart
+from ostools.reporting.findings.study import study_finding
+from ostools.reporting.page.page import Figure
+from ostools.reporting.page.section import More, Part, Section, Table
 
 if TYPE_CHECKING:
-    from ostools.experiments.study import Study
-    from ostools.reporting.measurements import Measurements
+    from ostools.experiments.study.study import Study
+    from ostools.reporting.sections.measurements import Measurements
 
 LEAD = (
     "The same questions with each mitigation and without. A verdict takes an interval over lengths that leaves no effect out "

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ostools.measure.collapse import IDENTICAL
-from ostools.reporting import charts
-from ostools.reporting.collapse_findings import collapse_ends, main_pair, precision_summary
-from ostools.reporting.frames import frame_of
-from ostools.reporting.page import Figure
-from ostools.reporting.precision_findings import precision_findings, tails
-from ostools.reporting.sections.section import Part, Section, Table
-from ostools.reporting.words import number
+from ostools.ground.words import number
+from ostools.measure.collapse.collapse import IDENTICAL
+from ostools.reporting.charts.collapse.precision import precision_chart
+from ostools.reporting.findings.collapse import collapse_ends, main_pair, precision_summary
+from ostools.reporting.findings.precision import precision_findings, tails
+from ostools.reporting.page.page import Figure
+from ostools.reporting.page.section import Part, Section, Table
+from ostools.results import frame_of
 
 if TYPE_CHECKING:
     from ostools.measure import Collapse
-    from ostools.reporting.measurements import Measurements
+    from ostools.reporting.sections.measurements import Measurements
 
 LEAD = (
     "From which length on is the pair closer than rounding moves either sequence? Storing weights in few bits moves both alike "
@@ -41,7 +41,7 @@ def _stored(result: Collapse) -> Part:
     name = str(frame_of(result)["task"].iloc[0])
     said = precision_findings(result)
     caption = f"Which part of low precision hides the pair, {name}"
-    figure = Figure("precision-chart", charts.precision_chart(result), caption, f"{caption}. {said[0]}")
+    figure = Figure("precision-chart", precision_chart(result), caption, f"{caption}. {said[0]}")
     return Part(figure=figure, findings=said, tables=[_formats(result, name)])
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ostools.reporting import charts, findings
-from ostools.reporting.frames import Frame, frame_of
-from ostools.reporting.page import Figure
-from ostools.reporting.profile_findings import layers_finding, looseness_finding
-from ostools.reporting.sections.section import More, Part, Section, Table
-from ostools.reporting.theme import KINDS, METHODS, display_token
-from ostools.reporting.words import number
+from ostools.ground.words import number
+from ostools.reporting.charts.profiles.looseness import looseness_chart
+from ostools.reporting.charts.profiles.over_tokens import comparison_chart, sensitivity_chart
+from ostools.reporting.charts.profiles.shape_and_layers import layers_chart
+from ostools.reporting.findings import profiles as findings
+from ostools.reporting.findings.looseness import layers_finding, looseness_finding
+from ostools.reporting.look.theme import KINDS, METHODS, display_token
+from ostools.reporting.page.page import Figure
+from ostools.reporting.page.section import More, Part, Section, Table
+from ostools.results import Frame, frame_of
 
 if TYPE_CHECKING:
     from ostools.measure import Comparison, Sensitivity
-    from ostools.measure.looseness import Looseness
-    from ostools.reporting.measurements import Measurements
+    from ostools.measure.profiles.looseness import Looseness
+    from ostools.reporting.sections.measurements import Measurements
 
 DRAWN = ("uniform", "local", "windowed(1)", "proof", "theorem-b5", "second-moment", "second-moment-full")
 """The variants in the chart; the table has all that were computed."""
@@ -44,10 +47,10 @@ def _against(profile: Sensitivity, comparison: Comparison | None) -> Part:
     values = More("The numbers, token by token", tables=[_values(profile)])
     if comparison is None:
         caption = "Sensitivity of y to every token"
-        figure = Figure("profile", charts.sensitivity_chart(profile), caption, f"{caption}. {said[0]}")
+        figure = Figure("profile", sensitivity_chart(profile), caption, f"{caption}. {said[0]}")
         return Part(figure=figure, findings=said, more=[values])
     caption = "Sensitivity of y to every token, certified bounds, the paper's forms and predictions"
-    chart = charts.comparison_chart(_drawn(comparison))
+    chart = comparison_chart(_drawn(comparison))
     everything = More("Every variant, in words", findings=[*said, *findings.comparison_findings(comparison)])
     return Part(
         figure=Figure("profile", chart, caption, f"{caption}. {said[0]}"),
@@ -114,7 +117,7 @@ def _looseness(result: Looseness) -> Part:
     table = Table("log10 of each quotient over the tokens", columns, rows)
     return Part(
         title="Why the bound is loose",
-        figure=Figure("looseness", charts.looseness_chart(result), caption, f"{caption}. {said}"),
+        figure=Figure("looseness", looseness_chart(result), caption, f"{caption}. {said}"),
         findings=[said],
         more=[More("Part by part", tables=[table])],
     )
@@ -128,7 +131,7 @@ def layers_section(found: Measurements) -> Section | None:
     said = layers_finding(found.layers)
     caption = "Sensitivity of y to every token at every layer"
     part = Part(
-        figure=Figure("layers-chart", charts.layers_chart(shown), caption, f"{caption}. {said}"),
+        figure=Figure("layers-chart", layers_chart(shown), caption, f"{caption}. {said}"),
         findings=[said],
         notes=[rule] if rule else (),
     )

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 
 Scores = Float[Tensor, "*batch pos"]
 Scalars = Float[Tensor, "*batch"]

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.theory import paths, spectra
+from ostools.theory import spectra
+from ostools.theory.path_sum import paths
 
 Matrix = Float[Tensor, "query key"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.errors import InputError
+from ostools.ground.errors import InputError
 
 RELATIVE = ("none", "rope", "alibi")
 """The encodings that say nothing but how far apart two tokens are."""

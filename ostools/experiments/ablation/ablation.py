@@ -1,0 +1,253 @@
+"""What a head, an attention edge or a layer does: taken out for real, beside what first order predicted.
+
+Predicted, from one backward pass for all parts: put a gate g on each, x -> x0 + g (x - x0), and take -dm/dg at g = 1. Real: the
+part is taken out and m measured again. The two are two instruments, and never share a column: where first order fails, as it
+does for parts that matter much or that others stand in for, the table shows it.
+
+Cost: for each part one forward pass a prompt (answers), two (collapse), or d_model backward passes (sensitivity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools import tasks
+from ostools.experiments.ablation.effects import Measure, require_finite
+from ostools.experiments.ablation.questions import MEASURES, Question, of_prompt, of_task
+from ostools.experiments.ablation.targets import (
+    TOP,
+    Target,
+    all_targets,
+    checked_method,
+    checked_targets,
+    columns_of,
+    gates_on,
+    taken_out,
+)
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.collapse import checked_lengths, seeds_of
+from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.prompts import Progress, checked_names
+from ostools.models import Prompt
+from ostools.results import Provenance, Result
+from ostools.tasks import Task
+from ostools.theory.profiles import rank_correlation
+
+if TYPE_CHECKING:
+    pass
+
+QUESTION = ("task", "length", "seed")
+QUANTITY = ("measure", "quantity")
+
+
+@dataclass(frozen=True, eq=False)
+class Ablation(Result):
+    """One row per prompt, part taken out, and quantity.
+
+    Columns: task, length, seed, tokens; what (heads | edges | layers), method (what stands in its place: zero | mean), target
+    (its name), layer, head, query, key, part (NA where it has none); measure and quantity: sensitivity (frobenius_norm and
+    operator_norm of d y_n / d v_C, C the tokens that carry the answer), collapse (pair_distance, ||y - y*||_2), answers
+    (log_probability of the right answer, nats); value (nothing taken out), ablated (measured with the part out), effect
+    (ablated - value: real), predicted_effect (first order).
+    """
+
+    @property
+    def agreement(self) -> pd.DataFrame:
+        """How well first order predicted the real effects, for each prompt and quantity.
+
+        parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of those same_sign (the
+        share whose two effects have the same sign) and within_factor_2 (the share whose prediction is between half and twice
+        the real effect); largest, largest_predicted (the parts with the greatest real and predicted effect, by size).
+        """
+        rows = []
+        for key, group in _grouped(self.frame):
+            real, predicted = group["effect"].to_numpy(float), group["predicted_effect"].to_numpy(float)
+            moved = real != 0
+            factor = predicted[moved] / real[moved]
+            names = group["target"].to_numpy()
+            rows.append(
+                dict(zip((*QUESTION, *QUANTITY), key, strict=True))
+                | {
+                    "parts": len(group),
+                    "spearman": rank_correlation(real, predicted),
+                    "moved": int(moved.sum()),
+                    "same_sign": _share(factor > 0),
+                    "within_factor_2": _share((factor >= 0.5) & (factor <= 2)),
+                    "largest": str(names[np.abs(real).argmax()]),
+                    "largest_predicted": str(names[np.abs(predicted).argmax()]),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def top(self, count: int = 10) -> pd.DataFrame:
+        """For each prompt and quantity the `count` parts with the greatest real effect, by size."""
+        tables = [
+            group.loc[group["effect"].abs().sort_values(ascending=False, kind="stable").index[:count]]
+            for _, group in _grouped(self.frame)
+        ]
+        return pd.concat(tables, ignore_index=True)
+
+
+def _share(right: np.ndarray) -> float:
+    return float(right.mean()) if len(right) else np.nan
+
+
+def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
+    yield from frame.groupby([*QUESTION, *QUANTITY], sort=False, dropna=False)
+
+
+def ablation(
+    model: TransformerBridge,
+    task: str | Task | Prompt,
+    *,
+    lengths: Iterable[int] | None = None,
+    seeds: Sequence[int] = (0,),
+    what: str = "heads",
+    targets: Iterable[Sequence[Any]] | None = None,
+    top: int = TOP,
+    method: str = "zero",
+    measures: Sequence[str] | None = None,
+    begun: bool = False,
+    chat: bool | None = None,
+    carriers: Sequence[int] | None = None,
+    answer: str | None = None,
+    progress: Progress | None = None,
+) -> Ablation:
+    """Take parts of the model out, one at a time, and measure what changes, beside the first-order prediction.
+
+    Args:
+        task: a task or its name, asked at `lengths` and `seeds`; or a `Prompt`, with its `carriers` (positions) and `answer`.
+        what: "heads" (the output z of each), "edges" (single attention weights), "layers" (what a block's attention or MLP
+            adds to the residual stream).
+        targets: (layer, head), (layer, head, query, key) or (layer, "attention" | "mlp"). None: all of them; of the edges the
+            `top` to which the last token attends most, over all layers and heads.
+        method: "zero"; for heads also "mean": over all positions of the prompt, as the model computes it with nothing out.
+        measures: of "sensitivity", "collapse" and "answers"; None: all that there can be. An edge has no collapse: the pair's
+            prompts have different lengths, and a position in one is none in the other.
+        begun: put the right answer's line, up to the answer itself, behind the prompt: y_n is then what the answer is read
+            from, and the answer's probability its own. Without it y_n is the last token of the question.
+        chat: whether the tokenizer's chat template is used; None: where there is one.
+        progress: called as progress(done, total) after each part.
+
+    sensitivity is that of the real derivative: the frozen one holds the patterns, and does not see them change. The
+    prediction is -dm/dg at g = 1, g a gate on the part; its tangent, g = 1 - eps, is exact. Edits of the forward pass that are
+    active stay so, and are part of what "nothing taken out" means. In float32 (float64 for a float64 model).
+
+    Raises `InputError` for unknown names, parts that the model does not have, edges whose query is beyond a prompt, a prompt
+    over the context, a pair that is not apart, and numbers that are not finite.
+    """
+    checked_method(what, method)
+    names = None if measures is None else checked_names("measure", measures, MEASURES)
+    if what == "edges" and names is not None and "collapse" in names:
+        raise InputError("ablation: 'collapse' has no edges: a position in one prompt of the pair is none in the other")
+    if what == "edges" and names is None and not isinstance(task, Prompt):
+        names = ("sensitivity", "answers")
+    if top < 1:
+        raise InputError(f"ablation: expected top of at least 1, found {top}")
+    chosen = None if targets is None else checked_targets(model, what, targets)
+    work = full_precision(model, "ablation")
+    questions = _questions(work, task, lengths, seeds, names, begun, chat, carriers, answer)
+    provenance = Provenance.collect(
+        model,
+        tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None,
+        **{"measurement": "ablation", "task": questions[0].task, "lengths": [one.length for one in questions]},
+        **{"seeds": list(seeds), "what": what, "targets": chosen, "top": top, "method": method, "begun": begun},
+        **{"measures": names, "chat": chat, "carriers": carriers, "answer": answer},
+    )
+    rows: list[dict[str, Any]] = []
+    with torch.inference_mode(False), true_arithmetic(work):
+        for index, question in enumerate(questions):
+            parts = chosen or all_targets(work, what, question.prompt, top)
+            told = None if progress is None else _part(progress, index, len(questions))
+            measuring = [one for one in question.measures(names) if what != "edges" or one.name != "collapse"]
+            if not measuring:
+                raise InputError("ablation of edges: expected carriers or an answer for the prompt, found neither")
+            for row in _rows(work, question, parts, method, measuring, told):
+                rows.append({"what": what, "method": method} | row)
+    frame: Any = pd.DataFrame(rows)[[*QUESTION, "tokens", "what", "method", *_TARGET, *QUANTITY, *_NUMBERS]]
+    whole = dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")
+    return Ablation(frame.astype(whole), provenance)
+
+
+_TARGET = ("target", "layer", "head", "query", "key", "part")
+_NUMBERS = ("value", "ablated", "effect", "predicted_effect")
+
+
+def _questions(
+    model: TransformerBridge,
+    task: str | Task | Prompt,
+    lengths: Iterable[int] | None,
+    seeds: Sequence[int],
+    names: Sequence[str] | None,
+    begun: bool,
+    chat: bool | None,
+    carriers: Sequence[int] | None,
+    answer: str | None,
+) -> list[Question]:
+    """Every prompt that the parts are taken out on."""
+    if isinstance(task, Prompt):
+        if lengths is not None or begun:
+            raise InputError("ablation: a prompt has no lengths and no line to begin; leave lengths and begun out")
+        return [of_prompt(model, task, carriers, answer, paired=names is None or "collapse" in names)]
+    if carriers is not None or answer is not None:
+        raise InputError("ablation: a task knows its own carriers and answer; leave them out, or give a Prompt")
+    if lengths is None:
+        raise InputError("ablation: expected lengths for a task, such as lengths=[20], found none")
+    form, wanted = tasks.task(task), MEASURES if names is None else names
+    return [
+        of_task(model, form, length, seed, begun=begun, chat=chat, measures=wanted)
+        for length in checked_lengths(lengths)
+        for seed in seeds_of(form, seeds)
+    ]
+
+
+def _part(progress: Progress, index: int, parts: int) -> Progress:
+    return lambda done, total: progress(index * total + done, parts * total)
+
+
+def _rows(
+    model: TransformerBridge,
+    question: Question,
+    targets: Sequence[Target],
+    method: str,
+    measures: Sequence[Measure],
+    progress: Progress | None,
+) -> Iterator[dict[str, Any]]:
+    """One prompt: the prediction for all parts at once, then each taken out in turn."""
+    n = len(question.prompt)
+    if beyond := [target for target in targets if getattr(target, "query", 0) >= n]:
+        raise InputError(f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0].query}")  # pyright: ignore[reportAttributeAccessIssue]
+    where = {"task": question.task, "length": question.length, "seed": question.seed, "tokens": n}
+    whole = {one.name: require_finite(one.values(model), "with nothing taken out") for one in measures}
+    predicted = {one.name: _predicted(model, one, targets, method, question) for one in measures}
+    for index, target in enumerate(targets):
+        with taken_out(model, target, method, question.prompt):
+            real = {one.name: require_finite(one.values(model), f"without {target}") for one in measures}
+        for measure, numbers in real.items():
+            for quantity, ablated in numbers.items():
+                value = whole[measure][quantity]
+                yield (
+                    where
+                    | columns_of(target)
+                    | {"measure": measure, "quantity": quantity, "value": value, "ablated": ablated}
+                    | {"effect": ablated - value, "predicted_effect": predicted[measure][quantity][index]}
+                )
+        if progress is not None:
+            progress(index + 1, len(targets))
+
+
+def _predicted(
+    model: TransformerBridge, measure: Measure, targets: Sequence[Target], method: str, question: Question
+) -> dict[str, list[float]]:
+    """-dm/dg of every part, by quantity."""
+    weight = next(model.parameters())
+    gates = torch.ones(len(targets), dtype=weight.dtype, device=weight.device, requires_grad=True)
+    slopes = measure.slopes(model, gates_on(model, targets, method, question.prompt), gates)
+    return {quantity: (-slope).tolist() for quantity, slope in slopes.items()}

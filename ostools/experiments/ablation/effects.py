@@ -1,0 +1,203 @@
+"""What an ablation is judged by, and the first-order effect of every part on it: d m / d g, a gate g on each part.
+
+Three numbers m of a forward pass: the log probability of the right answer, the distance of a pair, and the norm of the Jacobian
+of the last token with respect to the tokens that carry the answer. For the last, d m / d g is a second derivative:
+
+    J_C = d y_n / d v_C^(0)     d ||J_C||_F / d g = <J_C, d J_C / d g> / ||J_C||_F     d ||J_C||_2 / d g = a^T (d J_C / d g) b
+
+with a, b the leading singular vectors; rows of J_C come from a backward pass that is differentiated once more.
+
+Cost: of a value one forward pass (a pair: two; a Jacobian: d_model backward passes); of all slopes together two to four times
+that, however many parts carry a gate.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.errors import InputError
+
+Numbers: TypeAlias = dict[str, float]
+Slopes: TypeAlias = dict[str, Float[Tensor, " gate"]]
+Ids: TypeAlias = Int[Tensor, " _"]
+"""Token ids, on the model's device."""
+Gated: TypeAlias = Callable[[Tensor], AbstractContextManager[None]]
+"""Given gates, what puts them on a model."""
+
+# Tokens of the copies of a prompt that go through one pass side by side.
+_TOKENS = 1024
+# Of ||y||, in steps of the dtype: below it a distance is what rounding left.
+_ROUNDINGS = 16
+
+
+class Measure(ABC):
+    """Numbers of a model's forward pass, by name, and their slopes with respect to gates on its parts."""
+
+    name: str
+
+    @abstractmethod
+    def values(self, model: TransformerBridge) -> Numbers:
+        """The numbers, under the edits that are active."""
+
+    @abstractmethod
+    def slopes(self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]) -> Slopes:
+        """d m / d g at the values of `gates`, which require a gradient and which `gated` puts on the model."""
+
+
+class Scalar(Measure):
+    """One number that a forward pass gives as it is."""
+
+    quantity: str
+
+    @abstractmethod
+    def number(self, model: TransformerBridge) -> Float[Tensor, ""]:
+        """m, with its graph."""
+
+    def values(self, model: TransformerBridge) -> Numbers:
+        with torch.no_grad():
+            return {self.quantity: float(self.number(model))}
+
+    def slopes(self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]) -> Slopes:
+        with torch.enable_grad(), gated(gates):
+            number = self.number(model)
+        return {self.quantity: _gradient(number, gates)}
+
+
+@dataclass(frozen=True)
+class LogProbability(Scalar):
+    """log p(answer | prompt) in nats: the sum over the answer's tokens, each behind the right ones before it.
+
+    With `ends`, the probability that one of them follows is in it: what `measure.probability` scores.
+    """
+
+    prompt: Ids
+    answer: Ids
+    ends: Ids | None
+    name = "answers"
+    quantity = "log_probability"
+
+    def number(self, model: TransformerBridge) -> Float[Tensor, ""]:
+        logits = model(torch.cat([self.prompt, self.answer])[None], logits_to_keep=len(self.answer) + 1)[0]
+        scores = logits.log_softmax(-1).double()
+        right = scores[:-1].gather(-1, self.answer[:, None]).sum()
+        return right if self.ends is None else right + scores[-1, self.ends].logsumexp(0)
+
+
+@dataclass(frozen=True)
+class PairDistance(Scalar):
+    """||y - y*||_2 of the last tokens of two prompts, after the final norm (Theorem 4.2's distance, in L2)."""
+
+    prompt: Ids
+    extended: Ids
+    name = "collapse"
+    quantity = "pair_distance"
+
+    def number(self, model: TransformerBridge) -> Float[Tensor, ""]:
+        return (self._last(model, self.prompt) - self._last(model, self.extended)).norm()
+
+    def slopes(self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]) -> Slopes:
+        """Raises `InputError` for a pair that rounding alone keeps apart: there is no distance to take anything from."""
+        with torch.no_grad():
+            size, apart = float(self._last(model, self.prompt).norm()), float(self.number(model))
+        if not apart > _ROUNDINGS * torch.finfo(gates.dtype).eps * size:
+            raise InputError(
+                f"ablation: expected a pair that is apart, found ||y - y*|| = {apart:.2g} at ||y|| = {size:.3g}, which is "
+                f"rounding in {str(gates.dtype).removeprefix('torch.')}: use a shorter length, or dtype='float64'"
+            )
+        return super().slopes(model, gated, gates)
+
+    @staticmethod
+    def _last(model: TransformerBridge, ids: Ids) -> Float[Tensor, " d_model"]:
+        return _last_token(model, ids[None])[0].double()
+
+
+@dataclass(frozen=True)
+class JacobianNorm(Measure):
+    """||J_C||_F and ||J_C||_2 of J_C = d y_n / d v_C^(0), the tokens C at `carriers` side by side; the real derivative."""
+
+    prompt: Ids
+    carriers: tuple[int, ...]
+    name = "sensitivity"
+
+    def values(self, model: TransformerBridge) -> Numbers:
+        jacobian = self.jacobian(model)
+        return {"frobenius_norm": float(jacobian.norm()), "operator_norm": float(torch.linalg.matrix_norm(jacobian, 2))}
+
+    def jacobian(self, model: TransformerBridge) -> Float[Tensor, "d_out carrier_d_model"]:
+        """J_C in float64, row k the gradient of component k of y_n."""
+        rows = _Rows(model, self.prompt, self.carriers)
+        found = [rows.pull(part).detach().double() for part in rows.basis().split(rows.copies)]
+        return torch.cat(found).flatten(1)
+
+    def slopes(self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]) -> Slopes:
+        with torch.enable_grad(), gated(gates):
+            rows = _Rows(model, self.prompt, self.carriers)
+        parts, frobenius = [], torch.zeros_like(gates)
+        for part in rows.basis().split(rows.copies):
+            found = rows.pull(part, create_graph=True)
+            frobenius += _gradient(found.square().sum(), gates)
+            parts.append(found.detach().double())
+        jacobian = torch.cat(parts).flatten(1)
+        if not bool((jacobian != 0).any()):
+            raise InputError("ablation: the Jacobian is 0: the tokens that carry the answer do not reach the last one")
+        leading = torch.linalg.eigh(jacobian @ jacobian.mT).eigenvectors[:, -1]
+        # At fixed a, d ||a^T J|| = a^T dJ b: the leading singular value to first order.
+        operator = _gradient(rows.pull(leading[None], create_graph=True).norm(), gates)
+        return {"frobenius_norm": frobenius / (2 * float(jacobian.norm())), "operator_norm": operator}
+
+
+class _Rows:
+    """One forward pass over copies of the prompt, each of which a cotangent can be sent back through, to the carriers."""
+
+    def __init__(self, model: TransformerBridge, prompt: Ids, carriers: Sequence[int]) -> None:
+        with torch.no_grad():
+            embedded = model.input_to_embed(prompt[None])[0]
+        self.copies = min(embedded.shape[-1], max(1, _TOKENS // len(prompt)))
+        self.carriers = list(carriers)
+        self.start = embedded.expand(self.copies, *embedded.shape[1:]).clone().requires_grad_(True)
+        with torch.enable_grad():
+            self.last = _last_token(model, self.start, start_at_layer=0)
+
+    def basis(self) -> Float[Tensor, "row d_model"]:
+        return torch.eye(self.last.shape[-1], dtype=self.last.dtype, device=self.last.device)
+
+    def pull(
+        self, cotangents: Float[Tensor, "row d_model"], create_graph: bool = False
+    ) -> Float[Tensor, "row carrier d_model"]:
+        """w^T J_i for every cotangent w, at most `copies` of them, and carrier i."""
+        filled = torch.zeros_like(self.last)
+        filled[: len(cotangents)] = cotangents.to(self.last)
+        (gradient,) = torch.autograd.grad(self.last, self.start, filled, create_graph=create_graph, retain_graph=True)
+        return gradient[: len(cotangents), self.carriers]
+
+
+def _last_token(model: TransformerBridge, given: Tensor, **options: int) -> Float[Tensor, "batch d_model"]:
+    """y_n of every row, with its graph."""
+    with hooks.capture(model, "final_norm", detach=False) as record:
+        model(given, logits_to_keep=1, **options)
+    return record["final_norm"][:, -1]
+
+
+def _gradient(number: Float[Tensor, ""], gates: Float[Tensor, " gate"]) -> Float[Tensor, " gate"]:
+    if not number.requires_grad:  # an active edit cuts every gate off
+        return torch.zeros_like(gates)
+    (slope,) = torch.autograd.grad(number, gates, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(gates) if slope is None else slope
+
+
+def require_finite(numbers: Numbers, where: str) -> Numbers:
+    """The numbers, if they are; the message names the one that is not."""
+    for name, value in numbers.items():
+        if not abs(value) < float("inf"):
+            raise InputError(f"ablation: the {name} {where} is not finite; the model's weights or its dtype are broken")
+    return numbers

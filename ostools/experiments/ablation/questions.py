@@ -1,0 +1,123 @@
+"""The prompt that an ablation is judged on: a task's question, or any prompt with what its user says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.experiments.ablation.effects import Ids, JacobianNorm, LogProbability, Measure, PairDistance
+from ostools.ground.errors import InputError
+from ostools.measure.answers.probability import line_ends, line_ids, written
+from ostools.measure.posed import Posed, carrier_positions, pose
+from ostools.models import Prompt, prompt_from_ids
+from ostools.tasks import Task, label
+
+MEASURES = ("sensitivity", "collapse", "answers")
+
+
+@dataclass(frozen=True)
+class Question:
+    """`prompt`: the tokens whose last one is read. What a measure needs and nobody gave is None.
+
+    carriers: the tokens that carry the answer; answer: the tokens of the right answer behind the prompt; ends: those that may
+    end it (None: it goes on as it likes); extended: the other prompt of the pair.
+    """
+
+    task: str
+    length: int | None
+    seed: int | None
+    prompt: Ids
+    carriers: tuple[int, ...] | None
+    answer: Ids | None
+    extended: Ids | None
+    ends: Ids | None
+
+    def measures(self, names: Sequence[str] | None) -> list[Measure]:
+        """The measures of those names, all that can be for None; `InputError` for one that lacks what it needs."""
+        possible: dict[str, Measure] = {}
+        if self.carriers is not None:
+            possible["sensitivity"] = JacobianNorm(self.prompt, self.carriers)
+        if self.extended is not None:
+            possible["collapse"] = PairDistance(self.prompt, self.extended)
+        if self.answer is not None:
+            possible["answers"] = LogProbability(self.prompt, self.answer, self.ends)
+        needs = {
+            "sensitivity": "carriers=, the positions of the tokens that carry the answer",
+            "answers": "answer=, the text",
+        }
+        for name in names or ():
+            if name not in possible:
+                raise InputError(f"ablation: the measure {name!r} on a prompt needs {needs[name]}")
+        return [possible[name] for name in names or possible]
+
+
+def of_task(
+    model: TransformerBridge,
+    task: Task,
+    length: int,
+    seed: int,
+    *,
+    begun: bool,
+    chat: bool | None,
+    measures: Sequence[str],
+) -> Question:
+    """A task's question; `begun`: with the right line begun, so that the last token is the one the answer is read from."""
+    posed = pose(model, task, length, seed=seed, chat=chat)
+    carriers = carrier_positions(model, posed) if "sensitivity" in measures else None
+    prompt, answer = _split(model, posed, begun)
+    extended = (
+        _split(model, pose(model, task, length + 1, seed=seed, chat=chat), begun)[0] if "collapse" in measures else None
+    )
+    ends = _tensor(model, sorted(line_ends(model)))
+    return Question(label(task), length, seed, prompt, carriers, answer, extended, ends)
+
+
+def of_prompt(
+    model: TransformerBridge, prompt: Prompt, carriers: Sequence[int] | None, answer: str | None, *, paired: bool
+) -> Question:
+    """Any prompt; its pair is the theorem's: the last token once more."""
+    n = len(prompt.ids)
+    if carriers is not None and (not carriers or any(not 0 <= place < n for place in carriers)):
+        raise InputError(f"ablation: expected carriers out of 0..{n - 1}, found {list(carriers) or 'none'}")
+    ids = prompt.ids.tolist()
+    wanted = None if answer is None else _behind(model, ids, line_ids(model, prompt, answer).ids)
+    chosen = None if carriers is None else tuple(carriers)
+    extended = _tensor(model, prompt_from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None
+    return Question("prompt", None, None, _tensor(model, ids), chosen, wanted, extended, None)
+
+
+def _split(model: TransformerBridge, posed: Posed, begun: bool) -> tuple[Ids, Ids]:
+    """The tokens that are read, and those of the right answer behind them."""
+    ids, answer = posed.prompt.ids.tolist(), line_ids(model, posed.prompt, written(posed)).ids
+    if begun:
+        start = _begun(model, posed, answer)
+        ids, answer = [*ids, *answer[:start]], answer[start:]
+    return _tensor(model, ids), _behind(model, ids, answer)
+
+
+def _begun(model: TransformerBridge, posed: Posed, answer: Sequence[int]) -> int:
+    """How many tokens of the right line come before the first that depends on the answer."""
+    one, two = (
+        line_ids(model, posed.prompt, written(replace(posed, line=posed.task.answer_line(other)))).ids for other in "12"
+    )
+    common = [first for first, second in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False))]
+    if list(answer[: len(common)]) != common or len(answer) == len(common):
+        raise InputError(
+            f"{posed.task.name}: expected the answer {posed.key!r} to begin with a token of its own, found that this tokenizer "
+            "cuts the line before it otherwise than before other answers; leave begun out"
+        )
+    return len(common)
+
+
+def _behind(model: TransformerBridge, ids: Sequence[int], answer: Sequence[int]) -> Ids:
+    """The answer, if it fits into the context behind the prompt; `InputError` otherwise."""
+    prompt_from_ids(model, [*ids, *answer])
+    return _tensor(model, answer)
+
+
+def _tensor(model: TransformerBridge, ids: Sequence[int]) -> Ids:
+    return torch.tensor(ids, device=next(model.parameters()).device)

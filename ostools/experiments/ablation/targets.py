@@ -1,0 +1,118 @@
+"""The parts of a model that an ablation takes out: which there are, how each is taken out, and how it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from hooks import Edge, Head, Sublayer
+from ostools.experiments.ablation.effects import Gated, Ids
+from ostools.ground.errors import InputError, unknown_name
+
+Target = Head | Edge | Sublayer
+
+METHODS: Mapping[str, tuple[str, ...]] = {"heads": ("zero", "mean"), "edges": ("zero",), "layers": ("zero",)}
+"""What can be ablated, and what may stand in its place."""
+TOP = 32
+"""Edges that are tried where nobody names any."""
+
+_FIELDS = {"heads": "(layer, head)", "edges": "(layer, head, query, key)", "layers": "(layer, 'attention' or 'mlp')"}
+_KINDS: Mapping[str, type[Any]] = {"heads": Head, "edges": Edge, "layers": Sublayer}
+
+
+def checked_method(what: str, method: str) -> None:
+    """Raises `InputError` for an unknown kind of part, or a method that it does not have."""
+    if what not in METHODS:
+        raise unknown_name("part to ablate", what, METHODS)
+    if method not in METHODS[what]:
+        raise unknown_name(f"method for {what}", method, METHODS[what])
+
+
+def checked_targets(model: TransformerBridge, what: str, targets: Iterable[Sequence[Any]]) -> tuple[Target, ...]:
+    """The parts by name, without doubles; `InputError` for one that is no such part or that the model does not have."""
+    kind, found = _KINDS[what], []
+    for given in targets:
+        if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != len(kind._fields):
+            raise InputError(f"ablation of {what}: expected {_FIELDS[what]}, found {given!r}")
+        found.append(kind(*given))
+    if not found:
+        raise InputError(f"ablation of {what}: expected at least one {_FIELDS[what]}, found none")
+    chosen = tuple(dict.fromkeys(found))
+    for target in chosen:
+        _require_there(model, target)
+    return chosen
+
+
+def _require_there(model: TransformerBridge, target: Target) -> None:
+    """Refused before anything runs, in the words of the hooks that would refuse it later."""
+    layer_there = type(target.layer) is int and 0 <= target.layer < int(model.cfg.n_layers)
+    if not layer_there:
+        raise InputError(f"ablation: expected layers out of 0..{model.cfg.n_layers - 1}, found {target.layer!r}")
+    if isinstance(target, Sublayer):
+        if target.part not in ("attention", "mlp"):
+            raise unknown_name("part of a layer", target.part, ("attention", "mlp"))
+        return
+    if not (type(target.head) is int and 0 <= target.head < int(model.cfg.n_heads)):
+        raise InputError(f"ablation: expected heads out of 0..{model.cfg.n_heads - 1}, found {target.head!r}")
+    if isinstance(target, Edge) and not 0 <= target.key <= target.query:
+        raise InputError(f"ablation: expected 0 <= key <= query, found query {target.query}, key {target.key}")
+
+
+def all_targets(model: TransformerBridge, what: str, prompt: Ids, top: int) -> tuple[Target, ...]:
+    """Every head; both sublayers of every block; or the last token's `top` edges with the most attention."""
+    layers, n_heads = range(int(model.cfg.n_layers)), int(model.cfg.n_heads)
+    if what == "heads":
+        return tuple(Head(layer, head) for layer in layers for head in range(n_heads))
+    if what == "layers":
+        return tuple(Sublayer(layer, part) for layer in layers for part in ("attention", "mlp"))
+    with torch.no_grad(), hooks.capture(model, "pattern", reduce=lambda pattern, _: pattern[0, :, -1]) as record:
+        model(prompt[None], logits_to_keep=1)
+    weights = torch.stack([record["pattern"][layer] for layer in layers])
+    chosen = weights.flatten().topk(min(top, weights.numel())).indices.tolist()
+    last, n = len(prompt) - 1, len(prompt)
+    return tuple(Edge(index // (n_heads * n), index // n % n_heads, last, index % n) for index in chosen)
+
+
+def taken_out(model: TransformerBridge, target: Target, method: str, reference: Ids) -> AbstractContextManager[None]:
+    """The target's ablation, by the functions that anybody would call; "mean": over the positions of `reference`."""
+    if isinstance(target, Edge):
+        return hooks.ablate_edges(model, [target])
+    if isinstance(target, Sublayer):
+        return hooks.ablate_layers(model, [target.layer], part=target.part)
+    if method == "mean":
+        return hooks.ablate_heads(model, [target], method="mean", reference=reference[None])
+    return hooks.ablate_heads(model, [target])
+
+
+def gates_on(model: TransformerBridge, targets: Sequence[Target], method: str, reference: Ids) -> Gated:
+    """What puts gates on all the targets, each of which a gate of 0 takes out as `taken_out` does."""
+    means = _means(model, targets, reference) if method == "mean" else {}
+    return lambda gates: hooks.gated(model, targets, gates, means=means)
+
+
+def _means(model: TransformerBridge, heads: Sequence[Target], reference: Ids) -> dict[Head, Tensor]:
+    layers = sorted({head.layer for head in heads})
+    with (
+        torch.no_grad(),
+        hooks.capture(model, "z", layers=layers, reduce=lambda z, _: z.mean((0, 1))) as record,
+    ):
+        model(reference[None])
+    return {head: record["z"][head.layer][head.head] for head in heads if isinstance(head, Head)}
+
+
+def columns_of(target: Target) -> dict[str, Any]:
+    """layer, head, query, key, part (None where it has none), and `target`, its name in tables and charts."""
+    found: dict[str, Any] = dict.fromkeys(("layer", "head", "query", "key", "part")) | target._asdict()
+    if isinstance(target, Sublayer):
+        name = f"{target.layer} {target.part}"
+    elif isinstance(target, Edge):
+        name = f"{target.layer}.{target.head}: {target.query} → {target.key}"
+    else:
+        name = f"{target.layer}.{target.head}"
+    return {"target": name} | found

@@ -1,0 +1,105 @@
+"""The answers behind the paper's figures of behaviour: every prompt of a figure, asked in as few batches as there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.words import short_name
+from ostools.measure.answers.answers import Answer, answers, how_read
+from ostools.measure.answers.judging import answer_columns
+from ostools.measure.answers.probability import answer_room, right_lines
+from ostools.measure.posed import Posed, pose
+from ostools.measure.prompts import Progress
+from ostools.models.describe import metadata_of
+from ostools.results import Result
+from ostools.tasks import AppendixTask
+
+PAPERS = {2: "Gemini 1.5", 3: "Gemini 1.5", 4: "Gemini 1.5", 6: "Gemma 7B", 7: "Gemma 7B"}
+"""Of which model the paper shows each figure."""
+_SPARE = 16  # tokens that an answer without reasoning may be longer than the right line
+
+
+def answered(
+    model: TransformerBridge,
+    asked: Mapping[AppendixTask, Sequence[int]],
+    lengths: Sequence[int],
+    *,
+    max_new_tokens: int = 256,
+    chat: bool | None = None,
+    progress: Progress | None = None,
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The greedy answer to every task of `asked` at every length and each of its seeds; and how they were asked.
+
+    All tasks go through together, those that reason after those that do not. `form` is the task itself, for the caller to name.
+    How: `max_new_tokens` and `stop` by mode of reasoning, as answers alone and reasoning have different ones.
+    """
+    posed = [
+        pose(model, task, n, seed=seed, chat=chat) for n in lengths for task, seeds in asked.items() for seed in seeds
+    ]
+    found: dict[int, Answer] = {}
+    limits: dict[str, int] = {}
+    stops: dict[str, str | None] = {}
+    for reasons in (False, True):
+        chosen = [index for index, one in enumerate(posed) if one.task.reasons is reasons]
+        if chosen:
+            here = [posed[index] for index in chosen]
+            limit = max_new_tokens if reasons else answer_room(right_lines(model, here), _SPARE)
+            stop = None if reasons else "\n"
+            modes = dict.fromkeys(task.mode for task in asked if task.reasons is reasons)
+            limits, stops = limits | dict.fromkeys(modes, limit), stops | dict.fromkeys(modes, stop)
+            said = answers(
+                model,
+                [one.prompt for one in here],
+                max_new_tokens=limit,
+                stop=stop,
+                progress=_part(progress, len(found), len(posed)),
+            )
+            found |= zip(chosen, said, strict=True)
+    trained = metadata_of(model).trained_lengths or {}
+    frame = pd.DataFrame([_row(one, found[index], trained) for index, one in enumerate(posed)])
+    whole = frame.astype(dict.fromkeys(("number", "absolute_error"), "Int64") | {"within_training": "boolean"})
+    how = {"chat": any(one.chat for one in posed), "temperature": 0.0, "max_new_tokens": limits, "stop": stops}
+    return whole, how | how_read(model)
+
+
+def _part(progress: Progress | None, before: int, total: int) -> Progress | None:
+    return None if progress is None else lambda done, _: progress(before + done, total)
+
+
+def _row(posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
+    task = posed.task
+    longest = trained.get(task.trained_as or "")
+    named = {"form": task, "task": task.name, "mode": getattr(task, "mode", "none")}
+    within = None if longest is None else posed.length <= longest
+    return named | answer_columns(posed, answer) | {"within_training": within, "seconds": answer.seconds}
+
+
+def title(result: Result, drawn: str) -> str:
+    """A figure's caption in one line."""
+    number = int(result.provenance.parameters["number"])
+    name = short_name(result.provenance.model)
+    return f"Figure {number} on {name}: {drawn}"
+
+
+def common_deviations(result: Result) -> list[str]:
+    """In what every figure of behaviour is not the paper's: the model, and how it was asked."""
+    parameters = result.provenance.parameters
+    lengths = parameters["lengths"]
+    prompts = "prompts in the chat template" if parameters["chat"] else "prompts as plain text"
+    return [
+        f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {_spread(lengths)}, greedy decoding, {prompts}."
+    ]
+
+
+def _spread(lengths: Sequence[int]) -> str:
+    return f"length {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}"
+
+
+def cut_answers(answers: pd.DataFrame) -> int:
+    """How many chains of thought were cut before they came to an end."""
+    rows: Any = answers
+    return int(((rows["mode"] != "none") & (rows["ended"] == "length")).sum())

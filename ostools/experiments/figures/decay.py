@@ -1,0 +1,97 @@
+"""What Figures 8 and 9 share: a quantity that falls with length, over seeds, and the law by which it falls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.results import Frame
+from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
+
+SEEDS = tuple(range(5))
+_LONGEST = 2**31 - 1
+_LAST_SEED = 2**63 - 1
+
+
+def spread_lengths(first: int, last: int, count: int) -> tuple[int, ...]:
+    """About `count` lengths from `first` to `last`, both included, evenly spread on a log axis."""
+    ratio = math.log(last / first) / (count - 1)
+    return tuple(sorted({round(first * math.exp(ratio * step)) for step in range(count)}))
+
+
+def checked(figure: str, lengths: Any, seeds: Any) -> tuple[list[int], list[int]]:
+    """The lengths, ascending, and the seeds, each once; refused if there are none, or what is no whole number in range."""
+    return sorted(set(_whole(figure, "lengths", lengths, 1, _LONGEST))), _whole(figure, "seeds", seeds, 0, _LAST_SEED)
+
+
+def _whole(figure: str, name: str, given: Any, least: int, greatest: int) -> list[int]:
+    """Each number once, in the order given."""
+    numbers = list(given) if isinstance(given, Iterable) else [given]
+    wrong = [n for n in numbers if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < least]
+    if wrong or not numbers:
+        found = f"{wrong[0]!r}" if wrong else "none"
+        raise InputError(f"{figure}: expected whole-number {name} of at least {least}, found {found}")
+    if max(numbers) > greatest:
+        raise InputError(f"{figure}: expected {name} of at most {greatest:,}, found {max(numbers)}")
+    return list(dict.fromkeys(map(int, numbers)))
+
+
+def fits(
+    frame: Frame, quantities: Sequence[str], fitted_from: int, by: Sequence[str] = (), floor: float = 0.0
+) -> pd.DataFrame:
+    """How the mean over seeds falls, a row for each quantity and each value of the columns `by`.
+
+    Columns: those of `by`, quantity, fitted_from (only lengths from here on are fitted), verdict (of
+    `ostools.theory.statistics.fits.VERDICTS`), law (its name, or "none"), rate (k of n^-k, r of e^(-r n); NaN without a
+    law), low, high (its 95% interval: of noise along the mean curve, not of the spread between seeds), seeds_low, seeds_high
+    (95%, Student, of the same plain law's rate over seeds; NaN for one seed, and for a law to a level, whose rate a plain law
+    does not have), log_amplitude, level (of the same law), used (how many lengths). A curve is fitted until it falls to
+    `floor`.
+    """
+    groups = frame.groupby(list(by), sort=False) if by else [((), frame)]
+    return pd.DataFrame(
+        [
+            dict(zip(by, key, strict=True)) | {"quantity": quantity} | _fit(group, quantity, fitted_from, floor)
+            for key, group in groups
+            for quantity in quantities
+        ]
+    )
+
+
+def _fit(curve: Frame, quantity: str, fitted_from: int, floor: float) -> dict[str, Any]:
+    mean = curve[curve["length"] >= fitted_from].groupby("length")[quantity].mean()
+    found = fit_decay(mean.index.to_numpy(), mean.to_numpy(), floor=floor)
+    law, unknown = found.law, float("nan")
+    seeds_low, seeds_high = _over_seeds(curve[curve["length"].isin(mean.index[: found.used])], quantity, law)
+    return {
+        "fitted_from": fitted_from,
+        "verdict": found.verdict,
+        "law": law.name if law else "none",
+        "rate": law.rate if law else unknown,
+        "low": law.low if law else unknown,
+        "high": law.high if law else unknown,
+        "seeds_low": seeds_low,
+        "seeds_high": seeds_high,
+        "log_amplitude": law.log_amplitude if law else unknown,
+        "level": law.level if law else unknown,
+        "used": found.used,
+    }
+
+
+def _over_seeds(fitted: Frame, quantity: str, law: Law | None) -> tuple[float, float]:
+    """The interval of a plain law's rate over seeds, each fitted at the lengths of the mean curve."""
+    unknown = float("nan"), float("nan")
+    if law is None or law.name not in ("power", "exponential") or "seed" not in fitted:
+        return unknown
+    curves = fitted.groupby(["length", "seed"])[quantity].mean().unstack()
+    if not bool((curves > 0).to_numpy().all()):  # a zero has no log, a missing length no part in a common mean
+        return unknown
+    lengths = curves.index.to_numpy(dtype=float)
+    x = np.log(lengths) if law.name == "power" else lengths
+    _, low, high = over_seeds(list(-np.polyfit(x, np.log(curves.to_numpy()), 1)[0]))
+    return low, high

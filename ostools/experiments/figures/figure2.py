@@ -1,0 +1,78 @@
+"""Figure 2: is the last digit of 1...10, or the first of 01...1, copied?
+
+(a) as it stands; (b) with the paper's hint; (c) with zeros and ones in turn. The right answer is always 0, as in the paper: the
+figure cannot tell a model that looks from one that always says 0 (`AppendixTask(..., uniform=True)` can).
+
+Source: Barbero et al. 2024 (arXiv 2406.04267), Figure 2 (there of Gemini 1.5), section 3.1 and appendix C.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.experiments.figures.answering import answered, common_deviations, title
+from ostools.measure.collapse.collapse import checked_lengths
+from ostools.measure.prompts import Progress
+from ostools.results import Provenance, Result
+from ostools.tasks import AppendixTask
+
+if TYPE_CHECKING:
+    pass
+
+LENGTHS = range(10, 301, 10)
+PANELS = {
+    "a": (AppendixTask("copy-last"), AppendixTask("copy-first")),
+    "b": (AppendixTask("copy-last", hint=True), AppendixTask("copy-first", hint=True)),
+    "c": (AppendixTask("copy-last", interleave=True), AppendixTask("copy-first", interleave=True)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Figure2(Result):
+    """`frame`: one row a panel (a to c), task and length.
+
+    Its other columns are those of `ostools.measure.Behaviour` but mitigation, status, sample and log_probability.
+    """
+
+    @property
+    def title(self) -> str:
+        """What is drawn, and of which model."""
+        return title(self, "copying the last and the first digit of a sequence")
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """In what this figure is not the paper's."""
+        return (
+            *common_deviations(self),
+            "As in the paper the right answer is always 0: a model that always says 0 would be right everywhere.",
+        )
+
+
+def figure_2(
+    model: TransformerBridge,
+    lengths: Iterable[int] = LENGTHS,
+    *,
+    chat: bool | None = None,
+    progress: Progress | None = None,
+) -> Figure2:
+    """The greedy answers to the six prompts of Figure 2 at every length.
+
+    Args:
+        lengths: numbers of digits.
+        chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
+        progress: called as progress(done, total) with the number of prompts answered.
+
+    Raises `InputError` for lengths below 1 and a prompt over the context. Cost: six prompts a length, some 20 tokens each.
+    """
+    wanted = checked_lengths(lengths)
+    tasks = [task for panel in PANELS.values() for task in panel]
+    frame, how = answered(model, dict.fromkeys(tasks, (0,)), wanted, chat=chat, progress=progress)
+    panels = pd.Series({task: panel for panel, asked in PANELS.items() for task in asked})
+    frame.insert(0, "panel", frame.pop("form").map(panels))
+    provenance = Provenance.collect(model, measurement="figure-2", number=2, lengths=wanted, **how)
+    return Figure2(frame, provenance)

@@ -1,0 +1,83 @@
+"""Figures 4 and 7: which numbers a model answers when it counts, and how often; the paper finds that 100 is a favourite.
+
+The answers are those of Figures 3 and 6. How often a number is the right answer stands beside how often it was given: a
+favourite shows only against that.
+
+Source: Barbero et al. 2024 (arXiv 2406.04267), Figure 4 (there of Gemini 1.5) and Figure 7 (of Gemma 7B).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.experiments.figures.answering import title
+from ostools.experiments.figures.figure3 import LENGTHS, SEEDS, Figure3, counting_deviations, figure_3
+from ostools.measure.prompts import Progress
+from ostools.results import Result
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class Figure4(Result):
+    """`frame`: one row a task, mode and number. Columns: task, mode, output (NA: no number to be read), answers (how often it
+    was the answer), right (how often it was the right one; 0 for NA). `answers`: the rows of Figure 3 behind them.
+    """
+
+    answers: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        """What is drawn, and of which model."""
+        return title(self, "frequency of each answer to sums and counts")
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """In what this figure is not the paper's."""
+        return counting_deviations(self, self.answers)
+
+
+def figure_4(
+    model: TransformerBridge,
+    lengths: Iterable[int] = LENGTHS,
+    seeds: Sequence[int] = SEEDS,
+    *,
+    number: Literal[4, 7] = 4,
+    max_new_tokens: int = 256,
+    chat: bool | None = None,
+    progress: Progress | None = None,
+) -> Figure4:
+    """How often each number is answered to the prompts of Figure 3, and how often it is right.
+
+    Arguments, errors and cost as of `figure_3`. `figure_4_of` makes it out of a Figure 3 that is there, at no cost.
+    """
+    found = figure_3(model, lengths, seeds, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
+    return figure_4_of(found, number)
+
+
+def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
+    """Figure 4 (or 7) out of the answers of Figure 3."""
+    parameters = {**figure.provenance.parameters, "measurement": f"figure-{number}", "number": number}
+    provenance = replace(figure.provenance, parameters=parameters)
+    return Figure4(frequencies(figure.frame), provenance, figure.frame)
+
+
+def frequencies(answers: pd.DataFrame) -> pd.DataFrame:
+    """The columns of `Figure4.frame`, out of task, mode, number (the answer, or NA) and key (the right one, as text)."""
+    given: Any = answers[["task", "mode"]].assign(output=answers["number"].astype("Int64"), answers=1, right=0)
+    right: Any = answers[["task", "mode"]].assign(output=answers["key"].astype("Int64"), answers=0, right=1)
+    both: Any = pd.concat([given, right], ignore_index=True)
+    counted = both.groupby(["task", "mode", "output"], sort=False, dropna=False, as_index=False).sum()
+    return counted.sort_values(["task", "mode", "output"], key=_in_order(both), kind="stable", ignore_index=True)
+
+
+def _in_order(rows: Any) -> Any:
+    """Tasks and modes in the order in which they were asked, numbers by size."""
+    first = {name: rank for column in ("task", "mode") for rank, name in enumerate(dict.fromkeys(rows[column]))}
+    return lambda column: column if column.name == "output" else column.map(first)

@@ -1,0 +1,209 @@
+"""Figure 5 whole: representational collapse on the paper's four prompts, averaged over heads.
+
+(a) "How many ones are in the following sequences?" and n ones; (b) the same and n uniform digits that end in one or two ones,
+by the seed; (c) "Can you copy the following number?" and n ones; (d) the same with a comma after every third digit. Each
+compares the last token of v with that of v*, v with its last token once more (Theorem 4.2 / B.3). (d) has a second pair, drawn
+apart: "one-more-digit", the number with one digit more where a comma comes before it, 111 and 111,1. Those prompts differ by
+two tokens, and no theorem speaks of them.
+
+The paper does not say what "each head" is of the representation that the unembedding reads. Here y is cut into as many
+chunks of d_model / H as there are heads (`per="head-chunk"`); the second reading is every head's own output in the last block
+(`site="attention"`, `per="head-output"`). Source: arXiv 2406.04267, Figure 5 and section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools import tasks
+from ostools.ground.errors import InputError, unknown_name
+from ostools.measure.collapse.collapse import Collapse, checked_lengths, checked_seeds, collapse
+from ostools.measure.collapse.distances import HEAD_CHUNK, HEAD_OUTPUT, VECTOR
+from ostools.measure.prompts import Progress
+from ostools.results import Provenance, Result
+from ostools.tasks import ItemsAs
+from ostools.theory.distances import NORMS
+from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean
+
+if TYPE_CHECKING:
+    pass
+
+PANELS = "abcd"
+READINGS = {
+    "residual": (HEAD_CHUNK, VECTOR),
+    "y": (HEAD_CHUNK, VECTOR),
+    "logits": (VECTOR,),
+    "attention": (HEAD_OUTPUT,),
+}
+"""What is compared at each site: pieces of it with their mean, least and greatest, or the whole vector. The first is the
+default."""
+_KEY = ["panel", "task", "pair", "site", "per", "norm", "dtype", "length"]
+_INTERVAL = ["interval_low", "interval_high"]
+
+
+@dataclass(frozen=True, eq=False)
+class Figure5(Result):
+    """One row per panel, pair, dtype and length.
+
+    Columns: panel (a to d), task, pair (theorem | one-more-digit), site, per, norm, dtype, length (items of v), seeds (how
+    many); mean, the distance averaged over heads and seeds; head_minimum and head_maximum, the least and the greatest of any
+    head and seed; seed_minimum and seed_maximum, the same of the seeds' averages over heads; interval_low and interval_high,
+    the 95% percentile bootstrap interval of the mean over seeds, NA for fewer than three (for five it is too narrow:
+    `theory.bootstrap` says how much); noise, pair_noise and machine_line, averaged alike.
+
+    `collapse_lengths`: where the pairs collapse at that site, per panel, pair, seed and dtype, as `Collapse.collapse_lengths`
+    says (whole vectors in L2; none for "attention"). `curves`: the whole measurement of each panel, with every other
+    distance and site.
+    """
+
+    collapse_lengths: pd.DataFrame
+    curves: Mapping[str, Collapse]
+
+
+def figure_5(
+    model: TransformerBridge,
+    panels: Iterable[str] = PANELS,
+    lengths: Iterable[int] = range(1, 257),
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    seeds: Sequence[int] = tuple(range(5)),
+    *,
+    site: str = "y",
+    per: str | None = None,
+    norm: str = "linf",
+    items: ItemsAs = "text",
+    progress: Progress | None = None,
+) -> Figure5:
+    """The four panels of Figure 5 on a model: the distance of the pair at every length, dtype and (b) seed.
+
+    Args:
+        panels: some of "abcd".
+        lengths: numbers of digits.
+        dtypes: precisions by name, as for `collapse`.
+        seeds: digit streams of (b); the other panels draw nothing. Under three there is no bootstrap interval.
+        site: y (the default), residual (v^(L)), logits, or attention (the last block's heads).
+        per: "head-chunk" or "vector" for y and residual, "vector" for logits, "head-output" for attention.
+        norm: linf as in the paper, l1, l2 or cosine.
+        items: "ids" puts every digit in by its own token where a tokenizer would merge them.
+        progress: called as progress(done, total) after each forward pass.
+
+    Raises `InputError` for an unknown panel, site, norm or reading, heads that do not divide d_model, and for whatever
+    `collapse` refuses. Cost: `collapse` once for each panel, each seed of (b) a pass per dtype.
+    """
+    chosen, per = _checked_panels(panels), _checked_reading(model, site, per, norm)
+    wanted, seeds = checked_lengths(lengths), checked_seeds(seeds)
+    runs = {panel: tasks.get(f"figure-5{panel}", items) for panel in chosen}
+    told = _shares(progress, {panel: len(seeds) if task.random else 1 for panel, task in runs.items()})
+    curves = {
+        panel: collapse(
+            model, task, lengths=wanted, dtypes=dtypes, seeds=seeds if task.random else (0,), progress=told(panel)
+        )
+        for panel, task in runs.items()
+    }
+    frame = pd.concat([_summary(panel, found, site, per, norm) for panel, found in curves.items()], ignore_index=True)
+    provenance = Provenance.collect(
+        model,
+        measurement="figure-5",
+        panels="".join(chosen),
+        prompts={panel: task.example for panel, task in runs.items()},
+        site=site,
+        per=per,
+        norm=norm,
+        **_common(curves, seeds),
+    )
+    return Figure5(frame, provenance, _collapse_lengths(curves, site), curves)
+
+
+def _summary(panel: str, found: Collapse, site: str, per: str, norm: str) -> pd.DataFrame:
+    """The rows of one panel: each pair, dtype and length, over heads and seeds."""
+    frame: Any = found.frame
+    frame = frame[(frame["site"] == site) & (frame["per"] == per) & (frame["norm"] == norm)].assign(panel=panel)
+    grouped = frame.groupby(_KEY, sort=False, as_index=False, observed=True)
+    table = grouped.agg(
+        seeds=("seed", "nunique"),
+        mean=("mean", "mean"),
+        head_minimum=("minimum", "min"),
+        head_maximum=("maximum", "max"),
+        seed_minimum=("mean", "min"),
+        seed_maximum=("mean", "max"),
+        noise=("noise", "mean"),
+        pair_noise=("pair_noise", "mean"),
+        machine_line=("machine_line", "mean"),
+    )
+    table[_INTERVAL] = np.nan
+    if int(table["seeds"].min()) >= FEWEST:
+        by_seed = frame.pivot(index="seed", columns=_KEY, values="mean")[pd.MultiIndex.from_frame(table[_KEY])]
+        ends = bootstrap_mean(torch.tensor(by_seed.to_numpy(), dtype=torch.float64))
+        table[_INTERVAL] = np.stack([end.numpy() for end in ends], axis=1)
+    return table[[*_KEY, *(name for name in table.columns if name not in _KEY)]]
+
+
+def _collapse_lengths(curves: Mapping[str, Collapse], site: str) -> pd.DataFrame:
+    tables = [found.collapse_lengths().assign(panel=panel) for panel, found in curves.items()]
+    table: Any = pd.concat(tables, ignore_index=True)
+    names = ["panel", *(name for name in table.columns if name != "panel")]
+    return table.loc[table["site"] == site, names].reset_index(drop=True)
+
+
+def _common(curves: Mapping[str, Collapse], seeds: list[int]) -> dict[str, Any]:
+    """What the panels share, and how each was computed."""
+    parameters = {panel: found.provenance.parameters for panel, found in curves.items()}
+    first = next(iter(parameters.values()))
+    return {name: first[name] for name in ("items", "lengths", "dtypes")} | {
+        "seeds": seeds,
+        "routes": {panel: given["route"] for panel, given in parameters.items()},
+        "difference_from_separate_pass": {
+            panel: given["difference_from_separate_pass"] for panel, given in parameters.items()
+        },
+    }
+
+
+def _shares(progress: Progress | None, weights: Mapping[str, int]) -> Callable[[str], Progress | None]:
+    """Each panel's part of one progress: panels take as many passes as they have seeds."""
+    order = list(weights)
+
+    def part(panel: str) -> Progress | None:
+        if progress is None:
+            return None
+        before = sum(weights[earlier] for earlier in order[: order.index(panel)])
+
+        def told(done: int, total: int, whole: Progress = progress) -> None:
+            passes = total // weights[panel]  # of one seed
+            whole(before * passes + done, sum(weights.values()) * passes)
+
+        return told
+
+    return part
+
+
+def _checked_panels(panels: Iterable[str]) -> list[str]:
+    given = list(panels)
+    for panel in given:
+        if panel not in PANELS:
+            raise unknown_name("panel of figure 5", panel, tuple(PANELS))
+    if not given:
+        raise InputError("figure 5: expected at least one panel of a, b, c, d, found none")
+    return sorted(set(given))
+
+
+def _checked_reading(model: TransformerBridge, site: str, per: str | None, norm: str) -> str:
+    """What is compared at that site, or an `InputError` that says what can be."""
+    if site not in READINGS:
+        raise unknown_name("site", site, READINGS)
+    if norm not in NORMS:
+        raise unknown_name("norm", norm, NORMS)
+    chosen = READINGS[site][0] if per is None else per
+    if chosen not in READINGS[site]:
+        raise InputError(f"figure 5 at {site}: expected per {' or '.join(READINGS[site])}, found {chosen!r}")
+    d_model, n_heads = int(model.cfg.d_model), int(model.cfg.n_heads)
+    if chosen == HEAD_CHUNK and d_model % n_heads:
+        raise InputError(
+            f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; choose per='vector', or site='attention'"
+        )
+    return chosen

@@ -1,0 +1,1 @@
+"""One decoder under every encoding, depth and precision: `lab` (the experiment), `runs` (its cells)."""

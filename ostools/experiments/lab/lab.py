@@ -1,0 +1,258 @@
+"""The laboratory: one synthetic decoder, in which positions, depth and precision are all that changes.
+
+Purpose: what the paper leaves open. (1) How fast do representations collapse under each encoding of positions, and is the
+theorem's assumption, that what positions say decays with distance, met? (2) How does depth change it? (3) Which part of low
+precision hides the difference? Weights are random, as before training: what happens here is what the architecture does by
+itself. Trained models are measured by `ostools.collapse`.
+
+Cost: about 280 layers of 530 tokens in float64 for "positions", 640 for "depth" (one pass serves all depths), 360 for
+"precision" (float64 references among them); docs/findings/laboratory.md has the seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ostools.experiments.figures import decay
+from ostools.experiments.lab import runs as lab_runs
+from ostools.ground.errors import InputError, unknown_name
+from ostools.results import Frame, Provenance, Result
+from ostools.theory.distances import collapse_start
+from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
+
+STUDIES = ("positions", "depth", "precision")
+DEPTHS = (1, 2, 4, 8, 16, 32, 64)
+DEPTH = 4
+"""Layers of the decoder in which depth is not what is studied."""
+LENGTHS = tuple(range(1, 513))
+SEEDS = decay.SEEDS
+QUESTION = 16
+FIT_FROM = 64
+"""Shorter sequences are not fitted: while the copies are few, the question's tokens are most of what there is."""
+ASSUMPTION_LENGTHS = tuple(2**power for power in range(4, 15))
+PRECISE_ENCODINGS = ("none", "rope-10000")
+"""Of the studies of depth and precision, if none are named: the encoding that meets the assumption, and the common one."""
+
+_KEYS = ["study", "encoding", "depth", "precision", "question", "quantity"]
+_FLOOR = 1e-12
+"""Distances below this are float64's rounding, of vectors of norm 8."""
+_LARGEST = 2**62
+"""Seeds beyond, with what is added for the prompt, are more than a generator takes."""
+_Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Lab(Result):
+    """`frame`, one row a study, encoding, depth (layers), precision, question (tokens before the repeated one; 0, in
+    "positions" only: nothing but copies), seed, quantity and length: `value`. By study:
+
+    positions, depth: `distance` (||y_n - y*_(n+1)||_2, y after the final norm), `total_variation` (Lemma 4.1's delta between
+    the last rows of n and n + 1, tokens numbered from the first, in the deepest layer; mean over heads), `shifted_variation`
+    (tokens numbered from the last).
+    assumption (of "positions"; one layer, `length` up to 16,384 random tokens): `score_step`, `total_variation`.
+    precision: `distance` in the precision, `exact_distance`, `noise`, `pair_noise` of `ostools.experiments.lab.runs.rounding`.
+
+    `fits`, one row a curve (geometric mean over seeds, from `fit_from` on): verdict of `ostools.theory.fits`, law, rate, low,
+    high (95%, of the noise along the curve), level, power_rate, seeds_low, seeds_high (95%, Student, of the power law's rate
+    over seeds: other decoders), exponential_rate, evidence (BIC, positive for the power law), used, left_out. Of "precision"
+    only exact_distance (float64, weights rounded as in the precision) is fitted: the others are rounding, or end in it.
+
+    `collapse`, one row an encoding, precision, question and seed of "precision": collapse_length (the smallest n0 such that
+    from there on exact_distance is below the noise of y_n, or distance is exactly 0), pair_collapse (the same with pair_noise,
+    of the difference itself: what both vectors' rounding shares hides nothing), n_max (the longest; a missing n0 is not shown
+    up to here). Definitions and margin of `ostools.collapse`'s collapse_length and pair_collapse_length.
+    """
+
+    fits: pd.DataFrame
+    collapse: pd.DataFrame
+
+
+def lab(
+    study: str = "all",
+    *,
+    encodings: Iterable[str] | None = None,
+    depths: Iterable[int] = DEPTHS,
+    precisions: Iterable[str] | None = None,
+    lengths: Iterable[int] = LENGTHS,
+    seeds: Iterable[int] = SEEDS,
+    fit_from: int = FIT_FROM,
+    progress: Callable[[int, int], None] | None = None,
+) -> Lab:
+    """Run a study, or all three, and fit how each curve falls.
+
+    Args:
+        study: "positions", "depth", "precision" or "all".
+        encodings: names of `ostools.experiments.lab.runs.ENCODINGS`; by default all for "positions", none and rope-10000 else.
+        depths: numbers of layers of "depth"; the others have 4.
+        precisions: names of `ostools.experiments.lab.runs.PRECISIONS`; all by default.
+        lengths: n, how often the last token is repeated.
+        fit_from: the shortest length that is fitted.
+        progress: told how many decoders of how many are done.
+
+    Raises `InputError` for unknown names, an empty choice, lengths, depths or `fit_from` that are no whole numbers from 1 on,
+    and seeds that are none from 0 on.
+    """
+    chosen_lengths, chosen_seeds = sorted(_whole("lengths", lengths, 1)), _whole("seeds", seeds, 0)
+    chosen_depths, fit_from = sorted(_whole("depths", depths, 1)), _whole("fit_from", [fit_from], 1)[0]
+    studies = _studies(study)
+    encodings = None if encodings is None else _names("encoding", encodings, lab_runs.ENCODINGS)
+    chosen_precisions = _names(
+        "precision", lab_runs.PRECISIONS if precisions is None else precisions, lab_runs.PRECISIONS
+    )
+    plan = [
+        (one, encoding, question, seed)
+        for one in studies
+        for encoding in encodings or (lab_runs.ENCODINGS if one == "positions" else PRECISE_ENCODINGS)
+        for question in ((QUESTION, 0) if one == "positions" else (QUESTION,))
+        for seed in chosen_seeds
+    ]
+    rows: list[Frame] = []
+    for done, (one, encoding, question, seed) in enumerate(plan):
+        for keys, curve in _measured(one, encoding, question, seed, chosen_lengths, chosen_depths, chosen_precisions):
+            named = {"encoding": encoding, "question": question, "seed": seed} | keys
+            rows.append(pd.DataFrame({"length": list(curve), "value": list(curve.values())}).assign(**named))
+        if progress is not None:
+            progress(done + 1, len(plan))
+    frame: Frame = pd.concat(rows, ignore_index=True)[[*_KEYS[:-1], "seed", "quantity", "length", "value"]]
+    provenance = Provenance.without_model(
+        **{"study": study, "encodings": encodings, "depths": chosen_depths, "precisions": chosen_precisions},
+        **{"lengths": chosen_lengths, "seeds": chosen_seeds, "fit_from": fit_from},
+    )
+    return Lab(frame, provenance, fits=_fits(frame, fit_from), collapse=_collapse(frame))
+
+
+def _studies(study: str) -> tuple[str, ...]:
+    if study == "all":
+        return STUDIES
+    if study not in STUDIES:
+        raise unknown_name("study", study, (*STUDIES, "all"))
+    return (study,)
+
+
+def _names(kind: str, given: Any, known: Collection[str]) -> list[str]:
+    """Each once, in the order given."""
+    names = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    if not names:
+        raise InputError(f"{kind}s: expected at least one of {', '.join(known)}, found none")
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"{kind}s: expected names such as {next(iter(known))!r}, found {name!r}")
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    return list(dict.fromkeys(names))
+
+
+def _whole(what: str, given: Any, least: int) -> list[int]:
+    """Each once, in the order given."""
+    numbers = list(given) if isinstance(given, Iterable) else [given]
+    wrong = [n for n in numbers if isinstance(n, bool) or not isinstance(n, int | np.integer)]
+    wrong = wrong or [n for n in numbers if not least <= n <= _LARGEST]
+    if wrong or not numbers:
+        found = repr(wrong[0]) if wrong else "none"
+        raise InputError(f"{what}: expected whole numbers of at least {least} and at most 2^62, found {found}")
+    return list(dict.fromkeys(int(n) for n in numbers))
+
+
+def _measured(
+    study: str,
+    encoding: str,
+    question: int,
+    seed: int,
+    lengths: list[int],
+    depths: list[int],
+    precisions: list[str],
+) -> Iterator[tuple[_Row, dict[int, float]]]:
+    """One decoder's curves: what they are, and value by length."""
+    tokens = lab_runs.prompt(seed, question, lengths[-1] + 1)
+    index = torch.tensor(lengths) - 1
+
+    def curve(keys: _Row, values: torch.Tensor) -> tuple[_Row, dict[int, float]]:
+        return keys, dict(zip(lengths, values[index].tolist(), strict=True))
+
+    if study == "precision":
+        decoder = lab_runs.random_decoder(seed, encoding, DEPTH)
+        for name, quantities in lab_runs.rounding(decoder, tokens, question, precisions):
+            keys = {"study": study, "depth": DEPTH, "precision": name}
+            for quantity, values in quantities.items():
+                yield curve(keys | {"quantity": quantity}, values)
+        return
+    wanted = depths if study == "depth" else [DEPTH]
+    decoder = lab_runs.random_decoder(seed, encoding, wanted[-1])
+    for depth, quantities in lab_runs.collapse_by_depth(decoder, tokens, question, wanted).items():
+        keys = {"study": study, "depth": depth, "precision": "float64"}
+        for quantity, values in quantities.items():
+            yield curve(keys | {"quantity": quantity}, values)
+    if study == "positions" and question:
+        keys = {"study": "assumption", "depth": 1, "precision": "float64"}
+        far = lab_runs.prompt(seed, ASSUMPTION_LENGTHS[-1] + 1, 0)
+        for quantity, values in lab_runs.assumption(decoder, far, list(ASSUMPTION_LENGTHS)).items():
+            yield keys | {"quantity": quantity}, dict(zip(ASSUMPTION_LENGTHS, values.tolist(), strict=False))
+
+
+def _fits(frame: Frame, fit_from: int) -> pd.DataFrame:
+    rows = []
+    # A distance in the precision ends in its own rounding: a law of it would be rounding's.
+    fitted = frame[(frame["study"] != "precision") | (frame["quantity"] == "exact_distance")]
+    for keys, group in fitted.groupby(_KEYS, sort=False):
+        # The assumption is about all distances; elsewhere the question has to be a small part first.
+        kept = group if keys[0] == "assumption" else group[group["length"] >= fit_from]
+        rows.append(
+            dict(zip(_KEYS, keys, strict=True)) | _fit(kept.pivot(index="length", columns="seed", values="value"))
+        )
+    return pd.DataFrame(rows)
+
+
+def _fit(curves: Frame) -> _Row:
+    """The law of the geometric mean over seeds, and the power law's rates of the single ones."""
+    values, lengths = curves.to_numpy(dtype=float), curves.index.to_numpy(dtype=float)
+    with np.errstate(divide="ignore"):
+        mean = np.exp(np.log(values).mean(axis=1)) if len(values) else np.zeros(0)
+    found = fit_decay(lengths, mean, floor=_FLOOR)
+    low, high = np.nan, np.nan
+    if found.power is not None:
+        x, log_d = np.log(lengths[: found.used]), np.log(values[: found.used])
+        _, low, high = over_seeds(list(-np.polyfit(x, log_d, 1)[0]))
+    law = found.law
+    return {
+        "fitted_from": int(lengths[0]) if len(lengths) else None,
+        "verdict": found.verdict,
+        "law": None if law is None else law.name,
+        **{
+            name: np.nan if law is None else getattr(law, name)
+            for name in ("rate", "low", "high", "log_amplitude", "level")
+        },
+        "power_rate": _rate(found.power),
+        "seeds_low": low,
+        "seeds_high": high,
+        "exponential_rate": _rate(found.exponential),
+        "evidence": found.evidence,
+        "used": found.used,
+        "left_out": found.left_out,
+    }
+
+
+def _rate(law: Law | None) -> float:
+    return np.nan if law is None else law.rate
+
+
+def _collapse(frame: Frame) -> pd.DataFrame:
+    """From which n on the float64 distance is below what rounding does to one representation, and to the difference."""
+    by = ["encoding", "precision", "question", "seed"]
+    rows = []
+    for keys, group in frame[frame["study"] == "precision"].groupby(by, sort=False):
+        curves = group.pivot(index="length", columns="quantity", values="value")
+        lengths = [int(n) for n in curves.index]
+
+        def start(noise: str, curves: Frame = curves, lengths: list[int] = lengths) -> int | None:
+            hidden = (curves["exact_distance"] < curves[noise]) | (curves["distance"] == 0)
+            return collapse_start(hidden.tolist(), lengths)
+
+        rows.append((*keys, start("noise"), start("pair_noise"), lengths[-1]))
+    names = [*by, "collapse_length", "pair_collapse", "n_max"]
+    return pd.DataFrame(rows, columns=names).astype({"collapse_length": "Int64", "pair_collapse": "Int64"})

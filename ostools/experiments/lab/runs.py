@@ -1,0 +1,158 @@
+"""What the laboratory measures on one decoder: collapse, attention rows, the step of a score, and rounding noise.
+
+A prompt is `question` random tokens, then one token n times. Each function takes one causal pass for all n, and returns columns
+by length n = 1, ..., longest: entry n - 1 compares n copies with n + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from einops import einsum
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ostools.ground.errors import unknown_name
+from ostools.theory import positions as encodings
+from ostools.theory.decoder import Decoder, Pattern
+from ostools.theory.distances import distance, total_variation
+
+Curve = Float[Tensor, " length"]
+
+ENCODINGS: dict[str, dict[str, Any]] = {
+    "none": {"positions": "none"},
+    "alibi": {"positions": "alibi"},
+    "rope-100": {"positions": "rope", "rope_base": 1e2},
+    "rope-10000": {"positions": "rope", "rope_base": 1e4},
+    "rope-1000000": {"positions": "rope", "rope_base": 1e6},
+    "sinusoidal": {"positions": "sinusoidal"},
+    "learned": {"positions": "learned"},
+}
+"""The encodings of the studies by name, RoPE by its base."""
+
+_BFLOAT16 = torch.bfloat16
+PRECISIONS: dict[str, tuple[torch.dtype, dict[str, torch.dtype]]] = {
+    "float32": (torch.float32, {}),
+    "bfloat16": (_BFLOAT16, {}),
+    "float16": (torch.float16, {}),
+    "bfloat16-weights": (torch.float32, {"weights": _BFLOAT16}),
+    "bfloat16-residual": (torch.float32, {"residual": _BFLOAT16}),
+    "bfloat16-kv": (torch.float32, {"kv": _BFLOAT16}),
+}
+"""A cast of everything, or float32 arithmetic with one part stored in bfloat16."""
+
+_VOCABULARY = 16
+_PROMPTS_APART = 10**6
+"""Added to a seed for its prompt, so that tokens and weights are drawn independently."""
+
+
+def encoding(name: str) -> dict[str, Any]:
+    if name not in ENCODINGS:
+        raise unknown_name("encoding", name, ENCODINGS)
+    return ENCODINGS[name]
+
+
+def prompt(seed: int, question: int, copies: int) -> Int[Tensor, "batch pos"]:
+    """`question` random tokens, then `copies` of one that is not among them."""
+    generator = torch.Generator().manual_seed(_PROMPTS_APART + seed)
+    drawn = torch.randint(_VOCABULARY - 1, (1, question), generator=generator)
+    return torch.cat([drawn, torch.full((1, copies), _VOCABULARY - 1)], dim=1)
+
+
+def random_decoder(seed: int, name: str, depth: int) -> Decoder:
+    return Decoder.random(seed, n_layers=depth, vocabulary=_VOCABULARY, **encoding(name))
+
+
+def between_lengths(y: Float[Tensor, "batch pos d_model"], question: int) -> Curve:
+    """||y_n - y*_(n+1)||_2: the rows of one causal pass that end in n and in n + 1 copies."""
+    rows = y[0, question:].double()
+    return distance(rows[1:], rows[:-1], "l2")
+
+
+def collapse_by_depth(
+    decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, depths: list[int]
+) -> dict[int, dict[str, Curve]]:
+    """For each depth, from one pass through the deepest: the distance at y, and the rows' variation in its last layer."""
+    found: dict[int, dict[str, Curve]] = {}
+    for depth, (v, pattern) in enumerate(decoder.layers(tokens)):
+        if depth in depths and pattern is not None:
+            y = decoder.normed(v, decoder.gain3)
+            found[depth] = {"distance": between_lengths(y, question), **row_variation(pattern, question)}
+    return found
+
+
+def row_variation(pattern: Pattern, question: int) -> dict[str, Curve]:
+    """How much the last token's attention changes with one more copy, mean over heads.
+
+    total_variation: Lemma 4.1's delta = sum_j |alpha_nj - alpha*_(n+1),j| + alpha*_(n+1),(n+1), tokens numbered from the first.
+    shifted_variation: the same with tokens numbered from the last, as relative positions see them.
+    """
+    rows = pattern[0, :, question:]
+    by_first = total_variation(rows[:, 1:], rows[:, :-1])
+    by_last = total_variation(rows[:, 1:, 1:], rows[:, :-1, :-1]) + rows[:, 1:, 0]
+    return {"total_variation": by_first.mean(0), "shifted_variation": by_last.mean(0)}
+
+
+def assumption(decoder: Decoder, tokens: Int[Tensor, "batch pos"], lengths: list[int]) -> dict[str, Curve]:
+    """Does what positions say decay with distance? The first layer's scores and rows, far beyond what a whole pass could reach.
+
+    The query is the token n, then its copy at n + 1; `tokens` are the keys, lengths[-1] + 1 of them.
+    score_step: root mean square, over heads and keys at distance r to 1.25 r, of |s_(n+1),j - s_n,j| at n = the longest: what
+    one more token changes in the score of a key r = `length` tokens back. total_variation: Lemma 4.1's delta at n = `length`.
+    """
+    block, longest = decoder.blocks[0], lengths[-1]
+    slopes = encodings.alibi_slopes(block.W_Q.shape[0])[:, None]
+
+    def projected(ids: Int[Tensor, "batch pos"]) -> tuple[Tensor, Tensor]:
+        q, k, _ = decoder.projected(block, decoder.normed(decoder.embedded(ids), block.gain1))
+        return q[0], k[0]
+
+    q_own, keys = projected(tokens)
+    q_copy, k_copy = projected(tokens.roll(1, dims=1))  # every token one place later: its copy
+
+    def scores(query: Float[Tensor, "head d"], upto: Float[Tensor, "head key d"]) -> Float[Tensor, "head key"]:
+        found = einsum(query, upto, "head d, head key d -> head key") * query.shape[-1] ** -0.5
+        back = torch.arange(upto.shape[1] - 1, -1, -1)
+        return found - slopes * back if decoder.positions == "alibi" else found
+
+    def rows(n: int) -> tuple[Tensor, Tensor]:
+        with_copy = torch.cat([keys[:, :n], k_copy[:, n : n + 1]], dim=1)
+        return scores(q_own[:, n - 1], keys[:, :n]), scores(q_copy[:, n], with_copy)
+
+    variation = []
+    for n in lengths:
+        row, longer = (score.softmax(-1) for score in rows(n))
+        variation.append((total_variation(longer[:, :-1], row) + longer[:, -1]).mean())
+    row, longer = rows(longest)
+    step = (longer[:, :-1] - row).square().flip(-1)
+    steps = [step[:, r : max(r + 1, r * 5 // 4)].mean().sqrt() for r in lengths[:-1]]
+    return {"total_variation": torch.stack(variation), "score_step": torch.stack(steps)}
+
+
+def rounding(
+    decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, precisions: Iterable[str]
+) -> Iterator[tuple[str, dict[str, Curve]]]:
+    """Each precision beside float64 with the SAME rounded weights (exact), L2: the distance in both, and two noises.
+
+    noise = ||y_n - exact_n||, what rounding does to one representation; pair_noise = ||(y_n - y*_(n+1)) - (exact_n -
+    exact*_(n+1))||, what is left of it in the difference: rounding that both share cancels there.
+    """
+    references: dict[torch.dtype, Float[Tensor, "batch pos d_model"]] = {}
+    for name in precisions:
+        dtype, store = PRECISIONS[name]
+        weights = store.get("weights", dtype)
+        if weights not in references:
+            references[weights] = decoder.to(weights).to(torch.float64).forward(tokens).y
+        exact = references[weights]
+        y = decoder.to(dtype).forward(tokens, store=store).y
+        yield (
+            name,
+            {
+                "distance": between_lengths(y, question),
+                "exact_distance": between_lengths(exact, question),
+                "noise": distance(y[0, question:-1].double(), exact[0, question:-1], "l2"),
+                "pair_noise": between_lengths(y.double() - exact, question),
+            },
+        )

@@ -1,0 +1,262 @@
+"""The measurements of a study: everything about one task under one mitigation, or none, question by question."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Mitigation, changes_pass, label, running
+from ostools.ground.errors import InputError
+from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED, Acted, of_pair
+from ostools.measure.answers.behaviour import answer_limit, behaviour
+from ostools.measure.answers.probability import right_lines
+from ostools.measure.collapse.collapse import Collapse, collapse, reference_at_y
+from ostools.measure.collapse.posed_pairs import PosedPairs
+from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.passes.precisions import Precision
+from ostools.measure.paths.path_sum import path_sum
+from ostools.measure.posed import Posed, carrier_positions, pose
+from ostools.models.tokens import context_length
+from ostools.tasks import Task
+
+BOUND = "local"
+_ROUNDS = 3  # of the two timings that are held against each other
+_EPSILON = 2.0**-23  # float32, in which sensitivities are computed
+
+Key = tuple[str, str | None, int, int]  # quantity, dtype, length, seed
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measured number. `rounding`: below which size it is rounding; `status` and `reason` as in a `Study`'s table."""
+
+    value: float
+    status: str = ACTIVE
+    rounding: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: the questions, in which precisions, and at which lengths sensitivities are."""
+
+    form: Task
+    lengths: list[int]
+    seeds: list[int]
+    dtypes: tuple[str, ...]
+    chat: bool | None
+    closely: list[int]
+
+
+@dataclass
+class Arm:
+    """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64.
+
+    `cells`: what was measured, by (quantity, dtype, length, seed); `collapse_lengths`: a row a seed and dtype; `account`: how
+    it was measured, for the provenance.
+    """
+
+    model: TransformerBridge
+    work: TransformerBridge
+    plan: Plan
+    mitigation: Mitigation | None
+    cells: dict[Key, Cell] = field(default_factory=dict)
+    collapse_lengths: list[dict[str, Any]] = field(default_factory=list)
+    account: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Every prompt is made here, so that one that does not fit is refused before anything is measured."""
+        self.questions = {(n, seed): self._posed(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
+        self._require_room()
+        self.no_pair = self._no_pair()
+        self.extended = {}
+        if self.no_pair is None:
+            self.extended = {
+                (n, seed): self.questions.get((n + 1, seed)) or self._posed(n + 1, seed) for n, seed in self.questions
+            }
+        self.acted = Acted(self.model, self.mitigation)
+
+    def _posed(self, length: int, seed: int) -> Posed:
+        return pose(self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat)
+
+    def _require_room(self) -> None:
+        """Every question fits the context with the answer that `behaviour` leaves room for."""
+        posed = list(self.questions.values())
+        room = answer_limit(self.plan.form, right_lines(self.model, posed))
+        longest = max(len(one.prompt.ids) for one in posed)
+        context = context_length(self.model)
+        if longest + room > context:
+            raise InputError(
+                f"study: under {label(self.mitigation)} a prompt of {longest} tokens and an answer of up to {room} do not "
+                f"fit the model's context of {context}: leave out the longest lengths"
+            )
+
+    def _no_pair(self) -> str | None:
+        """Why the questions of n and n + 1 items cannot be compared."""
+        try:
+            PosedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
+        except InputError as error:
+            return str(error)
+        return None
+
+    def measure(self, step: Callable[[], None]) -> None:
+        """Everything; `step` is called after each of `steps` parts."""
+        self._answers()
+        step()
+        self._collapse(list(dict.fromkeys(("float64", *self.plan.dtypes))))
+        step()
+        for n in self.plan.closely:
+            for seed in self.plan.seeds:
+                self._closely(n, seed)
+                step()
+
+    def steps(self) -> int:
+        return 2 + len(self.plan.closely) * len(self.plan.seeds)
+
+    def status(self, length: int, seed: int) -> str:
+        """Whether the mitigation changed anything of that question on the user's model: its text, or a logit."""
+        return self.acted.status(self.questions[length, seed])[0]
+
+    def _answers(self) -> None:
+        """Whether the model is right, and how likely the right line was."""
+        found = behaviour(
+            self.model,
+            self.plan.form,
+            lengths=self.plan.lengths,
+            seeds=self.plan.seeds,
+            mitigation=self.mitigation,
+            chat=self.plan.chat,
+        )
+        rows: list[dict[str, Any]] = found.frame.to_dict("records")  # pyright: ignore[reportAssignmentType]
+        for row in rows:
+            n, seed = int(row["length"]), int(row["seed"])
+            status = INACTIVE if row["status"] == INACTIVE else ACTIVE
+            self.cells["correct", None, n, seed] = Cell(float(row["correct"]), status)
+            self.cells["tokens", None, n, seed] = Cell(float(row["tokens"]), status)
+            if found.provenance.parameters["probability"]:
+                self.cells["log_probability", None, n, seed] = Cell(float(row["log_probability"]), status)
+        self.account |= {name: found.provenance.parameters[name] for name in ("max_new_tokens", "batches", "cache")}
+
+    def _collapse(self, dtypes: Sequence[str]) -> None:
+        """The distance of the questions with n and n + 1 items at y, in float64 and in each dtype; collapse lengths.
+
+        What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the unembedding, is refused there alone.
+        """
+        plan = self.plan
+        if self.no_pair is not None:
+            self._refuse_distances(dtypes, self.no_pair)
+            return
+        try:
+            found = collapse(
+                self.model,
+                plan.form,
+                lengths=plan.lengths,
+                dtypes=dtypes,
+                seeds=plan.seeds,
+                mitigation=self.mitigation,
+                chat=plan.chat,
+            )
+        except InputError as error:
+            if not changes_pass(self.mitigation):
+                raise
+            for name in dtypes if len(dtypes) > 1 else ():
+                self._collapse([name])
+            if len(dtypes) == 1:
+                self._refuse_distances(dtypes, str(error))
+            return
+        self._keep_distances(found)
+        lengths: Any = found.collapse_lengths()
+        self.collapse_lengths += lengths[lengths["site"] == "y"][
+            ["seed", "dtype", "collapse_length", "pair_collapse_length", "n_max", "status"]
+        ].to_dict("records")
+        self.account["route"] = found.provenance.parameters["route"]
+
+    def _refuse_distances(self, dtypes: Sequence[str], reason: str) -> None:
+        refused = Cell(float("nan"), REFUSED, reason=reason)
+        self.cells |= {("collapse_distance", name, n, seed): refused for name in dtypes for n, seed in self.questions}
+
+    def _keep_distances(self, found: Collapse) -> None:
+        exact: Any = reference_at_y(found.reference)
+        exact = exact.assign(dtype="float64", mean=exact["distance"], pair_noise=exact["rounding"])
+        frame: Any = found.frame
+        frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
+        columns = ["length", "seed", "mean", "pair_noise"]
+        for dtype, table in {
+            "float64": exact,
+            **dict(iter(frame[frame["dtype"] != "float64"].groupby("dtype"))),
+        }.items():
+            statuses = self._pair_statuses(dtype)
+            for n, seed, distance, noise in table[columns].itertuples(index=False):
+                status, reason = statuses[n, seed]
+                value = float("nan") if status == REFUSED else float(distance)
+                self.cells["collapse_distance", dtype, n, seed] = Cell(value, status, float(noise), reason)
+
+    def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
+        """Of the questions with n and n + 1 items on the copy that runs in that precision."""
+        copy = Precision.named(dtype).prepared(self.model) if changes_pass(self.mitigation) else self.model
+        questions = {(one.length, one.seed): one for one in (*self.questions.values(), *self.extended.values())}
+        found = {key: self.acted.status(posed, copy) for key, posed in questions.items()}
+        return {(n, seed): of_pair(found[n, seed], found[n + 1, seed]) for n, seed in self.questions}
+
+    def _closely(self, n: int, seed: int) -> None:
+        """Sensitivity of the tokens that carry the answer, mean over them, and the bound of its frozen part."""
+        posed = self.questions[n, seed]
+        status, reason = self.acted.status(posed, self.work)
+        names = "sensitivity", "frozen_sensitivity", "bound"
+        if status != ACTIVE:
+            reason = reason or "not measured again: the mitigation changed nothing here"
+            self.cells |= {(name, None, n, seed): Cell(float("nan"), status, reason=reason) for name in names}
+            return
+        try:
+            positions = list(carrier_positions(self.model, posed))
+            with running(self.work, self.mitigation):
+                measured: Any = sensitivity(self.work, posed.prompt, method="exact").frame
+        except InputError as error:
+            refused = Cell(float("nan"), REFUSED, reason=str(error))
+            self.cells |= {(name, None, n, seed): refused for name in names}
+            return
+        for name, linearisation in (("sensitivity", "full"), ("frozen_sensitivity", "frozen")):
+            rows = measured[measured["linearisation"] == linearisation].sort_values("position")
+            norms = torch.tensor(rows["operator_norm"].to_numpy(dtype=float))
+            self.cells[name, None, n, seed] = _mean_at(norms, positions, status)
+        self.cells["bound", None, n, seed] = self._bound(posed, positions, status)
+
+    def _bound(self, posed: Posed, positions: Sequence[int], status: str) -> Cell:
+        """The certified bound, where its formulas know the mitigation's edits."""
+        try:
+            with running(self.work, self.mitigation):
+                found: Any = path_sum(self.work, posed.prompt, variants=[BOUND]).frame
+        except InputError as error:
+            return Cell(float("nan"), REFUSED, reason=str(error))
+        values = torch.tensor(found.sort_values("position")["value"].to_numpy(dtype=float))
+        return _mean_at(values, positions, status)
+
+
+def _mean_at(values: Tensor, positions: Sequence[int], status: str) -> Cell:
+    """A token that cannot be seen any more has 0, up to the rounding of what the others have."""
+    return Cell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()))
+
+
+def timings(model: TransformerBridge, plain: Posed, changed: Posed, mitigation: Mitigation) -> tuple[float, float]:
+    """Seconds of one forward pass over the prompt, with the mitigation and without: the least of some, taken in turn."""
+    with_it, without = [], []
+    for _ in range(_ROUNDS):
+        without.append(_seconds(model, plain.prompt.ids))
+        with mitigation.hooks(model):
+            with_it.append(_seconds(model, changed.prompt.ids))
+    return min(with_it), min(without)
+
+
+def _seconds(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> float:
+    batch = ids[None].to(next(model.parameters()).device)
+    start = time.perf_counter()
+    with torch.no_grad():
+        float(model(batch, use_cache=False)[0, -1, 0])  # a number on this side: the device has finished
+    return time.perf_counter() - start

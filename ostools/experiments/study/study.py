@@ -1,0 +1,194 @@
+"""What helps, and by how much: mitigations against none on one task, question by question.
+
+Answers, collapse, sensitivity, bounds and cost, each paired by length and seed; effects with intervals, and a verdict that may
+be "no measurable effect". Cost: for each mitigation one `behaviour`, one `collapse`, and at a few lengths `sensitivity`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations as m
+from mitigations import Mitigation
+from ostools import tasks
+from ostools.experiments.study import verdicts as judging
+from ostools.experiments.study.arms import BOUND, Arm, Cell, Plan, timings
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.collapse import checked_lengths, seeds_of
+from ostools.measure.passes.arithmetic import full_precision
+from ostools.measure.passes.precisions import Precision
+from ostools.measure.prompts import Progress
+from ostools.results import Provenance, Result
+from ostools.tasks import Task
+
+if TYPE_CHECKING:
+    pass
+
+COLUMNS = [
+    *("mitigation", "length", "seed", "dtype", "quantity", "kind", "value", "baseline", "rounding"),
+    *("status", "reason", "within_training"),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Study(Result):
+    """One row per mitigation, length, seed and quantity, and dtype where it applies.
+
+    Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,
+    kind (measured | certified), value (with the mitigation) and baseline (the same question without), rounding (a value below
+    it is rounding), status ("active"; "inactive": it changed no text and no logit of this question; "refused", with the
+    reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
+    within_training (up to the length that the model's card lists; true where that is not known).
+
+    Quantities: correct (1 or 0), log_probability (natural, of the right line), collapse_distance (L2 at y between the questions
+    of n and n + 1 items), sensitivity and frozen_sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the
+    answer), bound (certified, of the frozen one), tokens (of the prompt), seconds (of one forward pass, on this machine).
+
+    `effects` and `verdicts`: see `ostools.experiments.study.verdicts`. `collapse_lengths`: mitigation ("none" among them),
+    seed, dtype, collapse_length at y, pair_collapse_length, n_max, status in words.
+    """
+
+    effects: pd.DataFrame
+    verdicts: pd.DataFrame
+    collapse_lengths: pd.DataFrame
+
+
+def study(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    mitigations: Sequence[Mitigation | str],
+    lengths: Iterable[int],
+    seeds: Sequence[int] = (0,),
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    chat: bool | None = None,
+    level: float = 0.95,
+    sensitivity_lengths: int = 12,
+    progress: Progress | None = None,
+) -> Study:
+    """Each mitigation against none, on the same questions (THEORY sections 6 and 7).
+
+    Args:
+        task: a `tasks.Task`, or its name with options.
+        mitigations: at least one, or its name with options: "separator:every=3".
+        dtypes: of the collapse distances, beside float64; answers are given in the model's own dtype.
+        chat: in the tokenizer's chat template; None: where it has one.
+        level: of the intervals of the effects. Those of the verdicts are wider, so that all verdicts hold together at it.
+        sensitivity_lengths: sensitivity, bound and time are measured at so many lengths, evenly spread; 0: at none.
+
+    Lengths beyond training are measured, and left out of effects and verdicts unless there are no others. Raises `InputError`
+    or `MitigationError`, before anything is measured, for an unknown task or mitigation, inserted text that the tokenizer
+    merges, a prompt over the context, of n + 1 items or with its answer too, and a layer that is not there.
+    """
+    form, given = tasks.task(task), _checked(mitigations)
+    wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)
+    if not 0 < level < 1:
+        raise InputError(f"study: expected a level between 0 and 1, found {level}; for example 0.95")
+    dtypes = tuple(Precision.named(name).name for name in ([dtypes] if isinstance(dtypes, str) else dtypes))
+    plan = Plan(form, wanted, chosen, dtypes, chat, _spread(wanted, sensitivity_lengths))
+    work = full_precision(model, "study")
+    plain = Arm(model, work, plan, None)
+    arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in given.items()}
+    for arm in arms.values():  # its hooks are refused here if they do not fit the model
+        arm.status(wanted[-1], chosen[0])
+    steps = _Steps(progress, sum(arm.steps() for arm in (plain, *arms.values())))
+    for arm in (plain, *arms.values()):
+        arm.measure(steps)
+    everything = {m.label(None): plain, **arms}
+    verdict_level = judging.corrected(level, len(arms))
+    provenance = Provenance.collect(
+        model,
+        measurement="study",
+        task=tasks.label(form),
+        mitigations=list(arms),
+        lengths=wanted,
+        seeds=chosen,
+        dtypes=list(dtypes),
+        chat=plain.questions[wanted[0], chosen[0]].chat,
+        level=level,
+        verdict_level=verdict_level,
+        resamples=judging.RESAMPLES,
+        sensitivity_lengths=plan.closely,
+        bound=BOUND,
+        runs={name: arm.account for name, arm in everything.items()},
+    )
+    trained = (provenance.model.get("trained_lengths") or {}).get(form.trained_as)
+    rows = [row for name, arm in arms.items() for row in _paired(name, arm, plain)]
+    frame: Any = pd.DataFrame(rows).assign(
+        within_training=[trained is None or row["length"] <= trained for row in rows]
+    )
+    effects = judging.effects(frame, level, verdict_level)
+    reached = [{"mitigation": name} | row for name, arm in everything.items() for row in arm.collapse_lengths]
+    return Study(frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(reached))
+
+
+class _Steps:
+    """Counts parts of a run for a progress bar."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self.progress, self.done, self.total = progress, 0, total
+
+    def __call__(self) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+def _checked(given: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
+    """The mitigations by their labels."""
+    chosen = [m.mitigation(one) for one in ([given] if isinstance(given, str | Mitigation) else given)]
+    if not chosen:
+        raise InputError("study: expected at least one mitigation, found none; for example 'separator:every=3'")
+    names = [m.label(one) for one in chosen]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"study: found {twice!r} twice: give each mitigation once")
+    return dict(zip(names, chosen, strict=True))
+
+
+def _spread(lengths: list[int], count: int) -> list[int]:
+    """At most `count` of the lengths, evenly spread, the last among them."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise InputError(f"study: expected sensitivity_lengths of at least 0, found {count!r}")
+    count = min(count, len(lengths))
+    return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})
+
+
+def _paired(name: str, arm: Arm, plain: Arm) -> Iterator[dict[str, Any]]:
+    """Each measured number beside the one of the same question without the mitigation."""
+    for key, cell in arm.cells.items():
+        yield _row(name, key, cell, plain.cells[key])
+    for n in arm.plan.closely:
+        for seed in arm.plan.seeds:
+            status = arm.status(n, seed)
+            with_it, without = timings(arm.model, plain.questions[n, seed], arm.questions[n, seed], _of(arm))
+            yield _row(name, ("seconds", None, n, seed), Cell(with_it, status), Cell(without))
+
+
+def _of(arm: Arm) -> Mitigation:
+    if arm.mitigation is None:
+        raise InputError("study: expected a mitigation, found none")
+    return arm.mitigation
+
+
+def _row(name: str, key: tuple[str, str | None, int, int], cell: Cell, plain: Cell) -> dict[str, Any]:
+    quantity, dtype, length, seed = key
+    refused = next((one for one in (cell, plain) if one.status == judging.REFUSED), None)
+    return {
+        "mitigation": name,
+        "length": length,
+        "seed": seed,
+        "dtype": dtype,
+        "quantity": quantity,
+        "kind": judging.QUANTITIES[quantity].kind,
+        "value": cell.value,
+        "baseline": plain.value,
+        "rounding": max(cell.rounding, plain.rounding),
+        "status": cell.status if refused is None else judging.REFUSED,
+        "reason": cell.reason if refused is None else refused.reason,
+    }

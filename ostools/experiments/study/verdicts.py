@@ -1,0 +1,202 @@
+"""From paired measurements to effects with intervals, and from those to a verdict for each mitigation.
+
+A pair is one question with a mitigation and without. Seeds of one length belong together, so lengths are what is resampled. An
+interval says how the effect varies over lengths such as these, on this model and task; nothing about others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ostools.ground.words import number
+from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED
+from ostools.results import Frame
+from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
+
+DIFFERENCE, RATIO = "difference", "log10 ratio"
+HELPS, HURTS, NO_EFFECT, NOTHING, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
+ABOUT = ("answers", "collapse", "sensitivity")
+"""What a verdict is given on; for each the more of its quantity the better."""
+RESAMPLES = 20_000
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is measured with and without a mitigation.
+
+    kind: measured or certified. scale: whether an effect is value - baseline or log10(value / baseline). about: on what its
+    effect (in float64, where there are dtypes) is the verdict; None: it is shown, and not judged. words: for a reader.
+    """
+
+    name: str
+    kind: str
+    scale: str
+    about: str | None
+    words: str
+
+
+QUANTITIES = {
+    quantity.name: quantity
+    for quantity in (
+        Quantity("correct", "measured", DIFFERENCE, "answers", "share of right answers"),
+        Quantity("log_probability", "measured", DIFFERENCE, None, "log p of the right line (nats)"),
+        Quantity("collapse_distance", "measured", RATIO, "collapse", "distance of n and n + 1 items at y"),
+        Quantity("sensitivity", "measured", RATIO, "sensitivity", "sensitivity of the answer's tokens, full"),
+        Quantity("frozen_sensitivity", "measured", RATIO, None, "sensitivity of the answer's tokens, frozen"),
+        Quantity("bound", "certified", RATIO, None, "certified bound of the frozen one (local)"),
+        Quantity("tokens", "measured", DIFFERENCE, None, "tokens of the prompt"),
+        Quantity("seconds", "measured", RATIO, None, "seconds of one forward pass"),
+    )
+}
+
+
+def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
+    """The effect of each mitigation on each quantity: the mean over lengths of the mean over seeds, where it acted.
+
+    Columns: mitigation, quantity, dtype, kind, scale, about ("" where no verdict is read from it); effect with its interval low
+    to high at `level`; with a verdict, verdict_low to verdict_high at `verdict_level` and p_value, of a sign-flip test; value
+    and baseline (means over the same pairs); lengths and pairs that it rests on; value_floored and baseline_floored (pairs
+    in a ratio of which rounding stands in place of what is below it: the effect is a bound); active, inactive, refused (pairs);
+    reason (of the first refusal); beyond_training (whether every length is, and so none is left out). Intervals are NaN for
+    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.bootstrap`).
+    """
+    keys = ["mitigation", "quantity", "dtype"]
+    rows = [
+        dict(zip(keys, key, strict=True)) | _effect(QUANTITIES[str(key[1])], group, level, verdict_level)
+        for key, group in frame.groupby(keys, sort=False, dropna=False)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float) -> dict[str, Any]:
+    counts = {status: int((group["status"] == status).sum()) for status in (ACTIVE, INACTIVE, REFUSED)}
+    acted = group[group["status"] == ACTIVE]
+    # A failure at a length never trained says nothing of over-squashing: left out, unless nothing else was asked.
+    beyond = not bool(group["within_training"].any())
+    used = acted if beyond else acted[acted["within_training"]]
+    change = _changes(quantity, used)
+    of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
+    refusals = group[group["status"] == REFUSED]["reason"]
+    low, high = _interval(of_length, level)
+    dtype = group["dtype"].iloc[0]
+    judged = quantity.about is not None and (pd.isna(dtype) or dtype == "float64")
+    verdict_low, verdict_high = _interval(of_length, verdict_level) if judged else (np.nan, np.nan)
+    return {
+        "kind": quantity.kind,
+        "scale": quantity.scale,
+        "about": quantity.about if judged else "",
+        "effect": float(of_length.mean()) if len(of_length) else np.nan,
+        "low": low,
+        "high": high,
+        "verdict_low": verdict_low,
+        "verdict_high": verdict_high,
+        "p_value": sign_flip(torch.tensor(of_length)) if judged and len(of_length) else np.nan,
+        "value": float(used["value"].mean()) if len(used) else np.nan,
+        "baseline": float(used["baseline"].mean()) if len(used) else np.nan,
+        "lengths": len(of_length),
+        "pairs": len(used),
+        **{f"{name}_floored": _floored(quantity, used, name) for name in ("value", "baseline")},
+        **counts,
+        "reason": str(refusals.iloc[0]) if len(refusals) else "",
+        "beyond_training": beyond,
+    }
+
+
+def _changes(quantity: Quantity, used: Frame) -> Any:
+    """The effect on each pair. What is smaller than its own rounding counts as that: a ratio to it would be one of rounding."""
+    if quantity.scale == DIFFERENCE:
+        return used["value"] - used["baseline"]
+    value, baseline = (np.maximum(used[name], used["rounding"]) for name in ("value", "baseline"))
+    return np.log10(value / baseline)
+
+
+def _floored(quantity: Quantity, used: Frame, name: str) -> int:
+    """How many are smaller than their rounding, which then stands in their place."""
+    return int((used[name] < used["rounding"]).sum()) if quantity.scale == RATIO else 0
+
+
+def _interval(samples: np.ndarray, level: float) -> tuple[float, float]:
+    if len(samples) < FEWEST:
+        return np.nan, np.nan
+    asked = expanded(level, len(samples))
+    # A level that float64 rounds to 1 asks for the extreme resampled means.
+    low, high = bootstrap_mean(torch.tensor(samples), level=min(asked, 1 - 1e-12), resamples=RESAMPLES)
+    return float(low), float(high)
+
+
+def corrected(level: float, mitigations: int) -> float:
+    """The level of each verdict's interval, so that all of them hold together at `level` (Bonferroni)."""
+    return 1 - (1 - level) / (mitigations * len(ABOUT))
+
+
+def verdicts(found: Frame, verdict_level: float) -> pd.DataFrame:
+    """One row a mitigation: its verdict on answers, collapse and sensitivity, and one sentence that says why.
+
+    "helps" or "hurts" where the effect's interval at `verdict_level` leaves 0 out and a sign-flip test, which few lengths do
+    not mislead, rejects at that level too, on at least `fewest_at(verdict_level)` lengths; "no measurable effect" otherwise;
+    "inactive" where the mitigation changed no prompt and no logit; "not decided" where there are too few lengths, or nothing
+    could be measured.
+    """
+    rows = []
+    for mitigation, group in found.groupby("mitigation", sort=False):
+        row: dict[str, Any] = {"mitigation": mitigation}
+        said = []
+        for about in ABOUT:
+            judged = group[group["about"] == about].to_dict("records")
+            row[about], why = _verdict(judged[0], verdict_level) if judged else (UNDECIDED, "not measured")
+            said.append(f"{about}: {row[about]} ({why})")
+        beyond = "; every length is beyond the trained ones" if bool(group["beyond_training"].any()) else ""
+        rows.append(row | {"sentence": f"{mitigation}: " + "; ".join(said) + beyond + "."})
+    return pd.DataFrame(rows, columns=["mitigation", *ABOUT, "sentence"])
+
+
+def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
+    if not row["pairs"] and row[INACTIVE] and not row[REFUSED]:
+        return NOTHING, "it changed no prompt and no logit" + (" within training" if row[ACTIVE] else "")
+    if not row["pairs"]:
+        return UNDECIDED, row["reason"] or "nothing was measured"
+    effect = in_words(row, "verdict_low", "verdict_high")
+    ceiling = row["quantity"] == "correct" and row["baseline"] == 1
+    if ceiling and row["value"] == 1:
+        return NO_EFFECT, "nothing to gain: all right without it, and with it"
+    fewest = fewest_at(verdict_level)
+    if row["lengths"] < fewest:
+        return UNDECIDED, f"{effect}, on {row['lengths']} lengths where a verdict takes {fewest}"
+    clear = row["p_value"] <= (1 - verdict_level) * (1 + 1e-9)
+    if clear and row["verdict_low"] > 0:
+        return HELPS, effect
+    if clear and row["verdict_high"] < 0:
+        return HURTS, effect
+    return NO_EFFECT, effect + (", and nothing to gain: all right without it" if ceiling else "")
+
+
+def bound(row: Mapping[str, Any]) -> str:
+    """What an effect is of what was measured: "" for itself, a bound where some of its pairs are ratios to a rounding."""
+    if row["value_floored"] and row["baseline_floored"]:
+        return "rounding on both sides,"
+    return "at most" if row["value_floored"] else "at least" if row["baseline_floored"] else ""
+
+
+def in_words(row: Mapping[str, Any], lower: str = "low", upper: str = "high") -> str:
+    """A row of `effects` with its interval: percentage points of answers, factors of a ratio, else plain numbers.
+
+    A bound has no interval: its would be that of the rounding.
+    """
+    quantity, effect, low, high = row["quantity"], row["effect"], row[lower], row[upper]
+    if limit := bound(row):
+        return f"{limit} ×{number(10**effect)}"
+    if quantity == "correct":
+        return _shown([f"{100 * value:+.1f}" for value in (effect, low, high)], " points", low)
+    if QUANTITIES[quantity].scale == RATIO:
+        return _shown([f"×{number(10**value)}" for value in (effect, low, high)], "", low)
+    return _shown([f"{value:+.3g}" for value in (effect, low, high)], "", low)
+
+
+def _shown(words: Sequence[str], unit: str, low: float) -> str:
+    return words[0] + unit + (f" [{words[1]}, {words[2]}]" if np.isfinite(low) else "")

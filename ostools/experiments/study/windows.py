@@ -1,0 +1,205 @@
+"""Which window trades collapse against the task: sliding windows of every size, and the Pareto front of the two.
+
+The review of the paper names local windows the most promising fix, and leaves the best size open. Cost: one `behaviour` and one
+float64 `collapse` by the loop for each window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Mitigation, acts
+from ostools import tasks
+from ostools.experiments.figures.decay import spread_lengths
+from ostools.ground.errors import InputError
+from ostools.measure.answers.behaviour import behaviour
+from ostools.measure.collapse.collapse import checked_lengths, collapse, reference_at_y, seeds_of
+from ostools.measure.collapse.posed_pairs import PosedPairs, as_pairs
+from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.passes.precisions import PRECISIONS
+from ostools.measure.posed import pose
+from ostools.measure.prompts import Progress
+from ostools.results import Frame, Provenance, Result
+from ostools.tasks import CollapseTask, Task, TaskPairs
+from ostools.theory.statistics.intervals import wilson
+from ostools.theory.statistics.pareto import pareto_front
+
+if TYPE_CHECKING:
+    pass
+
+MOST = 24
+"""How many windows are tried where none are named."""
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class WindowStudy(Result):
+    """One row per window, length and seed.
+
+    Columns: window (keys that a query sees; NA: no window), length, seed, status ("none", "active", "inactive": the window
+    changed no logit of the question, its answer and its pair), correct, log_probability (natural, of the right line), distance
+    (L2 at y in float64 between the pair of that length), rounding (below it the distance is float64's), within_training.
+
+    `summary`, one row a window: window, active (questions that it changed), questions, accuracy with wilson_low and wilson_high
+    (95%), log_probability (mean), distance (geometric mean; what is smaller than its rounding counts as that), front and
+    front_probability: no other window has both a larger distance and a larger accuracy (log probability), and none is as large
+    in one and larger in the other. Fronts are of the point estimates. Lengths beyond training are left out of it, unless there
+    are no others (`beyond_training`).
+    """
+
+    summary: pd.DataFrame
+
+
+def windows(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    lengths: Iterable[int],
+    windows: Iterable[int] | None = None,
+    seeds: Sequence[int] = (0,),
+    layers: Literal["all", "alternate"] | Sequence[int] = "all",
+    sinks: int = 0,
+    pairs: CollapseTask | str | None = None,
+    chat: bool | None = None,
+    progress: Progress | None = None,
+) -> WindowStudy:
+    """Collapse against answers, over sizes of a sliding window, and without one (THEORY section 7, question 3).
+
+    Args:
+        windows: sizes in tokens; None: about 24 from 2 to one less than the longest prompt, evenly spread on a log axis.
+        layers, sinks: as in `mitigations.SlidingWindow`.
+        pairs: whose distance is measured: None: the task's own questions of n and n + 1 items; else prompts that end in a
+            repeated token, such as "figure-5a", with n copies.
+        chat: in the tokenizer's chat template; None: where it has one.
+
+    Raises `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, one whose own
+    window is narrower, and a prompt over the context.
+    """
+    form = tasks.task(task)
+    wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)
+    questions = {(n, seed): pose(model, form, n, seed=seed, chat=chat) for n in wanted for seed in chosen}
+    longest = max(len(posed.prompt.ids) for posed in questions.values())
+    sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked(windows)
+    # Built and tried before anything is measured: what does not fit the model is refused at once.
+    arms: dict[int | None, Mitigation | None] = {None: None} | {size: _window(size, layers, sinks) for size in sizes}
+    exact = PRECISIONS["float64"].prepared(model)
+    pairs_in_chat = chat if pairs is None else False
+    compared = as_pairs(exact, pairs or form, None, pairs_in_chat)  # refuses what makes no pair
+    if pairs is not None and isinstance(compared, PosedPairs | TaskPairs):
+        raise InputError(
+            f"windows: expected pairs that end in a repeated token, such as 'figure-5a', found the task {compared.name}: leave "
+            "pairs out to compare the task's own questions"
+        )
+    same_seeds = chosen if compared.random else [0]
+    extended = {
+        (pair.length, seed): torch.tensor(pair.extended)
+        for seed in same_seeds
+        for pair in compared.pairs(ModelEncoder(model), wanted, seed)
+        if pair.kind != "one-more-digit"
+    }
+    for arm in arms.values():
+        acts(model, arm, extended[wanted[-1], same_seeds[0]])
+    tables = []
+    for done, (size, arm) in enumerate(arms.items()):
+        if progress is not None:
+            progress(done, len(arms))
+        said: Any = behaviour(model, form, lengths=wanted, seeds=chosen, mitigation=arm, chat=chat).frame
+        found = collapse(
+            exact,
+            pairs or form,
+            lengths=wanted,
+            dtypes=["float64"],
+            seeds=same_seeds,
+            mitigation=arm,
+            chat=pairs_in_chat,
+        )
+        pair_acts = {key: acts(model, arm, ids) for key, ids in extended.items()}
+        rows = said[["length", "seed", "status", "correct", "log_probability", "within_training"]].merge(
+            _distances(found.reference, chosen, same_seeds), on=["length", "seed"], validate="one_to_one"
+        )
+        status = [
+            "active" if pair_acts[n, seed if compared.random else same_seeds[0]] else own
+            for n, seed, own in zip(rows["length"], rows["seed"], rows["status"], strict=True)
+        ]
+        tables.append(rows.assign(window=pd.NA if size is None else size, status=status))
+    if progress is not None:
+        progress(len(arms), len(arms))
+    frame: Any = pd.concat([table.astype({"window": "Int64"}) for table in tables], ignore_index=True)
+    frame = frame.assign(within_training=frame["within_training"].fillna(True).astype(bool))
+    provenance = Provenance.collect(
+        model,
+        measurement="windows",
+        task=tasks.label(form),
+        pairs=compared.name,
+        lengths=wanted,
+        seeds=chosen,
+        windows=list(sizes),
+        layers=layers,
+        sinks=sinks,
+        chat=next(iter(questions.values())).chat,
+        longest_prompt=longest,
+        beyond_training=not bool(frame["within_training"].any()),
+    )
+    columns = ["window", "length", "seed", "status", "correct", "log_probability", "distance", "rounding"]
+    return WindowStudy(frame[[*columns, "within_training"]], provenance, summarise(frame))
+
+
+def summarise(frame: Frame) -> pd.DataFrame:
+    """The table of a `WindowStudy` by window, with its fronts."""
+    used = frame[frame["within_training"]] if frame["within_training"].any() else frame
+    rows = []
+    for window, group in used.groupby("window", sort=False, dropna=False):
+        right, asked = int(group["correct"].sum()), len(group)
+        low, high = wilson(right, asked, _LEVEL)
+        distance = np.maximum(group["distance"], group["rounding"])
+        rows.append(
+            {
+                "window": window,
+                "active": int((group["status"] == "active").sum()),
+                "questions": asked,
+                "accuracy": right / asked,
+                "wilson_low": low,
+                "wilson_high": high,
+                "log_probability": float(group["log_probability"].mean()),
+                "distance": float(np.exp(np.log(distance).mean())),
+            }
+        )
+    table = pd.DataFrame(rows).astype({"window": "Int64"})
+    return table.assign(front=_front(table, "accuracy"), front_probability=_front(table, "log_probability"))
+
+
+def _front(table: Frame, objective: str) -> Any:
+    """Which windows nobody beats in both; none where the objective was not measured (reasoning has no one right line)."""
+    if bool(table[objective].isna().any()):
+        return False
+    return pareto_front(torch.tensor(table[["distance", objective]].to_numpy(dtype=float))).numpy()
+
+
+def _distances(reference: Frame, seeds: Sequence[int], measured: Sequence[int]) -> Frame:
+    """The float64 distance at y of each question's pair; one pair serves all seeds where it does not depend on them."""
+    y: Frame = reference_at_y(reference[reference["pair"] != "one-more-digit"])
+    y = y[["length", "seed", "distance", "rounding"]]
+    if list(measured) == list(seeds):
+        return y
+    return pd.concat([y.assign(seed=seed) for seed in seeds], ignore_index=True)
+
+
+def _window(size: int, layers: Literal["all", "alternate"] | Sequence[int], sinks: int) -> Mitigation:
+    from mitigations.window import SlidingWindow
+
+    return SlidingWindow(size, layers, sinks)
+
+
+def _checked(given: Iterable[int]) -> list[int]:
+    """In ascending order and without doubles; `SlidingWindow` says what is wrong with a size."""
+    sizes = list(given) if isinstance(given, Iterable) else [given]
+    if not sizes:
+        raise InputError("windows: expected at least one, found none; for example range(2, 65)")
+    return sorted(set(sizes))

@@ -1,0 +1,37 @@
+"""Lengths of sequences as users write them, on the command line and in sweep files."""
+
+from __future__ import annotations
+
+from ostools.ground.errors import InputError
+
+LONGEST = 1_000_000
+
+
+def parse_lengths(text: str, what: str = "--lengths") -> list[int]:
+    """`1:512` (both ends included), `8,16,32`, or both joined by commas, as increasing lengths without repeats.
+
+    Raises `InputError`, which calls them `what`, for anything else.
+    """
+    lengths: set[int] = set()
+    named = 0
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        low = _length(first, text, what)
+        high = _length(last, text, what) if colon else low
+        if high < low:
+            raise InputError(f"{what} {text!r}: the range {part.strip()!r} runs backwards; write {high}:{low}")
+        named += high + 1 - low
+        if named > LONGEST:  # a few words name more numbers than a memory holds
+            raise InputError(f"{what}: expected at most {LONGEST} lengths in all, found more in {text[:60]!r}")
+        lengths.update(range(low, high + 1))
+    return sorted(lengths)
+
+
+def _length(word: str, text: str, what: str) -> int:
+    digits = word.strip()
+    if not (digits.isascii() and digits.isdigit()):
+        raise InputError(f"{what} {text!r}: expected a range such as 1:512 or a list such as 8,16,32, found {digits!r}")
+    # Compared as text first: int() itself refuses thousands of digits.
+    if len(digits) > 9 or not 1 <= int(digits) <= LONGEST:
+        raise InputError(f"{what} {text!r}: expected lengths from 1 to {LONGEST}, found {digits[:12]}")
+    return int(digits)

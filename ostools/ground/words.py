@@ -1,0 +1,38 @@
+"""How findings and titles write numbers and names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def number(value: float) -> str:
+    """Three significant digits, with an exponent only where zeros would have to be counted."""
+    if not math.isfinite(value):
+        return "unknown" if math.isnan(value) else "infinite"
+    if value == 0 or 1e-3 <= abs(value) < 999.5:
+        return f"{value:.3g}"
+    if 999.5 <= abs(value) < 1e5:
+        return f"{value:,.0f}"
+    digits, power = f"{value:.1e}".split("e")
+    return f"{digits}e{int(power)}"
+
+
+def factor(log10: float) -> str:
+    """A ratio from its log10: the number itself where it is small, else a power of ten."""
+    if not math.isfinite(log10):
+        return "infinitely many"
+    return number(10**log10) if abs(log10) < 2 else f"10^{log10:.1f}"
+
+
+def ratio(over: float, under: float) -> float:
+    """over / under, 1 where both are zero."""
+    return over / under if under > 0 else (1.0 if over == 0 else math.inf)
+
+
+def short_name(model: Mapping[str, Any]) -> str:
+    """The model's name for a title; of a directory, its last part."""
+    name = str(model.get("name", "unknown model"))
+    return Path(name).name if Path(name).is_absolute() else name

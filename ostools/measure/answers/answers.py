@@ -1,0 +1,228 @@
+"""What a model answers: at every step the most likely token, or one that is drawn, until an end of text, a stop, or a limit.
+
+Prompts of different lengths go through together where left padding is proven harmless, others with those of their own length
+(`batches`): no prompt's answer depends on its neighbours. Cost: one pass over the prompts and one token a step through a
+key/value cache. Where a cache would not give what the whole text gives (a rotary embedding that depends on its length, an
+edit that nobody knows), every step reads the whole text again: max_new_tokens times the cost.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.errors import InputError
+from ostools.measure.formulas.forward import KNOWN_EDITS
+from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
+from ostools.measure.passes.last_tokens import route
+from ostools.measure.passes.sampling import Chooser, Seed, chooser
+from ostools.measure.prompts import Progress, as_prompt
+from ostools.models import Prompt, context_length
+from ostools.theory.chunks import chunk
+
+# These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
+# that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
+_STEPWISE_EDITS = (KNOWN_EDITS - {"replace_pattern", "freeze"}) | {"ablate_heads", "ablate_layers", "upcast"}
+_LONGEST_NUMBER = 18  # digits: what an int64 holds
+_ANCHOR = 8  # of a prompt's last tokens, behind which an answer is decoded
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was generated behind one prompt.
+
+    `ids`: every token generated, the end of text included. `text`: what they say behind the prompt, up to the stop or the end
+    of text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length").
+    `seconds`: its share of the time that its batch took.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    ended: Literal["eos", "stop", "length"]
+    seconds: float = field(default=0.0, compare=False)
+
+
+def answers(
+    model: TransformerBridge,
+    prompts: Sequence[str | Prompt],
+    *,
+    max_new_tokens: int,
+    stop: str | None = "\n",
+    temperature: float | int = 0.0,
+    seeds: Sequence[Seed] | None = None,
+    progress: Progress | None = None,
+) -> list[Answer]:
+    """Each prompt's answer, in the prompts' order, in the model's dtype and under the edits that are active at every step.
+
+    Args:
+        max_new_tokens: tokens after which an answer is cut.
+        stop: text that ends an answer where it stands behind something that is not blank; None: only the end of text does.
+        temperature: 0 for the most likely token at every step; else tokens are drawn from softmax(logits / temperature).
+        seeds: one a prompt, for drawing: the same seed draws the same, whatever the other prompts.
+        progress: called as progress(done, total) with the number of prompts answered.
+
+    Raises `InputError` for no prompts, for a prompt that leaves no room for max_new_tokens in the context, for a temperature
+    without seeds, and for logits that are not finite. Of tokens that are exactly equally likely (common in 16 bits)
+    `torch.argmax` chooses. A batch of another size may round the last digit of a logit otherwise: in 16 bits, where a step
+    is large, two tokens closer than that can change places.
+    """
+    chosen = [as_prompt(model, prompt) for prompt in prompts]
+    _check(model, chosen, max_new_tokens, stop)
+    choose = chooser(temperature, seeds, len(chosen))
+    reading = _Reading(model, stop)
+    found: dict[int, Answer] = {}
+    for batch in batches([len(prompt.ids) for prompt in chosen], padding(model).allowed, chunk(TOKENS)):
+        ids = {index: chosen[index].ids.tolist() for index in batch}
+        start = time.perf_counter()
+        with torch.no_grad(), true_arithmetic(model):
+            said = _answered(model, ids, max_new_tokens, reading, choose)
+        share = (time.perf_counter() - start) / len(batch)
+        found |= {index: replace(answer, seconds=share) for index, answer in said.items()}
+        if progress is not None:
+            progress(len(found), len(chosen))
+    return [found[index] for index in range(len(chosen))]
+
+
+def _check(model: TransformerBridge, prompts: Sequence[Prompt], max_new_tokens: int, stop: str | None) -> None:
+    if not prompts:
+        raise InputError("answers: expected at least one prompt, found none")
+    if model.tokenizer is None:
+        raise InputError("answers: expected a model with a tokenizer, found none: set `model.tokenizer`")
+    require_limit(max_new_tokens)
+    if stop == "":
+        raise InputError("answers: expected a stop of at least one character, or None, found empty text")
+    context, longest = context_length(model), max(len(prompt.ids) for prompt in prompts)
+    if longest + max_new_tokens > context:
+        raise InputError(
+            f"answers: a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit the model's context of "
+            f"{context}: shorten one of them"
+        )
+
+
+def require_limit(found: object) -> None:
+    """Refuse, with `InputError`, what is no number of tokens."""
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise InputError(f"answers: expected a whole number max_new_tokens of at least 1, found {found!r}")
+
+
+def _answered(
+    model: TransformerBridge, prompts: dict[int, list[int]], max_new_tokens: int, reading: _Reading, choose: Chooser
+) -> dict[int, Answer]:
+    """One batch of prompts, by their numbers, until the last of them has ended."""
+    rows = Rows(model, list(prompts.values()), cache_is_exact(model))
+    going, written = list(prompts), {index: [] for index in prompts}
+    done: dict[int, Answer] = {}
+    while True:
+        tokens = choose(rows.logits()[:, -1], going)
+        for index, token in zip(going, tokens.tolist(), strict=True):
+            if index not in done:
+                written[index].append(token)
+                answer = reading.of(prompts[index], written[index])
+                if answer.ended != "length" or len(answer.ids) == max_new_tokens:
+                    done[index] = answer
+        if len(done) == len(prompts):
+            return done
+        rows.extend(tokens)
+        # A few answers can be much longer than the rest: those that ended leave, not one by one, as that copies the cache.
+        left = [row for row, index in enumerate(going) if index not in done]
+        if 2 * len(left) <= len(going):
+            rows.keep(left)
+            going = [going[row] for row in left]
+
+
+def cache_is_exact(model: TransformerBridge) -> bool:
+    """Whether a step through a key/value cache is what the whole text would give, under the edits that are active."""
+    edits = {edit.kind for edit in hooks.active_edits(model)}
+    return route(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
+
+
+def how_read(model: TransformerBridge) -> dict[str, Any]:
+    """For a provenance: how prompts are batched and read under the edits that are active."""
+    how = padding(model)
+    return {
+        "batches": "padded" if how.allowed else "equal lengths only",
+        "batches_reason": how.reason,
+        "batch_tokens": chunk(TOKENS),
+        "cache": cache_is_exact(model),
+    }
+
+
+class _Reading:
+    """Generated tokens as an answer: their text behind the prompt, and how it ended."""
+
+    def __init__(self, model: TransformerBridge, stop: str | None) -> None:
+        self.tokenizer: Any = model.tokenizer
+        self.stop = stop
+        self.ends = end_ids(model)
+
+    def of(self, prompt: list[int], written: list[int]) -> Answer:
+        if written[-1] in self.ends:
+            return Answer(tuple(written), self._text(prompt, written[:-1]), "eos")
+        text = self._text(prompt, written)
+        blank = len(text) - len(text.lstrip())
+        if self.stop is not None and (at := text.find(self.stop, blank)) >= 0:
+            return Answer(tuple(written), text[:at], "stop")
+        return Answer(tuple(written), text, "length")
+
+    def _text(self, prompt: list[int], written: list[int]) -> str:
+        """Decoded behind the prompt's end, because decoders strip the space at the start of a text."""
+        anchor, options = prompt[-_ANCHOR:], {"clean_up_tokenization_spaces": False}
+        before, both = (self.tokenizer.decode(ids, **options) for ids in (anchor, anchor + written))
+        return both[len(before) :] if both.startswith(before) else self.tokenizer.decode(written, **options)
+
+
+def end_ids(model: TransformerBridge) -> frozenset[int]:
+    """The tokens that end a text: the tokenizer's, and those that the model's generation settings name (ends of turn)."""
+    settings = getattr(model.original_model, "generation_config", None)
+    named = getattr(settings, "eos_token_id", None)
+    own = named if isinstance(named, list) else [named]
+    return frozenset({index for index in (*own, getattr(model.tokenizer, "eos_token_id", None)) if index is not None})
+
+
+@dataclass(frozen=True)
+class Score:
+    """An answer against its key. `number` and `absolute_error` are None where its final line holds no one number."""
+
+    correct: bool
+    number: int | None
+    absolute_error: int | None
+
+
+def score(answer: Answer, wanted: str, key: str) -> Score:
+    """`correct`: the answer came to its end, and its final line is `wanted`, blanks around it aside.
+
+    Args:
+        wanted: the right final line: `AppendixTask.answer_line(key)`, or the key alone behind a prompt that opens the line.
+        key: the right answer, from the generator.
+
+    number: the one whole number in the final line, right or wrong: "12.", "**12**" and "12 ones" against the key 12 are the
+    right number (absolute_error 0) in another form (not `correct`). A line with several, with one of another kind (-3, 1.5,
+    1,000), with one that was cut (behind "12," or "12." more digits may have been to come), or too long to be a count (over 18
+    digits) is unparsable, and no error is made up for it.
+    """
+    lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
+    final = lines[-1] if lines else ""
+    cut = answer.ended == "length" and re.search(r"\d[.,]*\Z", answer.text)
+    number = None if cut else _number(final)
+    error = None if number is None or _number(key) is None else abs(number - int(key))
+    return Score(answer.ended != "length" and final == wanted.strip(), number, error)
+
+
+def only_number(line: str) -> str | None:
+    """The digits of the one whole number in a line, as they are written; None where it holds none, several, or another kind."""
+    words = re.findall(r"[^\s:=]*\d[^\s:=]*", line)
+    bare = words[0].strip(".,;!?'\"()*") if len(words) == 1 else ""
+    return bare if bare.isascii() and bare.isdigit() else None
+
+
+def _number(line: str) -> int | None:
+    digits = only_number(line)
+    return None if digits is None or len(digits) > _LONGEST_NUMBER else int(digits)

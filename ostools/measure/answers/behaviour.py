@@ -1,0 +1,245 @@
+"""What a model answers to a task at every length: right or wrong, by how much, and how likely the right answer was.
+
+Cost: `answers` to every prompt and sample, one more pass over every prompt for the probability, and under a mitigation that
+leaves the text as it is two passes for every distinct number of tokens in prompt and answer, to see whether it acts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+from mitigations import Mitigation
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import Answer, answers, how_read
+from ostools.measure.answers.behaviour_summary import LEVEL
+from ostools.measure.answers.behaviour_summary import summarise as summarise
+from ostools.measure.answers.judging import answer_columns
+from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
+from ostools.measure.collapse.collapse import checked_lengths, seeds_of
+from ostools.measure.passes.sampling import require_temperature
+from ostools.measure.posed import Posed, pose
+from ostools.measure.prompts import Progress
+from ostools.models.describe import metadata_of
+from ostools.results import Provenance, Result
+from ostools.tasks import Task
+
+if TYPE_CHECKING:
+    pass
+
+COLUMNS = {
+    **{"task": "str", "mode": "str", "mitigation": "str", "status": "str"},
+    **{"length": "int64", "seed": "int64", "sample": "int64", "tokens": "int64"},
+    **{"key": "str", "answer": "str", "text": "str", "ended": "str"},
+    **{"correct": "boolean", "parsable": "boolean", "number": "Int64", "absolute_error": "Int64"},
+    **{"log_probability": "float64", "seconds": "float64", "within_training": "boolean"},
+}
+# Room behind the right answer line, to see that an answer ends where it should; and for reasoning before it.
+_SPARE, _REASONING = 8, 256
+
+
+@dataclass(frozen=True, eq=False)
+class Behaviour(Result):
+    """One row per prompt and sample.
+
+    Columns: task (as `tasks.task` takes it), mode (of reasoning), mitigation (as `mitigations.mitigation` takes it), status
+    ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of what
+    it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the final line that was
+    given), text (all it wrote), ended (by "eos", "stop", or cut: "length"), correct (that line is the right one, exactly),
+    parsable (an answer of the kind asked for could be read in it), number (in the line; NA: none or several), absolute_error
+    (|number - key|, where the answer is a number); log_probability (natural, of the right line behind the prompt, with its end;
+    NaN where it was not asked for, and where reasoning comes first), seconds (its share of its batch's time),
+    within_training (whether the model's card lists training of the task up to this length; NA: not known. That is of the
+    task's own text: what a mitigation makes of it may have been in no training at all).
+
+    `summary`: one row a length, see `summarise`.
+    """
+
+    summary: pd.DataFrame
+
+
+def behaviour(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    lengths: Iterable[int],
+    seeds: Sequence[int] = (0,),
+    mitigation: Mitigation | str | None = None,
+    chat: bool | None = None,
+    temperature: float | int = 0.0,
+    samples: int = 1,
+    max_new_tokens: int | None = None,
+    probability: bool = True,
+    progress: Progress | None = None,
+) -> Behaviour:
+    """What the model answers to the task's prompts, under a mitigation or none (Figures 2, 3 and 6; Appendix C.1).
+
+    Args:
+        task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-zero-shot".
+        lengths: numbers of items.
+        seeds: one sequence each, for a task that draws one.
+        mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3". Its hooks are active, and it
+            verifies itself, at every step.
+        chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
+        temperature: 0 for the most likely token at every step; else `samples` answers are drawn behind every prompt, by seeds
+            made of task, length, seed and sample: under another mitigation the same.
+        max_new_tokens: after which an answer is cut; None: as many as the longest right line has and 8 more, with 256 more
+            where the prompt asks for reasoning.
+        probability: whether to measure the probability of the right line too.
+        progress: called as progress(done, total).
+
+    Raises `InputError` for what is not a task or a length, seeds for a task that draws nothing, several samples of what is not
+    drawn, and a prompt over the context; `MitigationError` for an unknown mitigation and a broken promise of one.
+
+    Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
+    """
+    form = tasks.task(task)
+    given = None if mitigation is None else mitigations.mitigation(mitigation)
+    wanted, chosen = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
+    posed = [pose(model, form, length, seed=seed, mitigation=given, chat=chat) for length in wanted for seed in chosen]
+    run = _Run(model, form, posed, temperature, samples, max_new_tokens, probability and not form.reasons, progress)
+    with mitigations.running(model, given):
+        said, likely, how = run.said(), run.likely(), run.described()
+    names = {"task": tasks.label(form), "mitigation": mitigations.label(given)}
+    longest = (metadata_of(model).trained_lengths or {}).get(form.trained_as or "")
+    how |= {"rewritten": any(one.rewritten for one in posed), "trained_length": longest}
+    provenance = Provenance.collect(
+        model, measurement="behaviour", **names, lengths=wanted, seeds=chosen, chat=posed[0].chat, **how
+    )
+    rows = [
+        _row(one, sample, answer, log_p, status, longest)
+        for one, group, log_p, kinds in zip(posed, said, likely, _statuses(model, given, posed, said), strict=True)
+        for sample, (answer, status) in enumerate(zip(group, kinds, strict=True))
+    ]
+    frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
+    frame = frame[list(COLUMNS)].astype(COLUMNS)
+    return Behaviour(frame, provenance, summarise(frame, random=form.random, drawn=temperature > 0))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The passes over the prompts, under whatever is active when they are asked for."""
+
+    model: TransformerBridge
+    form: Task
+    posed: Sequence[Posed]
+    temperature: float | int
+    samples: int
+    max_new_tokens: int | None
+    scored: bool
+    progress: Progress | None
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        return right_lines(self.model, self.posed)
+
+    @property
+    def room(self) -> int:
+        """How many tokens an answer may have."""
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        return answer_limit(self.form, self.lines)
+
+    @property
+    def stop(self) -> str | None:
+        return None if self.form.reasons else "\n"
+
+    def said(self) -> list[list[Answer]]:
+        """The samples behind each prompt."""
+        name, samples = tasks.label(self.form), range(self.samples)
+        flat = answers(
+            self.model,
+            [one.prompt for one in self.posed for _ in samples],
+            max_new_tokens=self.room,
+            stop=self.stop,
+            temperature=self.temperature,
+            seeds=[f"{name} {one.length} {one.seed} {sample}" for one in self.posed for sample in samples],
+            progress=self._part(0),
+        )
+        return [flat[start : start + self.samples] for start in range(0, len(flat), self.samples)]
+
+    def likely(self) -> list[float]:
+        """log p of each prompt's right line, once for all its samples."""
+        if not self.scored:
+            return [math.nan] * len(self.posed)
+        prompts, lines = [one.prompt for one in self.posed], [written(one) for one in self.posed]
+        return answer_log_probability(self.model, prompts, lines, progress=self._part(1))
+
+    def described(self) -> dict[str, Any]:
+        """For the provenance: everything that defines the answers, how batches were made too."""
+        return {
+            "temperature": self.temperature,
+            "samples": self.samples,
+            "max_new_tokens": self.room,
+            "stop": self.stop,
+            "probability": self.scored,
+            "line_tokens": sorted({line.cut for line in self.lines}),
+            **how_read(self.model),
+            "level": LEVEL,
+        }
+
+    def _part(self, part: int) -> Progress | None:
+        """Answers, and where it is measured their probability, told as one in percent."""
+        progress, parts = self.progress, 1 + self.scored
+        if progress is None:
+            return None
+        return lambda done, total: progress(round(100 * (part + done / total) / parts), 100)
+
+
+def answer_limit(form: Task, lines: Sequence[Line]) -> int:
+    """How many tokens an answer may have where nobody says: the longest right line's and some more, many where it reasons."""
+    return answer_room(lines, _SPARE + (_REASONING if form.reasons else 0))
+
+
+def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples: int) -> list[int]:
+    chosen = seeds_of(form, seeds)
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise InputError(f"samples: expected a whole number of at least 1, found {samples!r}")
+    require_temperature(temperature)
+    if samples > 1 and temperature == 0:
+        raise InputError(f"samples: at temperature 0 all {samples} would be the same; give a temperature, such as 1")
+    return chosen
+
+
+def _statuses(
+    model: TransformerBridge, given: Mitigation | None, posed: Sequence[Posed], groups: Sequence[Sequence[Answer]]
+) -> list[list[str]]:
+    """Whether the mitigation changed anything in each row: the text, or a logit of prompt and answer.
+
+    The answer counts: a window wider than the prompt may be narrower than both. Tried once for every number of tokens read.
+    """
+    if given is None:
+        return [["none"] * len(group) for group in groups]
+    tried: dict[int, bool] = {}
+
+    def active(one: Posed, answer: Answer) -> bool:
+        if one.rewritten:
+            return True
+        read = torch.cat([one.prompt.ids, torch.tensor(answer.ids[:-1], dtype=torch.int64)])
+        if len(read) not in tried:
+            tried[len(read)] = mitigations.acts(model, given, read)
+        return tried[len(read)]
+
+    return [
+        ["active" if active(one, answer) else "inactive" for answer in group]
+        for one, group in zip(posed, groups, strict=True)
+    ]
+
+
+def _row(one: Posed, sample: int, answer: Answer, log_p: float, status: str, trained: int | None) -> dict[str, Any]:
+    return answer_columns(one, answer) | {
+        "status": status,
+        "sample": sample,
+        "log_probability": log_p,
+        "seconds": answer.seconds,
+        "within_training": None if trained is None else one.length <= trained,
+    }

@@ -1,0 +1,285 @@
+"""Corollary 6.2 / B.10 on a model: the count from which answers are not expected to differ, beside those it gets wrong.
+
+Predicted, from a collapse curve: once the prompts of n and n + 1 items are closer at the last token than the rounding noise of
+their difference in a dtype, the first tokens of the answers are not expected to differ, and where the right ones do, at most
+one of the two is expected to be right. Only logits that are the same bit for bit cannot differ.
+
+Measured: what the model answers. The corollary is one-sided, and speaks of the first token generated: errors below that
+count are not its business, and neither are later tokens, which see different caches. So the answer line is begun in the prompt
+(`tasks.opened`): behind the bare prompt the first token is the same for every count, right or wrong.
+Whether the model would give the same answer by itself is tried at three counts (`same_behind_bare_prompt`).
+
+Cost: `collapse` by its loop (a pass over every prompt, in every dtype and in float64), and an answer to every prompt in every
+dtype, a few tokens each. Over all counts up to n that is O(n^2) tokens read, and O(n^3) in attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import Answer, answers, score
+from ostools.measure.collapse.collapse import IDENTICAL, Collapse, collapse
+from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.passes.precisions import Precision
+from ostools.measure.prompts import Progress
+from ostools.models import context_length, encode, prompt_from_ids
+from ostools.models.tokens import token_text
+from ostools.results import Provenance, Result
+from ostools.tasks.appendix_c import AppendixTask
+from ostools.tasks.opened import Opened, OpenedPairs
+
+COLUMNS = {
+    **{"task": "str", "seed": "int64", "length": "int64", "tokens": "int64", "dtype": "str"},
+    **{"key": "str", "answer": "str", "number": "Int64", "absolute_error": "Int64", "correct": "boolean"},
+    **{"first_token": "str", "first_token_right": "boolean", "same_first_token": "boolean"},
+    **{"next_right": "boolean", "right_ones_differ": "boolean"},
+    **{"distance": "float64", "noise": "float64", "pair_noise": "float64", "machine_line": "float64"},
+    **{"same_top_token": "boolean", "identical_logits": "boolean"},
+}
+# Room behind the longest right answer, to see that an answer ends where it should.
+_SPARE_TOKENS = 4
+_NOT_TESTED, _CONSISTENT, _CONTRADICTED = "not tested", "consistent", "contradicted"
+_DIFFERS = "differs below the noise"
+
+
+@dataclass(frozen=True, eq=False)
+class Counting(Result):
+    """One row per count (`length`, items of the sequence) and dtype: what is predicted to be possible, and what was answered.
+
+    Columns: task, seed, length, tokens (of the prompt with its line begun), dtype (a precision by name); key (the right
+    answer), answer (what the model wrote), number (the whole number in it) and absolute_error (|number - key|), NA where it is
+    unparsable; correct (the answer is the key, exactly, and ends there; "12." or "12 ones" is the right number in other words,
+    absolute_error 0 and not correct); first_token, first_token_right; and of n against
+    n + 1: same_first_token (measured), next_right (whether n + 1's first token is right), right_ones_differ (the keys' first
+    tokens), distance (L2 at y, float64), noise, pair_noise (of the difference) and machine_line (of that
+    dtype, at y), same_top_token and identical_logits
+    (`collapse`'s own passes; next to same_first_token they show two routes to the same token, which may part where two tokens
+    are as good as equal).
+
+    `summary`: one row a dtype, see `summarise`. `curve`: the collapse behind the distances.
+    """
+
+    summary: pd.DataFrame
+    curve: Collapse
+
+
+def counting(
+    model: TransformerBridge,
+    task: AppendixTask | str = "count-ones",
+    *,
+    lengths: Iterable[int] = range(1, 65),
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Counting:
+    """The predicted impossible count of each dtype, and the count from which the model errs (Corollary 6.2 / B.10).
+
+    Args:
+        task: "sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5" or "count-word", or an `AppendixTask` with
+            options.
+        lengths: numbers of items; each is held against the next one. A prediction needs consecutive lengths, up to twice the
+            predicted count and 32 beyond it (`Collapse.collapse_lengths`).
+        dtypes: precisions by name, as `collapse` takes them; copies are cast, the model stays as it is.
+        seed: of the sequence, for a task that draws one.
+        progress: called as progress(done, total), in percent.
+
+    Raises `InputError` for another task, for what `collapse` refuses (lengths, dtypes, the context, an active edit), and for a
+    tokenizer without a common beginning of the answer line.
+
+    Source: arXiv 2406.04267, Corollary 6.2 / B.10 and Appendix C.1.
+    """
+    form = task if isinstance(task, AppendixTask) else AppendixTask(task)
+    opened = OpenedPairs(form)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError(f"seed: expected a whole number, found {seed!r}")
+    given = list(lengths)
+    if given and all(isinstance(n, int) and n >= 1 for n in given):  # else collapse says what is wrong with them
+        _require_room(model, opened, max(given) + 1, seed)
+    steps = _Steps(progress, 1 + len(dtypes))
+    curve = collapse(model, opened, lengths=given, dtypes=dtypes, seeds=[seed], progress=steps.next())
+    wanted, names = curve.provenance.parameters["lengths"], curve.provenance.parameters["dtypes"]
+    prompts = opened.prompts(ModelEncoder(model), sorted({*wanted, *(n + 1 for n in wanted)}), seed)
+    tables, bare = [], {}
+    for name in names:
+        said, bare[name] = _said(model, Precision.named(name), form, prompts, seed, steps.next())
+        tables.append(_rows(model, prompts, said, wanted).assign(dtype=name))
+    frame: Any = pd.concat(tables, ignore_index=True).merge(_distances(curve), on=["dtype", "length"], validate="1:1")
+    frame = frame.assign(task=form.name, seed=seed)[list(COLUMNS)].astype(COLUMNS)
+    parameters: dict[str, Any] = {**curve.provenance.parameters, "measurement": "counting", "options": repr(form)}
+    provenance = Provenance.collect(model, prompts[max(prompts)].ids, **parameters)
+    return Counting(frame, provenance, summarise(frame, curve).assign(same_behind_bare_prompt=bare.values()), curve)
+
+
+def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
+    """One row a dtype: predicted, measured, and whether the two can stand together.
+
+    predicted: impossible_from, the pair's collapse length at y, below the noise of the difference (NA: `impossible_status` says
+    up to where it was not reached).
+    measured: identical_from (the logits of n and n + 1 are the same bit for bit from there; identical_status), errors (answers
+    with a wrong number), first_error (the first of them), always_errs_from (the first behind the last right number; NA: none,
+    of the counts measured), unparsable (without one whole number: neither right nor an error), other_words (the right number,
+    but not the key alone), counts (how many were asked). `counting` adds same_behind_bare_prompt: at how many of the shortest,
+    middle and longest counts the model gives the same answer line by itself. Below all, what is measured is what it answers
+    once the line is begun for it, not what it would say.
+    together: pairs_beyond (n, n + 1 with n >= impossible_from), differ_beyond (those whose measured first tokens differ all the
+    same: below the noise is not equal, and small steps add up), tested_pairs (those whose right first tokens differ),
+    right_once and right_twice of them. verdict: "contradicted" where a tested pair was right twice (the prediction
+    fails), or where logits that are the same bit for bit gave different first tokens (`same_logits_differ`: two passes of
+    one model disagree); "differs below the noise" where differ_beyond is not 0; "consistent" where a tested pair was right
+    once, and so could have been right twice; else "not tested": nothing was right that could have contradicted.
+    """
+    rows = [_verdict(str(name), here, curve) for name, here in cast(Any, frame).groupby("dtype", sort=False)]
+    whole = dict.fromkeys(("impossible_from", "identical_from", "first_error", "always_errs_from"), "Int64")
+    return pd.DataFrame(rows).astype(whole)
+
+
+def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
+    here = here.sort_values("length")
+    (impossible, why), (identical, what) = _collapsed(curve, name, "y"), _collapsed(curve, name, IDENTICAL)
+    right = here["absolute_error"].eq(0).fillna(False)
+    wrong = here.loc[here["absolute_error"].gt(0).fillna(False), "length"]
+    last_right = here.loc[right, "length"].max()  # NaN where none is right: no count compares as smaller
+    always = wrong[~(wrong <= last_right)]
+    beyond = here[here["length"] >= impossible] if impossible is not None else here[:0]
+    tested = beyond[beyond["right_ones_differ"]]
+    right_twice = int((tested["first_token_right"] & tested["next_right"]).sum())
+    right_once = int((tested["first_token_right"] ^ tested["next_right"]).sum())
+    disagree = int((here["identical_logits"] & ~here["same_first_token"]).sum())
+    differ = int((~beyond["same_first_token"]).sum())
+    verdict = _DIFFERS if differ else _CONSISTENT if right_once else _NOT_TESTED
+    return {
+        "dtype": name,
+        "impossible_from": impossible,
+        "impossible_status": why,
+        "identical_from": identical,
+        "identical_status": what,
+        "first_error": None if wrong.empty else int(wrong.iloc[0]),
+        "always_errs_from": None if always.empty else int(always.iloc[0]),
+        "errors": len(wrong),
+        "unparsable": int(here["number"].isna().sum()),
+        "other_words": int((right & ~here["correct"]).sum()),
+        "counts": len(here),
+        "pairs_beyond": len(beyond),
+        "differ_beyond": differ,
+        "tested_pairs": len(tested),
+        "right_once": right_once,
+        "right_twice": right_twice,
+        "same_logits_differ": disagree,
+        "verdict": _CONTRADICTED if right_twice or disagree else verdict,
+    }
+
+
+def _collapsed(curve: Collapse, name: str, site: str) -> tuple[int | None, str]:
+    """From which n the pair cannot be told apart at a site; None with the reason where there is none.
+
+    Of vectors: below the noise of their difference, as what rounding does to both alike hides nothing.
+    """
+    table: Any = curve.collapse_lengths()
+    found = table[(table["dtype"] == name) & (table["site"] == site)]
+    if found.empty:
+        return None, "since float64 is the reference, whose own noise is not known"
+    row = found.iloc[0]
+    start = row["collapse_length" if site == IDENTICAL else "pair_collapse_length"]
+    return (None, f"not reached by {row['n_max']}") if pd.isna(start) else (int(start), f"reached at {start}")
+
+
+def _require_room(model: TransformerBridge, opened: OpenedPairs, longest: int, seed: int) -> None:
+    """Refuse before any pass what would not fit at the end."""
+    prompt = opened.prompts(ModelEncoder(model), [longest], seed)[longest]
+    needed, context = len(prompt.ids) + _room({longest: prompt}), context_length(model)
+    if needed > context:
+        raise InputError(
+            f"{opened.name}: {longest - 1} items and one more take {needed} tokens with their answer, the model's context "
+            f"holds {context}: ask for shorter lengths"
+        )
+
+
+def _room(prompts: dict[int, Opened]) -> int:
+    """How many tokens an answer may have."""
+    return max(len(opened.answer) for opened in prompts.values()) + _SPARE_TOKENS
+
+
+def _said(
+    model: TransformerBridge,
+    precision: Precision,
+    form: AppendixTask,
+    prompts: dict[int, Opened],
+    seed: int,
+    progress: Progress | None,
+) -> tuple[dict[int, Answer], str]:
+    """The answer at every count in one precision; and how many of three get the same one behind the bare prompt."""
+    prepared = precision.prepared(model)
+    room = _room(prompts)
+    longest = max((opened.ids for opened in prompts.values()), key=len)
+    counts = sorted(prompts)
+    probes = sorted({counts[0], counts[len(counts) // 2], counts[-1]})
+    bare = [encode(prepared, form.prompt(n, seed)) for n in probes]
+    line = form.answer_line("")
+    begun = max(len(prompts[n].ids) - len(prompt.ids) for n, prompt in zip(probes, bare, strict=True))
+    with precision.running(prepared, longest):
+        chosen = [prompt_from_ids(prepared, prompts[n].ids) for n in counts]
+        found = dict(zip(counts, answers(prepared, chosen, max_new_tokens=room, progress=progress), strict=True))
+        free = answers(prepared, bare, max_new_tokens=begun + room)
+    same = sum(one.text.strip() == line + found[n].text.strip() for n, one in zip(probes, free, strict=True))
+    return found, f"{same} of {len(probes)}"
+
+
+def _rows(
+    model: TransformerBridge, prompts: dict[int, Opened], said: dict[int, Answer], lengths: Sequence[int]
+) -> pd.DataFrame:
+    """What was said at every count, and against the next one."""
+    right = {n: said[n].ids[0] == opened.answer[0] for n, opened in prompts.items()}
+    rows = []
+    for n in lengths:
+        here, found = prompts[n], said[n]
+        against = score(found, here.key, here.key)
+        rows.append(
+            {
+                "length": n,
+                "tokens": len(here.ids),
+                "key": here.key,
+                "answer": found.text.strip(),
+                "number": against.number,
+                "absolute_error": against.absolute_error,
+                "correct": against.correct,
+                "first_token": token_text(model.tokenizer, found.ids[0]),
+                "first_token_right": right[n],
+                "same_first_token": found.ids[0] == said[n + 1].ids[0],
+                "next_right": right[n + 1],
+                "right_ones_differ": here.answer[0] != prompts[n + 1].answer[0],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _distances(curve: Collapse) -> pd.DataFrame:
+    """What the collapse curve says of n against n + 1, a row per dtype and length."""
+    frame: Any = curve.frame
+    whole = frame[(frame["per"] == "vector") & (frame["norm"] == "l2")]
+    keys = ["dtype", "length"]
+    at_y = whole[whole["site"] == "y"][[*keys, "weights", "noise", "pair_noise", "machine_line"]]
+    said = whole[whole["site"] == "logits"][[*keys, "same_top_token", "identical_logits"]]
+    reference: Any = curve.reference
+    exact = reference[reference["site"] == "y"][["weights", "length", "distance"]]
+    return at_y.merge(said, on=keys, validate="1:1").merge(exact, on=["weights", "length"], validate="m:1")
+
+
+class _Steps:
+    """Several stages' progress told as one, in percent."""
+
+    def __init__(self, progress: Progress | None, stages: int) -> None:
+        self.progress, self.stages, self.stage = progress, stages, 0
+
+    def next(self) -> Progress | None:
+        """The next stage's own progress."""
+        progress, stages, stage = self.progress, self.stages, self.stage
+        self.stage += 1
+        if progress is None:
+            return None
+        return lambda done, total: progress(round(100 * (stage + done / total) / stages), 100)

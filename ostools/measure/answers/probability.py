@@ -1,0 +1,164 @@
+"""How likely the right answer is: log p(line | prompt), teacher-forced.
+
+A second measure beside what a model answers, and a cheaper one: one pass over prompt and line, nothing generated. Below zero
+and one it still tells answers apart that are all wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import end_ids
+from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
+from ostools.measure.posed import Posed
+from ostools.measure.prompts import Progress, as_prompt
+from ostools.models import Prompt, context_length
+from ostools.models.tokens import control_ids
+from ostools.theory.chunks import chunk
+
+BEHIND, ALONE = "behind the prompt", "by itself"
+_LOGITS = 1 << 26  # numbers in the logits of one batch
+_WORD = "a"  # what no tokenizer joins with a blank or a line's end behind it
+
+
+@dataclass(frozen=True)
+class Line:
+    """An answer in tokens: `ids`, and how they were found.
+
+    cut: "behind the prompt" where the prompt and the line, encoded as one text, begin with the prompt's own tokens; "by itself"
+    where they do not, as a tokenizer joins the prompt's end with the line's beginning. A model that has read the prompt's
+    tokens cannot write that one: the line's own are scored.
+    """
+
+    ids: tuple[int, ...]
+    cut: str
+
+
+def written(posed: Posed) -> str:
+    """The right answer as a model writes it: behind what leads to it, a line of its own that in a chat is open already."""
+    return posed.line if posed.chat else posed.task.lead + posed.line
+
+
+def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
+    """The tokens of `line` behind a prompt. Raises `InputError` where they cannot be told from the text before them."""
+    tokenizer: Any = model.tokenizer
+    ids = prompt.ids.tolist()
+    # As `encode` does it: around a text the tokenizer puts its special tokens, a chat template holds its own.
+    for special in (True, False):
+        if prompt.text is not None and _encoded(tokenizer, prompt.text, special) == ids:
+            both = _encoded(tokenizer, prompt.text + line, special)
+            if both[: len(ids)] == ids:
+                return _checked(model, Line(tuple(both[len(ids) :]), BEHIND), line)
+    anchor = _WORD if line[:1].isspace() else "\n"
+    before, both = (_encoded(tokenizer, text, False) for text in (anchor, anchor + line))
+    if both[: len(before)] != before:
+        raise InputError(
+            f"expected an answer in tokens of its own, found that this tokenizer joins {line[:40]!r} with the text before it"
+        )
+    return _checked(model, Line(tuple(both[len(before) :]), ALONE), line)
+
+
+def right_lines(model: TransformerBridge, posed: Sequence[Posed]) -> list[Line]:
+    """The right answer to each question in tokens, with what leads to it."""
+    return [line_ids(model, one.prompt, written(one)) for one in posed]
+
+
+def answer_room(lines: Sequence[Line], spare: int) -> int:
+    """How many tokens an answer may have: the longest right line's, and `spare` more to see that it ends where it should."""
+    return max(len(line.ids) for line in lines) + spare
+
+
+def _encoded(tokenizer: Any, text: str, special: bool) -> list[int]:
+    options = {"add_special_tokens": special, "split_special_tokens": special}
+    return list(tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids)
+
+
+def _checked(model: TransformerBridge, found: Line, line: str) -> Line:
+    if not found.ids or set(found.ids) & control_ids(model.tokenizer):
+        raise InputError(
+            f"expected an answer of plain text, found {line[:40]!r}: it is empty, or holds a control token"
+        )
+    return found
+
+
+def answer_log_probability(
+    model: TransformerBridge,
+    prompts: Sequence[str | Prompt],
+    lines: Sequence[str],
+    *,
+    progress: Progress | None = None,
+) -> list[float]:
+    """The natural log of the probability that the model writes each line behind its prompt, and ends it there.
+
+        log p = sum_t log p(line_t | prompt, line_<t) + log p(an end | prompt, line)
+
+    An end is an end of text or a token that begins with the end of a line: without it "1" would have the probability of "12"
+    too. It is the probability of the line in the tokens of `line_ids`, at temperature 1; other ways to write the same are not
+    in it. The softmax is computed in float32, or in float64 for a float64 model.
+
+    Args:
+        lines: what is scored, one a prompt, with the line end before it that the model is to write (`written`).
+        progress: called as progress(done, total) with the number of prompts scored.
+
+    Raises `InputError` for no prompts, lines that do not match them, a line without tokens of its own, prompt and line over the
+    context, and logits that are not finite. Cost: one pass over every prompt and line, batched as `answers` batches.
+    """
+    if not prompts or len(lines) != len(prompts):
+        raise InputError(f"expected one line for each of at least one prompt, found {len(lines)} for {len(prompts)}")
+    chosen = [as_prompt(model, prompt) for prompt in prompts]
+    wanted = [line_ids(model, prompt, line).ids for prompt, line in zip(chosen, lines, strict=True)]
+    texts = [prompt.ids.tolist() + list(line) for prompt, line in zip(chosen, wanted, strict=True)]
+    context, longest = context_length(model), max(map(len, texts))
+    if longest > context:
+        raise InputError(
+            f"a prompt and its answer of {longest} tokens do not fit the model's context of {context}: shorten the prompt"
+        )
+    # The most that may be kept of the logits, at the positions of a line and of its end.
+    rows = chunk(_LOGITS) // ((max(map(len, wanted)) + 1) * int(model.W_E.shape[0]))
+    ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
+    found: dict[int, float] = {}
+    for batch in batches(list(map(len, texts)), padding(model).allowed, min(chunk(TOKENS), max(rows, 1) * longest)):
+        keep = 1 + max(len(wanted[index]) for index in batch)
+        with torch.no_grad(), true_arithmetic(model):
+            logits = Rows(model, [texts[index] for index in batch], cached=False).logits(keep)
+        for row, index in enumerate(batch):
+            found[index] = _log_p(logits[row], torch.tensor(wanted[index], device=logits.device), ends)
+        if progress is not None:
+            progress(len(found), len(texts))
+    return [found[index] for index in range(len(texts))]
+
+
+def _log_p(logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], ends: Int[Tensor, " end"]) -> float:
+    """Of one row: the last logits but one predict the line's last token, the last ones what follows it."""
+    kept = logits[-1 - len(line) :]
+    scores = torch.log_softmax(kept if kept.dtype == torch.float64 else kept.float(), dim=-1)
+    tokens = scores[:-1].gather(1, line[:, None]).double().sum()
+    return float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0))
+
+
+def line_ends(model: TransformerBridge) -> set[int]:
+    """The tokens behind which a line is over: ends of text, and those that begin with a line's end, blanks before it aside."""
+    tokenizer: Any = model.tokenizer
+    size = int(model.W_E.shape[0])
+    # A token as the vocabulary spells it: byte-level BPE writes a line's end as "Ċ" and blanks as "Ġ", SentencePiece as "▁".
+    spelled = tokenizer.convert_ids_to_tokens(list(range(size)))
+    lines = {
+        index
+        for index, token in enumerate(spelled)
+        if token and token.lstrip(" \u2581\u0120").startswith(("\n", "\u010a", "<0x0A>"))
+    }
+    found = lines | {index for index in end_ids(model) if index < size}
+    if not found:
+        raise InputError(
+            "expected a tokenizer with a token that ends a text or a line, found none: no answer could end"
+        )
+    return found

@@ -1,0 +1,171 @@
+"""Attention: what the last token attends to in every head, and every head's whole pattern reduced to a square.
+
+alpha_ij^(l,h) of the paper (Section 2), as the model computed it: under edits of the forward pass the edited pattern. Attention
+is not influence: a weight says what a value was multiplied by, and `sensitivity` what that meant to y_n. Cost: one forward
+pass; each layer's pattern is reduced as it appears, and of a square 64 positions a side are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import mitigations
+from mitigations import Mitigation
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.ground.pooling import Bins, bins_of, max_pool
+from ostools.measure.posed import item_positions, pose
+from ostools.measure.prompts import as_prompt, token_columns
+from ostools.models import Prompt
+from ostools.results import Provenance, Result, drawing
+from ostools.tasks import Task
+
+SIDE = 64
+"""Most rows and columns of a square: longer prompts are max-pooled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Result):
+    """What the last token attends to: one row is one layer, head and token attended to.
+
+    Columns: layer, head, position, token_id, token, item (of the task's sequence; missing for other tokens, and where that is
+    not known), weight (of the last token's row; a head's sum to 1).
+
+    squares: the whole patterns, positions max-pooled into `bins` (start, end, end excluded), of which the last holds the last
+    token alone: the last row of a square is its own.
+    """
+
+    squares: Float[Tensor, "layer head bin_query bin_key"]
+    bins: Bins
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The prompt's tokens."""
+        return tuple(self.frame["token"].iloc[: self.bins[-1][1]])
+
+    @property
+    def last(self) -> Float[Tensor, "layer head key"]:
+        """The last token's weights."""
+        weights = torch.tensor(self.frame["weight"].to_numpy())
+        return weights.reshape(*self.squares.shape[:2], self.bins[-1][1])
+
+    def view(self, against: Attention | None = None) -> Any:
+        """The patterns of all heads to click through; beside those of another prompt, model or mitigation.
+
+        Shows itself in a notebook (about 1.4 MB that are stored with it) and has `.save("x.html")`; neither asks the network
+        for anything. With `against` the two stand side by side on one colour scale, and their difference where every token
+        has its partner; where not, the page says why not.
+        """
+        return drawing().attention_view(self, against)
+
+
+def attention(
+    model: TransformerBridge,
+    prompt: str | Prompt | None = None,
+    *,
+    task: Task | str | None = None,
+    length: int | None = None,
+    seed: int = 0,
+    mitigation: Mitigation | str | None = None,
+) -> Attention:
+    """The last token's attention weights in every layer and head, and all patterns reduced to at most 64 x 64.
+
+    Args:
+        prompt: a text or its tokens; or in its place
+        task: a `tasks.Task` or its name with options, asked with `length` items drawn by `seed`. Then it is known which
+            tokens are whose items, whatever a mitigation puts between them.
+        mitigation: a `mitigations.Mitigation` or its name with options; rewrites the text, and is active (and verified) in
+            the forward pass. The provenance says whether it changed anything: `status` active, inactive or none.
+
+    Raises `InputError` for a prompt and a task together or neither, for weights that are not finite, for a mitigation that
+    cannot be applied to what was given (between the items of a text that is no task's, to the text of tokens), and for a
+    prompt over the context; `MitigationError` for an unknown mitigation and a broken promise of one.
+    """
+    given = None if mitigation is None else mitigations.mitigation(mitigation)
+    words, items, asked = _asked(model, prompt, task, length, seed, given)
+    last, squares, bins = _captured(model, words, given)
+    status = "none" if given is None else "active" if _changed(model, prompt, words, given, asked) else "inactive"
+    provenance = Provenance.collect(
+        model,
+        tuple(words.ids.tolist()),
+        measurement="attention",
+        mitigation=mitigations.label(given),
+        status=status,
+        side=SIDE,
+        **asked,
+    )
+    columns: Any = token_columns(words).assign(item=pd.array(items, dtype="Int64"))
+    layers, heads, _ = last.shape
+    frame = pd.concat([columns] * (layers * heads), ignore_index=True)
+    frame.insert(0, "layer", [layer for layer in range(layers) for _ in range(heads * len(items))])
+    frame.insert(1, "head", [head for _ in range(layers) for head in range(heads) for _ in items])
+    return Attention(frame.assign(weight=last.flatten().numpy()), provenance, squares, bins)
+
+
+def _asked(
+    model: TransformerBridge,
+    prompt: str | Prompt | None,
+    task: Task | str | None,
+    length: int | None,
+    seed: int,
+    given: Mitigation | None,
+) -> tuple[Prompt, list[int | None], dict[str, Any]]:
+    """The tokens that the model reads, the item in each, and what the provenance says of the question."""
+    if (prompt is None) == (task is None) or (task is None) != (length is None):
+        raise InputError(
+            "attention: expected a prompt, or a task with its length; for example task='copy-last', length=12"
+        )
+    if task is not None and length is not None:
+        form = tasks.task(task)
+        posed = pose(model, form, length, seed=seed, mitigation=given)
+        return posed.prompt, item_positions(model, posed), {"task": tasks.label(form), "length": length, "seed": seed}
+    for kind, needed in (("sequence", "a task and its length"), ("prompt", "the text")):
+        rewrites = any(getattr(type(part), kind) is not getattr(Mitigation, kind) for part in mitigations.parts(given))
+        if rewrites and (kind == "sequence" or not isinstance(prompt, str)):
+            raise InputError(
+                f"attention: {mitigations.label(given)} rewrites the {kind}, which is not known of this prompt: give {needed}"
+            )
+    text = mitigations.rewrite(given, prompt) if given is not None and isinstance(prompt, str) else prompt
+    words = as_prompt(model, text)  # pyright: ignore[reportArgumentType]
+    return words, [None] * len(words.ids), {}
+
+
+def _captured(
+    model: TransformerBridge, prompt: Prompt, given: Mitigation | None
+) -> tuple[Float[Tensor, "layer head key"], Float[Tensor, "layer head bin_query bin_key"], Bins]:
+    bins = bins_of(len(prompt.ids), SIDE)
+
+    def reduce(pattern: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
+        pattern = pattern[0].float().cpu()
+        return pattern[:, -1], max_pool(max_pool(pattern, bins), bins, dim=-2)
+
+    device = next(model.parameters()).device
+    # The mitigation outside: what it made of a pattern is what is captured.
+    with torch.no_grad(), mitigations.running(model, given), hooks.capture(model, "pattern", reduce=reduce) as record:
+        model(prompt.ids[None].to(device))
+    kept = [record["pattern"][layer] for layer in sorted(record["pattern"])]
+    last, squares = torch.stack([row for row, _ in kept]), torch.stack([square for _, square in kept])
+    if not bool(torch.isfinite(squares).all()):
+        raise InputError(
+            "the attention weights on this prompt are not finite: the model's weights or its dtype are broken"
+        )
+    return last, squares, bins
+
+
+def _changed(
+    model: TransformerBridge, prompt: str | Prompt | None, read: Prompt, given: Mitigation, asked: dict[str, Any]
+) -> bool:
+    """Whether the mitigation changed the text that the model reads, or a logit of it."""
+    if prompt is None:
+        plain = pose(model, tasks.task(asked["task"]), asked["length"], seed=asked["seed"]).prompt
+    else:
+        plain = as_prompt(model, prompt)
+    return plain.ids.tolist() != read.ids.tolist() or mitigations.acts(model, given, read.ids)

@@ -1,0 +1,168 @@
+"""Two attentions held against each other, token by token, where it is known which token of one is which of the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.measure.attention.attention import Attention
+from ostools.results import Provenance, Result
+
+Pairs = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionDifference(Result):
+    """The last tokens' weights of two attentions: one row is one layer, head and pair of tokens that are the same.
+
+    Columns: layer, head, first_position, second_position, token, first, second (the weights), difference (second - first).
+    Tokens without a partner are in `first` and `second` (the attentions) alone. `labels`: what tells the two apart.
+    """
+
+    first: Attention
+    second: Attention
+    labels: tuple[str, str]
+
+    @property
+    def pairs(self) -> Pairs:
+        """The positions held against each other: of the first, and of the second."""
+        count = len(self.frame) // (self.second.squares.shape[0] * self.second.squares.shape[1])
+        head = self.frame.iloc[:count]
+        return list(zip(head["first_position"].tolist(), head["second_position"].tolist(), strict=True))
+
+    def view(self) -> Any:
+        """Both attentions' heads side by side, to click through."""
+        return self.first.view(self.second)
+
+
+def attention_difference(first: Attention, second: Attention) -> AttentionDifference:
+    """What the second last token attends to more, and less, than the first: second - first, head by head.
+
+    Two models of as many layers and heads, two prompts, or one prompt with and without a mitigation. Tokens are held against
+    each other where it is known that they are the same:
+
+    - all of them, where the two read the same tokens;
+    - item by item of a task's sequence, where both know it (`attention(task=...)`), and the words before and behind it as
+      far as they are the same, from either end: what a mitigation has inserted has no partner, nor has what could have two;
+    - position by position, where both have as many tokens: at each at which the token is the same.
+
+    Raises `InputError` where none of it holds, and for models of other shapes: `first.view(second)` shows them side by side.
+    """
+    pairs = aligned(first, second)
+    frame: Any = pd.DataFrame(
+        {
+            "first_position": [one for one, _ in pairs],
+            "second_position": [other for _, other in pairs],
+            "token": [second.tokens[other] for _, other in pairs],
+        }
+    )
+    layers, heads = first.squares.shape[:2]
+    frame = pd.concat([frame] * (layers * heads), ignore_index=True)
+    frame.insert(0, "layer", np.repeat(np.arange(layers), heads * len(pairs)))
+    frame.insert(1, "head", np.tile(np.repeat(np.arange(heads), len(pairs)), layers))
+    frame["first"] = first.last[..., [one for one, _ in pairs]].flatten().numpy()
+    frame["second"] = second.last[..., [other for _, other in pairs]].flatten().numpy()
+    frame["difference"] = frame["second"] - frame["first"]
+    labels = told_apart(first, second)
+    return AttentionDifference(frame, _provenance(first, second, labels), first, second, labels)
+
+
+def aligned(first: Attention, second: Attention) -> Pairs:
+    """The positions (of the first, of the second) that hold the same token. Raises `InputError` as `attention_difference`."""
+    if first.squares.shape[:2] != second.squares.shape[:2]:
+        shapes = [f"{shape[0]} layers of {shape[1]} heads" for shape in (first.squares.shape, second.squares.shape)]
+        raise InputError(
+            f"attention: expected as many layers and heads in both, found {shapes[0]} and {shapes[1]}: there is no telling "
+            "which head is which; `first.view(second)` shows them side by side"
+        )
+    ours, theirs = first.tokens, second.tokens
+    if ours != theirs and _items(first) and _items(second):
+        pairs = _by_item(first, second)
+    elif len(ours) == len(theirs):
+        pairs = [(place, place) for place, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one == other]
+    else:
+        pairs = []
+    if not pairs:
+        raise InputError(
+            f"attention: expected prompts whose tokens have partners, found {len(ours)} tokens and {len(theirs)}, and none "
+            "known to be the same: ask both of a task with its length, or see them side by side with `first.view(second)` "
+            "(--out x.html)"
+        )
+    return pairs
+
+
+def _items(attention: Attention) -> dict[int, list[int]]:
+    """The positions of each item's tokens."""
+    found: dict[int, list[int]] = {}
+    column: Any = attention.frame["item"].iloc[: len(attention.tokens)]
+    for place, item in enumerate(column):
+        if not pd.isna(item):
+            found.setdefault(int(item), []).append(place)
+    return found
+
+
+def _by_item(first: Attention, second: Attention) -> Pairs:
+    """The items' tokens, and those of the words before the first item and behind the last that read the same."""
+    ours, theirs = _items(first), _items(second)
+    pairs: Pairs = []
+    for item in sorted(set(ours) & set(theirs)):
+        mine, other = ours[item], theirs[item]
+        if [first.tokens[place] for place in mine] == [second.tokens[place] for place in other]:
+            pairs += zip(mine, other, strict=True)
+    before = _outside(first.tokens[: ours[min(ours)][0]], second.tokens[: theirs[min(theirs)][0]])
+    starts = ours[max(ours)][-1] + 1, theirs[max(theirs)][-1] + 1
+    behind = _outside(first.tokens[starts[0] :], second.tokens[starts[1] :])
+    return [*before, *pairs, *((starts[0] + one, starts[1] + other) for one, other in behind)]
+
+
+def _outside(one: tuple[str, ...], other: tuple[str, ...]) -> Pairs:
+    """The tokens of two texts that read the same from the start on, or from the end back.
+
+    A token that would have two partners, one from either end, has none: which it is, is not known.
+    """
+    start, end = _agreeing(one, other), _agreeing(one[::-1], other[::-1])
+    forward = {(place, place) for place in range(start)}
+    backward = {(len(one) - 1 - place, len(other) - 1 - place) for place in range(end)}
+    found = forward | backward
+    partners = Counter(place for place, _ in found), Counter(place for _, place in found)
+    return sorted((a, b) for a, b in found if partners[0][a] == 1 == partners[1][b])
+
+
+def _agreeing(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """How many tokens agree from the start on."""
+    return next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+def told_apart(first: Attention, second: Attention) -> tuple[str, str]:
+    """What tells two attentions apart, in a few words each: model, mitigation, edits, prompt."""
+    ours, theirs = _described(first, "first"), _described(second, "second")
+    apart = [one for one in ours if ours[one] != theirs[one]]
+    if len(apart) > 1 and (first.tokens == second.tokens or "mitigation" in apart):
+        apart.remove("prompt")
+    return ", ".join(ours[one] for one in apart), ", ".join(theirs[one] for one in apart)
+
+
+def _described(attention: Attention, which: str) -> dict[str, str]:
+    model: Any = attention.provenance.model
+    parameters, edits = attention.provenance.parameters, attention.provenance.edits
+    inactive = " (inactive)" if parameters.get("status") == "inactive" else ""
+    return {
+        "model": f"{model['name']} in {model['dtype']}",
+        "mitigation": f"mitigation: {parameters.get('mitigation', 'none')}{inactive}",
+        "edits": f"{', '.join(edits) or 'no edits'}",
+        "prompt": f"{which} prompt, {len(attention.tokens)} tokens",
+    }
+
+
+def _provenance(first: Attention, second: Attention, labels: tuple[str, str]) -> Provenance:
+    """The second's, with the first's among its parameters."""
+    own = second.provenance
+    parameters = {"measurement": "attention difference", "labels": labels, "first": first.provenance.as_dict()}
+    return Provenance(own.model, {**own.parameters, **parameters}, own.token_ids, own.versions, own.edits)

@@ -1,0 +1,157 @@
+"""Scores of every attention head, to choose from before taking any out: sink, previous token, entropy, where the answer stands.
+
+Cost: one forward pass a prompt; patterns are read layer by layer and never kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from hooks.register import hidden
+from ostools.ground.errors import InputError
+from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.posed import Posed, carrier_positions
+from ostools.measure.prompts import as_prompt
+from ostools.models import Prompt
+from ostools.results import Provenance, Result
+
+SINK = 0.3
+"""Gu et al.'s epsilon: a weight above it makes the first token a sink."""
+SCORES = (
+    *("first_token", "sink_rate", "is_sink", "previous_token", "entropy", "normalised_entropy"),
+    *("last_to_first", "last_to_itself", "last_to_carriers"),
+)
+"""The columns of `HeadScores.frame` that are scores."""
+
+_ROUNDING = 1e-2
+PerHead = Float[Tensor, " head"] | Bool[Tensor, " head"]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadScores(Result):
+    """One row per prompt, layer and head; queries are all but the first token, which can only attend to itself.
+
+    Columns: prompt (its index), tokens, layer, head; first_token (mean weight on the first token), sink_rate (share of queries
+    that give it more than 0.3), is_sink (first_token > 0.3); previous_token (mean weight on key = query - 1); entropy (nats,
+    mean over queries), normalised_entropy (mean of entropy / log of the number of keys that the query may see, 1: uniform);
+    last_to_first, last_to_itself, last_to_carriers (the last token's weight on the tokens that carry the answer, summed; NA
+    where nobody said which they are).
+
+    `is_sink` is the sink of Gu et al., "When attention sink emerges in language models", arXiv 2410.10781, with epsilon = 0.3,
+    except that their mean has the first query in it, whose weight is always 1; `sink_rate` counts queries by the same
+    threshold. A short prompt leaves few keys to attend to: compare heads on prompts of one length.
+    """
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """The mean of every score over the prompts, one row per layer and head (`is_sink`: the share of prompts)."""
+        table: Any = self.frame
+        return table.groupby(["layer", "head"], as_index=False)[list(SCORES)].mean()
+
+
+def head_scores(
+    model: TransformerBridge,
+    prompts: str | Prompt | Posed | Sequence[str | Prompt | Posed],
+    *,
+    carriers: Sequence[int] | None = None,
+) -> HeadScores:
+    """Where each head looks, on one prompt or several, under the edits that are active.
+
+    Args:
+        prompts: texts, prompts, or questions (`measure.posed.pose`), which know the tokens that carry their answer.
+        carriers: the positions of those tokens, for a text or a prompt.
+
+    Raises `InputError` for no prompt, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
+    """
+    several = [prompts] if isinstance(prompts, str | Prompt | Posed) else list(prompts)
+    if not several:
+        raise InputError("head_scores: expected at least one prompt, found none")
+    rows: list[dict[str, Any]] = []
+    for index, one in enumerate(several):
+        prompt, chosen = _prompt(model, one, carriers)
+        for layer, scores in enumerate(_scores(model, prompt, chosen)):
+            columns = {name: values.tolist() for name, values in scores.items()}
+            rows.extend(
+                {"prompt": index, "tokens": len(prompt.ids), "layer": layer, "head": head}
+                | {name: column[head] for name, column in columns.items()}
+                for head in range(int(model.cfg.n_heads))
+            )
+    frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "layer", "head", *SCORES]]
+    ids = tuple(prompt.ids.tolist()) if len(several) == 1 else None  # pyright: ignore[reportPossiblyUnboundVariable]
+    texts = [one.text if isinstance(one, Posed | Prompt) else one for one in several]
+    return HeadScores(frame, Provenance.collect(model, ids, prompts=texts, carriers=carriers, threshold=SINK))
+
+
+def _prompt(
+    model: TransformerBridge, one: str | Prompt | Posed, carriers: Sequence[int] | None
+) -> tuple[Prompt, tuple[int, ...]]:
+    """The tokens, and which of them carry the answer."""
+    if isinstance(one, Posed):
+        if carriers is not None:
+            raise InputError("head_scores: a question knows its own carriers; leave carriers out")
+        prompt, chosen = one.prompt, carrier_positions(model, one)
+    else:
+        prompt, chosen = as_prompt(model, one), tuple(carriers or ())
+    n = len(prompt.ids)
+    if n < 2:
+        raise InputError(
+            "head_scores: expected a prompt of at least two tokens, found one: the first has no other to see"
+        )
+    if wrong := [place for place in chosen if not 0 <= place < n]:
+        raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {wrong}")
+    return prompt, chosen
+
+
+def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...]) -> list[Mapping[str, PerHead]]:
+    """Every score, layer by layer; the scores before softmax say how many keys a query may see."""
+
+    def room(scores: Tensor, layer: int | None) -> Tensor:
+        return (~hidden(scores[0])).sum(-1)
+
+    def reduced(pattern: Tensor, layer: int | None) -> Mapping[str, Tensor]:
+        return _of_pattern(pattern[0].double(), carriers, f"layer {layer}")
+
+    ids = prompt.ids[None].to(next(model.parameters()).device)
+    reducers = {"scores": room, "pattern": reduced}
+    with torch.no_grad(), true_arithmetic(model), hooks.capture(model, *reducers, reduce=reducers) as record:
+        model(ids, logits_to_keep=1)
+    found = []
+    for layer in range(int(model.cfg.n_layers)):
+        scores = dict(record["pattern"][layer])
+        entropies, most = scores.pop("entropies"), record["scores"][layer][:, 1:].double().log()
+        # A query that may see one key alone has no choice whose entropy could be large or small.
+        normalised = torch.where(most > 0, entropies / most, torch.nan).nanmean(-1)
+        found.append(scores | {"entropy": entropies.mean(-1), "normalised_entropy": normalised})
+    return found
+
+
+def _of_pattern(pattern: Float[Tensor, "head query key"], carriers: tuple[int, ...], where: str) -> dict[str, Tensor]:
+    """The scores that one layer's patterns hold, and `entropies` of every query but the first."""
+    # Written so that NaN fails too. 16-bit weights are each rounded; a weight that an edit cut out is more than that.
+    if not bool(((pattern.sum(-1) - 1).abs() < _ROUNDING).all()):
+        raise InputError(
+            f"head_scores: expected patterns whose rows sum to 1, found others in {where}: they are not finite, or an edit "
+            "of the forward pass cuts weights out (ablate_edges: use method='renormalise')"
+        )
+    first = pattern[:, 1:, 0]
+    last = pattern[:, -1]
+    missing = last.new_full((len(last),), torch.nan)
+    return {
+        "first_token": first.mean(-1),
+        "sink_rate": (first > SINK).double().mean(-1),
+        "is_sink": first.mean(-1) > SINK,
+        "previous_token": pattern.diagonal(-1, dim1=1, dim2=2).mean(-1),
+        "entropies": torch.special.entr(pattern[:, 1:]).sum(-1),
+        "last_to_first": last[:, 0],
+        "last_to_itself": last[:, -1],
+        "last_to_carriers": last[:, list(carriers)].sum(-1) if carriers else missing,
+    }

@@ -1,0 +1,3 @@
+"""Theorem 4.2: `collapse` (the measurement), `run` (one precision after the other), `prompt_sets` and `posed_pairs`
+(v and v*), `distances` (and their floors), `rows` (as a sweep stores them).
+"""

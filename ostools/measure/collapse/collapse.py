@@ -1,0 +1,234 @@
+"""Representational collapse (Theorem 4.2 / B.3): how far v and v* = v with its last token repeated still are apart.
+
+Two floors stand beside every distance. The machine line is one representable step in every coordinate; the noise is what
+rounding while running did to v itself, ||y(v) - y_float64(v)||, both with the same stored weights. A distance below it is
+smaller than the error of what it is a distance of; what is left of the difference itself is `pair_noise`. Rounding the weights
+is no noise by this definition: it moves v and v* alike, by `weight_shift`.
+
+Cost: one forward pass per precision and seed for all lengths, the same in float64 once for each way in which the weights
+are stored, and in each a shorter pass to check it; O(N) tokens for N lengths, where a loop reads O(N^2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from mitigations import Mitigation, label
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.posed_pairs import as_pairs
+from ostools.measure.collapse.prompt_sets import PromptSet
+from ostools.measure.collapse.run import COLUMNS as COLUMNS
+from ostools.measure.collapse.run import CURVE, REFERENCE, Run
+from ostools.measure.passes.precisions import Precision
+from ostools.measure.prompts import Progress
+from ostools.results import Provenance, Result
+from ostools.tasks import CollapseTask, Task
+from ostools.theory.distances import collapse_start
+
+if TYPE_CHECKING:
+    pass
+
+FITTED_FROM = 8
+"""Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
+SAME_IN_FLOAT64 = 1e-6
+"""A float64 distance that small relative to ||v|| is rounding: rotary angles are float32, whatever the model is cast to."""
+TOP_TOKEN, IDENTICAL = "top-token", "identical-logits"
+
+
+@dataclass(frozen=True, eq=False)
+class Collapse(Result):
+    """One row per pair, length, dtype, site, reading and norm.
+
+    Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v), dtype (a precision by
+    name), weights (how they are stored: "given" where nothing was rounded), site (residual: v^(L), y, logits, attention: the
+    last block's heads), per (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the
+    distance over the pieces (all the same for a vector); relative (to the same norm of v), ulps (distance / machine line),
+    noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces; and, on `logits` rows,
+    total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit). NA where a column has no
+    meaning. Head chunks are left out where the number of heads does not divide d_model.
+
+    `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance, relative to ||v||) that collapse
+    lengths are read from: of the weights as given, and of every other way in which a precision stores them.
+    """
+
+    reference: pd.DataFrame
+
+    def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
+        """The float64 distance and relative of that pair, weights as given, by length; the mean over seeds."""
+        table: Any = self.reference
+        chosen = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
+        return chosen.groupby("length")[["distance", "relative"]].mean().sort_index()
+
+    def collapse_lengths(self) -> pd.DataFrame:
+        """The collapse length of each (task, pair, seed, dtype, site): measured, not extrapolated.
+
+        The smallest n0 such that at every n >= n0, on consecutive lengths up to n_max >= max(2 n0, n0 + 32), the L2 distance
+        in float64, with the same stored weights, is below the rounding noise of running in that dtype, or the two vectors are
+        the same numbers there (sites residual, y, logits); the top token is the same ("top-token"); or the logits are the same
+        bit for bit ("identical-logits"). Otherwise NA. `pair_collapse_length` has the noise of the difference y - y* in
+        place of the noise: it comes later where v and v* are rounded alike, as by a coarse key/value cache, and can be told
+        apart below the noise of either. Columns: task, pair, seed, dtype, site, collapse_length, n_max, status (in words),
+        pair_collapse_length.
+        float64 is the reference, and has no row.
+        """
+        vectors = self.frame.query(f"per == 'vector' and norm == 'l2' and dtype != '{REFERENCE.name}'")
+        joined = vectors.merge(self.reference, on=CURVE, validate="many_to_one").sort_values(by="length", kind="stable")
+        rows = []
+        for key, group in joined.groupby(["task", "pair", "seed", "dtype", "site"], sort=False):
+            *curve, site = key  # pyright: ignore[reportGeneralTypeIssues]
+            lengths = group["length"].tolist()
+            hidden = (group["distance"] < group["noise"]) | (group["mean"] == 0)
+            of_pair = collapse_start(
+                ((group["distance"] < group["pair_noise"]) | (group["mean"] == 0)).tolist(), lengths
+            )
+            rows.append((*curve, site, *_verdict(hidden.tolist(), lengths), of_pair))
+            if site == "logits":
+                rows.append((*curve, TOP_TOKEN, *_verdict(group["same_top_token"].tolist(), lengths), None))
+                rows.append((*curve, IDENTICAL, *_verdict(group["identical_logits"].tolist(), lengths), None))
+        names = ["task", "pair", "seed", "dtype", "site", "collapse_length", "n_max", "status", "pair_collapse_length"]
+        return pd.DataFrame(rows, columns=names).astype({name: "Int64" for name in names if "collapse" in name})
+
+
+def reference_at_y(reference: pd.DataFrame) -> pd.DataFrame:
+    """The float64 distances at y of the weights as given, out of `Collapse.reference`, each with its `rounding`.
+
+    Below it two vectors are the same to float64's own rounding.
+    """
+    table: Any = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
+    size = (table["distance"] / table["relative"]).where(table["relative"] > 0, 1.0)
+    return table.assign(rounding=SAME_IN_FLOAT64 * size)
+
+
+def exact_from(curve: pd.DataFrame) -> int | None:
+    """From which length of a `reference_curve` on the two are the same to float64's own rounding; None: not at the longest."""
+    relative: Any = curve["relative"]
+    apart = relative[relative > SAME_IN_FLOAT64].index
+    later = relative.index[relative.index > (apart.max() if len(apart) else 0)]
+    return int(later.min()) if len(later) else None
+
+
+def _verdict(below: list[bool], lengths: list[int]) -> tuple[int | None, int, str]:
+    """The collapse length (None: not shown), n_max, and the finding in words."""
+    start = collapse_start(below, lengths)
+    n_max = lengths[-1]
+    if start is None:
+        return None, n_max, f"not reached by {n_max}"
+    return start, n_max, f"reached at {start}" + (", the shortest measured" if start == lengths[0] else "")
+
+
+def collapse(
+    model: TransformerBridge,
+    task: CollapseTask | Task | str,
+    *,
+    lengths: Iterable[int],
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    seeds: Sequence[int] = (0,),
+    bos: bool = True,
+    mitigation: Mitigation | None = None,
+    chat: bool | None = False,
+    progress: Progress | None = None,
+) -> Collapse:
+    """Distances between the last-token representations of a task's pairs, at every length and dtype.
+
+    Args:
+        task: `tasks.figure_5a()` to `tasks.figure_5d()`, `tasks.RepeatTask(...)`, `tasks.task_pairs(...)`, a `tasks.Task` with
+            text after its sequence, or the name of one.
+        lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
+        dtypes: float32, bfloat16, float16, float64: the model cast; or "<format>-<part>", such as "int8-weights",
+            "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format
+            (`measure.precisions`). Copies are rounded; the model itself stays as it is.
+        seeds: one digit stream each, for a task that draws digits.
+        bos: false takes the tokenizer's BOS, which attention sinks into, out of every prompt.
+        mitigation: the pairs as it rewrites them, under its hooks in every dtype and in float64, verified on every forward
+            pass. One with hooks goes by the loop over prompts, and of prompts that it rewrites no theorem speaks.
+        chat: a task's prompts in the tokenizer's chat template; None: where it has one.
+        progress: called as progress(done, total) after each forward pass.
+
+    Raises `InputError` for lengths below 1 or beyond the context, an unknown task or dtype, a tokenizer that merges the
+    repeated item, numbers that are not finite (with dtype, site and length) or beyond a format's range, and under an active
+    edit of the forward pass, which would not reach the copies; `MitigationError` for a broken invariant. Memory: a float64 copy
+    of the model beside one in a precision, two copies at most.
+
+    Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
+    """
+    task = as_pairs(model, task, mitigation, chat)
+    wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), seeds_of(task, seeds)
+    _check_model(model)
+    sets = [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds]
+    run = Run(model, task.name, sets, precisions, mitigation, progress)
+    tables, curves = run.tables()
+    provenance = Provenance.collect(
+        model,
+        max((prompts.longest() for prompts in run.sets), key=len),
+        measurement="collapse",
+        task=task.name,
+        items=task.items,
+        bos=bos,
+        mitigation=label(mitigation),
+        chat=chat,
+        lengths=wanted,
+        dtypes=[precision.name for precision in precisions],
+        seeds=seeds,
+        route=run.way.name,
+        route_reason=run.way.reason,
+        difference_from_separate_pass=run.differences,
+    )
+    return Collapse(pd.concat(tables, ignore_index=True), provenance, pd.concat(curves, ignore_index=True))
+
+
+def checked_lengths(lengths: Iterable[int]) -> list[int]:
+    """Ascending and without doubles."""
+    given = list(lengths) if isinstance(lengths, Iterable) else [lengths]
+    wrong = [n for n in given if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1]
+    if wrong or not given:
+        found = repr(wrong[0]) if wrong else "none"
+        raise InputError(f"lengths: expected whole numbers of at least 1, found {found}; for example range(1, 257)")
+    return sorted({int(n) for n in given})
+
+
+def _checked_precisions(dtypes: Sequence[str]) -> list[Precision]:
+    names = [dtypes] if isinstance(dtypes, str) else list(dtypes) if isinstance(dtypes, Iterable) else [dtypes]
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise InputError(f"dtypes: expected names such as 'bfloat16', found {wrong[0]!r}")
+    if not names:
+        raise InputError("dtypes: expected at least one, found none; for example ('float32', 'bfloat16')")
+    return [Precision.named(name) for name in dict.fromkeys(names)]
+
+
+def checked_seeds(seeds: Iterable[int]) -> list[int]:
+    """In their order, without doubles."""
+    given = list(seeds) if isinstance(seeds, Iterable) else [seeds]
+    wrong = [seed for seed in given if isinstance(seed, bool) or not isinstance(seed, (int, np.integer))]
+    if wrong:
+        raise InputError(f"seeds: expected whole numbers, found {wrong[0]!r}")
+    chosen = list(dict.fromkeys(int(seed) for seed in given))
+    if not chosen:
+        raise InputError("seeds: expected at least one, found none")
+    return chosen
+
+
+def seeds_of(task: CollapseTask | Task, seeds: Iterable[int]) -> list[int]:
+    """The seeds that a task is asked with; more than the default are refused for one that draws nothing."""
+    chosen = checked_seeds(seeds)
+    if chosen != [0] and not task.random:
+        raise InputError(f"{task.name} draws nothing at random, found seeds {chosen}: leave them out")
+    return chosen
+
+
+def _check_model(model: TransformerBridge) -> None:
+    edits = hooks.active_edits(model)
+    if edits:
+        raise InputError(
+            f"collapse runs on copies of the model in other dtypes, which the active edit {edits[0].kind!r} at "
+            f"{edits[0].where} would not reach: leave the edit's block first"
+        )
+    device = next(model.parameters()).device
+    if device.type == "mps":
+        raise InputError("collapse needs float64 as its reference, which mps lacks: load the model with device='cpu'")

@@ -1,0 +1,198 @@
+"""Every distance between the last-token representations of pairs of prompts, with its floors, as columns of a table.
+
+Cost: all in float64, in chunks of pairs, so that the logits of a large vocabulary are never held for all prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ostools.ground.errors import InputError
+from ostools.measure.passes.last_tokens import LastRows, Unembedding
+from ostools.measure.passes.precisions import Precision
+from ostools.theory import distances
+from ostools.theory.chunks import chunk
+
+_CHUNK = 1 << 22  # numbers in one float64 chunk: 32 MB
+_NA = float("nan")
+
+# (site, per): where a distance is taken, and of what: the whole vector, or pieces with their mean, minimum, maximum.
+VECTOR_SITES = ("residual", "y", "logits")
+VECTOR, HEAD_CHUNK, HEAD_OUTPUT = "vector", "head-chunk", "head-output"
+Columns = dict[str, np.ndarray]
+Heads = Float[Tensor, "head d_head d_model"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The last tokens of all prompts in one precision, with what turns them into logits and head outputs."""
+
+    precision: Precision
+    rows: LastRows
+    unembedding: Unembedding
+    w_o: Heads
+
+    def at(self, site: str, index: Int[Tensor, " row"]) -> Float[Tensor, "row ..."]:
+        """A site's vectors in the model's dtype; "attention" [row, head, d_model], each head's own z W_O."""
+        index = index.to(self.rows.y.device)
+        if site == "residual":
+            return self.rows.residual[index]
+        if site == "y":
+            return self.rows.y[index]
+        if site == "logits":
+            return self.unembedding(self.rows.y[index])
+        z = self.rows.z[index]
+        return torch.einsum("rhe,hed->rhd", z, self.w_o.to(z))  # attention may run in float32 over 16-bit weights
+
+    def width(self, site: str) -> int:
+        """How many numbers a site has per row."""
+        if site == "attention":
+            return int(self.w_o.shape[0] * self.w_o.shape[2])
+        return int(self.unembedding.d_vocab if site == "logits" else self.rows.y.shape[-1])
+
+
+@dataclass(frozen=True)
+class References:
+    """Two float64 runs: of the weights as this precision stores them (None where the run itself is that one, whose own
+    rounding is not known), and of the weights as the model was given (None where they are the same)."""
+
+    same_weights: Measured | None
+    given_weights: Measured | None
+
+
+def pair_columns(
+    here: Measured, references: References, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+) -> Iterator[tuple[str, str, str, Columns]]:
+    """For each (site, per, norm) the columns over pairs of rows: v = `first`, v* = `second`.
+
+    noise: ||y - y_float64||, both with the weights that this precision stores; pair_noise: the same of the difference,
+    ||(y - y*) - (y_float64 - y*_float64)||, smaller where v and v* are rounded alike; weight_shift: what storing the weights
+    did to y, ||y_float64 of these weights - y_float64 of the given ones||, which v and v* have in common.
+    """
+    n_heads = int(here.w_o.shape[0])
+    for site in (*VECTOR_SITES, "attention"):
+        step = max(1, chunk(_CHUNK) // here.width(site))
+        parts: dict[tuple[str, str], list[Columns]] = {}
+        for start in range(0, len(first), step):
+            v, v_star = (here.at(site, index[start : start + step]) for index in (first, second))
+            exact, exact_star, given = (
+                None if run is None else run.at(site, index[start : start + step])
+                for run, index in (
+                    (references.same_weights, first),
+                    (references.same_weights, second),
+                    (references.given_weights, first),
+                )
+            )
+            said = _said(v, v_star) if site == "logits" else {}
+            for per, pieces in _readings(site, (v.double(), v_star.double(), exact, exact_star, given), n_heads):
+                for norm, columns in _floors_and_distances(pieces, here.precision):
+                    parts.setdefault((per, norm), []).append(columns | said)
+        for (per, norm), chunks in parts.items():
+            yield site, per, norm, {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+
+def vector_distances(
+    here: Measured, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+) -> dict[str, tuple[Float[np.ndarray, " pair"], Float[np.ndarray, " pair"]]]:
+    """The L2 distance of the whole vectors of each pair, by site, and that over ||v||: what a collapse length is read from."""
+    found = {}
+    for site in VECTOR_SITES:
+        step = max(1, chunk(_CHUNK) // here.width(site))
+        parts, sizes = [], []
+        for start in range(0, len(first), step):
+            v, v_star = (here.at(site, index[start : start + step]).double() for index in (first, second))
+            parts.append(distances.distance(v, v_star, "l2"))
+            sizes.append(distances.vector_norm(v, "l2"))
+        distance = torch.cat(parts)
+        found[site] = distance.cpu().numpy(), (distance / torch.cat(sizes)).cpu().numpy()
+    return found
+
+
+# v, v*, float64's v and v* with the same weights, and float64's v with the given ones (None: see `References`), in float64;
+# [pair, piece, d], or [pair, d] for a vector not cut yet.
+Some = Float[Tensor, "pair ..."]
+Pieces = tuple[Some, Some, Some | None, Some | None, Some | None]
+
+
+def _readings(site: str, pieces: Pieces, n_heads: int) -> Iterator[tuple[str, Pieces]]:
+    """The vectors cut into the pieces of each reading."""
+    if site == "attention":
+        yield HEAD_OUTPUT, pieces
+        return
+    yield VECTOR, _cut(pieces, lambda x: x[:, None])
+    if site != "logits" and pieces[0].shape[-1] % n_heads == 0:
+        yield HEAD_CHUNK, _cut(pieces, partial(distances.head_chunks, n_heads=n_heads))
+
+
+def _cut(pieces: Pieces, cut: Callable[[Tensor], Tensor]) -> Pieces:
+    v, v_star, *references = pieces
+    exact, exact_star, given = (None if one is None else cut(one) for one in references)
+    return cut(v), cut(v_star), exact, exact_star, given
+
+
+def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tuple[str, Columns]]:
+    v, v_star, exact, exact_star, given = pieces
+    steps = precision.steps(v, v_star)
+    for norm in distances.NORMS:
+        found = distances.distance(v, v_star, norm)
+        unknown = torch.full_like(found, _NA)
+        relative, ulps, line = unknown, unknown, unknown
+        if norm != "cosine":  # it has no length, so neither a share of one nor a step
+            size = distances.vector_norm(v, norm)
+            line = distances.vector_norm(steps, norm)
+            relative, ulps = torch.where(size > 0, found / size, unknown), found / line
+        noise, pair_noise = unknown, unknown
+        if exact is not None and exact_star is not None:
+            noise = distances.distance(v, exact, norm)
+            if norm != "cosine":
+                pair_noise = distances.distance(v - v_star, exact - exact_star, norm)
+        shift = torch.zeros_like(found)
+        if given is not None:
+            shift = distances.distance(v if exact is None else exact, given, norm)
+        columns = {
+            "mean": found.mean(-1),
+            "minimum": found.amin(-1),
+            "maximum": found.amax(-1),
+            "relative": relative.mean(-1),
+            "ulps": ulps.mean(-1),
+            "noise": noise.mean(-1),
+            "pair_noise": pair_noise.mean(-1),
+            "weight_shift": shift.mean(-1),
+            "machine_line": line.mean(-1),
+        }
+        yield norm, {name: values.cpu().numpy() for name, values in columns.items()}
+
+
+def _said(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Tensor, "pair d_vocab"]) -> Columns:
+    """What the model would say: delta of the two distributions, the same top token, the same logits bit for bit."""
+    p, q = (torch.softmax(x.double(), dim=-1) for x in (logits, logits_star))
+    same: Bool[Tensor, " pair"] = logits.argmax(-1) == logits_star.argmax(-1)
+    return {
+        "total_variation": distances.total_variation(p, q).cpu().numpy(),
+        "same_top_token": same.cpu().numpy(),
+        "identical_logits": (logits == logits_star).all(-1).cpu().numpy(),
+    }
+
+
+def require_finite(measured: Measured, what: str, lengths: list[int]) -> None:
+    """Refuse rows that are not finite: say in which precision, where, and from which length. `lengths`: items of each row."""
+    name, dtype = measured.precision.name, measured.precision.dtype
+    step = max(1, chunk(_CHUNK) // measured.width("logits"))
+    for site in ("residual", "y", "attention", "logits"):
+        for start in range(0, len(lengths), step):
+            index = torch.arange(start, min(start + step, len(lengths)))
+            wrong = ~torch.isfinite(measured.at(site, index)).flatten(1).all(-1)
+            if bool(wrong.any()):
+                length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
+                raise InputError(
+                    f"{what} in {name}: {site} at length {length} is not finite; "
+                    f"{str(dtype).removeprefix('torch.')} holds numbers up to "
+                    f"{torch.finfo(dtype).max:.3g}: leave this dtype out, or check the model's weights"
+                )

@@ -1,0 +1,104 @@
+"""A task at n and n + 1 items as the model is asked it, rewritten by a mitigation, in its chat template: pairs for `collapse`.
+
+No theorem speaks of them. They are what a mitigation is judged on: can the two questions still be told apart?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Mitigation, label, parts
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.measure.posed import Posed, pose
+from ostools.tasks import CollapseTask, Encoder, ItemsAs, Pair, Task, TaskPairs
+
+
+@dataclass(frozen=True, eq=False)
+class PosedPairs(CollapseTask):
+    """The question of `form` at n and n + 1 items, as `pose` makes it.
+
+    Raises `InputError` for a task whose prompt ends in its sequence: its two prompts end in other tokens, and their distance
+    would be that of the tokens.
+    """
+
+    model: TransformerBridge = field(repr=False)
+    form: Task
+    mitigation: Mitigation | None = None
+    chat: bool | None = None
+    items: ClassVar[ItemsAs] = "text"
+
+    def __post_init__(self) -> None:
+        posed = self._posed(1, 0)
+        if not posed.chat and not self.form.parts(posed.pieces)[2]:
+            raise InputError(
+                f"{self.form.name}: expected a task with text after its sequence, so that the prompts of n and n + 1 items end "
+                "in the same token, found one that ends in the sequence; 'figure-5a' and 'figure-5c' compare such prompts"
+            )
+
+    @property
+    def name(self) -> str:
+        return tasks.label(self.form)
+
+    @property
+    def random(self) -> bool:
+        return self.form.random
+
+    @property
+    def trained_as(self) -> str | None:
+        return self.form.trained_as
+
+    @property
+    def example(self) -> str:
+        return self._posed(6, 0).text
+
+    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
+        counts = sorted({*lengths, *(n + 1 for n in lengths)})
+        posed = [self._posed(n, seed) for n in counts]
+        ids = dict(zip(counts, self._ids(encoder, posed), strict=True))
+        yield from (Pair("task", n, ids[n], ids[n + 1]) for n in lengths)
+
+    def _posed(self, length: int, seed: int) -> Posed:
+        return pose(self.model, self.form, length, seed=seed, mitigation=self.mitigation, chat=self.chat)
+
+    def _ids(self, encoder: Encoder, posed: Sequence[Posed]) -> list[tuple[int, ...]]:
+        """In a chat template the prompt is the template's; else the encoder's, which may leave the BOS out."""
+        if posed[0].chat:
+            return [tuple(each.prompt.ids.tolist()) for each in posed]
+        return encoder.ids([each.text for each in posed])
+
+
+def as_pairs(
+    model: TransformerBridge, task: CollapseTask | Task | str, mitigation: Mitigation | None, chat: bool | None
+) -> CollapseTask:
+    """The pairs that `collapse` compares: those of a task as it is asked, or of prompts that end in a repeated token.
+
+    Raises `InputError` for an unknown name, and for prompts that end in a repeated token where a mitigation would rewrite them:
+    the pair would no longer be one.
+    """
+    if isinstance(task, str):
+        task = tasks.get(task) if _is_collapse_task(task) else tasks.task(task)
+    if isinstance(task, TaskPairs) and (mitigation is not None or chat is not False):
+        task = task.form
+    if isinstance(task, Task):
+        return PosedPairs(model, task, mitigation, chat)
+    if mitigation is not None and _rewrites(mitigation):
+        raise InputError(
+            f"{task.name} ends in what is repeated, and {label(mitigation)} rewrites prompts: give a task such as 'copy-last', "
+            "or a mitigation of the forward pass"
+        )
+    return task
+
+
+def _is_collapse_task(name: str) -> bool:
+    """Whether `tasks.get` answers for a name: its own names, and those that nothing knows."""
+    return name in tasks.COLLAPSE_TASKS or name.partition(":")[0].strip() not in tasks.names()
+
+
+def _rewrites(mitigation: Mitigation) -> bool:
+    kinds = [type(part) for part in parts(mitigation)]
+    return any(kind.sequence is not Mitigation.sequence or kind.prompt is not Mitigation.prompt for kind in kinds)

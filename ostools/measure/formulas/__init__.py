@@ -1,0 +1,3 @@
+"""One block as formulas: `weights` read off a model, `scores` and their derivatives, `block` (its Jacobian's parts),
+`forward` (what one pass keeps), `checks`.
+"""

@@ -1,0 +1,138 @@
+"""One forward pass, read as the theorem reads it: patterns, norm scales and the local slopes of every block.
+
+The formulas are only as good as their reading of the model, so every block is checked on the spot: the folded weights,
+applied to the captured residual stream, must give the attention and MLP outputs that the model itself computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformers.cache_utils import Cache
+
+import hooks
+from ostools.ground.errors import InputError
+from ostools.measure.formulas.block import LIVE_SITES, SITES, Block
+from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.models.shape import Shape
+from ostools.theory.chunks import chunk
+
+# What the formulas know: they enter through the pattern alone. Freezing changes no value.
+KNOWN_EDITS = frozenset(
+    {"mask_scores", "scale_scores", "replace_pattern", "ablate_edges", "freeze", "exact-arithmetic"}
+)
+# Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn comes.
+KEPT = 1 << 28
+
+
+@dataclass(frozen=True)
+class Call:
+    """How the model called one block: run again with it, the block computes the same numbers under the same edits."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A forward pass over one prompt; blocks are read one at a time, from the last to the first.
+
+    A short prompt's blocks are kept from the one pass; a long one's run again, so that never more than one block's
+    patterns are in memory.
+    """
+
+    model: TransformerBridge
+    calls: list[Call]
+    kept: Mapping[str, Any]
+    final_norm_scale: Float[Tensor, " pos"]
+    final_norm_direction: Float[Tensor, "pos d_model"]
+
+    def blocks(self, dtype: torch.dtype = torch.float64) -> Iterator[Block]:
+        """Each block in that dtype, last first, checked against what the model computed."""
+        scaled = any(edit.kind == "scale_scores" for edit in hooks.active_edits(self.model))
+        norms = hooks.norms(self.model)
+        for layer in reversed(range(len(self.calls))):
+            block = Block(self.model, layer, partial(self._sites, layer), norms, dtype, scaled)
+            block.check()
+            yield block
+            del block
+
+    def _sites(self, layer: int, wanted: Sequence[str]) -> dict[str, Tensor]:
+        names, call = _available(self.model, wanted), self.calls[layer]
+        if self.kept:
+            return {name: self.kept[name][layer] for name in names}
+        with (
+            torch.no_grad(),
+            true_arithmetic(self.model, [layer]),
+            hooks.capture(self.model, *names, layers=[layer], reduce=_first) as record,
+        ):
+            self.model.blocks[layer](*call.args, **call.kwargs)
+        return {name: record[name][layer] for name in names}
+
+
+def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
+    """Run the prompt once and keep what the formulas need; two passes where all patterns would take over 256 MiB.
+
+    Raises `InputError` under an active edit that the formulas do not know (an ablated head, a hook of somebody else), and
+    for numbers that are not finite.
+    """
+    unknown = [edit for edit in hooks.active_edits(model) if edit.kind not in KNOWN_EDITS]
+    if unknown:
+        raise InputError(
+            f"path_sum does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
+            f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
+        )
+    device = next(model.parameters()).device
+    calls: list[Call] = []
+    handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
+    names = _available(model, SITES + LIVE_SITES) if Shape.of(model).site_bytes(len(ids)) <= chunk(KEPT) else ()
+    norm = hooks.norms(model)["ln_final"]
+    try:
+        with (
+            torch.no_grad(),
+            true_arithmetic(model),
+            hooks.capture(model, *names, "final_norm_scale", reduce=_first) as record,
+            hooks.capture(model, "residual_post", layers=[int(model.cfg.n_layers) - 1], reduce=_first) as last,
+        ):
+            logits = model(ids[None].to(device), logits_to_keep=1)
+    finally:
+        for handle in handles:
+            handle.remove()
+    kept = {name: dict(record[name]) for name in names}
+    (residual,) = last["residual_post"].values()
+    # What is not finite before reaches the last block's residual stream; each block's own check sees the rest.
+    if not bool(torch.isfinite(logits).all() and torch.isfinite(residual).all()):
+        raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
+    scale = record["final_norm_scale"].double()
+    direction = norm.centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
+    return Forward(model, calls, kept, scale[:, 0], direction)
+
+
+def _note(calls: list[Call]) -> Any:
+    def note(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A block that ran again with the pass's own cache would see every key twice.
+        bare = {name: False if name == "use_cache" else _uncached(value) for name, value in kwargs.items()}
+        calls.append(Call(tuple(map(_uncached, args)), bare))
+
+    return note
+
+
+def _uncached(value: Any) -> Any:
+    return None if isinstance(value, Cache) else value
+
+
+def _available(model: TransformerBridge, wanted: Sequence[str]) -> tuple[str, ...]:
+    available = hooks.available_sites(model)
+    return tuple(name for name in wanted if name in available)
+
+
+def _first(tensor: Tensor, layer: int | None) -> Tensor:
+    """The only prompt of the batch."""
+    return tensor[0]

@@ -1,0 +1,215 @@
+"""How the attention scores follow the residual stream: what the real derivative needs and the frozen one does not.
+
+    score_ij = f_i cap( s q_i . k_j ),   q_i = R_i qnorm(W_Q norm1(v_i)),   k_j = R_j knorm(W_K norm1(v_j))
+
+R_i is RoPE's rotation, cap(x) = c tanh(x / c) (Gemma 2), qnorm and knorm Gemma 3's norms of queries and keys, f_i a
+temperature that an edit may have put in; each is the identity where the model has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from hooks import Norm
+from hooks.register import hidden
+from ostools.ground.errors import InputError
+from ostools.measure.formulas.checks import require_close
+from ostools.measure.formulas.weights import BlockWeights
+
+Heads = Float[Tensor, "*batch head pos d_head"]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """RoPE: R_i x = x cos_i + turned(x) sin_i, turned(x1, x2) = (-x2, x1) by halves."""
+
+    cos: Float[Tensor, "pos d_head"]
+    sin: Float[Tensor, "pos d_head"]
+
+    def __call__(self, x: Heads) -> Heads:
+        return x * self.cos + _turned(x) * self.sin
+
+    def transposed(self, x: Heads) -> Heads:
+        return x * self.cos - _turned(x * self.sin)
+
+
+def _turned(x: Heads) -> Heads:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([-second, first], dim=-1)
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """The linear map at every position from the normalised residual stream to the rotated queries, or keys.
+
+    R_i (diag(g_q) / r_q,i) N(q~_i) W_Q diag(g1) C: everything but 1 / r1_i and N(v_i). `group`: query heads per own head.
+    """
+
+    weight: Float[Tensor, "own_head d_head d_model"]
+    group: int
+    pos: int
+    rotation: Rotation | None
+    norm: Float[Tensor, "own_head pos d_head"] | None  # diag(g_q) / r_q,i
+    direction: Float[Tensor, "own_head pos d_head"] | None  # q~_i / (sqrt(d_head) r_q,i)
+
+    def pull(self, gradient: Heads, *, norms: bool = True) -> Float[Tensor, "*batch own_head pos d_head"]:
+        """g^T R_i diag(g_q) / r_q,i N: a row vector at each position, carried back to where W gives it.
+
+        Linear, so that the query heads which share a key are summed first. `norms=False` holds r_q constant.
+        """
+        if self.group > 1:
+            shape = gradient.shape
+            gradient = gradient.unflatten(-3, (shape[-3] // self.group, self.group)).sum(-3)
+        if self.rotation is not None:
+            gradient = self.rotation.transposed(gradient)
+        if self.norm is None or self.direction is None:
+            return gradient
+        gradient = gradient * self.norm
+        if norms:
+            gradient = gradient - (gradient * self.direction).sum(-1, keepdim=True) * self.direction
+        return gradient
+
+    def push(self, tangent: Float[Tensor, "*batch own_head pos d_head"], *, norms: bool = True) -> Heads:
+        """The same map forwards, on what W gives: the change of every query head's rotated query or key."""
+        if self.norm is not None and self.direction is not None:
+            if norms:
+                tangent = tangent - (tangent * self.direction).sum(-1, keepdim=True) * self.direction
+            tangent = tangent * self.norm
+        if self.rotation is not None:
+            tangent = self.rotation(tangent)
+        return tangent.repeat_interleave(self.group, dim=-3)
+
+    def at(self, rows: slice) -> HeadMap:
+        """The same map at some positions only."""
+        rotation = self.rotation and Rotation(self.rotation.cos[rows], self.rotation.sin[rows])
+        norm, direction = (None if kept is None else kept[:, rows] for kept in (self.norm, self.direction))
+        return HeadMap(self.weight, self.group, len(range(*rows.indices(self.pos))), rotation, norm, direction)
+
+    def matrices(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_model"]:
+        """The map itself, one d_head x d_model matrix a query head and position; heads x pos x d_head x d_model numbers."""
+        own, d_head, _ = self.weight.shape
+        # Rows e of the identity, as gradients at every position: row e of R_i diag(g_q) / r_q,i N.
+        eye = torch.eye(d_head, dtype=self.weight.dtype, device=self.weight.device)
+        alone = replace(self.at(positions), group=1)
+        rows = eye[:, None, None, :].expand(d_head, own, alone.pos, d_head)
+        turned = alone.pull(rows).permute(1, 2, 0, 3)
+        return (turned @ self.weight[:, None]).repeat_interleave(self.group, dim=0)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Queries and keys as the scores read them (rotated), values, and how a score answers q_i . k_j.
+
+    `slope`_ij = d score_ij / d (q_i . k_j) = f_i phi_ij s, with phi = 1 - (capped / c)^2 under a soft-cap; 0 where masked.
+    Keys and values are expanded: one a query head.
+    """
+
+    query: Float[Tensor, "head pos d_head"]
+    key: Float[Tensor, "head pos d_head"]
+    value: Float[Tensor, "head pos d_head"]
+    slope: Float[Tensor, "head query key"]
+    query_map: HeadMap
+    key_map: HeadMap
+
+
+def read_scores(
+    model: TransformerBridge,
+    layer: int,
+    norms: Mapping[str, Norm],
+    weights: BlockWeights,
+    sites: dict[str, Tensor],
+    normalised: Float[Tensor, "pos d_model"],
+    value: Float[Tensor, "head pos d_head"],
+    scaled: bool,
+) -> Scores:
+    """The scores of one block from its weights, checked against the model's own rotated queries, keys, scores and pattern.
+
+    `normalised` is (v - c(v)) / r1(v), before the gain; `scaled`: a temperature edit is active. Raises `InputError` where
+    the pattern is not the softmax of the scores (a replaced pattern, ablated edges), and where weights, rotation or soft-cap
+    do not give what the model computed.
+    """
+    attention = model.blocks[layer].attn
+    group = len(weights.query) // len(weights.key)
+    rotation = None
+    if "rotary_cos" in sites:
+        rotation = Rotation(sites["rotary_cos"].to(normalised), sites["rotary_sin"].to(normalised))
+    qk_norms = [norms.get(f"blocks.{layer}.attn.{name}") for name in ("q_norm", "k_norm")]
+    query, query_map = _mapped(weights.query, weights.query_bias, normalised, rotation, qk_norms[0], 1)
+    key, key_map = _mapped(weights.key, weights.key_bias, normalised, rotation, qk_norms[1], group)
+    for found, name in ((query, "rotary_q"), (key[::group], "rotary_k")):
+        if name in sites:
+            require_close(found.transpose(0, 1), sites[name], layer, f"{name} of attention")
+    slope = _slope(attention.original_component, layer, query, key, sites, scaled)
+    return Scores(query, key, value, slope, query_map, key_map)
+
+
+def _mapped(
+    weight: Float[Tensor, "own_head d_head d_model"],
+    bias: Float[Tensor, "own_head d_head"],
+    normalised: Float[Tensor, "pos d_model"],
+    rotation: Rotation | None,
+    norm: Norm | None,
+    group: int,
+) -> tuple[Float[Tensor, "head pos d_head"], HeadMap]:
+    raw = torch.einsum("hed,pd->hpe", weight, normalised) + bias[:, None]
+    factor = direction = None
+    if norm is not None:
+        inverse = norm.inverse_scale(raw).to(raw)
+        direction = norm.centre(raw) * inverse / raw.shape[-1] ** 0.5
+        factor = inverse * norm.gain.to(raw)
+        raw = raw * factor
+    turned = raw if rotation is None else rotation(raw)
+    return turned.repeat_interleave(group, dim=0), HeadMap(weight, group, raw.shape[1], rotation, factor, direction)
+
+
+def _slope(
+    attention: Any,
+    layer: int,
+    query: Float[Tensor, "head pos d_head"],
+    key: Float[Tensor, "head pos d_head"],
+    sites: dict[str, Tensor],
+    scaled: bool,
+) -> Float[Tensor, "head query key"]:
+    scores = sites["scores"]
+    visible = ~hidden(scores)
+    scale = float(getattr(attention, "scaling", query.shape[-1] ** -0.5))
+    found = scale * query @ key.mT
+    slope = torch.full_like(found, scale)
+    cap = getattr(attention, "attn_logit_softcapping", None)
+    if cap is not None:
+        found = cap * torch.tanh(found / cap)
+        slope = slope * (1.0 - (found / cap).square())
+    temperature = _temperature(found, scores.to(found), visible, layer) if scaled else torch.ones_like(found[..., :1])
+    computed = torch.where(visible, scores, 0.0)
+    require_close(torch.where(visible, temperature * found, 0.0), computed, layer, "the scores of attention")
+    own = torch.softmax(scores.to(found), dim=-1)
+    if not bool(torch.isclose(own, sites["pattern"].to(own), rtol=1e-3, atol=1e-5).all()):
+        raise InputError(
+            f"block {layer}: the pattern is not the softmax of the scores (replaced, or edges ablated): formulas of the real "
+            f"derivative do not describe it; leave the edit's block, or measure with sensitivity()"
+        )
+    return torch.where(visible, temperature * slope, 0.0)
+
+
+def _temperature(
+    found: Float[Tensor, "head query key"],
+    scores: Float[Tensor, "head query key"],
+    visible: Bool[Tensor, "head query key"],
+    layer: int,
+) -> Float[Tensor, "head query 1"]:
+    """What an edit multiplied each query's scores with, read off its largest visible score."""
+    largest = torch.where(visible, found.abs(), -1.0).argmax(-1, keepdim=True)
+    own, seen = found.gather(-1, largest), scores.gather(-1, largest)
+    if bool((own == 0).any()):
+        raise InputError(
+            f"block {layer}: every score of a query is exactly 0, so that the temperature that scale_scores gave it cannot "
+            f"be read off; leave the edit's block, or measure with sensitivity()"
+        )
+    return seen / own

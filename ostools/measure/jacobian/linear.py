@@ -1,0 +1,311 @@
+"""The network linearised once at a prompt, then applied to as many cotangents as one likes: matrix products only.
+
+A row vector g at every position is carried from y_n down to each v^(l), a block at a time (THEORY 3.2):
+
+    g_i <- g_i (I + D_i)            D_i = P_i W_down (diag(p_i) W_gate + diag(q_i) W_up) diag(g2) / r2_i N(z_i)
+    g_j <- sum_i g_i T_ij           T_ij = delta_ij I + P_i [ values + keys + queries ] diag(g1) / r1_j N(v_j)
+
+Holding patterns constant leaves out keys and queries, holding norm scales every N(x) = I - u u^T. Below the last block only
+the last position is linearised. Autograd gives the same numbers and stays the oracle and the route for every model that is
+not read here. Memory: the patterns and slopes of every block, and `c` cotangents at every position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from hooks import Norm
+from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.forward import Forward, forward
+from ostools.measure.jacobian.linearisations import HELD
+
+# Position first: the cotangents of a position lie side by side, so that every product below is one large one.
+Gradients = Float[Tensor, "pos c d_model"]
+AtQueries = Float[Tensor, "query c d_model"]
+AtKeys = Float[Tensor, "key c d_model"]
+PerHead = Float[Tensor, "head query c d_head"]
+
+
+@dataclass(frozen=True)
+class LinearNorm:
+    """diag(g) / r N(x) C at every position: `factor` = g / r, `direction` = u (None where the scale is held)."""
+
+    factor: Float[Tensor, "pos 1 d_model"]
+    direction: Float[Tensor, "pos 1 d_model"] | None
+    centred: bool
+
+    @classmethod
+    def of(cls, norm: Norm, scale: Tensor, direction: Tensor, rows: slice, live: bool) -> LinearNorm:
+        factor = norm.gain.to(scale) / scale[rows, None, None]
+        return cls(factor, direction[rows, None] if live else None, norm.centred)
+
+    def pull(self, gradient: Gradients) -> Gradients:
+        """A row vector: g diag(factor) N C."""
+        return self._projected(gradient * self.factor)
+
+    def push(self, tangent: Gradients) -> Gradients:
+        """A column vector: diag(factor) N C t."""
+        return self._projected(tangent) * self.factor
+
+    def _projected(self, x: Gradients) -> Gradients:
+        if self.centred:
+            x = x - x.mean(-1, keepdim=True)
+        if self.direction is None:
+            return x
+        return torch.addcmul(x, (x * self.direction).sum(-1, keepdim=True), self.direction, value=-1.0)
+
+
+class LinearMlp:
+    """D at the positions `rows`."""
+
+    def __init__(self, norms: Mapping[str, Norm], block: Block, rows: slice, live_norms: bool) -> None:
+        prefix = f"blocks.{block.layer}"
+        weights = block.weights
+        self.before = LinearNorm.of(norms[f"{prefix}.ln2"], block.norm2_scale, block.norm2_direction, rows, live_norms)
+        post = norms.get(f"{prefix}.ln2_post")
+        self.after = None
+        if post is not None:
+            self.after = LinearNorm.of(post, block.post_norm2_scale, block.post_norm2_direction, rows, live_norms)
+        self.down = weights.bare_down
+        self.inner = [weights.bare_gate] if weights.bare_up is None else [weights.bare_gate, weights.bare_up]
+        self.slopes = [slope[rows, None] for slope in (block.p, block.q) if slope is not None]
+
+    def pull(self, gradient: Gradients) -> Gradients:
+        hidden = (gradient if self.after is None else self.after.pull(gradient)) @ self.down
+        parts = (hidden * slope @ inner for slope, inner in zip(self.slopes, self.inner, strict=True))
+        return self.before.pull(_sum(parts))
+
+    def push(self, tangent: Gradients) -> Gradients:
+        x = self.before.push(tangent)
+        parts = (x @ inner.T * slope for slope, inner in zip(self.slopes, self.inner, strict=True))
+        out = _sum(parts) @ self.down.T
+        return out if self.after is None else self.after.push(out)
+
+
+def _sum(parts: Iterator[Tensor]) -> Tensor:
+    total = next(parts)
+    for part in parts:
+        total += part
+    return total
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Some queries and the keys that any of them sees: what lies outside (the future, a window's past) is never touched."""
+
+    queries: slice
+    keys: slice
+    pattern: Float[Tensor, "head query key"]
+
+
+def strip_bounds(queries: int) -> list[tuple[int, int]]:
+    """Four strips: what a causal pattern takes is then 5/8 of the full square."""
+    size = max(32, -(-queries // 4))
+    return [(start, min(start + size, queries)) for start in range(0, queries, size)]
+
+
+def _strips(pattern: Float[Tensor, "head query key"]) -> list[Strip]:
+    seen = (pattern != 0).any(0)
+    strips = []
+    for start, stop in strip_bounds(pattern.shape[1]):
+        queries = slice(start, stop)
+        columns = seen[queries].any(0).nonzero().flatten().tolist() or [0]
+        keys = slice(columns[0], columns[-1] + 1)
+        strips.append(Strip(queries, keys, pattern[:, queries, keys].contiguous()))
+    return strips
+
+
+class LinearScores:
+    """How the pattern answers: d alpha_ij = alpha_ij (d s_ij - sum_m alpha_im d s_im), d s_ij = slope_ij d (q_i . k_j)."""
+
+    def __init__(
+        self, model: TransformerBridge, block: Block, strips: list[Strip], rows: slice, live_norms: bool
+    ) -> None:
+        scores, attention = block.scores, model.blocks[block.layer].attn
+        self.live_norms = live_norms
+        self.rows = rows
+        self.value, self.key, self.query = scores.value, scores.key, scores.query[:, rows].contiguous()
+        self.mean = block.pattern[:, rows] @ scores.value  # vbar_i
+        slope = scores.slope[:, rows]
+        # alpha_ij slope_ij
+        self.weights = [strip.pattern * slope[:, strip.queries, strip.keys] for strip in strips]
+        self.strips = strips
+        self.query_map, self.key_map = scores.query_map.at(rows), scores.key_map
+        self.query_weight, self.key_weight = attention.W_Q.to(slope), attention.W_K.to(slope)
+
+    def pull(self, moved: PerHead) -> tuple[AtQueries, AtKeys]:
+        """From what each head's output receives: at the queries' positions, and at the keys'."""
+        own, d_head = len(self.key_weight), moved.shape[-1]
+        along = (moved * self.mean[:, :, None]).sum(-1, keepdim=True)
+        d_query = torch.empty_like(moved)
+        d_key = moved.new_zeros(own, moved.shape[2], self.key.shape[1], d_head)
+        for strip, weight in zip(self.strips, self.weights, strict=True):
+            here, keys = strip.queries, strip.keys
+            heads, m, n = weight.shape
+            c = moved.shape[2]
+            d_score = moved[:, here].reshape(heads, m * c, d_head) @ self.value[:, keys].mT
+            d_score = d_score.view(heads, m, c, n).sub_(along[:, here]).mul_(weight[:, :, None])
+            d_query[:, here] = (d_score.view(heads, m * c, n) @ self.key[:, keys]).view(heads, m, c, d_head)
+            # Query heads that share a key are summed inside the product.
+            queries = self.query[:, here].reshape(own, -1, d_head)
+            d_key[:, :, keys] += (d_score.view(own, -1, c * n).mT @ queries).view(own, c, n, d_head)
+        at_queries = self.query_map.pull(d_query.permute(2, 0, 1, 3), norms=self.live_norms)
+        at_keys = replace(self.key_map, group=1).pull(d_key.transpose(0, 1), norms=self.live_norms)
+        return _to_residual(at_queries, self.query_weight), _to_residual(at_keys, self.key_weight)
+
+    def push(self, x: AtKeys) -> PerHead:
+        """From the change of the normalised residual stream to that of each head's output."""
+        to_heads = "pcd,hde->chpe"
+        d_query = self.query_map.push(torch.einsum(to_heads, x[self.rows], self.query_weight), norms=self.live_norms)
+        d_key = self.key_map.push(torch.einsum(to_heads, x, self.key_weight), norms=self.live_norms)
+        out = torch.empty_like(d_query)
+        for strip, weight in zip(self.strips, self.weights, strict=True):
+            here, keys = strip.queries, strip.keys
+            d_score = d_query[..., here, :] @ self.key[:, keys].mT + self.query[:, here] @ d_key[..., keys, :].mT
+            answer = d_score * weight  # alpha_ij d s_ij
+            out[..., here, :] = answer @ self.value[:, keys] - answer.sum(-1, keepdim=True) * self.mean[:, here]
+        return out.permute(1, 2, 0, 3)
+
+
+def _to_residual(
+    gradient: Float[Tensor, "c own_head pos d_head"], weight: Float[Tensor, "own_head d_model d_head"]
+) -> Gradients:
+    """sum_h g_h W_h^T."""
+    c, own, pos, d_head = gradient.shape
+    flat = gradient.permute(2, 0, 1, 3).reshape(pos, c, own * d_head)
+    return flat @ weight.mT.reshape(own * d_head, -1)
+
+
+class LinearAttention:
+    """T - I: from the queries at the positions `rows` to every key."""
+
+    def __init__(
+        self,
+        model: TransformerBridge,
+        norms: Mapping[str, Norm],
+        block: Block,
+        rows: slice,
+        live_pattern: bool,
+        live_norms: bool,
+    ) -> None:
+        prefix = f"blocks.{block.layer}"
+        everywhere = slice(None)
+        self.rows = rows
+        ln1 = norms[f"{prefix}.ln1"]
+        self.before = LinearNorm.of(ln1, block.norm1_scale, block.norm1_direction, everywhere, live_norms)
+        post = norms.get(f"{prefix}.ln1_post")
+        self.after = None
+        if post is not None:
+            self.after = LinearNorm.of(post, block.post_norm1_scale, block.post_norm1_direction, rows, live_norms)
+        self.out = block.weights.bare_left
+        self.value_weight = model.blocks[block.layer].attn.W_V.to(self.out)
+        self.strips = _strips(block.pattern[:, rows])
+        self.scores = LinearScores(model, block, self.strips, rows, live_norms) if live_pattern else None
+        self.pos = block.pattern.shape[-1]
+
+    def pull(self, gradient: AtQueries) -> AtKeys:
+        m, c, d_model = gradient.shape
+        after = gradient if self.after is None else self.after.pull(gradient)
+        moved: PerHead = (after.view(1, m * c, d_model) @ self.out).view(len(self.out), m, c, -1)
+        own, d_head = len(self.value_weight), moved.shape[-1]
+        d_value = moved.new_zeros(own, self.pos, c, d_head)
+        for strip in self.strips:
+            received = moved[:, strip.queries].reshape(own, -1, c * d_head)
+            to_keys = strip.pattern.view(own, received.shape[1], -1).mT @ received
+            d_value[:, strip.keys] += to_keys.view(own, -1, c, d_head)
+        x = _to_residual(d_value.permute(2, 0, 1, 3), self.value_weight)
+        if self.scores is not None:
+            at_queries, at_keys = self.scores.pull(moved)
+            x += at_keys
+            x[self.rows] += at_queries
+        return self.before.pull(x)
+
+    def push(self, tangent: AtKeys) -> AtQueries:
+        x = self.before.push(tangent)
+        c, heads = x.shape[1], len(self.out)
+        d_value = torch.einsum("pcd,hde->hpce", x, self.value_weight)
+        d_value = d_value.repeat_interleave(heads // len(d_value), dim=0).flatten(2)
+        moved = torch.cat([strip.pattern @ d_value[:, strip.keys] for strip in self.strips], dim=1)
+        moved = moved.view(heads, moved.shape[1], c, -1)
+        if self.scores is not None:
+            moved = moved + self.scores.push(x)
+        out = torch.einsum("hmce,hde->mcd", moved, self.out)
+        return out if self.after is None else self.after.push(out)
+
+
+class Linearised:
+    """d y_n / d v^(l) of one prompt as a linear map, in one linearisation and the model's own dtype (a `Route`).
+
+    `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves.
+
+    Raises `InputError` where `forward` does: for a model or an edit that the formulas do not describe.
+    """
+
+    def __init__(
+        self,
+        model: TransformerBridge,
+        ids: Int[Tensor, " pos"],
+        linearisation: str,
+        layers: Sequence[int] = (0,),
+    ) -> None:
+        held, norms = HELD[linearisation], hooks.norms(model)
+        live_pattern, live_norms = not held.attention, not held.norms
+        dtype = next(model.parameters()).dtype
+        with torch.no_grad():
+            run: Forward = forward(model, ids)
+            self.pos, self.layers = len(ids), tuple(layers)
+            last = slice(self.pos - 1, self.pos)
+            scale, direction = run.final_norm_scale.to(dtype), run.final_norm_direction.to(dtype)
+            self.norm = LinearNorm.of(norms["ln_final"], scale, direction, last, live_norms)
+            blocks: list[tuple[LinearMlp, LinearAttention]] = []
+            rows = last
+            for block in run.blocks(dtype):
+                mlp = LinearMlp(norms, block, rows, live_norms)
+                blocks.append((mlp, LinearAttention(model, norms, block, rows, live_pattern, live_norms)))
+                rows = slice(0, self.pos)
+            self.blocks = blocks[::-1]
+
+    @property
+    def places(self) -> int:
+        """How many inputs the Jacobians are taken at: every token of every wanted layer, layer by layer."""
+        return self.pos * len(self.layers)
+
+    @torch.no_grad()
+    def pull(self, cotangents: Float[Tensor, "row d_model"]) -> Float[Tensor, "row place d_model"]:
+        """w^T d y_n / d v_i^(l) for every cotangent w and place (l, i): one pass of the rows through every block."""
+        gradient = self.norm.pull(cotangents.to(self.norm.factor)[None])
+        at_last = gradient.new_zeros(self.pos, *gradient.shape[1:])
+        at_last[-1:] = gradient
+        found = {len(self.blocks): at_last}
+        for layer in range(len(self.blocks) - 1, min(self.layers) - 1, -1):
+            mlp, attention = self.blocks[layer]
+            gradient = gradient + mlp.pull(gradient)
+            below = attention.pull(gradient)
+            below[attention.rows] += gradient
+            gradient = below
+            if layer in self.layers:
+                found[layer] = gradient
+        if len(self.layers) == 1:
+            return found[self.layers[0]].transpose(0, 1)
+        return torch.cat([found[layer] for layer in self.layers]).transpose(0, 1)
+
+    @torch.no_grad()
+    def push(self, tangents: Float[Tensor, "row place d_model"]) -> Float[Tensor, "row d_model"]:
+        """sum over places (l, i) of d y_n / d v_i^(l) t_(l,i) for every row t."""
+        fields = tangents.to(self.norm.factor).transpose(0, 1).split(self.pos)
+        at_layer = dict(zip(self.layers, fields, strict=True))
+        moved = torch.zeros_like(fields[0])
+        for layer, (mlp, attention) in enumerate(self.blocks):
+            moved = moved + at_layer.get(layer, 0.0)
+            moved = moved[attention.rows] + attention.push(moved)
+            moved = moved + mlp.push(moved)
+        if len(self.blocks) in at_layer:
+            moved = moved + at_layer[len(self.blocks)][-1:]
+        return self.norm.push(moved)[0]

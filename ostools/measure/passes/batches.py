@@ -1,0 +1,125 @@
+"""Prompts of different lengths in one batch: padded on the left where that is proven harmless, else equal lengths only.
+
+Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it. So a padded batch carries its
+mask and its position ids explicitly, and there is one only where tests show that nothing depends on it (`padding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge import TransformerBridge
+from transformers.cache_utils import DynamicCache
+
+import hooks
+from ostools.ground.errors import InputError
+from ostools.measure.passes.last_tokens import route
+
+TOKENS = 4096
+"""The most tokens of a batch, padding included."""
+# The longest prompt of a batch may be this much longer than its shortest: at most a third is padding.
+_STRETCH = 1.5
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Whether prompts of different lengths may share a batch, and why (not)."""
+
+    allowed: bool
+    reason: str
+
+
+def padding(model: TransformerBridge) -> Padding:
+    """Whether left padding is harmless for this model as it is now.
+
+    It is for the known families, whose masks and positions are given explicitly, in float32 and float64, where nothing looks
+    into the forward pass: an edit or a capture would see the padding, and positions that it shifts. In 16 bits sums over more
+    keys round otherwise, and two tokens that are nearly as likely may change places.
+    """
+    way = route(model, ())
+    if way.name == "loop":
+        return Padding(False, way.reason)
+    for dtype in {parameter.dtype for parameter in model.parameters()} - {torch.float32, torch.float64}:
+        name = str(dtype).removeprefix("torch.")
+        return Padding(False, f"in {name} the rounding of longer sums could choose another token")
+    if edits := hooks.active_edits(model):
+        return Padding(False, f"the active edit {edits[0].kind!r} would act on the padding too")
+    if any(isinstance(module, HookPoint) and module.fwd_hooks for module in model.modules()):
+        return Padding(False, "what is being captured would hold the padding too")
+    return Padding(True, "left padding, with mask and position ids")
+
+
+def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS) -> list[list[int]]:
+    """The indices of prompts that go through together, shortest first: at most `tokens` tokens with their padding.
+
+    Equal lengths only, or where `padded` lengths within half as much again.
+    """
+    found: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+        length = lengths[index]
+        if found:
+            batch = found[-1]
+            shortest = lengths[batch[0]]
+            alike = length <= _STRETCH * shortest if padded else length == shortest
+            if alike and (len(batch) + 1) * length <= tokens:
+                batch.append(index)
+                continue
+        found.append([index])
+    return found
+
+
+class Rows:
+    """Prompts on their way through a model together: what is yet unread, and the keys and values of what was read.
+
+    Without padding the model is called as for one prompt alone. `cached`: whether steps go through a key/value cache; else
+    everything is read again at each.
+    """
+
+    def __init__(self, model: TransformerBridge, prompts: Sequence[Sequence[int]], cached: bool) -> None:
+        self.model = model
+        device = next(model.parameters()).device
+        width = max(map(len, prompts))
+        missing = [width - len(ids) for ids in prompts]
+        # Padded with a token of its own: one that nobody trained may have an embedding that is not finite.
+        filled = [[ids[0]] * lack + list(ids) for ids, lack in zip(prompts, missing, strict=True)]
+        self.unread = torch.tensor(filled, device=device)
+        starts = torch.tensor(missing, device=device)
+        self.real = (torch.arange(width, device=device) >= starts[:, None]).long()
+        self.padded = any(missing)
+        # Without the configuration: sliding layers would drop old keys, and edits count positions from the first key.
+        self.cache = DynamicCache() if cached else None
+
+    def logits(self, keep: int = 1) -> Float[Tensor, "batch keep d_vocab"]:
+        """Read what is unread; the logits at the last `keep` positions. `InputError` where they are not finite."""
+        options: dict[str, Any] = {"use_cache": self.cache is not None, "logits_to_keep": keep}
+        if self.cache is not None:
+            options["past_key_values"] = self.cache
+        if self.padded:
+            positions = (self.real.cumsum(1) - 1).clamp_min(0)
+            options |= {"attention_mask": self.real, "position_ids": positions[:, -self.unread.shape[1] :]}
+        logits = self.model(self.unread, **options)
+        if not bool(torch.isfinite(logits).all()):
+            dtype, length = str(logits.dtype).removeprefix("torch."), int(self.real.sum(1).max())
+            raise InputError(
+                f"the logits of a prompt of {length} tokens are not finite in {dtype}: use another dtype, or check the "
+                "model's weights"
+            )
+        return logits
+
+    def extend(self, tokens: Int[Tensor, " batch"]) -> None:
+        """The next token of every row."""
+        self.real = torch.cat([self.real, torch.ones_like(self.real[:, :1])], dim=1)
+        self.unread = tokens[:, None] if self.cache is not None else torch.cat([self.unread, tokens[:, None]], dim=1)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only."""
+        chosen = torch.tensor(list(rows), device=self.unread.device)
+        self.unread, self.real = self.unread[chosen], self.real[chosen]
+        if self.cache is not None:
+            self.cache.batch_select_indices(chosen)

@@ -1,0 +1,227 @@
+"""The last-token representations of many prompts out of one forward pass.
+
+A causal model's representation of a prefix does not depend on what follows, so prompts that share prefixes are packed
+into one tree (`trees`): each node is a token at its own position, and sees its ancestors only. The longest prompt, the trunk,
+needs no mask; the branches follow in groups, with the trunk's keys and values before them and a tree attention mask. A model
+whose rotation of keys depends on the length of the prompt, or that is not one of the known families, goes through a loop
+over lengths instead (`route`).
+
+Cost: every node goes through the model once: O(N) tokens where a loop over N lengths reads O(N^2). Memory: the scores of the
+trunk, heads x trunk^2, and its keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import DynamicCache
+
+import hooks
+from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.trees import GROUP, Group, PrefixTree
+from ostools.theory.chunks import chunk
+
+_SITES = ("residual_post", "final_norm", "z")
+_FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
+_STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+_LOOP_TOKENS = 4096  # tokens in one batch of the loop
+
+
+@dataclass(frozen=True)
+class Unembedding:
+    """Logits from y, as the model computes them: W_U y, and the soft-cap where there is one."""
+
+    component: Any
+    soft_cap: float | None
+
+    @classmethod
+    def of(cls, model: TransformerBridge) -> Unembedding:
+        """A model's own; holds its unembedding weights, and nothing else of it."""
+        return cls(model.unembed, getattr(model.original_model.config, "final_logit_softcapping", None))
+
+    @property
+    def d_vocab(self) -> int:
+        return int(self.component.W_U.shape[-1])
+
+    def __call__(self, y: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+        with torch.no_grad():  # a y in float32 is rounded to the weights' own dtype, where they read 16 bits
+            logits = self.component(y.to(self.component.W_U.dtype))
+        return logits if self.soft_cap is None else torch.tanh(logits / self.soft_cap) * self.soft_cap
+
+
+@dataclass(frozen=True)
+class LastRows:
+    """The last token of each prompt: v^(L), y, and z of the last block's heads, in the model's dtype."""
+
+    residual: Float[Tensor, "row d_model"]
+    y: Float[Tensor, "row d_model"]
+    z: Float[Tensor, "row head d_head"]
+
+
+@dataclass(frozen=True)
+class Route:
+    """How the representations were computed: "one pass", "packed pass" or "loop", and why."""
+
+    name: str
+    reason: str
+
+
+def route(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Route:
+    """A pass per tree wherever the model's causality is known to allow it, the loop otherwise."""
+    config = model.original_model.config
+    architecture = str(model.cfg.architecture)
+    if architecture not in _FAMILIES:
+        return Route("loop", f"{architecture} is not a family whose masks and positions are known")
+    unknown = sorted(set(_rope_types(config)) - set(_STATIC_ROPE))
+    if unknown:
+        return Route("loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt")
+    if all(tree.is_chain for tree in trees):
+        return Route("one pass", "every prompt is a prefix of the longest")
+    return Route("packed pass", "the prompts share prefixes: packed with a tree attention mask and position ids")
+
+
+def _rope_types(config: Any) -> Iterator[str]:
+    """The kinds of rotary embedding in a Hugging Face configuration; Gemma 3 has one per kind of layer."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    for value in [rope, *rope.values()]:
+        if isinstance(value, dict) and "rope_type" in value:
+            yield str(value["rope_type"])
+
+
+def last_rows(model: TransformerBridge, prompts: Sequence[Sequence[int]], tree: PrefixTree, way: Route) -> LastRows:
+    """The representations of the prompts' last tokens, in the prompts' order, by the given route; `tree` is the prompts'."""
+    return _loop(model, prompts) if way.name == "loop" else _packed(model, tree)
+
+
+def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
+    """All parts in one, row k being prompt k; `order` says which prompt each row of the parts is."""
+    back = torch.argsort(torch.tensor(order))
+    return LastRows(*(torch.cat([getattr(part, name) for part in parts])[back] for name in ("residual", "y", "z")))
+
+
+def separate_rows(model: TransformerBridge, prompt: Sequence[int]) -> tuple[LastRows, Float[Tensor, " d_vocab"]]:
+    """One prompt in a pass of its own: its representations, and the logits that the model itself returns."""
+    with torch.no_grad(), true_arithmetic(model), _recording(model, None) as record:
+        logits = model(_batch(model, [prompt]), use_cache=False, logits_to_keep=1)
+    return _rows(record), logits[0, -1]
+
+
+def _packed(model: TransformerBridge, tree: PrefixTree) -> LastRows:
+    """The trunk in a pass that keeps its keys and values, then the branches, a group at a time, with those in sight."""
+    on_trunk = [prompt for prompt, end in enumerate(tree.ends) if end < tree.trunk]
+    ends = [tree.ends[prompt] for prompt in on_trunk]
+    trunk = tree.ids[: tree.trunk]
+    if tree.is_chain and chunk(len(trunk)) == len(trunk):
+        return _in_order([_one_pass(model, trunk, ends)], on_trunk)
+    # Without a configuration no layer of the cache forgets what is beyond its window: a branch may leave before that.
+    cache = DynamicCache()
+    parts, order = _trunk(model, trunk, dict(zip(on_trunk, ends, strict=True)), cache)
+    prompts_at: dict[int, list[int]] = {}
+    for prompt, end in enumerate(tree.ends):
+        prompts_at.setdefault(end, []).append(prompt)
+    for group in tree.groups(chunk(GROUP)):
+        here = [(row, prompt) for row, node in enumerate(group.nodes) for prompt in prompts_at.get(node, ())]
+        parts.append(_branches(model, tree, group, cache, [row for row, _ in here]))
+        order += [prompt for _, prompt in here]
+    return _in_order(parts, order)
+
+
+def _trunk(
+    model: TransformerBridge, ids: Sequence[int], ends: dict[int, int], cache: DynamicCache
+) -> tuple[list[LastRows], list[int]]:
+    """The trunk, in pieces where chunks are small, each on the keys and values of those before it; and whose rows they are."""
+    parts, order, size = [], [], chunk(len(ids))
+    for start in range(0, len(ids), size):
+        here = {prompt: end - start for prompt, end in ends.items() if start <= end < start + size}
+        parts.append(_one_pass(model, ids[start : start + size], list(here.values()), past_key_values=cache))
+        order += here
+    return parts, order
+
+
+def _branches(
+    model: TransformerBridge, tree: PrefixTree, group: Group, cache: DynamicCache, rows: list[int]
+) -> LastRows:
+    """One group of branches, on the keys and values of the trunk before them."""
+    device = next(model.parameters()).device
+    seen, places = tree.seen(group).to(device), tree.key_positions(group).to(device)
+    positions = places[group.reach :]
+    kept: list[Any] = cache.layers
+    before = [(layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :]) for layer in kept]
+    # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions in the prompt (and
+    # reads a step back in the position ids as the start of another document).
+    dtype = next(model.parameters()).dtype
+    hidden = torch.zeros(1, 1, *seen.shape, dtype=dtype, device=device)
+    hidden = hidden.masked_fill_(~seen, torch.finfo(dtype).min)
+    window, layers = sliding_window(model)
+    narrowed = nullcontext()
+    if layers:
+        narrowed = hooks.mask_scores(model, seen & (positions[:, None] - places[None, :] < window), layers=layers)
+    with narrowed:
+        return _one_pass(
+            model,
+            [tree.ids[node] for node in group.nodes],
+            rows,
+            position_ids=positions[None],
+            attention_mask=hidden,
+            past_key_values=DynamicCache(before),
+        )
+
+
+def _one_pass(model: TransformerBridge, ids: Sequence[int], rows: Sequence[int], **options: Any) -> LastRows:
+    """One forward pass, read at the given positions. Without `past_key_values` nothing is cached."""
+    cached = "past_key_values" in options
+    with torch.no_grad(), true_arithmetic(model), _recording(model, torch.tensor(rows, dtype=torch.int64)) as record:
+        model(_batch(model, [ids]), use_cache=cached, logits_to_keep=1, **options)
+    return _rows(record)
+
+
+def sliding_window(model: TransformerBridge) -> tuple[int, list[int]]:
+    """The window in tokens, and the layers that have it."""
+    config = model.original_model.config
+    kinds = getattr(config, "layer_types", None) or []
+    return getattr(config, "sliding_window", None) or 0, [
+        i for i, kind in enumerate(kinds) if kind == "sliding_attention"
+    ]
+
+
+def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> LastRows:
+    """Prompts of the same length in batches: no padding, and no prompt knows of a longer one."""
+    by_length: dict[int, list[int]] = {}
+    for index, prompt in enumerate(prompts):
+        by_length.setdefault(len(prompt), []).append(index)
+    parts, order = [], []
+    for length, indices in sorted(by_length.items()):
+        step = max(1, chunk(_LOOP_TOKENS) // length)
+        for start in range(0, len(indices), step):
+            chosen = indices[start : start + step]
+            with torch.no_grad(), true_arithmetic(model), _recording(model, None) as record:
+                model(_batch(model, [prompts[index] for index in chosen]), use_cache=False, logits_to_keep=1)
+            parts.append(_rows(record))
+            order.extend(chosen)
+    return _in_order(parts, order)
+
+
+def _recording(model: TransformerBridge, rows: Int[Tensor, " row"] | None) -> AbstractContextManager[hooks.Record]:
+    """Keep the given positions of the only prompt of a batch, or (None) the last position of every prompt."""
+
+    def keep(tensor: Tensor, layer: int | None) -> Tensor:
+        # A copy, since a view would hold every position of the pass in memory.
+        return tensor[:, -1].clone() if rows is None else tensor[0, rows.to(tensor.device)]
+
+    return hooks.capture(model, *_SITES, layers=[int(model.cfg.n_layers) - 1], reduce=keep)
+
+
+def _rows(record: hooks.Record) -> LastRows:
+    (residual,), (z,) = record["residual_post"].values(), record["z"].values()
+    return LastRows(residual, record["final_norm"], z)
+
+
+def _batch(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> Int[Tensor, "batch pos"]:
+    return torch.tensor(prompts, device=next(model.parameters()).device)

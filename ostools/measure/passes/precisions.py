@@ -1,0 +1,115 @@
+"""Precisions by name: a model cast whole, or one part of it stored in few bits and computed with in float32.
+
+Casting ("bfloat16") rounds what is stored and how it is computed. "bfloat16-weights", "-residual" and "-kv" round what is
+stored alone, one part at a time: which of them hides a pair is then a measurement (Section 4, "Quantisation").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from hooks.rounding import FLOATS, FORMATS, integer_scale
+from ostools.ground.errors import unknown_name
+from ostools.models.casting import cast_copy
+from ostools.models.rounding import holds, rounded_copy
+from ostools.theory.distances import DTYPES, spacing, steps_between
+
+Vectors = Float[Tensor, "*batch d"]
+
+PARTS = ("weights", "residual", "kv")
+GIVEN = "given"
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a model is run: in which arithmetic, and what of it is stored in which format.
+
+    `name`: "float32", "bfloat16", "float16" or "float64" (the whole model is cast), or "<format>-<part>" (float32 arithmetic,
+    that part alone is stored in the format). `dtype` is the arithmetic's. `format` (bfloat16, float16, float8_e4m3fn,
+    float8_e5m2, int8, int4) and `part` (weights, residual, kv) are None for a cast.
+    """
+
+    name: str
+    dtype: torch.dtype
+    format: str | None = None
+    part: str | None = None
+
+    @classmethod
+    def named(cls, name: str) -> Precision:
+        """The precision of that name; an unknown one raises `InputError` with the nearest."""
+        if name not in PRECISIONS:
+            raise unknown_name("dtype", name, PRECISIONS)
+        return PRECISIONS[name]
+
+    def prepared(self, model: TransformerBridge) -> TransformerBridge:
+        """The model whose forward pass is run, inside `running`: a cast or rounded copy, or the model where nothing changes.
+
+        Memory: at most one copy in the arithmetic's dtype. Raises `InputError` for a weight that the format cannot hold.
+        """
+        if self.format is not None and self.part == "weights":
+            return rounded_copy(model, self.format)
+        own = {parameter.dtype for parameter in model.parameters()}
+        return model if own == {self.dtype} else cast_copy(model, self.dtype)
+
+    def exact(self, model: TransformerBridge) -> TransformerBridge:
+        """A float64 model with the weights of `prepared`: rounding noise taken against it is that of running alone.
+
+        Memory: a float64 copy, and while it is made the copy of `prepared`. Precisions of the same `weights_key` need one.
+        """
+        return PRECISIONS["float64"].prepared(self.prepared(model))
+
+    def running(self, prepared: TransformerBridge, calibration: Sequence[int]) -> AbstractContextManager[None]:
+        """The rounding of the residual stream or of keys and values while a forward pass runs; nothing for the others.
+
+        `calibration`: the ids of the longest prompt. Integer scales come from one forward pass over it (`hooks.rounded`).
+        Raises `hooks.HookError` where a number does not fit the format.
+        """
+        if self.format is None or self.part is None or self.part == "weights":
+            return nullcontext()
+        ids = None if self.format in FLOATS else torch.tensor([list(calibration)])
+        return hooks.rounded(prepared, self.part, self.format, calibration=ids)
+
+    def weights_key(self, model: TransformerBridge) -> str:
+        """Precisions with the same key have the same stored weights, and share `exact`.
+
+        "given" where the model's weights are numbers of the format already, as those of a checkpoint in bfloat16 are,
+        whatever dtype it was loaded in; else the dtype or the integer format that they were rounded to. Cost: reads every
+        weight.
+        """
+        if self.part == "weights" and self.format not in FLOATS:
+            return f"{self.format}-weights"
+        kept = FLOATS[self.format] if self.part == "weights" and self.format is not None else self.dtype
+        return GIVEN if holds(model, kept) else str(kept).removeprefix("torch.")
+
+    def steps(self, y: Vectors, y_star: Vectors) -> Vectors:
+        """u_k, one representable step at each coordinate, for the machine line; in float64.
+
+        Floating formats: the spacing at max(|y_k|, |y*_k|), with exponents beyond the format's largest where y, which is not
+        itself stored, goes beyond it. Integers: max_k max(|y_k|, |y*_k|) / 127 (int8) or / 7 (int4), the step of a symmetric
+        grid over the vectors' own range.
+        """
+        if self.format is None:
+            return steps_between(y, y_star, self.dtype)
+        size = torch.maximum(y.double().abs(), y_star.double().abs())
+        if self.format not in FLOATS:
+            return integer_scale(size.amax(-1, keepdim=True), self.format).expand_as(size)
+        dtype = FLOATS[self.format]
+        # Steps scale with powers of two: beyond the largest number, that of a number within.
+        beyond = torch.frexp(size / torch.finfo(dtype).max).exponent.clamp_min(0)
+        return torch.ldexp(spacing(torch.ldexp(size, -beyond), dtype), beyond)
+
+
+PRECISIONS: dict[str, Precision] = {name: Precision(name, dtype) for name, dtype in DTYPES.items()} | {
+    f"{format}-{part}": Precision(f"{format}-{part}", torch.float32, format, part)
+    for part in PARTS
+    for format in FORMATS
+}
+"""Every precision by name."""

@@ -1,0 +1,112 @@
+"""The flow of sensitivity: through which tokens, block by block, what y_n owes to each token travels.
+
+Purpose: `second-moment` predicts ||d y_n / d v_j^(l)||_F of every token j and layer l by a recursion from the top down. Its
+terms are edges: token j before block l passes on to token i after it
+
+    w_ij^(l) = Kt_ii tr(T_ij^T Sigma_i T_ij),   sum_i w_ij^(l) + interference_j = K_jj^(l) = predicted ||d y_n / d v_j^(l)||^2
+
+with Kt the kernel after the MLP and T_ij attention's block with its skip connection (`ostools.theory.second_moment`). Cost: the
+prediction's, and n^2 / 2 numbers a block. It is predicted, not measured: `sensitivity(..., layers="all")` measures the nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.measure.formulas.forward import forward
+from ostools.measure.passes.arithmetic import full_precision
+from ostools.measure.paths.block_view import BlockView
+from ostools.measure.paths.predicted import KernelFold, Parts
+from ostools.measure.prompts import Progress, as_prompt, token_columns
+from ostools.models import Prompt
+from ostools.results import Provenance, Result
+from ostools.theory.path_sum import second_moment
+
+
+@dataclass(frozen=True, eq=False)
+class Flow(Result):
+    """Edges of the prediction: one row is one edge through one block.
+
+    Columns: layer (the block l), key (the token j before it), query (the token i after it), key_token, query_token, weight
+    (w_ij^(l), squared units), flow (what passes there of all that the tokens send to y_n; a block's flows sum to 1).
+
+    `nodes`: layer (0 ... L: what enters block l; L is what the final norm reads), position, token_id, token, frobenius_norm
+    (predicted ||d y_n / d v^(l)||_F), interference (what paths of different queries add to its square, or take away).
+    """
+
+    nodes: pd.DataFrame
+
+
+def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress | None = None) -> Flow:
+    """The edges of `second-moment`'s recursion at the last token of a prompt, with patterns and norm scales held.
+
+    `flow` starts with ||d y_n / d v_j^(0)||_F at every token j and divides, at every block, in proportion to w_ij: all of it
+    arrives at n. Raises `InputError` as `path_sum` does.
+    """
+    tokens = as_prompt(model, prompt)
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), linearisation="frozen")
+    work = full_precision(model, "flow")
+    with torch.inference_mode(False), torch.no_grad():
+        run = forward(work, tokens.ids)
+        last = len(tokens.ids) - 1
+        fold = KernelFold(run, [last])
+        sizes, weights = [fold.values()[0].double()], []
+        for done, block in enumerate(run.blocks(), start=1):
+            view = BlockView(block, "svd")
+            weights.append(_weights(fold, Parts(view, fold.dtype), last))
+            fold.step(view)
+            sizes.append(fold.values()[0].double())
+            if progress is not None:
+                progress(done, int(work.cfg.n_layers))
+    sizes, weights = sizes[::-1], weights[::-1]
+    return Flow(_edges(tokens, _flows(sizes[0], weights), weights), provenance, _nodes(tokens, sizes, weights))
+
+
+def _weights(fold: KernelFold, parts: Parts, last: int) -> Float[Tensor, "query key"]:
+    """w_ij of one block, float64."""
+    moments = second_moment.through_mlp(fold.moments[0], parts.mlp(last))
+    heads = parts.heads(last)
+    squares = heads.squares(moments.own)
+    if moments.shared is not None:
+        squares = torch.cat([heads.squares(moments.shared)[:-1], squares[-1:]])
+    return moments.squares()[:, None] * squares.double()
+
+
+def _flows(start: Float[Tensor, " pos"], weights: list[Tensor]) -> list[Float[Tensor, "query key"]]:
+    """What each token sends, divided at every block over the edges that leave it."""
+    sent, flows = start / start.sum(), []
+    for block in weights:
+        leaving = block.sum(0)
+        flows.append(block * torch.where(leaving > 0, sent / leaving, torch.zeros_like(sent)))
+        sent = flows[-1].sum(1)
+    return flows
+
+
+def _edges(tokens: Prompt, flows: list[Tensor], weights: list[Tensor]) -> pd.DataFrame:
+    names = token_columns(tokens)["token"].to_numpy()
+    tables = []
+    for layer, (moved, weight) in enumerate(zip(flows, weights, strict=True)):
+        query, key = (index.cpu().numpy() for index in weight.nonzero(as_tuple=True))
+        table = {"layer": layer, "key": key, "query": query, "key_token": names[key], "query_token": names[query]}
+        tables.append(
+            pd.DataFrame({**table, "weight": weight.cpu().numpy()[query, key], "flow": moved.cpu().numpy()[query, key]})
+        )
+    return pd.concat(tables, ignore_index=True)
+
+
+def _nodes(tokens: Prompt, sizes: list[Tensor], weights: list[Tensor]) -> pd.DataFrame:
+    columns = token_columns(tokens)
+    between = [size.square() - weight.sum(0) for (size, _), weight in zip(pairwise(sizes), weights, strict=True)]
+    tables = [
+        columns.assign(layer=layer, frobenius_norm=size.cpu().numpy(), interference=added.cpu().numpy())
+        for layer, (size, added) in enumerate(zip(sizes, [*between, torch.zeros_like(sizes[-1])], strict=True))
+    ]
+    order = ["layer", *columns.columns, "frobenius_norm", "interference"]
+    return pd.concat(tables, ignore_index=True).reindex(columns=order)

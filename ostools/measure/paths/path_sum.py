@@ -1,0 +1,182 @@
+"""Theorem 5.1 on a real model: what is certified, what the paper prints, and what is predicted.
+
+Purpose: one number a token that bounds, or predicts, how much of it is left in the last token, out of one forward pass and
+no gradient. Cost beside the pass: `ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d
+matrices a block (`uniform`, `local`; `mlp_norm="product"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`);
+`windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3 + ff^2 n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
+from ostools.measure.formulas.forward import forward
+from ostools.measure.jacobian.memory import available_memory, path_sum_bytes
+from ostools.measure.passes.arithmetic import full_precision
+from ostools.measure.paths.block_view import BlockView
+from ostools.measure.paths.predicted import TRACES
+from ostools.measure.paths.variants import MlpNorm, Variant, checked_variants, variant_named
+from ostools.measure.prompts import Progress, as_prompt, token_columns
+from ostools.models import Prompt
+from ostools.models.shape import Shape
+from ostools.results import Provenance, Result
+
+
+@dataclass(frozen=True, eq=False)
+class PathSum(Result):
+    """Path sums: one row is one token under one variant.
+
+    Columns: last (the position m whose y_m is meant), position, token_id, token, variant, kind (certified | paper | predicted),
+    linearisation ("frozen": patterns and norm scales held, the theorem's assumptions; "full": the real derivative), norm
+    (operator | frobenius), value.
+    """
+
+
+def path_sum(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    variants: str | Sequence[str] = "proof",
+    mlp_norm: MlpNorm | str = "svd",
+    mlp_trace: Literal["exact", "probes"] | str = "exact",
+    positions: Literal["last", "all"] | str = "last",
+    max_memory: int | None = None,
+    announce: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+) -> PathSum:
+    """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
+
+    Args:
+        variants: `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the
+            frozen operator norm, no free constant. `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`,
+            `theorem-b5`, `proof` (default), `multi-head`: as printed in the papers, which bound nothing on a real model.
+            `second-moment`: a prediction of the frozen Frobenius norm, `second-moment-full` of the real derivative's;
+            `second-moment-diagonal`: cheaper, blind to interference (repeated tokens); `rollout`: a ranking.
+        mlp_norm: ||D_i|| by exact singular values ("svd") or by a cheaper, larger product of weight norms ("product"), in
+            every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i) T_ij as a whole.
+        mlp_trace: the MLP's inner products in the predictions, through ff x ff matrices ("exact"), or estimated without bias
+            from a few random probes ("probes"), where ff is too large for those; their number and seed are in the provenance.
+        positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
+            triangular matrix in long form (rows with position <= last).
+        max_memory: bytes that the run may take beside the model; what is free by default.
+        announce: called with the forecast of its memory before it runs.
+        progress: called as progress(done, total), blocks of the model.
+
+    Raises `InputError` for an unknown variant, for an active edit of the forward pass that the formulas do not know, for
+    numbers that are not finite, and where the weights as read here do not reproduce the model's own attention and MLP.
+    Source: THEORY section 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
+    """
+    names = checked_variants(variants)
+    _refuse_replaced_pattern(model, names)
+    if mlp_norm not in ("svd", "product"):
+        raise unknown_name("mlp_norm", mlp_norm, ("svd", "product"))
+    if mlp_trace not in TRACES:
+        raise unknown_name("mlp_trace", mlp_trace, TRACES)
+    if positions not in ("last", "all"):
+        raise unknown_name("positions", positions, ("last", "all"))
+    tokens = as_prompt(model, prompt)
+    provenance = Provenance.collect(
+        model,
+        tuple(tokens.ids.tolist()),
+        variants=names,
+        mlp_norm=mlp_norm,
+        mlp_trace=TRACES[mlp_trace],
+        positions=positions,
+    )
+    n = len(tokens.ids)
+    last = [n - 1] if positions == "last" else list(range(n))
+    _require_memory(model, n, names, max_memory, announce)
+    values = _fold(full_precision(model, "path_sum"), tokens, names, last, (mlp_norm, mlp_trace), progress)
+    tables = [_table(tokens, variant_named(name), last, values[name]) for name in names]
+    return PathSum(pd.concat(tables, ignore_index=True), provenance)
+
+
+def _require_memory(
+    model: TransformerBridge,
+    pos: int,
+    names: Sequence[str],
+    max_memory: int | None,
+    announce: Callable[[str], None] | None,
+) -> None:
+    variants = [variant_named(name) for name in names]
+    simple = {"uniform", "local", "rollout"}
+    heads = any(variant.kind != "paper" and variant.name not in simple for variant in variants)
+    needed = path_sum_bytes(
+        Shape.of(model), pos, heads=heads, live=any(each.linearisation == "full" for each in variants)
+    )
+    limit = available_memory(next(model.parameters()).device) if max_memory is None else max_memory
+    if announce is not None:
+        announce(f"path sums: {needed / 2**30:.2f} GiB of memory")
+    if needed > limit:
+        raise InsufficientMemoryError(
+            f"the path sums of {pos} tokens need about {needed / 2**30:.2f} GiB, {limit / 2**30:.2f} GiB are allowed: "
+            f"shorten the prompt, free memory or raise max_memory, or ask for 'local', which reads the least"
+        )
+
+
+def _refuse_replaced_pattern(model: TransformerBridge, names: Sequence[str]) -> None:
+    """The real derivative follows the scores into the pattern; what an edit puts there follows nothing."""
+    full = [name for name in names if variant_named(name).linearisation == "full"]
+    edits = [edit for edit in hooks.active_edits(model) if edit.kind in ("replace_pattern", "ablate_edges")]
+    if full and edits:
+        raise InputError(
+            f"variant {full[0]!r} describes a pattern that is the softmax of the scores, which the active edit "
+            f"{edits[0].kind!r} at {edits[0].where} replaces; leave the edit's block, or use a variant of the frozen derivative"
+        )
+
+
+def _fold(
+    model: TransformerBridge,
+    tokens: Prompt,
+    names: Sequence[str],
+    last: list[int],
+    reading: tuple[str, str],
+    progress: Progress | None,
+) -> dict[str, Float[Tensor, "last pos"]]:
+    """One forward pass, then the blocks from the last to the first through every variant at once."""
+    predicted = all(variant_named(name).kind == "predicted" for name in names)
+    # Bounds are computed in float64; a prediction is off by percents, whatever the precision.
+    dtype = next(model.parameters()).dtype if predicted else torch.float64
+    with torch.inference_mode(False), torch.no_grad():
+        run = forward(model, tokens.ids)
+        folds = {name: variant_named(name).fold(run, last) for name in names}
+        for block in run.blocks(dtype):
+            done = int(model.cfg.n_layers) - block.layer
+            view = BlockView(block, *reading)
+            for fold in folds.values():
+                fold.step(view)
+            # Before the next block is read: a long prompt's patterns fill the memory. (enumerate() would keep the block.)
+            del view, block
+            if progress is not None:
+                progress(done, int(model.cfg.n_layers))
+        return {name: fold.values() for name, fold in folds.items()}
+
+
+def _table(tokens: Prompt, variant: Variant, last: list[int], value: Float[Tensor, "last pos"]) -> pd.DataFrame:
+    if not bool(torch.isfinite(value).all()):
+        raise InputError(
+            f"variant {variant.name!r} is not finite on this prompt: the product over layers overflows float64"
+        )
+    columns = token_columns(tokens)
+    rows = [
+        columns.iloc[: m + 1].assign(
+            variant=variant.name,
+            kind=variant.kind,
+            linearisation=variant.linearisation,
+            norm=variant.norm,
+            value=value[row, : m + 1].cpu().numpy(),
+        )
+        for row, m in enumerate(last)
+    ]
+    table = pd.concat(rows, keys=last, names=["last"])
+    return table.reset_index("last").reset_index(drop=True)

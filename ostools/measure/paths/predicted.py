@@ -1,0 +1,200 @@
+"""The path sums that predict: second moments carried from the final norm down to the embeddings.
+
+Predictions are computed in the model's own dtype: on trained models float32 agrees with float64 to 1e-6, where the prediction
+itself is off by percents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ostools.ground.errors import InputError, InsufficientMemoryError
+from ostools.measure.formulas.forward import Forward
+from ostools.measure.formulas.weights import final_norm, final_norm_squared
+from ostools.measure.jacobian.memory import available_memory
+from ostools.measure.paths.block_view import BlockView
+from ostools.theory.path_sum import operators, second_moment
+from ostools.theory.path_sum.live_moments import LiveHeads, LiveMlp
+from ostools.theory.path_sum.second_moment import Heads, Mlp
+
+PROBES, PROBE_SEED = 8, 0
+TRACES = {"exact": "exact", "probes": f"{PROBES} orthogonal probes a block, seed {PROBE_SEED} + layer"}
+"""How the MLP's inner products are computed, and what the provenance says of it."""
+
+
+class Parts:
+    """A block as the recursion reads it, cut off after token m (what comes later cannot reach y_m)."""
+
+    def __init__(self, view: BlockView, dtype: torch.dtype) -> None:
+        self.view, self.dtype = view, dtype
+
+    @cached_property
+    def _mlp(self) -> Mlp:
+        weights, block = self.view.block.weights, self.view.block
+        scale = (block.norm2_scale * block.post_norm2_scale)[:, None]
+        up, q = (None, None) if weights.up is None or block.q is None else (weights.up, block.q / scale)
+        parts = (weights.down, weights.gate, up, block.p / scale, q)
+        cast = (None if part is None else part.to(self.dtype) for part in parts)
+        return Mlp(*cast, probes=self.probes)  # pyright: ignore[reportArgumentType]
+
+    @cached_property
+    def _heads(self) -> Heads:
+        weights, block = self.view.block.weights, self.view.block
+        left, right = weights.left.transpose(0, 1).flatten(1), weights.right.flatten(0, 1)
+        weighted = block.pattern / (block.post_norm1_scale[:, None] * block.norm1_scale)
+        return Heads(left.to(self.dtype), right.to(self.dtype), weighted.to(self.dtype))
+
+    def mlp(self, m: int) -> Mlp:
+        p, q = self._mlp.p[: m + 1], self._mlp.q
+        return replace(self._mlp, p=p, q=None if q is None else q[: m + 1])
+
+    def heads(self, m: int) -> Heads:
+        return replace(self._heads, weighted=self._heads.weighted[:, : m + 1, : m + 1])
+
+    @cached_property
+    def probes(self) -> Float[Tensor, "d_model probe"] | None:
+        """Drawn once a block for `mlp_trace="probes"`; None for exact inner products."""
+        if self.view.mlp_trace == "exact":
+            return None
+        block = self.view.block
+        like = block.weights.down.to(self.dtype)
+        return operators.orthogonal_probes(len(like), PROBES, PROBE_SEED + block.layer, like)
+
+
+class LiveParts(Parts):
+    """The same with nothing held; raises `InputError` where the pattern is not the softmax of the scores."""
+
+    def mlp(self, m: int) -> Mlp:
+        held, block, weights = super().mlp(m), self.view.block, self.view.block.weights
+        return LiveMlp(
+            *(held.down, held.gate, held.up, held.p, held.q, held.probes),
+            **self._cast(
+                bare=weights.bare_down,
+                gain=weights.post_gain_2,
+                after=block.post_norm2_direction[: m + 1],
+                before=block.norm2_direction[: m + 1],
+            ),
+        )
+
+    def heads(self, m: int) -> Heads:
+        held, block, weights = super().heads(m), self.view.block, self.view.block.weights
+        scores, cut = block.scores, slice(m + 1)
+        return LiveHeads(
+            *(held.left, held.right, held.weighted),
+            **self._cast(
+                bare=weights.bare_left.transpose(0, 1).flatten(1),
+                gain=weights.post_gain_1,
+                after=block.post_norm1_direction[cut],
+                after_scale=block.post_norm1_scale[cut],
+                before=block.norm1_direction[cut],
+                before_scale=block.norm1_scale[cut],
+                pattern=block.pattern[:, cut, cut],
+                slope=scores.slope[:, cut, cut],
+                query=scores.query[:, cut],
+                key=scores.key[:, cut],
+                value=scores.value[:, cut],
+                queries=scores.query_map.matrices(cut),
+                keys=scores.key_map.matrices(cut),
+            ),
+        )
+
+    def _cast(self, **parts: Tensor) -> dict[str, Tensor]:
+        return {name: part.to(self.dtype) for name, part in parts.items()}
+
+
+class KernelFold:
+    """`second-moment`: the kernel of second moments and its two directions, one recursion a last position."""
+
+    parts = Parts
+
+    def __init__(self, run: Forward, last: list[int]) -> None:
+        _refuse_if_too_large(run, last)
+        self.last, self.dtype = last, next(run.model.parameters()).dtype
+        self.moments = [second_moment.top(m + 1, self.final_norm(run, m).to(self.dtype)) for m in last]
+
+    def final_norm(self, run: Forward, m: int) -> Float[Tensor, "d_model d_model"]:
+        """diag(g3) C / r3_m, its scale held."""
+        return final_norm(run.model) / run.final_norm_scale[m]
+
+    def step(self, view: BlockView) -> None:
+        view.require_causal("second-moment")
+        parts = self.parts(view, self.dtype)
+        pairs = zip(self.moments, self.last, strict=True)
+        self.moments = [
+            second_moment.through_attention(second_moment.through_mlp(moments, parts.mlp(m)), parts.heads(m))
+            for moments, m in pairs
+        ]
+        # In every block: a negative square may turn positive again further down.
+        for moments in self.moments:
+            _norms(moments.squares(), self.dtype)
+
+    def values(self) -> Float[Tensor, "last pos"]:
+        widest = max(self.last)
+        pairs = zip(self.moments, self.last, strict=True)
+        return torch.stack(
+            [torch.nn.functional.pad(_norms(moments.squares(), self.dtype), (0, widest - m)) for moments, m in pairs]
+        )
+
+
+class FullFold(KernelFold):
+    """`second-moment-full`: the same for the real derivative, with nothing held."""
+
+    parts = LiveParts
+
+    def final_norm(self, run: Forward, m: int) -> Float[Tensor, "d_model d_model"]:
+        """diag(g3) C N(v_m) / r3_m."""
+        held, direction = super().final_norm(run, m), run.final_norm_direction[m]
+        return held - torch.outer(held @ direction, direction)
+
+
+class DiagonalFold:
+    """`second-moment-diagonal`: paths add in squares, each block met in a random direction; one row product serves every m.
+
+    row <- ( row o M_jj ) E,   E_ij = sum_hk G_hk At_h,ij At_k,ij + delta_ij (1 + 2 sum_h t_h At_h,ii),
+    M_jj = ||I + D_j||_F^2 / d,   G_hk = <B_h, B_k> / d,   t_h = tr(B_h) / d
+    """
+
+    def __init__(self, run: Forward, last: list[int]) -> None:
+        scale, self.dtype = run.final_norm_scale, next(run.model.parameters()).dtype
+        top = final_norm_squared(run.model) / scale[last].square()
+        self.rows = top[:, None] * torch.eye(len(scale), dtype=torch.float64, device=scale.device)[last]
+
+    def step(self, view: BlockView) -> None:
+        parts, n = Parts(view, torch.float64), self.rows.shape[1]
+        mlp, heads = parts.mlp(n - 1), parts.heads(n - 1)
+        eye = torch.eye(mlp.down.shape[0], dtype=torch.float64, device=self.rows.device)
+        eye = eye / len(eye)
+        self.rows = (self.rows * mlp.overlap(eye).diagonal()) @ heads.squares(eye)
+        _norms(self.rows, self.dtype)
+
+    def values(self) -> Float[Tensor, "last pos"]:
+        return _norms(self.rows, self.dtype)
+
+
+def _norms(squares: Float[Tensor, "*last pos"], dtype: torch.dtype) -> Float[Tensor, "*last pos"]:
+    """The square roots; refused where a square came out negative, beyond what `dtype` rounds, or is no number."""
+    rounding = 100 * torch.finfo(dtype).eps
+    if not bool((squares >= -rounding * squares.amax(-1, keepdim=True)).all()):
+        raise InputError(
+            "second-moment: paths cancel on this prompt, or probes miss, as the prediction does not allow for (a squared norm "
+            "came out negative or is no number); use mlp_trace='exact', variant 'second-moment-diagonal', or measure with "
+            "sensitivity()"
+        )
+    return squares.clamp_min(0.0).sqrt()
+
+
+def _refuse_if_too_large(run: Forward, last: list[int]) -> None:
+    """One kernel of (m + 1)^2 numbers and two d x d directions a last position are kept side by side."""
+    like = next(run.model.parameters())
+    needed = like.element_size() * sum((m + 1) ** 2 + 2 * int(run.model.cfg.d_model) ** 2 for m in last)
+    free = available_memory(like.device)
+    if needed > 0.8 * free:
+        raise InsufficientMemoryError(
+            f"second-moment for {len(last)} last positions needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are "
+            f"free; use variant 'second-moment-diagonal', which serves all positions with one product, or positions='last'"
+        )

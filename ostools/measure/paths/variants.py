@@ -1,0 +1,165 @@
+"""The forms of the path sum, by name: how each reads one block, and what it multiplies the product with.
+
+A variant walks the blocks from the last to the first, so that one block's weights are in memory at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ostools.measure.formulas.forward import Forward
+from ostools.measure.formulas.weights import final_gain
+from ostools.measure.paths import certified
+from ostools.measure.paths.block_view import BlockView
+from ostools.measure.paths.predicted import DiagonalFold, FullFold, KernelFold
+from ostools.measure.paths.windowed import WindowedFold
+from ostools.measure.prompts import checked_names
+from ostools.theory.path_sum import paths
+
+MlpNorm = Literal["svd", "product"]
+Kind = Literal["certified", "paper", "predicted"]
+Norm = Literal["operator", "frobenius"]
+
+
+class PathFold(Protocol):
+    """A path sum in the making: fed the blocks from the last to the first, then asked for its values.
+
+    A row is one last position: only n - 1 for `positions="last"`, every position for `positions="all"`.
+    """
+
+    def step(self, view: BlockView) -> None: ...
+
+    def values(self) -> Float[Tensor, "last pos"]: ...
+
+
+@dataclass
+class RowFold:
+    """constant * ( Abar^(L-1) ... Abar^(0) )_{m,:} for the last positions m, with Abar from `edges` and the constant from
+    numbers of each block."""
+
+    run: Forward
+    last: list[int]
+    edges: Callable[[BlockView], Float[Tensor, "query key"]]
+    numbers: Callable[[BlockView], tuple[float, ...]]
+    constant: Callable[[list[tuple[float, ...]], float], float]
+
+    def __post_init__(self) -> None:
+        scale = self.run.final_norm_scale
+        self.rows = torch.eye(len(scale), dtype=torch.float64, device=scale.device)[self.last]
+        self.kept: list[tuple[float, ...]] = []
+
+    def step(self, view: BlockView) -> None:
+        self.rows = self.rows @ self.edges(view).to(self.rows)
+        self.kept.append(self.numbers(view))
+
+    def values(self) -> Float[Tensor, "last pos"]:
+        """beta_3 = r3_m / ||g3||_inf, of each last position m."""
+        beta_3 = self.run.final_norm_scale[self.last] / final_gain(self.run.model).abs().max()
+        constants = [self.constant(self.kept, float(beta)) for beta in beta_3]
+        return torch.tensor(constants, dtype=self.rows.dtype, device=self.rows.device)[:, None] * self.rows
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A form of the path sum: what kind of number it gives, and which measured norm of which derivative it stands beside.
+
+    `scaled` is False where the constant in front is unknown, so that only the shape (the ranks) can be compared.
+    """
+
+    name: str
+    kind: Kind
+    norm: Norm
+    scaled: bool
+    fold: Callable[[Forward, list[int]], PathFold]
+    linearisation: Literal["full", "frozen"] = "frozen"
+
+
+def _nothing(view: BlockView) -> tuple[float, ...]:
+    return ()
+
+
+def _rows(
+    name: str,
+    kind: Kind,
+    edges: Callable[[BlockView], Float[Tensor, "query key"]],
+    numbers: Callable[[BlockView], tuple[float, ...]] = _nothing,
+    constant: Callable[[list[tuple[float, ...]], float], float] | None = None,
+) -> Variant:
+    """A variant that is one row of a product; without a constant it has a shape only."""
+    norm: Norm = "frobenius" if kind == "predicted" else "operator"
+    front = constant or (lambda numbers, beta_3: 1.0)
+    return Variant(name, kind, norm, constant is not None, lambda run, last: RowFold(run, last, edges, numbers, front))
+
+
+def _certified(
+    name: str,
+    edges: Callable[[BlockView], Float[Tensor, "query key"]],
+    linearisation: Literal["full", "frozen"] = "frozen",
+) -> Variant:
+    """( row ) ||g3||_inf / r3_n."""
+    rows = _rows(name, "certified", edges, constant=lambda numbers, beta_3: 1.0 / beta_3)
+    return replace(rows, linearisation=linearisation)
+
+
+VARIANTS: dict[str, Variant] = {
+    variant.name: variant
+    for variant in (
+        _rows("theorem-5.1", "paper", lambda view: paths.theorem_51_edges(view.mean_pattern, view.beta_2)),
+        _rows(
+            "theorem-b5",
+            "paper",
+            lambda view: paths.theorem_b5_edges(view.mean_pattern, view.beta_1),
+            lambda view: (view.sigma_psi,),
+            lambda numbers, beta_3: max(sigma for (sigma,) in numbers) ** len(numbers),
+        ),
+        _rows(
+            "proof",
+            "paper",
+            lambda view: paths.proof_edges(view.mean_pattern, view.beta_1),
+            lambda view: (view.sigma_psi, view.beta_2),
+            lambda numbers, beta_3: paths.proof_constant(
+                max(sigma for sigma, _ in numbers), [beta_2 for _, beta_2 in numbers], beta_3
+            ),
+        ),
+        _rows("multi-head", "paper", lambda view: paths.multi_head_edges(view.block.pattern)),
+        _certified("uniform", certified.uniform),
+        _certified("local", certified.local),
+        _certified("heads", certified.heads),
+        _certified("edge", certified.edge),
+        Variant("windowed(1)", "certified", "operator", True, certified.JointFold),
+        _certified("local-full", certified.local_full, "full"),
+        _certified("edge-full", certified.edge_full, "full"),
+        Variant("second-moment", "predicted", "frobenius", True, KernelFold),
+        Variant("second-moment-diagonal", "predicted", "frobenius", True, DiagonalFold),
+        Variant("second-moment-full", "predicted", "frobenius", True, FullFold, "full"),
+        _rows("rollout", "predicted", lambda view: paths.rollout_edges(view.mean_pattern)),
+    )
+}
+"""Every name but `windowed(k)` of k >= 2, which `variant_named` makes."""
+
+_WINDOWED = re.compile(r"windowed\(([1-9][0-9]{0,8})\)")
+
+
+def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:
+    """The names in order and without doubles, `windowed(k)` for any k among them; an `InputError` for one that is unknown."""
+    chosen = (
+        [variants] if isinstance(variants, str) else list(variants) if isinstance(variants, Iterable) else [variants]
+    )
+    windows = [name for name in chosen if isinstance(name, str) and _WINDOWED.fullmatch(name)]
+    return checked_names("variant", chosen, [*VARIANTS, "windowed(2)", *windows])
+
+
+def variant_named(name: str) -> Variant:
+    """The variant of a checked name."""
+    window = _WINDOWED.fullmatch(name)
+    if name in VARIANTS or window is None:
+        return VARIANTS[name]
+    k = int(window[1])
+    return Variant(name, "certified", "operator", True, lambda run, last: WindowedFold(run, last, k))

@@ -1,0 +1,151 @@
+"""Hold bounds and predictions against the measured profile: does it hold, how loose is it, does its shape predict?
+
+Three different questions, always all three. Rows are joined on linearisation and norm, at the embeddings (layer 0), and a
+missing partner is an error: a frozen bound says nothing about the real derivative. An estimated norm decides only what its
+interval decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.paths.path_sum import PathSum
+from ostools.measure.paths.variants import variant_named
+from ostools.results import Provenance, Result
+from ostools.theory.profiles import rank_correlation
+
+# Measured norms come from float32 Jacobians: two numbers closer than this are the same number.
+_ROUNDING = {"float32": 1e-4, "float64": 1e-9}
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison(Result):
+    """Measured, certified, the paper's and predicted values of one prompt on one axis.
+
+    `frame`, one row a token and source: position, token_id, token, source (a linearisation for measured rows, a variant for
+    the others), kind (measured | estimated | certified | paper | predicted), linearisation, norm, value.
+
+    `summary`, one row a variant: variant, kind, linearisation, norm, method (of the norms that it stands beside: exact |
+    estimate), holds (certified variants; NA for the others, which promise nothing), median_log10_looseness and
+    max_log10_looseness (log10 of value / measured; NA where the variant's constant is unknown), spearman (rank correlation
+    with the measured profile; NA where a profile is flat).
+
+    `holds` is True where the variant is nowhere below the measured norm, False where it is below somewhere. Beside an
+    estimate: True where it is nowhere below the interval's upper end (at the confidence of the estimate), False where it is
+    below the lower end somewhere, else NA, undecided. An estimated operator norm stands at its lower end, so that looseness
+    beside it is an upper limit.
+    """
+
+    summary: pd.DataFrame
+
+
+def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
+    """Join path sums with the measured norms that they stand beside.
+
+    Raises `InputError` where the two are not of the same weights, configuration, tokens and edits, and where a variant has
+    no measured partner (its linearisation was not measured).
+    """
+    if not isinstance(measured, Sensitivity) or not isinstance(paths, PathSum):
+        raise InputError(
+            f"compare: expected a Sensitivity and a PathSum, found {type(measured).__name__} and {type(paths).__name__}"
+        )
+    require_same_run(measured.provenance, paths.provenance)
+    profile = at_the_embeddings(measured)
+    rounding = _ROUNDING.get(str(measured.provenance.model["dtype"]), _ROUNDING["float32"])
+    last = paths.frame["last"].max()
+    of_last = paths.frame.loc[paths.frame["last"] == last].drop(columns="last")
+    rows = []
+    for variant, group in of_last.groupby("variant", sort=False):
+        needed, norm = group["linearisation"].iloc[0], group["norm"].iloc[0]
+        partner = profile.loc[(profile["linearisation"] == needed) & (profile["norm"] == norm)]
+        if partner.empty:
+            found = ", ".join(sorted(set(profile["linearisation"])))
+            raise InputError(
+                f"variant {variant!r} stands beside the {needed!r} derivative, the profile has {found}: "
+                f"measure it with sensitivity(..., linearisations=[{needed!r}])"
+            )
+        rows.append(_summarise(str(variant), group, partner, rounding))
+    shown = [
+        profile.assign(
+            source=profile["linearisation"], kind=profile["method"].map({"exact": "measured", "estimate": "estimated"})
+        ),
+        of_last.rename(columns={"variant": "source"}),
+    ]
+    columns = ["position", "token_id", "token", "source", "kind", "linearisation", "norm", "value"]
+    frame = pd.concat(shown, ignore_index=True).reindex(columns=columns)
+    return Comparison(frame, measured.provenance, pd.DataFrame(rows))
+
+
+def at_the_embeddings(measured: Sensitivity) -> Any:
+    """The profile of v^(0) in long form: a row a position, linearisation and norm, with value, lower and upper."""
+    frame: Any = measured.frame
+    frame = frame[frame["layer"] == 0]
+    if frame.empty:
+        raise InputError(
+            "compare: path sums stand beside the derivative at the embeddings, layer 0, which this profile lacks: "
+            "measure it with sensitivity(..., layers=[0])"
+        )
+    columns = ["position", "token_id", "token", "linearisation", "method"]
+    norms = [
+        frame[columns].assign(
+            norm=norm, value=frame[f"{norm}_norm"], lower=frame[f"{norm}_lower"], upper=frame[f"{norm}_upper"]
+        )
+        for norm in ("operator", "frobenius")
+    ]
+    return pd.concat(norms, ignore_index=True)
+
+
+def require_same_run(measured: Provenance, paths: Provenance) -> None:
+    """The same tokens, weights, configuration and edits; else `InputError`."""
+    if measured.token_ids != paths.token_ids:
+        raise InputError("compare: the profile and the path sum are of different prompts (their token ids differ)")
+    if measured.model["weight_hash"] != paths.model["weight_hash"]:
+        raise InputError("compare: the profile and the path sum are of different models (their weight hashes differ)")
+    if measured.model.get("config_hash") != paths.model.get("config_hash"):
+        raise InputError("compare: the profile and the path sum are of different configurations of the model")
+    if measured.edits != paths.edits:
+        raise InputError(
+            "compare: the profile and the path sum were measured under different edits of the forward pass; "
+            "measure both inside the same with-block"
+        )
+
+
+def _summarise(variant: str, group: Any, partner: Any, rounding: float) -> dict[str, object]:
+    value, measured = group["value"].to_numpy(), partner["value"].to_numpy()
+    kind = group["kind"].iloc[0]
+    loose = log10_ratio(value, measured) if variant_named(variant).scaled else np.full_like(value, np.nan)
+    return {
+        "variant": variant,
+        "kind": kind,
+        "linearisation": group["linearisation"].iloc[0],
+        "norm": group["norm"].iloc[0],
+        "method": partner["method"].iloc[0],
+        "holds": _holds(value, partner, rounding) if kind == "certified" else pd.NA,
+        "median_log10_looseness": float(np.median(loose)),
+        "max_log10_looseness": float(np.max(loose)),
+        "spearman": rank_correlation(value, measured),
+    }
+
+
+def _holds(value: np.ndarray, partner: Any, rounding: float) -> object:
+    """True: nowhere below the upper end; False: somewhere below the lower end; NA: the interval does not decide."""
+    lower, upper = partner["lower"].to_numpy(), partner["upper"].to_numpy()
+    # Below this a measured norm is rounding of the larger ones, so that it can break no bound.
+    floor = rounding * partner["value"].max() * 1e-3
+    allowed = value * (1.0 + rounding) + floor
+    if (upper <= allowed).all():
+        return True
+    return False if (lower > allowed).any() else pd.NA
+
+
+def log10_ratio(value: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    """log10(value / measured); 0 where both are exactly 0 (a token out of every window's reach), else infinite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log10(value) - np.log10(measured)
+    return np.where((value == 0) & (measured == 0), 0.0, ratio)

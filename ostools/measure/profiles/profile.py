@@ -1,0 +1,153 @@
+"""Which tokens a measured profile says matter, whether it is a U, and what freezing changed in it.
+
+Everything is read off a `Sensitivity`; no model is run. The first token is the sink of most trained models: nearly every
+head attends to it, whatever it says. The last token is y_n's own: its residual stream is carried up by every skip. Both can
+hide what lies between them, so that every share and every shape is given with and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from ostools.ground.errors import InputError, unknown_name
+from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.results import Result
+from ostools.theory import profiles as theory
+
+Norm = Literal["operator", "frobenius"]
+
+KEPT: Mapping[str, slice] = {
+    "all": slice(None),
+    "without the sink": slice(1, None),
+    "without sink and last": slice(1, -1),
+}
+"""The tokens that a shape is of."""
+_INTERVALS = ("start_contrast", "end_contrast", "curvature")
+_SHAPE_COLUMNS = (
+    *("linearisation", "norm", "kept", "verdict", "start", "middle", "end"),
+    *(f"{name}{part}" for name in _INTERVALS for part in ("", "_low", "_high", "_p")),
+    *("vertex", "neighbours"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Profile(Result):
+    """Which tokens matter to y_n, of d y_n / d v_i^(0).
+
+    `frame`, one row a token and linearisation: position, token_id, token, linearisation, method (exact | estimate), norm,
+    value, share (of the sum over all tokens), share_without_sink (the first token taken out and the shares renormalised; NaN
+    for it), rank (1 the largest), over_frozen (value / the same token's frozen value; NaN where frozen was not measured).
+
+    `summary`, one row a linearisation: sink_share, last_share, largest_share_between (of one token that is neither),
+    effective_tokens and effective_tokens_without_sink (exp of the entropy of the shares), and against frozen
+    over_frozen_median, _min, _max and _spearman.
+
+    `shapes`, one row a linearisation and choice of tokens (`kept`: all | without the sink | without sink and last), in
+    decades: start, middle, end (mean log10 norm of each third); start_contrast, end_contrast (that third minus the middle one)
+    and curvature (of a quadratic, position from -1 to 1), each with _low, _high (95%) and _p; vertex (where the quadratic
+    turns, as a fraction of the prompt), neighbours (correlation of neighbouring tokens), verdict.
+    """
+
+    summary: pd.DataFrame
+    shapes: pd.DataFrame
+
+    def top(self, k: int = 10, *, linearisation: str | None = None) -> pd.DataFrame:
+        """The k tokens with the largest shares, largest first; of the first linearisation if none is named."""
+        known = list(dict.fromkeys(self.frame["linearisation"]))
+        chosen = known[0] if linearisation is None else linearisation
+        if chosen not in known:
+            raise unknown_name("linearisation", chosen, known)
+        if k < 1:
+            raise InputError(f"top: expected a number of tokens from 1, found {k}")
+        rows: Any = self.frame[self.frame["linearisation"] == chosen]
+        return rows.sort_values("rank").head(k).reset_index(drop=True)
+
+
+def profile(measured: Sensitivity, *, norm: Norm | str = "operator") -> Profile:
+    """Shares, ranks and the U-shape of a measured sensitivity, sink included and removed.
+
+    Args:
+        norm: of which norm of J_i = d y_n / d v_i^(0): "operator", the theorem's, or "frobenius".
+
+    A shape is named only where both its contrasts exclude zero; prompts of fewer than `theory.profiles.SHORTEST` tokens and
+    profiles with exact zeros (tokens out of every window's reach) have none, and their `verdict` says so.
+    Raises `InputError` for an unknown norm, for estimated operator norms (lower bounds) and without rows of layer 0.
+    """
+    if norm not in ("operator", "frobenius"):
+        raise unknown_name("norm", norm, ("operator", "frobenius"))
+    rows: Any = measured.frame[measured.frame["layer"] == 0]
+    if rows.empty:
+        raise InputError(
+            "profile: expected the sensitivity to the embeddings, layer 0; measure with layers=[0] or 'all'"
+        )
+    if norm == "operator" and (rows["method"] == "estimate").any():
+        raise InputError("profile: an estimate knows a lower bound of the operator norms only; use norm='frobenius'")
+    values = rows[f"{norm}_norm"].to_numpy(dtype=float)
+    table = rows[["position", "token_id", "token", "linearisation", "method"]].assign(norm=norm, value=values)
+    frozen = table.loc[table["linearisation"] == "frozen", "value"].to_numpy()
+    parts, summary, shapes = [], [], []
+    for name, group in table.groupby("linearisation", sort=False):
+        part = _with_shares(group, frozen)
+        parts.append(part)
+        summary.append({"linearisation": name, "norm": norm} | _summary(part, frozen))
+        shapes += [{"linearisation": name, "norm": norm} | _shape(part["value"].to_numpy(), kept) for kept in KEPT]
+    frame = pd.concat(parts, ignore_index=True)
+    return Profile(
+        frame, measured.provenance, pd.DataFrame(summary), pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS))
+    )
+
+
+def _with_shares(group: Any, frozen: np.ndarray) -> Any:
+    value = group["value"].to_numpy()
+    without = np.concatenate([[np.nan], theory.shares(value[1:])])
+    return group.assign(
+        share=theory.shares(value),
+        rank=group["value"].rank(ascending=False, method="first").astype(int),
+        share_without_sink=without,
+        over_frozen=_over(value, frozen) if len(frozen) else np.nan,
+    )
+
+
+def _over(value: np.ndarray, frozen: np.ndarray) -> np.ndarray:
+    """value / frozen, 1 where both are exactly zero."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((value == 0) & (frozen == 0), 1.0, value / frozen)
+
+
+def _summary(part: Any, frozen: np.ndarray) -> dict[str, float]:
+    share, over = part["share"].to_numpy(), part["over_frozen"].to_numpy()
+    between = share[1:-1]
+    known = len(frozen) > 0
+    return {
+        "sink_share": float(share[0]),
+        "last_share": float(share[-1]),
+        "largest_share_between": float(between.max()) if len(between) else float("nan"),
+        "effective_tokens": theory.effective_tokens(share),
+        "effective_tokens_without_sink": theory.effective_tokens(part["share_without_sink"].to_numpy()[1:]),
+        "over_frozen_median": float(np.median(over)) if known else float("nan"),
+        "over_frozen_min": float(over.min()) if known else float("nan"),
+        "over_frozen_max": float(over.max()) if known else float("nan"),
+        "over_frozen_spearman": theory.rank_correlation(part["value"].to_numpy(), frozen) if known else float("nan"),
+    }
+
+
+def _shape(value: np.ndarray, kept: str) -> dict[str, Any]:
+    """The numbers of `theory.u_shape` as columns; a verdict in words where there can be none."""
+    chosen = value[KEPT[kept]]
+    zeros = int((chosen == 0).sum())
+    if len(chosen) < theory.SHORTEST:
+        return {"kept": kept, "verdict": f"not tested: {len(chosen)} tokens, {theory.SHORTEST} needed"}
+    if zeros:
+        return {"kept": kept, "verdict": f"not tested: {zeros} of {len(chosen)} tokens have sensitivity 0"}
+    found = theory.u_shape(np.log10(chosen))
+    start, middle, end = found.thirds
+    row: dict[str, Any] = {"kept": kept, "verdict": found.verdict, "start": start, "middle": middle, "end": end}
+    for name, interval in zip(_INTERVALS, (found.start, found.end, found.curvature), strict=True):
+        for field in fields(interval):
+            row[name if field.name == "value" else f"{name}_{field.name}"] = getattr(interval, field.name)
+    return row | {"vertex": found.vertex, "neighbours": found.neighbours}

@@ -1,0 +1,232 @@
+"""Spectra of the attention that a model really has: Lemmas B.6 and B.7 and Proposition 5.2 on its patterns.
+
+Purpose: how fast the pattern alone, and its lazy version (A + I) / 2, would move all mass to the first token, and whether the
+measured sensitivity goes there too. Cost: one forward pass, the mean patterns (layers x n^2 numbers) and O(layers n^3) for
+their products. The model's heads differ; the mean over heads is the paper's alpha.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.errors import InputError
+from ostools.measure.formulas.forward import KNOWN_EDITS
+from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.prompts import as_prompt
+from ostools.models import Prompt
+from ostools.results import Provenance, Result
+from ostools.theory import profiles
+from ostools.theory import spectra as theory
+
+MATRICES = ("pattern", "lazy")
+# Softmax rounds each weight; a row of n of them sums to 1 within a few roundings.
+_ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}
+_AGAINST = (
+    *("layer", "matrix", "linearisation", "norm", "method"),
+    *("rollout_first_share", "measured_first_share", "spearman"),
+)
+_Layers = dict[str, list[Float[Tensor, "query key"]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Spectra(Result):
+    """The spectra of one prompt's patterns. `matrix`: "pattern" (A_l) or "lazy", (A_l + I) / 2.
+
+    `frame`, one row a layer, head ("mean": the mean over heads, or a head's number), matrix and quantity, `value`:
+    second_eigenvalue (max_{i>=2} of the diagonal: the rate), median_eigenvalue (of tokens 2..n), multiplicity (how often 1 is
+    an eigenvalue; 1 is Lemma B.6's simple one), first_mass_last (the last token's weight on the first), first_mass_mean (its
+    mean over all tokens), effective_tokens (exp of the entropy of the last token's row).
+
+    `depth`, one row a matrix and number of `blocks` multiplied, from the embeddings up (mean over heads): first_mass_last,
+    first_mass_mean, effective_tokens, second_eigenvalue of the product, defect (from row-stochastic and triangular: rounding).
+
+    `limit`, one row a matrix, `layer` (that block's matrix repeated; "all": the product of the whole stack) and `power`:
+    remainder (1 - mass on the first token, of the last one), observed_rate (remainder / remainder one power before; NaN where
+    nothing is left), predicted_rate (the second eigenvalue).
+
+    `against`, empty without a measured profile; one row a layer l below the top, matrix, linearisation and norm (the operator
+    norm only where it is exact), with the measurement's method: rollout_first_share, the entry of token 1 in the last row
+    of A_{L-1} ... A_l; measured_first_share, its part of the sum of the measured norms of d y_n / d v_i^(l); spearman, the
+    rank correlation of the two profiles over all tokens.
+    """
+
+    depth: pd.DataFrame
+    limit: pd.DataFrame
+    against: pd.DataFrame
+
+
+def spectra(
+    model: TransformerBridge, prompt: str | Prompt, *, measured: Sensitivity | None = None, powers: int = 64
+) -> Spectra:
+    """Eigenvalues of the patterns, the mass that their products move to the first token, and the limit of their powers.
+
+    Args:
+        measured: a sensitivity of the same model and prompt to hold the products against, of as many layers as it has.
+        powers: how often each block's matrix, and the whole stack's, is repeated (Proposition 5.2's L).
+
+    Lemma B.6, B.7 and Proposition 5.2 (arXiv 2406.04267) are about row-stochastic triangular matrices: patterns whose rows do
+    not sum to 1 (edges cut by an edit) are refused with `InputError`, as are edits that the pattern does not show (ablated
+    heads), prompts of one token, numbers that are not finite, and a measured profile of another run.
+    """
+    if powers < 2:
+        raise InputError(f"spectra: expected powers of at least 2, found {powers}: a rate compares two of them")
+    tokens = as_prompt(model, prompt)
+    if len(tokens.ids) < 2:
+        raise InputError("spectra: expected a prompt of at least two tokens, found one: the first token has no other")
+    unseen = [edit for edit in hooks.active_edits(model) if edit.kind not in KNOWN_EDITS]
+    if unseen:
+        raise InputError(
+            f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
+            f"products would describe another network; leave the edit's block"
+        )
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers)
+    if measured is not None:
+        _require_same_run(measured, provenance)
+    rows, patterns = _patterns(full_precision(model, "spectra"), tokens)
+    layers = {"pattern": patterns, "lazy": [theory.lazy(pattern) for pattern in patterns]}
+    against = [] if measured is None else _against(layers, measured)
+    return Spectra(
+        pd.DataFrame(rows),
+        provenance,
+        depth=pd.DataFrame(_depth(layers)),
+        limit=pd.DataFrame(_limit(layers, powers)),
+        against=pd.DataFrame(against, columns=list(_AGAINST)),
+    )
+
+
+def _patterns(
+    model: TransformerBridge, tokens: Prompt
+) -> tuple[list[dict[str, Any]], list[Float[Tensor, "query key"]]]:
+    """Rows of every head and of their mean, and the mean patterns; one layer's heads are in memory at a time."""
+    rows: list[dict[str, Any]] = []
+
+    def reduce(tensor: Tensor, layer: int | None) -> Tensor:
+        rounding = torch.finfo(tensor.dtype).eps
+        pattern = _checked(tensor[0].double(), _ROUNDING[tensor.dtype], f"layer {layer}")
+        mean = pattern.mean(0)
+        heads = {"mean": mean, **{str(head): matrix for head, matrix in enumerate(pattern)}}
+        for head, matrix in heads.items():
+            # What the dtype rounds to 1 in A is half as far from 1 in (A + I) / 2.
+            for name, of, within in (("pattern", matrix, rounding), ("lazy", theory.lazy(matrix), rounding / 2)):
+                rows.extend(
+                    {"layer": layer, "head": head, "matrix": name, "quantity": quantity, "value": value}
+                    for quantity, value in _quantities(of, within).items()
+                )
+        return mean
+
+    ids = tokens.ids[None].to(next(model.parameters()).device)
+    with torch.no_grad(), true_arithmetic(model), hooks.capture(model, "pattern", reduce=reduce) as record:
+        model(ids)
+    return rows, [record["pattern"][layer] for layer in range(int(model.cfg.n_layers))]
+
+
+def _checked(
+    pattern: Float[Tensor, "*head query key"], rounding: float, where: str
+) -> Float[Tensor, "*head query key"]:
+    """The pattern, if the lemmas are about it."""
+    if not bool(torch.isfinite(pattern).all()):
+        raise InputError(f"spectra: the attention pattern of {where} is not finite")
+    if (found := theory.defect(pattern)) > rounding:
+        raise InputError(
+            f"spectra: expected patterns with rows that sum to 1 and no weight on later tokens, found {where} off by "
+            f"{found:.2g}: an edit of the forward pass cuts weights out (ablate_edges: use method='renormalise')"
+        )
+    return pattern
+
+
+def _quantities(matrix: Float[Tensor, "query key"], rounding: float) -> dict[str, float]:
+    return {
+        "second_eigenvalue": float(theory.second_eigenvalue(matrix)),
+        "median_eigenvalue": float(theory.eigenvalues(matrix)[1:].median()),
+        "multiplicity": float(theory.multiplicity(matrix, rounding)),
+        **_mass(matrix),
+    }
+
+
+def _mass(matrix: Float[Tensor, "query key"]) -> dict[str, float]:
+    return {
+        "first_mass_last": float(matrix[-1, 0]),
+        "first_mass_mean": float(matrix[:, 0].mean()),
+        "effective_tokens": float(theory.effective_tokens(matrix[-1])),
+    }
+
+
+def _depth(layers: _Layers) -> list[dict[str, Any]]:
+    """Lemma B.7: products of the patterns, block after block."""
+    return [
+        {"matrix": name, "blocks": blocks}
+        | _mass(product)
+        | {"second_eigenvalue": float(theory.second_eigenvalue(product)), "defect": theory.defect(product)}
+        for name in MATRICES
+        for blocks, product in enumerate(theory.upward(layers[name]), start=1)
+    ]
+
+
+def _limit(layers: _Layers, powers: int) -> list[dict[str, Any]]:
+    """Proposition 5.2: one matrix again and again."""
+    rows = []
+    for name in MATRICES:
+        *_, stack = theory.upward(layers[name])
+        repeated: dict[str, Tensor] = {str(layer): matrix for layer, matrix in enumerate(layers[name])} | {"all": stack}
+        for layer, matrix in repeated.items():
+            left = theory.remainders(matrix, powers).cpu().numpy()
+            rate, before = float(theory.second_eigenvalue(matrix)), np.concatenate([[1.0], left[:-1]])
+            rows += [
+                {
+                    "matrix": name,
+                    "layer": layer,
+                    "power": power,
+                    "remainder": float(left[power - 1]),
+                    "observed_rate": float(left[power - 1] / before[power - 1]) if before[power - 1] > 0 else np.nan,
+                    "predicted_rate": rate,
+                }
+                for power in range(1, powers + 1)
+            ]
+    return rows
+
+
+def _against(layers: _Layers, measured: Sensitivity) -> list[dict[str, Any]]:
+    """The last row of the product above each layer beside the measured norms there; above the last block both are trivial."""
+    frame: Any = measured.frame
+    products: Mapping[str, list[Tensor]] = {name: theory.downward_row(layers[name]) for name in MATRICES}
+    below = frame[frame["layer"] < len(layers["pattern"])]
+    rows = []
+    for (layer, linearisation), group in below.groupby(["layer", "linearisation"], sort=False):
+        for norm in ("operator", "frobenius"):
+            # An estimate knows a lower bound of the operator norm only.
+            if norm == "operator" and (group["method"] == "estimate").any():
+                continue
+            norms = group.sort_values("position")[f"{norm}_norm"].to_numpy(dtype=float)
+            share = float(profiles.shares(norms)[0])
+            for name in MATRICES:
+                row = products[name][int(layer)].cpu().numpy()
+                values = (int(layer), name, linearisation, norm, group["method"].iloc[0], float(row[0]), share)
+                rows.append(dict(zip(_AGAINST, (*values, profiles.rank_correlation(row, norms)), strict=True)))
+    return rows
+
+
+def _require_same_run(measured: Sensitivity, here: Provenance) -> None:
+    there = measured.provenance
+    differences = {
+        "tokens": there.token_ids != here.token_ids,
+        "weights": there.model["weight_hash"] != here.model["weight_hash"],
+        "configuration": there.model.get("config_hash") != here.model.get("config_hash"),
+        "edits of the forward pass": there.edits != here.edits,
+    }
+    for what, differ in differences.items():
+        if differ:
+            raise InputError(
+                f"spectra: the measured profile is of another run, its {what} differ; measure the same model on the same "
+                f"prompt, inside the same with-block"
+            )

@@ -1,0 +1,126 @@
+"""The charts of the results, as Altair objects that carry their own data and look; a room a subject.
+
+`answers`: behaviour, retrieval, mitigations, windows, ablations, heads. `attention`: heat maps, and heads to click through.
+`collapse`: curves, precisions, repeats, counting. `figures`: the paper's, its lemmas, the laboratory. `profiles`: over tokens,
+layers, paths and spectra. Each chart takes a result and returns `.save("figure.pdf")`, or the last line of a notebook cell.
+
+`CHARTS` says which result is drawn by which: `Result.plot` looks there, and a new result needs a row. This is the one door
+through which `ostools.results` reaches all that shows a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+
+from ostools import experiments, measure
+from ostools.ground.errors import InputError
+from ostools.measure.passes.precisions import Precision
+from ostools.reporting.charts.answers.ablation import ablation_chart as ablation_chart
+from ostools.reporting.charts.answers.behaviour import behaviour_chart as behaviour_chart
+from ostools.reporting.charts.answers.heads import heads_chart as heads_chart
+from ostools.reporting.charts.answers.retrieval import retrieval_chart
+from ostools.reporting.charts.answers.study import study_chart
+from ostools.reporting.charts.answers.windows import windows_chart
+from ostools.reporting.charts.attention.heat import attention_chart as attention_chart
+from ostools.reporting.charts.attention.heat import attention_difference_chart
+from ostools.reporting.charts.attention.view import attention_view as attention_view
+from ostools.reporting.charts.collapse.counting import counting_chart as counting_chart
+from ostools.reporting.charts.collapse.curves import collapse_chart as collapse_chart
+from ostools.reporting.charts.collapse.precision import precision_chart as precision_chart
+from ostools.reporting.charts.collapse.repeats import repeats_chart as repeats_chart
+from ostools.reporting.charts.figures.figure2 import figure_2_chart
+from ostools.reporting.charts.figures.figure3 import figure_3_chart
+from ostools.reporting.charts.figures.figure4 import figure_4_chart
+from ostools.reporting.charts.figures.figure5 import figure_5_chart
+from ostools.reporting.charts.figures.figure8_and_9 import figure_8_chart, figure_9_chart
+from ostools.reporting.charts.figures.lab import lab_chart
+from ostools.reporting.charts.figures.theory import theory_chart
+from ostools.reporting.charts.profiles.flow import flow_chart
+from ostools.reporting.charts.profiles.looseness import looseness_chart as looseness_chart
+from ostools.reporting.charts.profiles.over_tokens import comparison_chart as comparison_chart
+from ostools.reporting.charts.profiles.over_tokens import path_sum_chart as path_sum_chart
+from ostools.reporting.charts.profiles.over_tokens import sensitivity_chart as sensitivity_chart
+from ostools.reporting.charts.profiles.shape_and_layers import layers_chart as layers_chart
+from ostools.reporting.charts.profiles.shape_and_layers import profile_chart as profile_chart
+from ostools.reporting.charts.profiles.spectra import spectra_chart as spectra_chart
+from ostools.reporting.look.notebook import result_bundle as result_bundle
+from ostools.reporting.page.page import chart_page as chart_page
+from ostools.results import Result
+
+
+def _sensitivity(result: measure.Sensitivity) -> alt.TopLevelMixin:
+    """Token by token; layer by layer where several were measured."""
+    return layers_chart(result) if len(set(result.frame["layer"])) > 1 else sensitivity_chart(result)
+
+
+def _collapse(result: measure.Collapse) -> alt.TopLevelMixin:
+    """The curves dtype by dtype; with parts stored in few bits, or more than four dtypes, the precisions side by side."""
+    names = set(result.frame["dtype"])
+    many = len(names) > 4 or any(Precision.named(name).part is not None for name in names)
+    return precision_chart(result) if many else collapse_chart(result)
+
+
+CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
+    measure.Attention: attention_chart,
+    measure.AttentionDifference: attention_difference_chart,
+    measure.Behaviour: behaviour_chart,
+    measure.Collapse: _collapse,
+    measure.Comparison: comparison_chart,
+    measure.Counting: counting_chart,
+    measure.Flow: flow_chart,
+    measure.HeadScores: heads_chart,
+    measure.Looseness: looseness_chart,
+    measure.PathSum: path_sum_chart,
+    measure.Profile: profile_chart,
+    measure.Sensitivity: _sensitivity,
+    measure.Spectra: spectra_chart,
+    experiments.Ablation: ablation_chart,
+    experiments.Figure2: figure_2_chart,
+    experiments.Figure3: figure_3_chart,
+    experiments.Figure4: figure_4_chart,
+    experiments.Figure5: figure_5_chart,
+    experiments.Figure8: figure_8_chart,
+    experiments.Figure9: figure_9_chart,
+    experiments.Lab: lab_chart,
+    experiments.Repeats: repeats_chart,
+    experiments.Retrieval: retrieval_chart,
+    experiments.Study: study_chart,
+    experiments.TheoryChecks: theory_chart,
+    experiments.WindowStudy: windows_chart,
+}
+"""Which result is drawn by which chart; a class derived from one of them is drawn as that one."""
+
+
+def chart_of(result: Result) -> alt.TopLevelMixin:
+    """The chart of a result, by its class. Raises `InputError` for a class without a chart, and as that chart does."""
+    for kind in type(result).__mro__:
+        if kind in CHARTS:
+            return CHARTS[kind](result)
+    raise InputError(
+        f"expected a result with a row in ostools.reporting.charts.CHARTS, found {type(result).__name__}: "
+        "add its chart there, or give the class a `plot` of its own"
+    )
+
+
+__all__ = [
+    "CHARTS",
+    "ablation_chart",
+    "attention_chart",
+    "behaviour_chart",
+    "chart_of",
+    "collapse_chart",
+    "comparison_chart",
+    "counting_chart",
+    "heads_chart",
+    "layers_chart",
+    "looseness_chart",
+    "path_sum_chart",
+    "precision_chart",
+    "profile_chart",
+    "repeats_chart",
+    "sensitivity_chart",
+    "spectra_chart",
+]

@@ -1,0 +1,1 @@
+"""Charts of answers: `behaviour`, `retrieval`, `study`, `windows`, `ablation`, `heads`."""

@@ -1,0 +1,190 @@
+"""A study of window sizes: the task against collapse with the Pareto front, and each against the window."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.reporting.look import axes, theme
+from ostools.results import Frame
+
+if TYPE_CHECKING:
+    from ostools.experiments.study.windows import WindowStudy
+
+WIDTH, HEIGHT, BELOW = 340, 240, 130
+_FRONT, _DOMINATED, _NONE = "on the Pareto front", "dominated", "no window"
+_LOOKS = {_FRONT: "Pareto", _DOMINATED: "dominated", _NONE: "unmitigated"}
+_WORDS = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
+_LETTER, _LINE = 6.0, 22  # pixels: of a letter's width, and between two lines of words above and below their points
+_DISTANCE = "L2 distance at y, float64"
+
+
+def windows_chart(result: WindowStudy) -> alt.VConcatChart:
+    """Above: accuracy and log probability against the float64 distance, the windows on the front labelled and joined.
+
+    Below: the three against the window; the dashed line is no window.
+    """
+    summary: Any = result.summary
+    scored = bool(summary["log_probability"].notna().all())
+    objectives = ["accuracy", "log_probability"] if scored else ["accuracy"]
+    fronts = {"accuracy": "front", "log_probability": "front_probability"}
+    above = alt.hconcat(*(_trade(summary, name, fronts[name]) for name in objectives), spacing=30)
+    width = (len(objectives) * WIDTH - 60) // (len(objectives) + 1)
+    below = alt.hconcat(*(_against(summary, name, width) for name in (*objectives, "distance")), spacing=30)
+    parameters = result.provenance.parameters
+    title = alt.TitleParams(
+        f"Sliding windows on {parameters['task']}: answers against collapse", subtitle=_said(result)
+    )
+    return axes.themed(alt.vconcat(above, below, title=title, spacing=26))
+
+
+def _said(result: WindowStudy) -> list[str]:
+    parameters = result.provenance.parameters
+    lengths, seeds = parameters["lengths"], len(parameters["seeds"])
+    own = parameters["pairs"] == parameters["task"]
+    pairs = "the questions of n and n + 1 items" if own else f"{parameters['pairs']} with n and n + 1 copies"
+    said = [
+        f"{result.provenance.model.get('name', 'model')}; n from {lengths[0]} to {lengths[-1]} ({len(lengths)} lengths), "
+        f"{seeds} seed{'s' if seeds > 1 else ''}; windows on layers: {parameters['layers']}; sinks: {parameters['sinks']}.",
+        f"Distance between {pairs}, geometric mean. Fronts are of point estimates; bands: 95% (Wilson).",
+    ]
+    said.append("On the front: " + "; ".join(_fronts(result.summary)) + ".")
+    if parameters["beyond_training"]:
+        said.append("Every length is beyond the trained ones.")
+    elif not bool(result.frame["within_training"].all()):
+        said.append("Lengths beyond training are left out.")
+    return said
+
+
+def _fronts(summary: Frame) -> list[str]:
+    """The windows of each front by name."""
+    names = {"front": "right answers", "front_probability": "log p"}
+    sizes = summary["window"].astype("string").fillna("no window")
+    return [
+        f"{', '.join(sizes[summary[column].astype(bool)])} ({words})"
+        for column, words in names.items()
+        if summary[column].any()
+    ]
+
+
+def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
+    """A task's measure against the distance; the points of the front labelled with their windows."""
+    kind = summary[front].map({True: _FRONT, False: _DOMINATED}).where(summary["window"].notna(), _NONE)
+    scale, axis = axes.log_axis(summary["distance"], None)
+    room = _room(summary[objective])
+    data: Frame = pd.DataFrame({"distance": summary["distance"], "y": summary[objective], "kind": kind})
+    data = data.assign(front=summary[front], window=summary["window"].astype("string").fillna("none"))
+    data = data.assign(label=_labels(data, scale["domain"], room["domain"]))
+    data = data.assign(right=np.log(data["distance"]) > np.log(scale["domain"]).mean())
+    data = data.assign(
+        low=data["y"] < 0.9 * room["domain"][0] + 0.1 * room["domain"][1]
+    )  # words above, not on the axis
+    legend = alt.Legend(title=None, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
+    base = axes.unfolded(axes.chart(data), data).encode(
+        x=alt.X("distance:Q", title=f"{_DISTANCE} (right: less collapse)", scale=scale, axis=axis),
+        y=alt.Y("y:Q", title=_WORDS[objective], scale=room),
+        tooltip=["window:N", alt.Tooltip("distance:Q", format=".4g"), alt.Tooltip("y:Q", format=".4g"), "kind:N"],
+    )
+    front_line = base.transform_filter("datum.front").mark_line(
+        color=theme.colour(_LOOKS[_FRONT]), strokeWidth=1.4, interpolate="step-before"
+    )
+    colours = alt.Scale(domain=list(_LOOKS), range=[theme.colour(name) for name in _LOOKS.values()])
+    points = base.mark_circle(size=52).encode(color=alt.Color("kind:N", scale=colours, legend=legend))
+    words = [
+        base.transform_filter(f"datum.label !== '' && datum.right === {side} && datum.low === {place}")
+        .mark_text(dy=-10 if low else 11, dx=-4 if right else 4, align="right" if right else "left", fontSize=10)
+        .encode(text="label:N")
+        for right, side in ((True, "true"), (False, "false"))
+        for low, place in ((True, "true"), (False, "false"))
+    ]
+    layered: Any = alt.layer(front_line.encode(order="distance:Q"), points, *words)
+    return layered.properties(width=WIDTH, height=HEIGHT)
+
+
+def _labels(data: Frame, across: list[float], up: list[float]) -> list[str]:
+    """The windows of each point; of points too near for words of their own, all of them at the first, if there is room."""
+    x = WIDTH * np.log(data["distance"] / across[0]) / np.log(across[1] / across[0])
+    y = HEIGHT * (data["y"] - up[0]) / (up[1] - up[0])
+    labels, groups = [""] * len(data), []
+    for index in np.argsort(-x.to_numpy()):
+        near = next((g for g in groups if abs(x[g[0]] - x[index]) < 110 and abs(y[g[0]] - y[index]) < 16), None)
+        groups = groups if near is not None else [*groups, [index]]
+        if near is not None:
+            near.append(index)
+    order = {name: place for place, name in enumerate(data["window"])}
+    taken: list[tuple[float, float, float]] = []
+    # The front's words come first; where two would stand on each other, the tooltips and the panels below have them.
+    for group in sorted(groups, key=lambda group: not data["front"].iloc[group].any()):
+        words = _joined(sorted((data["window"][index] for index in group), key=order.__getitem__), order)
+        at, width = x[group[0]], _LETTER * len(words)
+        start = at - width if at > WIDTH / 2 else at
+        if all(start > end or start + width < begin or abs(y[group[0]] - level) > _LINE for begin, end, level in taken):
+            labels[group[0]] = words
+            taken.append((start, start + width, float(y[group[0]])))
+    return labels
+
+
+def _joined(names: list[str], order: dict[str, int]) -> str:
+    """`none, 2 to 8, 16`: neighbours in the list of windows are told as a range."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and name != "none" and runs[-1][-1] != "none" and order[name] == order[runs[-1][-1]] + 1:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ", ".join(
+        run[0] if len(run) == 1 else f"{run[0]} {'to' if len(run) > 2 else 'and'} {run[-1]}" for run in runs
+    )
+
+
+def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
+    """One measure against the window, the model without a window as a dashed line."""
+    sized: Frame = summary[summary["window"].notna()]
+    none: Frame = summary[summary["window"].isna()]
+    data: Frame = pd.DataFrame({"window": sized["window"].astype(int), "y": sized[name]})
+    if name == "accuracy":
+        data = data.assign(low=sized["wilson_low"], high=sized["wilson_high"])
+    first, last = int(data["window"].min()), int(data["window"].max())
+    kind = "log" if last >= 10 * first else "linear"
+    base = axes.unfolded(axes.chart(data), data).encode(
+        x=alt.X(
+            "window:Q",
+            title="window w (keys seen)",
+            scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False, padding=6),
+            axis=alt.Axis(
+                grid=False, format="d", values=_ticks(first, last) if kind == "log" else axes.whole_ticks(first, last)
+            ),
+        ),
+        tooltip=["window:Q", alt.Tooltip("y:Q", format=".4g")],
+    )
+    if name == "distance":
+        scale, axis = axes.log_axis(summary["distance"], None)
+        y = alt.Y("y:Q", title=_DISTANCE, scale=scale, axis=axis)
+    else:
+        y = alt.Y("y:Q", title=_WORDS[name], scale=_room(summary[name]))
+    colour = theme.colour(_LOOKS[_FRONT])
+    layers: list[Any] = []
+    if name == "accuracy":
+        layers.append(base.mark_area(opacity=0.18, color=colour).encode(y=alt.Y("low:Q"), y2="high:Q"))
+    layers += [base.mark_line(color=colour).encode(y=y), base.mark_circle(size=24, color=colour).encode(y=y)]
+    if len(none):
+        level = alt.Chart(alt.InlineData(values=[{"y": float(none[name].iloc[0])}]))
+        layers.append(level.mark_rule(strokeDash=[6, 4], color=theme.colour(_LOOKS[_NONE])).encode(y=alt.Y("y:Q")))
+    layered: Any = alt.layer(*layers)
+    return layered.properties(width=width, height=BELOW)
+
+
+def _ticks(first: int, last: int) -> list[int]:
+    return [2**power for power in range(20) if first <= 2**power <= last]
+
+
+def _room(values: Any) -> alt.Scale:
+    """A little more than the values; all of 0 to 1 for shares."""
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and high <= 1:
+        return alt.Scale(domain=[0.0, 1.05], nice=False)
+    room = 0.08 * (high - low) or 0.1
+    return alt.Scale(domain=[low - room, high + room], nice=False)

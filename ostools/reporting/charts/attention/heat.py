@@ -1,0 +1,139 @@
+"""The attention of the last token as heat maps: a row per head, a column per token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import torch
+
+from ostools.ground.pooling import Bins, bins_of, pooling_rule
+from ostools.reporting.charts.attention.cells import (
+    COLUMNS,
+    LESS,
+    MORE,
+    ROWS,
+    attention_frame,
+    bin_label,
+    cells,
+    heads_rule,
+    most_moved,
+)
+from ostools.reporting.look import axes
+from ostools.reporting.look.theme import display_token, inert
+from ostools.results import Frame
+
+if TYPE_CHECKING:
+    from ostools.measure.attention.attention import Attention
+    from ostools.measure.attention.difference import AttentionDifference
+
+_WIDTH, _HEIGHT, _LOWEST = 620, 480, 3
+_WEIGHT = {
+    "scale": alt.Scale(type="sqrt", scheme="viridis", domain=[0, 1]),
+    "legend": alt.Legend(
+        title="attention weight (square-root scale)",
+        orient="bottom",
+        direction="horizontal",
+        gradientLength=260,
+        format=".2~f",
+        values=[0, 0.05, 0.2, 0.5, 1],
+    ),
+}
+
+
+def attention_chart(attention: Attention) -> alt.Chart:
+    """The last token's attention weight on every token, one row per layer and head (`layer.head`), first layer on top.
+
+    The colour scale runs with the square root of the weight, so that small weights are seen too.
+    """
+    rules = _rules(attention, "whose last row is the most concentrated")
+    title = alt.TitleParams("Attention of the last token", subtitle=rules)
+    return axes.themed(_map(attention_frame(attention), _WEIGHT, labels=attention.tokens).properties(title=title))
+
+
+def attention_difference_chart(difference: AttentionDifference) -> alt.VConcatChart:
+    """Both heat maps on one colour scale, and the second less the first at the tokens that have a partner (else grey)."""
+    chosen = most_moved(difference, ROWS)
+    panels: list[Any] = []
+    for attention, label in zip((difference.first, difference.second), difference.labels, strict=True):
+        shown = _map(attention_frame(attention, chosen), _WEIGHT, labels=attention.tokens)
+        panels.append(
+            shown.properties(title=alt.TitleParams(label, subtitle=_rules(attention, "that differ the most")))
+        )
+    data = _difference_frame(difference, chosen)
+    most = max(float(data["weight"].abs().max()), 1e-6)
+    legend = alt.Legend(
+        title="weight of the second less that of the first (square-root scale)",
+        orient="bottom",
+        direction="horizontal",
+        gradientLength=260,
+        format="+.2~g",
+        titleLimit=0,
+    )
+    scale = alt.Scale(type="sqrt", range=[LESS, "#f2f2f2", MORE], domain=[-most, 0, most])
+    shown = _map(data, {"scale": scale, "legend": legend}, labels=difference.second.tokens)
+    alone = "; blank: the second's alone" if len(difference.pairs) < len(difference.second.tokens) else ""
+    words = f"at the {len(difference.pairs)} tokens held against each other; blue: more in the second, red: less{alone}"
+    panels.append(shown.properties(title=alt.TitleParams("Difference", subtitle=words)))
+    title = "Attention of the last token, compared"
+    return axes.themed(alt.vconcat(*panels, title=title, spacing=22).resolve_scale(color="independent"))
+
+
+def _map(data: Frame, colour: dict[str, Any], labels: tuple[str, ...]) -> Any:
+    """One heat map, its cells as wide as the positions in them."""
+    heads = list(dict.fromkeys(data["head"]))
+    # Whole pixels a cell: else light seams show between them.
+    width = len(labels) * max(1, _WIDTH // len(labels)) if len(labels) <= _WIDTH else _WIDTH
+    step = max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
+    chart = (
+        axes.chart(data)
+        .mark_rect()
+        .encode(
+            x=alt.X("start:Q", scale=alt.Scale(domain=[0, len(labels)], nice=False), axis=_token_axis(labels)),
+            x2="end:Q",
+            y=alt.Y("head:N", sort=heads, title="layer.head", axis=alt.Axis(labelOverlap=True, ticks=False)),
+            color=alt.Color("weight:Q", **colour),
+            tooltip=[alt.Tooltip("head:N", title="layer.head"), "token:N", alt.Tooltip("weight:Q", format=".4g")],
+        )
+    )
+    return axes.unfolded(chart, data).properties(width=width, height=step * len(heads))
+
+
+def _token_axis(tokens: Sequence[str]) -> alt.Axis:
+    """Each token under the middle of its column, where there is room for all of them."""
+    if len(tokens) > axes.TOKENS_NAMED:
+        return alt.Axis(grid=False, tickMinStep=1, title="position of the token attended to")
+    middles = [place + 0.5 for place in range(len(tokens))]
+    words = [display_token(token) for token in tokens]
+    return axes.named_places(words, middles, "token attended to, and its position", ticks=False)
+
+
+def _difference_frame(difference: AttentionDifference, chosen: list[int]) -> Frame:
+    """The difference where the second's tokens stand; of the pairs that share a cell the one furthest from nought."""
+    tokens = difference.second.tokens
+    frame: Frame = difference.frame
+    layers, heads = difference.second.squares.shape[:2]
+    places = [other for _, other in difference.pairs]
+    values = torch.tensor(frame["difference"].to_numpy()).reshape(layers, heads, len(places))
+    column = {place: index for index, place in enumerate(places)}
+    filled: Bins = tuple(
+        (start, end)
+        for start, end in bins_of(len(tokens), COLUMNS)
+        if any(place in column for place in range(start, end))
+    )
+    pooled = [_furthest(values[..., [column[p] for p in range(start, end) if p in column]]) for start, end in filled]
+    labels = [inert(bin_label(tokens, start, end)) for start, end in filled]
+    return cells(torch.stack(pooled, dim=-1), chosen, filled, labels)
+
+
+def _furthest(values: torch.Tensor) -> torch.Tensor:
+    """Along the last dimension the value that is furthest from nought, with its sign."""
+    return values.gather(-1, values.abs().argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def _rules(attention: Attention, how: str) -> list[str]:
+    """How positions and heads were reduced, a line each."""
+    heads = attention.last.shape[0] * attention.last.shape[1]
+    return [rule for rule in (pooling_rule(len(attention.tokens), COLUMNS), heads_rule(heads, ROWS, how)) if rule]

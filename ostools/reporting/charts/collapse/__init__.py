@@ -1,0 +1,1 @@
+"""Charts of collapse: `curves`, `precision`, `repeats`, `counting`."""

@@ -1,0 +1,214 @@
+"""Collapse curves: how far two last-token representations are apart, against length, dtype by dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.reporting.findings.collapse import trained_length
+from ostools.reporting.look import axes, theme
+from ostools.results import Frame, frame_of
+
+if TYPE_CHECKING:
+    from ostools.measure import Collapse
+
+NORM_WORDS = {"l1": "L1", "l2": "L2", "linf": "L∞", "cosine": "cosine"}
+WIDTH, HEIGHT = 240, 190
+PAIRS = {"theorem": "", "task": ": n and n + 1 items (no theorem)", "one-more-digit": ": one more digit (no theorem)"}
+"""What a panel's title adds for a pair that is not the theorem's."""
+QUANTITIES: dict[str, tuple[str, list[float]]] = {
+    "distance": ("measured distance of the pair (dots where it jumps)", [1, 0]),
+    "reference": ("the same in float64: what collapse is read from", [5, 1.5]),
+    "noise": ("rounding noise of the run in this dtype", [1.5, 2.5]),
+    "machine_line": ("machine line: one representable step", [7, 4]),
+}
+"""What a collapse chart draws: the legend's words and the dash."""
+JUMPS = 0.08
+"""A curve whose neighbours differ by more than 10^JUMPS (20%) in the median is drawn as dots: a line would only fill a band."""
+
+
+def collapse_chart(
+    result: Collapse,
+    sites: Sequence[str] = ("residual", "y", "logits"),
+    *,
+    per: str = "vector",
+    norm: str = "l2",
+) -> alt.FacetChart:
+    """Distance between the two last-token representations against length, a panel per site, dtype and kind of pair.
+
+    Each panel holds the measured distance, the rounding noise of that dtype and its machine line. Whole vectors in L2, of which
+    the theorem speaks, have the float64 distance beside them, thin and grey, and a vertical line at the collapse length where
+    one was reached; a dotted one stands at the longest length that the model was trained on. Heads (`per`) and seeds are shown
+    by their mean, with a band from the least to the greatest.
+    """
+    frame = frame_of(result)
+    frame = frame[frame["site"].isin(list(sites)) & (frame["per"] == per) & (frame["norm"] == norm)]
+    if frame.empty:
+        known = frame_of(result)[["site", "per", "norm"]].drop_duplicates().astype(str).agg("/".join, axis=1)
+        raise InputError(f"no rows of {'+'.join(sites)}/{per}/{norm} in this result: there are {', '.join(known)}")
+    whole = per == "vector" and norm == "l2"
+    rows, floor = axes.floored(_collapse_rows(frame, result.reference if whole else None))
+    axes.require_finite(rows["value"], "a collapse curve")
+    dtypes = list(dict.fromkeys(frame["dtype"]))
+    panels = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
+    reached = _reached(result, sites, dtypes) if whole else {}
+    layers = _collapse_layers(rows, floor, NORM_WORDS.get(norm, norm), reached, _training_ends(result))
+    facet = alt.Facet("panel:N", sort=[panel for panel in panels if (rows["panel"] == panel).any()], title=None)
+    chart = axes.unfolded(layers.facet(facet=facet, columns=len(dtypes), spacing=22), rows)
+    subtitle = [axes.ZERO_NOTE] if (rows["value"] == 0).any() else []
+    tasks = ", ".join(sorted(set(map(str, frame["task"]))))
+    title = alt.TitleParams(f"Distance of the last-token representations, {tasks}", subtitle=subtitle)
+    return axes.themed(chart.properties(title=title))
+
+
+def _panel(site: str, dtype: str, pair: str) -> str:
+    return f"{site}, {dtype}{PAIRS.get(pair, f': {pair}')}"
+
+
+def _collapse_rows(frame: Frame, reference: Frame | None) -> Frame:
+    """One row per point drawn: panel, length, quantity, hue (the dtype that gives the colour), value, and the band if any."""
+    keys = ["pair", "length", "dtype", "site"]
+    measured = frame.groupby(keys, as_index=False, sort=False, observed=True).agg(
+        value=("mean", "mean"),
+        low=("minimum", "min"),
+        high=("maximum", "max"),
+        noise=("noise", "mean"),
+        machine_line=("machine_line", "mean"),
+    )
+    measured["hue"] = measured["dtype"]
+    parts = [measured.assign(quantity="distance")]
+    for quantity in ("noise", "machine_line"):
+        floor = measured[measured[quantity].notna()]
+        value = floor[quantity]
+        parts.append(floor.assign(value=value, low=value, high=value, quantity=quantity))
+    if reference is not None:
+        exact = reference[reference["site"].isin(frame["site"])]
+        keys = ["weights", "pair", "length", "site"]
+        exact = exact.groupby(keys, as_index=False, sort=False).agg(value=("distance", "mean"))
+        exact = exact.assign(low=exact["value"], high=exact["value"], quantity="reference", hue="float64")
+        stored = frame[frame["dtype"] != "float64"].drop_duplicates("dtype").set_index("dtype")["weights"]
+        parts += [exact[exact["weights"] == weights].assign(dtype=dtype) for dtype, weights in stored.items()]
+    rows = pd.concat(parts, ignore_index=True)
+    names = zip(rows["site"], rows["dtype"], rows["pair"], strict=True)
+    rows["panel"] = [_panel(*map(str, name)) for name in names]
+    rows["dots"] = rows["quantity"].isin(["distance", "reference"]) & rows["panel"].isin(_jumping(rows))
+    # A band is drawn where there is one, if its lower end can stand on the log axis.
+    rows["band"] = (rows["high"] > rows["low"]) & (rows["low"] > 0)
+    needed = ["panel", "length", "quantity", "hue", "value", "dots"]
+    return rows[[*needed, "low", "high", "band"] if bool(np.any(rows["band"])) else needed]
+
+
+def _jumping(rows: Frame) -> list[str]:
+    """The panels whose measured curve jumps up and down from one length to the next."""
+    found = []
+    for panel, curve in rows[(rows["quantity"] == "distance") & (rows["value"] > 0)].groupby("panel"):
+        steps = np.abs(np.diff(np.log10(curve.sort_values("length")["value"].to_numpy())))
+        if len(steps) > 30 and float(np.median(steps)) > JUMPS:
+            found.append(str(panel))
+    return found
+
+
+def _reached(result: Collapse, sites: Sequence[str], dtypes: Sequence[str]) -> dict[str, int]:
+    """Where collapse was reached, by panel: the greatest length over seeds, if every seed reached it."""
+    table: Frame = result.collapse_lengths()
+    table = table[(table["pair"] == "theorem") & table["site"].isin(list(sites)) & table["dtype"].isin(list(dtypes))]
+    return {
+        _panel(site, dtype, "theorem"): int(lengths.max())
+        for (site, dtype), lengths in table.groupby(["site", "dtype"])["collapse_length"]
+        if lengths.notna().all()
+    }
+
+
+def _training_ends(result: Collapse) -> int | None:
+    """The longest of these lengths that the model was trained on, where its card says and the curve goes beyond it."""
+    longest = trained_length(result, result.provenance.model.get("trained_lengths"))
+    lengths = frame_of(result)["length"]
+    if longest is None or not int(lengths.min()) <= longest < int(lengths.max()):
+        return None
+    return int(lengths[lengths <= longest].max())
+
+
+def _collapse_layers(
+    rows: Frame, floor: float | None, norm: str, reached: dict[str, int], trained: int | None
+) -> alt.LayerChart:
+    has_band = "band" in rows
+    shown = (
+        pd.concat([rows["shown"], rows[rows["band"]]["low"], rows[rows["band"]]["high"]]) if has_band else rows["shown"]
+    )
+    scale, axis = axes.log_axis(shown, floor)
+    base = axes.chart(rows).encode(
+        x=axes.length_axis(int(rows["length"].min()), int(rows["length"].max())),
+        y=alt.Y("shown:Q", title=f"{norm} distance", scale=scale, axis=axis),
+        color=_hues(set(rows["hue"])),
+        detail=["quantity:N"],
+    )
+    dashes = _dashes(set(rows["quantity"]))
+    tooltip = [
+        alt.Tooltip("length:Q"),
+        alt.Tooltip("quantity:N"),
+        alt.Tooltip("hue:N", title="dtype"),
+        alt.Tooltip("value:Q", format=".4g"),
+    ]
+    layers: list[Any] = []
+    if has_band:
+        band = base.transform_filter("datum.band").mark_area(opacity=0.18)
+        layers.append(band.encode(y=alt.Y("low:Q"), y2="high:Q"))
+    # The reference lies under the dtype's own marks, and is thinner.
+    for exact, width, size in (("===", 1.0, 4), ("!==", 1.5, 9)):
+        here = base.transform_filter(f"datum.quantity {exact} 'reference'")
+        layers.append(here.transform_filter("!datum.dots").mark_line(strokeWidth=width).encode(strokeDash=dashes))
+        layers.append(here.transform_filter("datum.dots").mark_circle(size=size))
+    layers.append(base.mark_circle(size=24, opacity=0).encode(tooltip=tooltip))
+    if floor is not None:
+        layers.append(axes.zero_marks(base.encode(tooltip=tooltip)))
+    if reached:
+        layers += _collapse_marks(base, reached)
+    if trained is not None:
+        layers += _training_marks(base, trained)
+    layered: Any = alt.layer(*layers)
+    return layered.properties(width=WIDTH, height=HEIGHT)
+
+
+def _hues(dtypes: set[str]) -> alt.Color:
+    known = [dtype for dtype in theme.COLOURS if dtype in dtypes]
+    known += sorted(dtypes.difference(known))
+    scale = alt.Scale(domain=known, range=theme.colours(known))
+    return alt.Color("hue:N", scale=scale, legend=alt.Legend(title="dtype", columns=len(known), symbolStrokeWidth=4))
+
+
+def _dashes(quantities: set[str]) -> alt.StrokeDash:
+    known = [name for name in QUANTITIES if name in quantities]
+    legend = alt.Legend(title=None, columns=1, labelExpr=axes.lookup(known, [QUANTITIES[name][0] for name in known]))
+    scale = alt.Scale(domain=known, range=[QUANTITIES[name][1] for name in known])
+    return alt.StrokeDash("quantity:N", scale=scale, legend=legend)
+
+
+def _collapse_marks(base: alt.Chart, reached: dict[str, int]) -> list[alt.Chart]:
+    """A vertical line at the collapse length of each panel, with the length beside it."""
+    at = f"indexof({theme.safe_json(list(reached))}, datum.panel)"
+    # One row a panel, out of the rows that the panel already has: a facet's layers share their data.
+    here = base.transform_filter(f"{at} >= 0 && datum.length === {theme.safe_json(list(reached.values()))}[{at}]")
+    here = here.transform_filter("datum.quantity === 'distance'")
+    x = alt.X("length:Q")
+    rule = here.mark_rule(strokeWidth=1).encode(x=x, y=alt.Undefined, detail=alt.Undefined)
+    words = here.transform_calculate(words="'collapse from n = ' + datum.length")
+    text = words.mark_text(align="right", baseline="bottom", dx=-4, fontSize=10)
+    return [rule, text.encode(x=x, y=alt.value(HEIGHT - 5), text="words:N", detail=alt.Undefined)]
+
+
+def _training_marks(base: alt.Chart, trained: int) -> list[alt.Chart]:
+    """A dotted vertical line in every panel: to its right are positions that training never showed."""
+    here = base.transform_filter(f"datum.length === {trained} && datum.quantity === 'distance'")
+    x, neutral = alt.X("length:Q"), alt.value(theme.colour("float64"))
+    rule = here.mark_rule(strokeWidth=1, strokeDash=[1, 2]).encode(
+        x=x, y=alt.Undefined, color=neutral, detail=alt.Undefined
+    )
+    words = here.transform_calculate(words=f"'trained to n = {trained}'")
+    text = words.mark_text(align="right", baseline="bottom", dx=-4, fontSize=10)
+    where = alt.value(HEIGHT - 20)
+    return [rule, text.encode(x=x, y=where, text="words:N", color=neutral, detail=alt.Undefined)]

@@ -1,0 +1,87 @@
+"""Collapse on a trained model beyond ones: a panel a prompt, with the sink's token and without it, and the law that fits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.reporting.look import axes, theme
+from ostools.results import Frame, frame_of
+
+if TYPE_CHECKING:
+    from ostools.experiments import Repeats
+
+COLOURS = {"present": theme.colour("BOS present"), "absent": theme.colour("BOS absent")}
+_WORDS = {"present": "BOS (sink) present", "absent": "BOS left out"}
+
+
+def repeats_chart(result: Repeats) -> alt.FacetChart:
+    """||y - y*||_2 in float64 against the number of copies, log-log; thin: the law of the table `summary`, where one holds."""
+    frame: Frame = frame_of(result)
+    summary: Any = result.summary
+    tasks = list(dict.fromkeys(frame["task"]))
+    parts = [frame.rename(columns={"distance": "value"}).assign(kind="measured")]
+    parts += [_law(row, frame) for row in summary.to_dict("records") if np.isfinite(row["rate"])]
+    rows = pd.concat(parts, ignore_index=True)
+    rows["line"] = rows["kind"] + " " + rows["sink"]
+    rows, floor = axes.floored(rows[["task", "sink", "line", "kind", "length", "value"]])
+    axes.require_finite(rows["value"], "a chart of repeats")
+    scale, axis = axes.log_axis(rows["shown"], floor)
+    sinks = [sink for sink in _WORDS if (rows["sink"] == sink).any()]
+    first, last = int(rows["length"].min()), int(rows["length"].max())
+    base = axes.chart(rows).encode(
+        x=alt.X(
+            "length:Q",
+            title="copies n of the repeated token",
+            scale=alt.Scale(
+                type="log" if last >= 10 * first else "linear", domain=[first, max(last, first + 1)], nice=False
+            ),
+            axis=alt.Axis(grid=False, format="d", values=axes.length_ticks(first, last)),
+        ),
+        y=alt.Y("shown:Q", title="L2 distance at y (float64)", scale=scale, axis=axis),
+        color=alt.Color(
+            "sink:N",
+            scale=alt.Scale(domain=sinks, range=[COLOURS[sink] for sink in sinks]),
+            legend=alt.Legend(title=None, columns=2, labelExpr=axes.lookup(sinks, [_WORDS[sink] for sink in sinks])),
+        ),
+        detail="line:N",
+        tooltip=["sink:N", "kind:N", "length:Q", alt.Tooltip("value:Q", format=".4g")],
+    )
+    layers: list[Any] = [
+        base.transform_filter("datum.kind === 'measured'").mark_line(strokeWidth=1.6),
+        base.transform_filter("datum.kind !== 'measured'").mark_line(strokeWidth=1.0, strokeDash=[4, 2]),
+    ]
+    if floor is not None:
+        layers.append(axes.zero_marks(base))
+    layered: Any = alt.layer(*layers)
+    facet = alt.Facet("task:N", sort=tasks, title=None)
+    chart = layered.properties(width=280, height=190).facet(facet=facet, columns=2, spacing=26)
+    said = ["Dashed: the fitted law, where one falls. Its rate, with a 95% interval:"]
+    said += [line for task in tasks for line in _laws(task, summary)]
+    title = alt.TitleParams("Representational collapse on repeated tokens", subtitle=said)
+    return axes.themed(axes.unfolded(chart, rows).properties(title=title))
+
+
+def _laws(task: str, summary: Any) -> list[str]:
+    """The law of each sink in words."""
+    lines = []
+    for row in summary[summary["task"] == task].to_dict("records"):
+        said = str(row["verdict"])
+        if np.isfinite(row["rate"]):
+            unsure = ", though undecided" if row["verdict"] == "undecided" else ""
+            said = f"{row['law']}{unsure}, {row['rate']:.3g} [{row['low']:.3g}, {row['high']:.3g}]"
+        lines.append(f"{task}, {_WORDS[row['sink']]}: {said}")
+    return lines
+
+
+def _law(row: dict[str, Any], frame: Frame) -> Frame:
+    """The fitted law at the lengths that were fitted."""
+    curve = frame[(frame["task"] == row["task"]) & (frame["sink"] == row["sink"])]
+    n = curve[curve["length"] >= row["fitted_from"]]["length"].to_numpy(dtype=float)[: int(row["used"])]
+    x = np.log(n) if str(row["law"]).startswith("power") else n
+    values = np.exp(row["log_amplitude"] - row["rate"] * x) + row["level"]
+    same = {"task": row["task"], "sink": row["sink"], "kind": "fitted"}
+    return pd.DataFrame({"length": n.astype(int), "value": values}).assign(**same)

@@ -1,0 +1,1 @@
+"""Charts of the paper's figures, its lemmas and the laboratory."""

@@ -1,0 +1,140 @@
+"""Figures 3 and 6 as in the paper: absolute error against sequence length, a column a task and a line a way of asking."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+
+from ostools.reporting.look import axes, theme
+from ostools.reporting.look.answer_marks import length_axis, training_end
+from ostools.results import Frame, frame_of
+
+if TYPE_CHECKING:
+    from ostools.experiments.figures.figure3 import Figure3
+
+WIDTH, HEIGHT, STRIP = 210, 190, 42
+COLUMNS = {
+    "sum-ones": "sum 1+…+1",
+    "count-ones": "count ones, all ones",
+    "count-ones-bernoulli": "count ones, p(1) = 0.7",
+    "count-word": "count ‘car’ in a sentence",
+}
+"""The paper's columns: the task and what its panel is called."""
+WAYS = {"none": "no CoT", "cot-zero-shot": "CoT zero-shot", "cot-few-shot": "CoT few-shot"}
+"""The paper's lines: the mode of a task, and what the legend calls it."""
+_FAR = 20
+"""Errors over so many times the longest sequence leave a linear axis no room for the others."""
+
+
+def figure_3_chart(result: Figure3) -> alt.VConcatChart:
+    """Above: the mean absolute error of the answers that are numbers, with bars from the least to the greatest seed. Below:
+    where an answer held no number, darker the more seeds gave none. A dotted line stands where the model's training ends.
+    """
+    frame = frame_of(result)
+    drawn = _summary(frame)
+    largest = int(drawn["high"].max()) if drawn["high"].notna().any() else 1
+    wide = largest > _FAR * int(frame["length"].max())
+    trained = result.provenance.model.get("trained_lengths") or {}
+    tasks = [name for name in COLUMNS if (frame["task"] == name).any()]
+    panels = [
+        alt.vconcat(
+            _errors(drawn[drawn["task"] == name], max(largest, 1), wide, trained.get(name), index == 0),
+            _strip(drawn[drawn["task"] == name], trained.get(name), index == 0),
+            spacing=8,
+        )
+        for index, name in enumerate(tasks)
+    ]
+    notes = [*result.deviations, *_notes(drawn, wide)]
+    row = alt.hconcat(*panels, spacing=20).resolve_scale(color="shared")
+    return axes.themed(alt.vconcat(row, title=alt.TitleParams(result.title, subtitle=notes)))
+
+
+def _summary(frame: Frame) -> Frame:
+    """Mean, least and greatest error over seeds, and how many of the answers held no number."""
+    keys = ["task", "mode", "length"]
+    found = frame.assign(error=frame["absolute_error"].astype("Float64").astype(float)).groupby(keys, as_index=False)
+    table = found.agg(
+        mean=("error", "mean"),
+        low=("error", "min"),
+        high=("error", "max"),
+        asked=("key", "size"),
+        read=("error", "count"),
+    )
+    return table.assign(way=table["mode"].map(WAYS), none=table["asked"] - table["read"])
+
+
+def _notes(drawn: Frame, wide: bool) -> list[str]:
+    notes = []
+    if (drawn["asked"] > 1).any():
+        notes.append(
+            f"Line: mean of up to {drawn['asked'].max()} seeds (answers that are numbers); bars: least to greatest."
+        )
+    if drawn["none"].any():
+        counted = f"{drawn['none'].sum()} of {drawn['asked'].sum()} answers"
+        notes.append(f"Ticks below: no number to be read ({counted}); they are in no error above.")
+    if wide:
+        notes.append("Error axis: linear to 1, then logarithmic; the paper's is linear.")
+    return notes
+
+
+def _hue() -> alt.Color:
+    names = list(WAYS.values())
+    scale = alt.Scale(domain=names, range=[theme.colour(name) for name in names])
+    return alt.Color("way:N", scale=scale, legend=alt.Legend(title=None, columns=3, symbolStrokeWidth=3))
+
+
+def _errors(rows: Frame, largest: int, wide: bool, end: int | None, first: bool) -> Any:
+    data = rows[["length", "way", "mean", "low", "high", "asked", "read"]]
+    base = axes.unfolded(axes.chart(_nulls(data)), data).encode(
+        x=length_axis(rows["length"], None, labels=False), color=_hue()
+    )
+    scale = alt.Scale(
+        type="symlog" if wide else "linear", domain=[0, largest * (5 if wide else 1.12)], nice=False, padding=4
+    )
+    ticks = _powers(largest, labels=first) if wide else alt.Axis(labels=first, ticks=first)
+    y = alt.Y("mean:Q", title="absolute error" if first else None, scale=scale, axis=ticks)
+    tooltip = ["length:Q", "way:N", "mean:Q", "low:Q", "high:Q", "read:Q", "asked:Q"]
+    several = base.transform_filter("datum.high > datum.low")
+    name = COLUMNS[str(rows["task"].iloc[0])]
+    layered: Any = alt.layer(
+        several.mark_rule(strokeWidth=1).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+        base.mark_line(strokeWidth=1.5, strokeJoin="round").encode(y=y),
+        base.mark_circle(size=22, opacity=1).encode(y=y, tooltip=tooltip),
+        *training_end(end, rows["length"], 6),
+    )
+    return layered.properties(
+        width=WIDTH, height=HEIGHT, title=alt.TitleParams(name, fontSize=12, offset=6, frame="group")
+    )
+
+
+def _nulls(data: Frame) -> Frame:
+    """Missing numbers as JSON has them: a line breaks there."""
+    return data.astype(object).where(data.notna(), None)
+
+
+def _powers(largest: int, labels: bool) -> alt.Axis:
+    """Zero and powers of ten, every second, third, ... where there are many."""
+    step = 1 + len(str(largest)) // 6
+    powers = [power for power in range(len(str(largest))) if power % step == 0 and (power or step == 1)]
+    values = [0, *(10**power for power in powers)]
+    words = axes.lookup(values, ["0", *(f"{10**power:,}" if power < 5 else f"1e{power}" for power in powers)])
+    # Vega leaves out every other value where there are more than it wanted.
+    count = len(values) + 1
+    return alt.Axis(values=values, tickCount=count, labelExpr=words, labelOverlap=False, labels=labels, ticks=labels)
+
+
+def _strip(rows: Frame, end: int | None, first: bool) -> Any:
+    """A row a way of asking: ticks where answers held no number."""
+    data = rows[["length", "way", "none", "asked"]].assign(share=rows["none"] / rows["asked"])
+    names = [name for name in WAYS.values() if (rows["way"] == name).any()]
+    base = axes.unfolded(axes.chart(data), data)
+    axis = alt.Axis(labels=False, ticks=False, domain=False, grid=True, bandPosition=0.5)
+    y = alt.Y("way:N", title=["no", "number"] if first else None, scale=alt.Scale(domain=names), axis=axis)
+    opacity = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None)
+    tooltip = ["length:Q", "way:N", "none:Q", "asked:Q"]
+    ticks = base.mark_tick(thickness=2, size=STRIP / 4).encode(
+        x=length_axis(rows["length"], "sequence length (items)"), y=y, color=_hue(), opacity=opacity, tooltip=tooltip
+    )
+    layered: Any = alt.layer(ticks, *training_end(end, rows["length"], None))
+    return layered.properties(width=WIDTH, height=STRIP)

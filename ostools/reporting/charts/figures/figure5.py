@@ -1,0 +1,233 @@
+"""Figure 5 as in the paper, four panels of distance against length; under them the second pair of (d), without theorem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.ground.words import number
+from ostools.reporting.charts.collapse.curves import JUMPS, NORM_WORDS
+from ostools.reporting.findings.collapse import trained_length
+from ostools.reporting.look import axes, theme
+from ostools.results import Frame, frame_of
+
+if TYPE_CHECKING:
+    from ostools.experiments import Figure5
+
+WIDTH, HEIGHT = 330, 190
+_PIECES = {
+    "head-chunk": "heads (chunks of d_model / H)",
+    "head-output": "heads (their outputs in the last block)",
+    "vector": "",
+}
+_WORDS = {
+    "a": "n ones",
+    "b": "n uniform digits that end in one or two ones",
+    "c": "n ones, to be copied",
+    "d": "n ones to be copied, a comma after every third",
+}
+_SITES = {"attention": "the last block's heads", "residual": "v^(L)"}
+_APART = "one digit more, behind a comma (111 and 111,1): no theorem"
+_LINES: dict[str, tuple[str, list[float]]] = {
+    "distance": ("measured distance (dots where it jumps)", [1, 0]),
+    "noise": ("rounding noise of the run", [1.5, 2.5]),
+    "machine_line": ("machine line: one representable step", [7, 4]),
+}
+_QUOTED = 58  # letters of a prompt that a panel's title has room for
+
+
+def figure_5_chart(result: Figure5) -> alt.VConcatChart:
+    """Mean over heads with a band from the least to the greatest head, dtype by dtype, on one log axis for all panels.
+
+    In (b) the darker band is the bootstrap interval of the mean over seeds. A vertical line stands where a dtype collapses
+    (in every seed, whole vectors in L2), a dotted one where the model's training ends.
+    """
+    frame = frame_of(result)
+    axes.require_finite(frame["mean"], "figure 5")
+    low, below = _bottom(frame)
+    groups = [group for _, group in frame.groupby(["panel", "pair"], sort=False)]
+    y = _value_axis(frame, low)
+    panels = [_panel(result, group, y, low) for group in groups]
+    # The pair of no theorem has a row of its own.
+    apart = [str(group["pair"].iloc[0]) != "theorem" for group in groups]
+    main = [panel for panel, alone in zip(panels, apart, strict=True) if not alone]
+    rows = [alt.hconcat(*main[start : start + 2], spacing=28) for start in range(0, len(main), 2)]
+    rows += [alt.hconcat(panel) for panel, alone in zip(panels, apart, strict=True) if alone]
+    title = alt.TitleParams(_title(frame, result.provenance.model), subtitle=_notes(frame, below))
+    return axes.themed(alt.vconcat(*rows, title=title, spacing=22))
+
+
+def _title(frame: Frame, model: Any) -> str:
+    site, norm = str(frame["site"].iloc[0]), str(frame["norm"].iloc[0])
+    name = str(model["name"])
+    shown = Path(name).name if Path(name).is_absolute() else name
+    return f"Figure 5 on {shown}: {NORM_WORDS[norm]} distance at {_SITES.get(site, site)} of v and v*, its last token once more"
+
+
+def _notes(frame: Frame, below: dict[str, float]) -> list[str]:
+    pieces = _PIECES[str(frame["per"].iloc[0])]
+    notes = []
+    if pieces:
+        notes.append(f"Line: mean over {pieces}. Pale band: from the least to the greatest of them, in any seed.")
+    most = int(frame["seeds"].max())
+    if frame["interval_low"].notna().any():
+        notes.append(f"(b): mean of {most} seeds; dark band: 95% bootstrap interval of that mean.")
+    elif most > 1:
+        notes.append(f"(b): mean of {most} seeds, too few for an interval.")
+    if below:
+        told = ", ".join(f"{dtype} at most {number(value)}" for dtype, value in below.items())
+        notes.append(f"Below these axes: rounding noise of {told}.")
+    if ((frame["mean"] == 0) | (frame["head_minimum"] == 0)).any():
+        notes.append("Exact zeros, which a log axis has no place for, are drawn on its lower edge.")
+    return notes
+
+
+def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
+    """Where the log axis begins, and the greatest noise of each dtype that lies wholly below it.
+
+    Floors far below every distance would leave the curves no room.
+    """
+    drawn = np.concatenate([frame[name].to_numpy(dtype=float) for name in ("mean", "head_minimum")])
+    positive = drawn[drawn > 0]
+    low = float(positive.min()) / 1.5 if len(positive) else 1e-6
+    noise = frame[frame["noise"].notna()].groupby("dtype", sort=False)["noise"]
+    floors = {str(dtype): (float(values.min()), float(values.max())) for dtype, values in noise}
+    near = [least for least, most in floors.values() if most >= low / 10 and least > 0]
+    low = min([low, *near])
+    return low, {dtype: most for dtype, (_, most) in floors.items() if most < low}
+
+
+def _value_axis(frame: Frame, low: float) -> alt.Y:
+    high = float(frame["head_maximum"].max()) or 10 * low
+    scale, axis = axes.log_axis(pd.Series([low * 1.25, high]), None)
+    name = NORM_WORDS[str(frame["norm"].iloc[0])]
+    return alt.Y("value:Q", title=f"{name} distance", scale=scale, axis=axis)
+
+
+def _panel(result: Figure5, group: Frame, y: alt.Y, low: float) -> Any:
+    panel, pair = str(group["panel"].iloc[0]), str(group["pair"].iloc[0])
+    bands = _clipped(group.rename(columns={"mean": "value"}), low)
+    x = _length_axis(frame_of(result)["length"])
+    dtypes = list(dict.fromkeys(group["dtype"]))
+    layers = [_band(bands, ("head_minimum", "head_maximum"), 0.13, x, y, dtypes)]
+    if group["interval_low"].notna().all():
+        layers.append(_band(bands, ("interval_low", "interval_high"), 0.32, x, y, dtypes))
+    layers += [*_curves(group, low, x, y, dtypes), *_marks(result, panel, pair, x, dtypes)]
+    chart: Any = alt.layer(*layers)
+    return chart.properties(width=WIDTH, height=HEIGHT, title=_heading(result, panel, pair))
+
+
+def _clipped(frame: Frame, low: float) -> Frame:
+    """Zeros, and what lies below the axis, on its lower edge."""
+    names = ["value", "head_minimum", "head_maximum", "interval_low", "interval_high"]
+    return frame.assign(**{name: frame[name].clip(lower=low) for name in names})
+
+
+def _band(rows: Frame, ends: tuple[str, str], opacity: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> alt.Chart:
+    data = rows[["length", "dtype", *ends]].rename(columns=dict(zip(ends, ("value", "high"), strict=True)))
+    base = axes.unfolded(axes.chart(data), data)
+    return base.mark_area(opacity=opacity, clip=True).encode(x=x, y=y, y2="high:Q", color=_hue(dtypes))
+
+
+def _curves(group: Frame, low: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> list[Any]:
+    """The distance, and faintly the two floors; the first dtype is the broadest, for the others lie on top of it."""
+    parts = [
+        group[group[name].notna()].assign(value=group[name], quantity=quantity)
+        for name, quantity in (("mean", "distance"), ("noise", "noise"), ("machine_line", "machine_line"))
+    ]
+    data: Frame = pd.concat(parts)[["length", "dtype", "quantity", "value"]]
+    data = data.loc[(data["quantity"] == "distance") | (data["value"] >= low)]
+    data = data.assign(value=np.maximum(data["value"], low))
+    words = axes.lookup(list(_LINES), [word for word, _ in _LINES.values()])
+    dash = alt.StrokeDash(
+        "quantity:N",
+        scale=alt.Scale(domain=list(_LINES), range=[dashes for _, dashes in _LINES.values()]),
+        legend=alt.Legend(title=None, columns=1, labelExpr=words),
+    )
+    tooltip = ["length:Q", "dtype:N", "quantity:N", alt.Tooltip("value:Q", format=".4g")]
+    base = axes.unfolded(axes.chart(data), data).encode(x=x, y=y, color=_hue(dtypes), tooltip=tooltip)
+    floors = base.transform_filter("datum.quantity !== 'distance'").encode(strokeDash=dash)
+    layers = [floors.mark_line(strokeWidth=0.9, clip=True)]
+    dotted = any(_jumps(curve["mean"]) for _, curve in group.groupby("dtype"))
+    for dtype in dtypes:
+        first = dtype == dtypes[0]
+        curve = base.transform_filter(f"datum.quantity === 'distance' && datum.dtype === '{dtype}'")
+        if dotted:
+            layers.append(curve.mark_circle(size=12 if first else 6, opacity=1, clip=True))
+        else:
+            layers.append(curve.mark_line(strokeWidth=2.4 if first else 1.2, clip=True).encode(strokeDash=dash))
+    return layers
+
+
+def _jumps(values: Any) -> bool:
+    """Whether neighbours differ so much that a line would only fill a band; dots then show what it is made of."""
+    steps = np.abs(np.diff(np.log10(values[values > 0].to_numpy(dtype=float))))
+    return len(steps) > 30 and float(np.median(steps)) > JUMPS
+
+
+def _marks(result: Figure5, panel: str, pair: str, x: alt.X, dtypes: list[str]) -> list[Any]:
+    """Vertical lines: where each dtype collapses, and where training ends."""
+    lengths = frame_of(result)["length"]
+    found = [
+        {"length": length, "dtype": dtype}
+        for dtype, length in _reached(result, panel, pair).items()
+        if length is not None
+    ]
+    marks: list[Any] = []
+    if found:
+        data = pd.DataFrame(found)
+        rule = axes.unfolded(axes.chart(data), data).mark_rule(strokeWidth=1.2)
+        marks.append(rule.encode(x=x, color=_hue(dtypes)))
+    trained = trained_length(result.curves[panel], result.provenance.model.get("trained_lengths"))
+    if trained is not None and int(lengths.min()) <= trained < int(lengths.max()):
+        data = pd.DataFrame({"length": [trained], "words": [f"trained to n = {trained}"]})
+        base = axes.unfolded(axes.chart(data), data)
+        grey = alt.value(theme.colour("float64"))
+        marks.append(base.mark_rule(strokeWidth=1, strokeDash=[1, 2]).encode(x=x, color=grey))
+        words = base.mark_text(align="right", baseline="top", dx=-4, fontSize=9)
+        marks.append(words.encode(x=x, y=alt.value(2), text="words:N", color=grey))
+    return marks
+
+
+def _reached(result: Figure5, panel: str, pair: str) -> dict[str, int | None]:
+    """The collapse length of each dtype, the greatest over seeds; None where some seed did not reach it."""
+    table: Frame = result.collapse_lengths
+    table = table[(table["panel"] == panel) & (table["pair"] == pair)]
+    return {
+        str(dtype): int(lengths.max()) if lengths.notna().all() else None
+        for dtype, lengths in table.groupby("dtype", sort=False)["collapse_length"]
+    }
+
+
+def _heading(result: Figure5, panel: str, pair: str) -> alt.TitleParams:
+    prompt = str(result.provenance.parameters["prompts"][panel])
+    shown = prompt if len(prompt) <= _QUOTED else f"…{prompt[-_QUOTED:]}"
+    name = f"({panel}) {_WORDS[panel] if pair == 'theorem' else _APART}"
+    longest = int(frame_of(result)["length"].max())
+    told = [
+        f"{f'from n = {length}' if length is not None else f'not by {longest}'} in {dtype}"
+        for dtype, length in _reached(result, panel, pair).items()
+    ]
+    lines = [
+        f"“{theme.inert(shown)}” (n = 6)",
+        *([f"collapse: {', '.join(told)}"] if told and pair == "theorem" else []),
+    ]
+    return alt.TitleParams(name, subtitle=lines, fontSize=11, subtitleFontSize=10, offset=6, frame="group")
+
+
+def _length_axis(lengths: Any) -> alt.X:
+    """Logarithmic, with ticks at 1, 2, 5, 10, ...; linear for lengths that are near each other."""
+    first, last = int(lengths.min()), int(lengths.max())
+    wide = last >= 10 * first
+    scale = alt.Scale(type="log" if wide else "linear", domain=[first, max(last, first + 1)], nice=False)
+    axis = alt.Axis(grid=False, format="d", values=axes.length_ticks(first, last))
+    return alt.X("length:Q", title="length n (digits)", scale=scale, axis=axis)
+
+
+def _hue(dtypes: list[str]) -> alt.Color:
+    scale = alt.Scale(domain=dtypes, range=theme.colours(dtypes))
+    return alt.Color("dtype:N", scale=scale, legend=alt.Legend(title=None, columns=1, symbolStrokeWidth=4))

@@ -1,0 +1,171 @@
+"""The laboratory's charts: collapse by encoding, the assumption, depth, rounding; bands over seeds, the fitted laws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.reporting.look import axes, theme
+from ostools.results import Frame, frame_of
+from ostools.theory.statistics.fits import Law
+
+if TYPE_CHECKING:
+    from ostools.experiments.lab.lab import Lab
+
+_PANELS = {
+    "positions": ("distance", "Collapse by encoding, 4 layers", "L2 distance at y"),
+    "assumption": ("score_step", "The assumption: a score's step at a distance", "|change of score|, rms"),
+    "depth": ("distance", "Collapse by depth", "L2 distance at y"),
+    "precision": ("pair_noise", "Rounding noise of the difference, and the distance", "L2 at y"),
+}
+"""By study: the quantity, the title, the axis."""
+_SERIES = {"positions": "encoding", "assumption": "encoding", "depth": "depth", "precision": "precision"}
+_X = {"assumption": "n, or the distance r of the key (tokens)"}
+_POSITIONS = {"none": "no positions"}
+_VARIATION = {
+    "positions": "Total variation of the last layer's rows",
+    "assumption": "Total variation, one layer, random tokens",
+}
+_MOST = 60
+"""Lengths drawn of a curve: log-spaced, more are not seen."""
+_EXACT = "distance, float64"
+_WIDTH, _HEIGHT = 330, 230
+
+
+def lab_chart(result: Lab) -> alt.VConcatChart:
+    """One row of panels a study, small multiples on log axes: geometric mean over seeds, min-max band, fitted law (dotted)."""
+    frame = frame_of(result)
+    rows = [_row(study, frame, result.fits) for study in _PANELS if (frame["study"] == study).any()]
+    zeros = [axes.ZERO_NOTE] if any(has_zeros for _, has_zeros in rows) else []
+    subtitle = [
+        "One random pre-norm decoder, d = 64, 4 heads: 16 random tokens, then one token n times, against n + 1 times.",
+        "Lines: geometric mean over seeds; bands: minimum to maximum; thin dotted lines: the law, where one was found.",
+        *zeros,
+    ]
+    title = alt.TitleParams("What positions, depth and precision do to the last representation", subtitle=subtitle)
+    chart = alt.vconcat(*(row for row, _ in rows), title=title, spacing=30).resolve_scale(color="independent")
+    return axes.themed(chart)
+
+
+def _row(study: str, frame: Frame, fits: Any) -> tuple[alt.HConcatChart, bool]:
+    """A study's panels, and whether zeros are drawn in one."""
+    quantity, title, y = _PANELS[study]
+    here = frame[(frame["study"] == study) & (frame["question"] > 0)]
+    quantities = {title: (quantity, y)}
+    if study in ("positions", "assumption"):
+        quantities[_VARIATION[study]] = ("total_variation", "delta of rows n and n + 1")
+        panels = {name: (here[here["quantity"] == one], axis) for name, (one, axis) in quantities.items()}
+    else:
+        panels = {
+            f"{title}: {_POSITIONS.get(encoding, encoding)}": (_beside(study, group, quantity), y)
+            for encoding, group in here.groupby("encoding", sort=False)
+        }
+    names = _in_order(study, pd.concat([data for data, _ in panels.values()]))
+    charts = [_panel(study, name, data, axis, fits, names) for name, (data, axis) in panels.items()]
+    row = alt.hconcat(*(chart for chart, _ in charts), spacing=34).resolve_scale(color="shared")
+    return row, any(has_zeros for _, has_zeros in charts)
+
+
+def _beside(study: str, group: Frame, quantity: str) -> Frame:
+    """For precision: the noise of each, and once the exact distance, which it hides where it is above."""
+    kept = group[group["quantity"] == quantity]
+    if study != "precision":
+        return kept
+    given = group[(group["quantity"] == "exact_distance") & (group["precision"] == group["precision"].iloc[0])]
+    return pd.concat([given.assign(precision=_EXACT), kept])
+
+
+def _in_order(study: str, data: Frame) -> list[str]:
+    names = list(dict.fromkeys(data[_SERIES[study]]))
+    return [str(name) for name in (sorted(names) if study == "depth" else names)]
+
+
+def _colours(study: str, names: list[str]) -> list[str]:
+    """Depth has an order; the others are names."""
+    if study == "depth":
+        return theme.ordered(len(names))
+    return theme.colours(["float64" if name == _EXACT else name for name in names])
+
+
+def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[str]) -> tuple[Any, bool]:
+    series = _SERIES[study]
+    data = data.assign(series=data[series].astype(str))
+    data, scale, axis, floor = _drawn(data, _laws(data, fits, study))
+    x = alt.X(
+        "length:Q", title=_X.get(study, "n, copies of the token"), scale=_log_lengths(data), axis=_length_axis(data)
+    )
+    colours = alt.Scale(domain=names, range=_colours(study, names))
+    legend = alt.Legend(columns=4, title=f"{series} (layers)" if study == "depth" else series)
+    base = axes.unfolded(axes.chart(data), data).encode(
+        x=x,
+        color=alt.Color("series:N", sort=names, scale=colours, legend=legend),
+        tooltip=["series:N", "length:Q", alt.Tooltip("value:Q", format=".4g"), alt.Tooltip("law:N", title="law")],
+    )
+    y_axis = alt.Y("shown:Q", title=y, scale=scale, axis=axis)
+    layers: list[Any] = [
+        base.mark_area(opacity=0.13, clip=True).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+        base.mark_line(clip=True).encode(y=y_axis),
+    ]
+    if (data["fitted"] > 0).any():
+        law = base.transform_filter("datum.fitted > 0").mark_line(strokeDash=[1.5, 2.5], strokeWidth=1.1, clip=True)
+        layers.append(law.encode(y=alt.Y("fitted:Q", scale=scale)))
+    if floor is not None:
+        layers.append(axes.zero_marks(base.encode(y=y_axis)))
+    text = alt.TitleParams(title, fontSize=11, fontWeight="normal", offset=6, frame="group")
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=text), floor is not None
+
+
+def _drawn(data: Frame, laws: dict[str, tuple[str, int, Law]]) -> tuple[Frame, alt.Scale, alt.Axis, float | None]:
+    """A row a series and drawn length: geometric mean, band, law (-1 where it was not fitted); and the axis around them."""
+    curves = data.groupby(["series", "length"], sort=False)["value"]
+    bands = pd.DataFrame({"value": curves.agg(_geometric), "low": curves.min(), "high": curves.max()}).reset_index()
+    bands = bands[bands["length"].isin(_spread(sorted(set(bands["length"]))))]
+    shown, floor = axes.floored(bands)
+    scale, axis = axes.log_axis(pd.concat([shown["shown"], shown["high"][shown["high"] > 0]]), floor)
+    least = float(shown["shown"].min())
+    fitted = [
+        float(laws[name][2]([float(n)])[0]) if name in laws and n >= laws[name][1] else -1.0
+        for name, n in zip(shown["series"], shown["length"], strict=True)
+    ]
+    words = [laws[name][0] if name in laws else "none" for name in shown["series"]]
+    return shown.assign(low=shown["low"].clip(lower=least), fitted=fitted, law=words), scale, axis, floor
+
+
+def _geometric(values: Any) -> float:
+    return float(np.exp(np.log(values).mean())) if (values > 0).all() else 0.0
+
+
+def _log_lengths(data: Frame) -> alt.Scale:
+    return alt.Scale(type="log", domain=[int(data["length"].min()), int(data["length"].max())], nice=False)
+
+
+def _length_axis(data: Frame) -> alt.Axis:
+    """Every second power of two: lengths are drawn up to 512, the assumption up to 16,384."""
+    return alt.Axis(
+        values=[4**power for power in range(12) if data["length"].min() <= 4**power], format="d", grid=False
+    )
+
+
+def _spread(lengths: list[int]) -> list[int]:
+    """Of many lengths, some evenly spread on a log axis."""
+    wanted = np.geomspace(lengths[0], lengths[-1], _MOST)
+    return sorted({lengths[int(np.abs(np.array(lengths) - one).argmin())] for one in wanted})
+
+
+def _laws(data: Frame, fits: Any, study: str) -> dict[str, tuple[str, int, Law]]:
+    """By series: the law in words, the length from which it was fitted, and the law."""
+    first = data.iloc[0]
+    found = fits[(fits["study"] == study) & (fits["question"] > 0) & (fits["quantity"] == first["quantity"])]
+    if study in ("depth", "precision"):
+        found = found[found["encoding"] == first["encoding"]]
+    if study == "precision":  # one exact distance is drawn, the first precision's
+        found = found.iloc[:1].assign(precision=_EXACT)
+    laws = {}
+    for fit in found[found["law"].notna()].to_dict("records"):
+        law = Law(fit["law"], fit["rate"], fit["low"], fit["high"], fit["log_amplitude"], fit["level"], np.nan)
+        words = f"{fit['verdict']}, rate {fit['rate']:.3g} [{fit['low']:.3g}, {fit['high']:.3g}]"
+        laws[str(fit[_SERIES[study]])] = (words, int(fit["fitted_from"]), law)
+    return laws

@@ -1,0 +1,1 @@
+"""Charts of sensitivities and path sums: `over_tokens`, `shape_and_layers`, `flow`, `looseness`, `spectra`."""

@@ -1,0 +1,142 @@
+"""Profiles over the tokens of a prompt: measured sensitivity, path sums, and both side by side.
+
+One panel per norm, since an operator norm and a Frobenius norm share no axis; one line per linearisation or variant; path sums
+whose constant is unknown, of which only the shape counts, have a panel of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.reporting.look import axes, theme
+from ostools.results import Frame, frame_of
+
+if TYPE_CHECKING:
+    from ostools.measure import Comparison, PathSum, Sensitivity
+
+SHAPE = "shape"
+NORMS = {
+    "operator": "operator norm of ∂y/∂v",
+    "frobenius": "Frobenius norm of ∂y/∂v",
+    SHAPE: "path sum, scale unknown",
+}
+
+ESTIMATE_NOTE = "An estimated operator norm is drawn at its lower end: the norm itself is at least as large."
+
+
+def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
+    """Sensitivity of y_n to every token at one layer, measured or estimated: a line per linearisation, a panel per norm."""
+    layers = frame_of(result)["layer"].nunique()
+    if layers > 1:
+        raise InputError(f"sensitivity_chart: expected one layer, found {layers} layers; draw them with layers_chart")
+    return _profiles(measured_rows(frame_of(result)), "Sensitivity of the last representation to each token")
+
+
+def path_sum_chart(result: PathSum) -> alt.VConcatChart:
+    """The path sums over the tokens: certified bounds dashed, the paper's forms dotted, predictions dash-dotted."""
+    return _profiles(path_rows(frame_of(result)), "Path sums of Theorem 5.1 over the tokens")
+
+
+def comparison_chart(result: Comparison) -> alt.VConcatChart:
+    """Measured, certified, the paper's and predicted profiles on one log axis per norm."""
+    rows = path_rows(frame_of(result).rename(columns={"source": "variant"}))
+    return _profiles(rows, "Sensitivity against the path sums")
+
+
+def measured_rows(frame: Frame) -> Frame:
+    """A sensitivity table in the long form of the others: one row per position, linearisation and norm."""
+    rows = frame.melt(
+        id_vars=["position", "token", "linearisation", "method"],
+        value_vars=["operator_norm", "frobenius_norm"],
+        var_name="norm",
+        value_name="value",
+    )
+    rows["norm"] = rows["norm"].str.removesuffix("_norm")
+    return rows.assign(kind=rows["method"].map(theme.METHODS), name=rows["linearisation"])
+
+
+def path_rows(frame: Frame) -> Frame:
+    """A path-sum table with the columns of the others; variants without a scale get a panel of their own."""
+    from ostools.measure.paths.variants import VARIANTS
+
+    unscaled = [name for name, variant in VARIANTS.items() if not variant.scaled]
+    norm = frame["norm"].astype(str).where(~frame["variant"].isin(unscaled), SHAPE)
+    return frame.rename(columns={"variant": "name"}).assign(norm=norm)
+
+
+def _profiles(rows: Frame, title: str) -> alt.VConcatChart:
+    """One panel per norm, one line per name, over the positions."""
+    axes.require_finite(rows["value"], "a profile")
+    data: Frame = _drawn(rows)
+    legend = _legend(data)
+    tokens = data.drop_duplicates("position").sort_values("position")["token"].tolist()
+    norms = [norm for norm in NORMS if norm in set(data["norm"])]
+    panels = [_profile_panel(data[data["norm"] == norm], norm, legend, tokens, norm == norms[-1]) for norm in norms]
+    subtitle = [axes.ZERO_NOTE] if 0.0 in set(data["value"]) else []
+    if ((data["kind"] == "estimated") & (data["norm"] == "operator")).any():
+        subtitle.append(ESTIMATE_NOTE)
+    chart = alt.vconcat(*panels, title=alt.TitleParams(title, subtitle=subtitle), spacing=18)
+    return axes.themed(chart.resolve_scale(color="shared", strokeDash="shared"))
+
+
+def _drawn(rows: Frame) -> Frame:
+    """What the chart needs of the rows, the tokens fit to be shown."""
+    return pd.DataFrame(
+        {
+            "position": rows["position"].astype(int),
+            "token": [theme.inert(theme.display_token(str(token))) for token in rows["token"]],
+            "series": [
+                theme.series(str(kind), str(name)) for kind, name in zip(rows["kind"], rows["name"], strict=True)
+            ],
+            "kind": rows["kind"].astype(str),
+            "name": rows["name"].astype(str),
+            "linearisation": rows["linearisation"].astype(str),
+            "norm": rows["norm"].astype(str),
+            "value": rows["value"].astype(float),
+        }
+    )
+
+
+def _legend(data: Frame) -> dict[str, Any]:
+    """Colour and dash of each series, in one legend: measured first, then certified, the paper's, predicted."""
+    order = {kind: rank for rank, kind in enumerate(theme.KINDS)}
+    names = data[["series", "kind", "name"]].drop_duplicates()
+    names = names.sort_values("kind", key=lambda kinds: kinds.map(order), kind="stable")
+    labels = names["series"].tolist()
+    legend = alt.Legend(title=None)
+    return {
+        "color": alt.Color(
+            "series:N",
+            scale=alt.Scale(domain=labels, range=theme.colours(names["name"].tolist())),
+            legend=legend,
+        ),
+        "strokeDash": alt.StrokeDash(
+            "series:N",
+            scale=alt.Scale(domain=labels, range=[theme.DASHES[kind] for kind in names["kind"]]),
+            legend=legend,
+        ),
+    }
+
+
+def _profile_panel(data: Frame, norm: str, legend: dict[str, Any], tokens: list[str], last: bool) -> alt.LayerChart:
+    floored, floor = axes.floored(data.drop(columns=["kind", "name", "norm"]))
+    scale, axis = axes.log_axis(floored["shown"], floor)
+    y = alt.Y("shown:Q", title=NORMS.get(norm, norm), scale=scale, axis=axis)
+    tooltip = [
+        alt.Tooltip("position:Q"),
+        alt.Tooltip("token:N"),
+        alt.Tooltip("series:N"),
+        alt.Tooltip("linearisation:N"),
+        alt.Tooltip("value:Q", format=".4g"),
+    ]
+    base = axes.chart(floored).encode(x=axes.token_axis(tokens, last), y=y, color=legend["color"], tooltip=tooltip)
+    layers: list[Any] = [base.mark_line().encode(strokeDash=legend["strokeDash"], detail="series:N")]
+    # Points carry the tooltips; they are seen only where there is room between them.
+    layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
+    if floor is not None:
+        layers.append(axes.zero_marks(base))
+    return axes.unfolded(alt.layer(*layers), floored).properties(width=620, height=260)

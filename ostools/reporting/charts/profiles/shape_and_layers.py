@@ -1,0 +1,215 @@
+"""Which tokens matter: the profile with the means of its thirds, the tokens by rank, full against frozen; and the sensitivity
+of every layer as a heat map.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.reporting.charts.profiles.over_tokens import NORMS
+from ostools.reporting.look import axes, theme
+from ostools.results import Column, Frame, frame_of
+
+if TYPE_CHECKING:
+    from ostools.measure import Profile, Sensitivity
+
+_RANKED = 12
+_TESTED = "without the sink"
+
+
+def profile_chart(result: Profile) -> alt.VConcatChart:
+    """The profile with the mean of each third, the tokens with the largest shares, and each linearisation over frozen.
+
+    The thirds and the words about their contrasts are those of the profile without its first token.
+    """
+    frame: Frame = frame_of(result)
+    axes.require_finite(frame["value"], "a profile")
+    names = list(dict.fromkeys(frame["linearisation"]))
+    tokens = _shown_tokens(frame)
+    panels: list[Any] = [_profile_panel(frame, result.shapes, names, tokens), _ranked_panel(frame, names)]
+    others: Any = frame[
+        (frame["linearisation"] != "frozen") & np.isfinite(frame["over_frozen"]) & (frame["over_frozen"] > 0)
+    ]
+    if len(others):
+        panels.append(_ratio_panel(others, names, tokens))
+    title = alt.TitleParams("Which tokens matter to the last one", subtitle=_verdicts(result, names))
+    return axes.themed(alt.vconcat(*panels, title=title, spacing=24).resolve_scale(color="shared"))
+
+
+def _verdicts(result: Profile, names: list[str]) -> list[str]:
+    """The sink's share; then a line a linearisation, the verdict without the sink and the two contrasts it stands on."""
+    shapes: Any = result.shapes
+    shares = result.summary.set_index("linearisation")["sink_share"]
+    lines = ["Share of the first token: " + ", ".join(f"{shares[name]:.1%} ({name})" for name in names)]
+    for name in names:
+        row = shapes[(shapes["linearisation"] == name) & (shapes["kept"] == _TESTED)].iloc[0]
+        line = f"{name}, first token taken out: {row['verdict']}"
+        if np.isfinite(row["middle"]):
+            parts = [
+                f"{end} {row[f'{end}_contrast']:+.2f} [{row[f'{end}_contrast_low']:.2f}, {row[f'{end}_contrast_high']:.2f}]"
+                for end in ("start", "end")
+            ]
+            line += f" ({', '.join(parts)} decades against the middle third)"
+        lines.append(line)
+    return lines
+
+
+def _shown_tokens(frame: Frame) -> list[str]:
+    places = frame.drop_duplicates("position").sort_values("position")
+    return [theme.inert(theme.display_token(str(token))) for token in places["token"]]
+
+
+def _colour(names: list[str]) -> alt.Color:
+    scale = alt.Scale(domain=names, range=theme.colours(names))
+    return alt.Color("linearisation:N", scale=scale, legend=alt.Legend(title=None))
+
+
+def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str]) -> Any:
+    data = _drawn(frame, "value")
+    floored, floor = axes.floored(data)
+    scale, axis = axes.log_axis(floored["shown"], floor)
+    norm = NORMS[str(frame["norm"].iloc[0])]
+    y = alt.Y("shown:Q", title=norm, scale=scale, axis=axis)
+    x = axes.token_axis(tokens, labelled=False)
+    tooltip = ["position:Q", "token:N", "linearisation:N", alt.Tooltip("value:Q", format=".4g")]
+    base = axes.chart(floored).encode(x=x, y=y, color=_colour(names), tooltip=tooltip)
+    base = axes.unfolded(base, floored)
+    layers: list[Any] = [base.mark_line(strokeWidth=1.2)]
+    layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
+    if floor is not None:
+        layers.append(axes.zero_marks(base))
+    thirds = _thirds(shapes, len(tokens))
+    if len(thirds):
+        segments = axes.chart(thirds).encode(
+            x=axes.token_axis(tokens, labelled=False, field="from"),
+            x2="to:Q",
+            y=alt.Y("mean:Q", scale=scale, axis=axis, title=norm),
+            color=_colour(names),
+            tooltip=["linearisation:N", "third:N", alt.Tooltip("mean:Q", format=".4g")],
+        )
+        layers.append(axes.unfolded(segments, thirds).mark_rule(strokeWidth=3.5, strokeCap="round"))
+    return alt.layer(*layers).properties(
+        width=620,
+        height=240,
+        title=_subtitle("Thick: geometric mean of each third, first token taken out" if len(thirds) else "Profile"),
+    )
+
+
+def _thirds(shapes: Any, count: int) -> Frame:
+    """The three means without the sink as horizontal segments over the tokens that they are of."""
+    thirds = np.array_split(np.arange(1, count), 3)
+    rows = []
+    for row in shapes[(shapes["kept"] == _TESTED) & shapes["middle"].notna()].to_dict("records"):
+        for third, places in zip(("start", "middle", "end"), thirds, strict=True):
+            ends = {"from": float(places[0]), "to": float(places[-1])}
+            rows.append({"linearisation": row["linearisation"], "third": third, "mean": 10.0 ** row[third], **ends})
+    return pd.DataFrame(rows)
+
+
+def _ranked_panel(frame: Frame, names: list[str]) -> alt.Chart:
+    """The tokens with the largest shares of the first linearisation, largest on top, and their shares of the others."""
+    top = frame[frame["linearisation"] == names[0]].sort_values("rank").head(_RANKED)["position"].tolist()
+    data = _drawn(frame[frame["position"].isin(top)], "share")
+    data["label"] = [f"{token} {position}" for token, position in zip(data["token"], data["position"], strict=True)]
+    labels = data.drop_duplicates("position").set_index("position")["label"]
+    chart = axes.unfolded(axes.chart(data), data).mark_circle(size=60)
+    return chart.encode(
+        x=alt.X("value:Q", title="share of the sum over all tokens", axis=alt.Axis(format=".0%", tickCount=6)),
+        y=alt.Y(
+            "label:N",
+            sort=[labels[position] for position in top],
+            title="token and its position i",
+            axis=alt.Axis(labelLimit=0, ticks=False),
+        ),
+        color=_colour(names),
+        tooltip=["position:Q", "token:N", "linearisation:N", alt.Tooltip("value:Q", format=".3%")],
+    ).properties(width=620, height=17 * len(top), title=_subtitle(f"The largest shares, by {names[0]}"))
+
+
+def _ratio_panel(others: Frame, names: list[str], tokens: list[str]) -> Any:
+    data = _drawn(others, "over_frozen").assign(shown=lambda rows: rows["value"])
+    low, high = float(data["shown"].min()), float(data["shown"].max())
+    scale, axis = axes.log_axis(pd.concat([data["shown"], pd.Series([min(low, 0.5), max(high, 2.0)])]), None)
+    y = alt.Y("shown:Q", title="ratio to frozen", scale=scale, axis=axis)
+    tooltip = ["position:Q", "token:N", "linearisation:N", alt.Tooltip("value:Q", format=".4g")]
+    base = axes.unfolded(axes.chart(data), data).encode(
+        x=axes.token_axis(tokens), y=y, color=_colour(names), tooltip=tooltip
+    )
+    one = axes.chart(line := pd.DataFrame({"one": [1.0]})).encode(y=alt.Y("one:Q", scale=scale, axis=axis))
+    rule = axes.unfolded(one, line).mark_rule(strokeDash=[3, 3])
+    points = base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0)
+    return alt.layer(rule, base.mark_line(strokeWidth=1.2), points).properties(
+        width=620, height=150, title=_subtitle("What freezing patterns and norm scales changes")
+    )
+
+
+def _drawn(frame: Frame, column: str) -> Frame:
+    return pd.DataFrame(
+        {
+            "position": frame["position"].astype(int).tolist(),
+            "token": [theme.inert(theme.display_token(str(token))) for token in frame["token"]],
+            "linearisation": frame["linearisation"].astype(str).tolist(),
+            "value": frame[column].astype(float).tolist(),
+        }
+    )
+
+
+def _subtitle(text: str) -> alt.TitleParams:
+    return alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6, frame="group")
+
+
+def layers_chart(result: Sensitivity) -> alt.VConcatChart:
+    """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i (columns), on a log colour scale.
+
+    One panel a linearisation, all on one scale; the operator norm, or of estimates, which know a lower bound of it only, the
+    Frobenius norm. Blank: exactly zero, which above the last block is every token but the last.
+    """
+    table: Frame = frame_of(result)
+    norm = "frobenius" if (table["method"] == "estimate").any() else "operator"
+    frame = table.assign(value=table[f"{norm}_norm"])
+    axes.require_finite(frame["value"], "a sensitivity")
+    tokens, layers = _shown_tokens(frame), sorted(int(layer) for layer in frame["layer"].unique())
+    shown: Any = frame[frame["value"] > 0]
+    colour = _log_colour(shown["value"], NORMS[norm])
+    names = list(dict.fromkeys(frame["linearisation"]))
+    panels = [
+        _heat(shown[shown["linearisation"] == name], layers, tokens, name == names[-1]).encode(color=colour)
+        .properties(title=_subtitle(name))
+        for name in names
+    ]  # fmt: skip
+    title = alt.TitleParams(
+        "Sensitivity of the last representation to every token at every layer",
+        subtitle="Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last.",
+    )
+    return axes.themed(alt.vconcat(*panels, title=title, spacing=18).resolve_scale(color="shared"))
+
+
+def _log_colour(values: Column, title: str) -> alt.Color:
+    _, ticks = axes.log_axis(values, None)
+    legend = alt.Legend(
+        title=f"{title} (log scale)",
+        orient="bottom",
+        direction="horizontal",
+        gradientLength=320,
+        values=ticks["values"],
+        labelExpr=ticks["labelExpr"],
+    )
+    domain = [float(values.min()), float(values.max())]
+    return alt.Color("value:Q", scale=alt.Scale(type="log", scheme="viridis", domain=domain), legend=legend)
+
+
+def _heat(rows: Frame, layers: list[int], tokens: list[str], labelled: bool) -> alt.Chart:
+    data = _drawn(rows, "value").assign(layer=[str(layer) for layer in rows["layer"]])
+    data = data.assign(start=data["position"] - 0.5, end=data["position"] + 0.5)
+    order = [str(layer) for layer in reversed(layers)]
+    chart = axes.unfolded(axes.chart(data), data).mark_rect()
+    return chart.encode(
+        x=axes.token_axis(tokens, labelled=labelled, field="start", margin=0.5),
+        x2="end:Q",
+        y=alt.Y("layer:N", scale=alt.Scale(domain=order), title="layer l", axis=alt.Axis(ticks=False)),
+        tooltip=["layer:N", "position:Q", "token:N", alt.Tooltip("value:Q", format=".4g")],
+    ).properties(width=620, height=max(90, min(22 * len(layers), 480)))

@@ -1,0 +1,102 @@
+"""What Corollary 6.2 says of a model's counting, in sentences: predicted and measured told apart, and what neither shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ostools.results import Row, frame_of
+
+if TYPE_CHECKING:
+    from ostools.measure.answers.counting import Counting
+
+
+def counting_findings(result: Counting) -> list[str]:
+    """A paragraph a dtype, and how far training went."""
+    summary: Any = result.summary
+    trained: Mapping[str, int] = result.provenance.model.get("trained_lengths") or {}
+    frame = frame_of(result)
+    task, longest = str(frame["task"].iloc[0]), int(frame["length"].max())
+    said = [f"{_predicted(row)} {_measured(row)}{_together(row)}" for _, row in summary.iterrows()]
+    said += [_by_itself(row) for _, row in summary.iterrows() if _partly(row["same_behind_bare_prompt"])]
+    said.append(
+        "Predicted and measured speak of the answer's first token, behind the answer line already begun. The corollary is "
+        "one-sided: errors below the predicted count, and in later tokens, are not its business."
+    )
+    end = trained.get(task)
+    if end is not None and longest > end:
+        said.append(
+            f"The model was trained on this prompt up to n = {end}: errors beyond say little about over-squashing."
+        )
+    return said
+
+
+def _predicted(row: Row) -> str:
+    if pd.isna(row["impossible_from"]):
+        return f"{row['dtype']}: no impossible count is predicted, {row['impossible_status']}."
+    return (
+        f"{row['dtype']}: from n = {row['impossible_from']} on the prompts of n and n + 1 items are closer at y than the "
+        "rounding noise of their difference, so that the answers' first tokens are not expected to differ (predicted)."
+    )
+
+
+def _measured(row: Row) -> str:
+    right = row["counts"] - row["errors"] - row["unparsable"]
+    found = f"Measured: {right or 'none'} of {row['counts']} answers {'has' if right == 1 else 'have'} the right number"
+    if row["other_words"]:
+        found += f" ({row['other_words']} in other words than the number alone)"
+    if row["unparsable"]:
+        found += f", {row['unparsable']} without one whole number apart"
+    if pd.isna(row["first_error"]):
+        return f"{found}; none is wrong." if right else f"{found}."
+    always = row["always_errs_from"]
+    until = (
+        "no wrong one follows the last right one" if pd.isna(always) else f"from n = {always} on there is no right one"
+    )
+    return f"{found}; the first wrong one is at n = {row['first_error']}, {until}."
+
+
+def _together(row: Row) -> str:
+    """Whether the two can stand together; nothing where there is nothing to hold together."""
+    said = ""
+    if row["same_logits_differ"]:
+        said = (
+            f" CONTRADICTION: at {row['same_logits_differ']} counts the logits of n and n + 1 are the same bit for bit in "
+            "one pass, and the first tokens differ in another."
+        )
+    if not row["pairs_beyond"]:
+        return said
+    differ = row["differ_beyond"]
+    said += (
+        f" From there the first tokens are the same at {row['pairs_beyond'] - differ} of {row['pairs_beyond']} pairs"
+    )
+    said += f"; at {differ} they differ below the noise, which the prediction did not expect." if differ else "."
+    if not row["tested_pairs"]:
+        return f"{said} None of them asks for two different ones, so the answers do not test the prediction."
+    return f"{said} At the {row['tested_pairs']} of them that ask for two different ones {_asked(row)}."
+
+
+def _asked(row: Row) -> str:
+    if row["right_twice"]:
+        return (
+            f"both are right at {row['right_twice']}: CONTRADICTION of the prediction, the distance is below the noise and "
+            "still tells them apart"
+        )
+    if row["right_once"]:
+        return f"none is right twice ({row['right_once']} once), as predicted"
+    return "none is ever right: the answers could not have contradicted, and do not test the prediction"
+
+
+def _partly(same: str) -> bool:
+    """Of "2 of 3", that it is not all."""
+    agreed, asked = same.split(" of ")
+    return agreed != asked
+
+
+def _by_itself(row: Row) -> str:
+    return (
+        f"{row['dtype']}: behind the bare prompt the model gives the same answer line by itself at "
+        f"{row['same_behind_bare_prompt']} counts tried: elsewhere the answers here are those to a line begun for it."
+    )

@@ -1,0 +1,266 @@
+"""What the numbers say, in sentences computed from them: also, and first of all, where they do not say what the theory says.
+
+Every function takes a result and returns sentences of plain text. A measured number is called measured, a bound certified, the
+paper's form the paper's, a prediction predicted. The thresholds behind the words stand in these files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+from ostools.ground.words import factor, number, ratio
+from ostools.reporting.findings.collapse import collapse_findings as collapse_findings
+from ostools.reporting.findings.collapse import collapse_summary as collapse_summary
+from ostools.reporting.findings.collapse import precision_summary as precision_summary
+from ostools.reporting.look import theme
+from ostools.reporting.look.theme import display_token
+from ostools.results import Frame, Row, frame_of
+
+if TYPE_CHECKING:
+    from ostools.measure import Comparison, Sensitivity
+
+LOOSE, TIGHT = 3.0, 1.0
+"""A bound that is 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""
+CLOSE, ROUGH = 0.1, 0.5
+"""A prediction within 10^CLOSE (26%) of the measured size in the median is close; beyond 10^ROUGH (a factor of 3) it misses."""
+TREND = 0.3
+"""Rank correlations between -TREND and TREND are called no trend, no order."""
+
+
+FEWEST_RANKED = 3
+"""Of fewer tokens an order says nothing."""
+NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
+
+
+def sensitivity_findings(result: Sensitivity) -> list[str]:
+    """Where the measured sensitivity is large and small, and what freezing changes."""
+    profiles = _profiles(result)
+    word, norm = _known(result)
+    said = []
+    for name, rows in profiles.items():
+        norms = rows[f"{norm}_norm"].to_numpy()
+        top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
+        said.append(
+            f"{word.capitalize()}, {name}: the last token's representation responds most to {_place(top)}, {NORMS[norm]} "
+            f"{number(float(norms.max()))}, and least to {_place(low)}, {number(float(norms.min()))}; {_spread(norms)}. "
+            f"{_trend(norms)}".strip()
+        )
+    if {"full", "frozen"} <= profiles.keys():
+        full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
+        if (full > 0).all():
+            share = frozen / full
+            low, middle, high = (number(float(value)) for value in (share.min(), np.median(share), share.max()))
+            said.append(
+                f"With patterns and norms frozen, as the theorem assumes, the {word} norm is {middle} times the real one in "
+                f"the median over tokens (from {low} to {high}); a bound of the frozen derivative is no bound of the real one."
+            )
+    return said
+
+
+def _known(result: Sensitivity) -> tuple[str, str]:
+    """What the numbers are, and the norm to speak of: of an operator norm, an estimate knows a lower bound only."""
+    return ("estimated", "frobenius") if (frame_of(result)["method"] == "estimate").any() else ("measured", "operator")
+
+
+def _profiles(result: Sensitivity) -> dict[str, Frame]:
+    """By linearisation, at the lowest layer: a token of another layer is another input."""
+    frame = frame_of(result)
+    groups = frame[frame["layer"] == frame["layer"].min()].groupby("linearisation", sort=False)
+    return {str(name): rows.sort_values("position") for name, rows in groups}
+
+
+def _place(row: Row) -> str:
+    return f"token {int(row['position'])} “{display_token(str(row['token']))}”"
+
+
+def _spread(norms: np.ndarray) -> str:
+    zeros = int((norms == 0).sum())
+    if zeros:
+        return f"{zeros} of {len(norms)} tokens have no influence at all, exactly 0"
+    return f"they are a factor of {number(float(norms.max() / norms.min()))} apart"
+
+
+def _trend(norms: np.ndarray) -> str:
+    """How sensitivity goes with position. The last token is left out: its skip path goes straight to y."""
+    before = norms[:-1]
+    if len(before) < 8 or np.ptp(before) == 0:
+        return ""
+    rank = _spearman(np.arange(len(before)), before)
+    words = "no trend with position"
+    if abs(rank) > TREND:
+        words = "later tokens count for more" if rank > 0 else "earlier tokens count for more"
+    return f"Before the last token: {words} (rank correlation {rank:.2f})."
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float:
+    found: Any = spearmanr(a, b)
+    return float(found.statistic)
+
+
+def comparison_findings(result: Comparison) -> list[str]:
+    """Of each variant: does it hold, how loose is it, does its shape predict the measured one? Three answers."""
+    say = {"certified": _certified, "paper": _paper, "predicted": _predicted}
+    rows = result.summary.to_dict(orient="records")
+    return [say[str(row["kind"])](row, *_below(frame_of(result), row)) for row in rows]
+
+
+def _below(frame: Frame, row: Mapping[Any, Any]) -> tuple[int, int]:
+    """At how many tokens a variant lies below the measured norm that it stands beside, and of how many."""
+    same = frame[(frame["norm"] == row["norm"]) & (frame["linearisation"] == row["linearisation"])]
+    measured = same[same["kind"].isin(("measured", "estimated"))]
+    variant = same[same["source"] == row["variant"]]
+    joined = measured.merge(variant, on="position", suffixes=("_measured", "_variant"))
+    return int((joined["value_variant"] < joined["value_measured"]).sum()), len(joined)
+
+
+def whether_it_holds(holds: Any) -> str:
+    """Whether a certified bound holds, in a word; an estimate may leave it open."""
+    return "undecided" if pd.isna(holds) else "yes" if holds else "NO"
+
+
+def _norm(row: Mapping[Any, Any], words: str = "norm") -> str:
+    """The norm that a variant stands beside; of an operator norm, an estimate gives the lower end."""
+    found = f"{theme.METHODS[str(row['method'])]} {words}"
+    lower = row["method"] == "estimate" and row["norm"] == "operator"
+    return f"lower end of the {found}" if lower else found
+
+
+def _of(row: Mapping[Any, Any]) -> str:
+    return f"{row['linearisation']} {NORMS[str(row['norm'])]}"
+
+
+def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
+    median, worst = float(row["median_log10_looseness"]), float(row["max_log10_looseness"])
+    found = whether_it_holds(row["holds"])
+    if found == "yes":
+        holds = f"it holds at all {total} tokens"
+    elif found == "undecided":
+        holds = "the intervals of the estimate do not decide whether it holds"
+    else:
+        holds = (
+            f"IT DOES NOT HOLD, the {_norm(row)} is larger at {below} of {total} tokens: a certified bound that fails is a "
+            "defect of this software or of the run, please report it"
+        )
+    verdict = "it says nothing of how large the sensitivity is" if median >= LOOSE else "it says little of the size"
+    if median < TIGHT:
+        verdict = "it says something of the size"
+    return (
+        f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
+        f"{factor(median)} times the {_norm(row)} in the median, {factor(worst)} times at worst, so {verdict}; "
+        f"{_shape(row, total)}."
+    )
+
+
+def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
+    start = f"The paper's form `{row['variant']}` (not certified)"
+    median = float(row["median_log10_looseness"])
+    if math.isnan(median):
+        return f"{start} leaves its constant open, so that only its shape can be compared: {_shape(row, total)}."
+    norm = f"the {_norm(row, _of(row))}"
+    side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
+    if below:
+        side = f"lies below {norm} at {below} of {total} tokens: it is no bound here"
+    return f"{start} {side}; it is {factor(median)} times that norm in the median; {_shape(row, total)}."
+
+
+def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
+    start = f"Prediction `{row['variant']}` (it bounds nothing)"
+    median = float(row["median_log10_looseness"])
+    if math.isnan(median):
+        return f"{start} is a ranking only: {_shape(row, total)}."
+    word = theme.METHODS[str(row["method"])]
+    size = f"close to the {word} size" if abs(median) <= CLOSE else "the right order of magnitude"
+    if abs(median) > ROUGH:
+        size = f"it misses the {word} size"
+    return f"{start}: {factor(median)} times the {_norm(row, _of(row))} in the median ({size}); {_shape(row, total)}."
+
+
+def _tokens(result: Comparison) -> int:
+    return int(frame_of(result)["position"].nunique())
+
+
+def _shape(row: Mapping[Any, Any], tokens: int) -> str:
+    """Whether the tokens are in the order of the profile that the variant stands beside."""
+    if tokens < FEWEST_RANKED:
+        return "too few tokens for a shape"
+    rank = float(row["spearman"])
+    if math.isnan(rank):
+        return "one of the two profiles is flat, and has no order to compare"
+    word = theme.METHODS[str(row["method"])]
+    steps = (
+        (0.9, f"orders the tokens almost as {word}"),
+        (0.6, f"orders the tokens roughly as {word}"),
+        (TREND, f"orders the tokens only weakly as {word}"),
+        (-TREND, f"does not order the tokens as {word}"),
+    )
+    words = next((words for least, words in steps if rank >= least), f"orders the tokens against the {word} order")
+    return f"its shape {words} (Spearman {rank:.2f})"
+
+
+def sensitivity_summary(result: Sensitivity) -> list[str]:
+    """One sentence: how unequal the sensitivity is over the tokens."""
+    profiles = _profiles(result)
+    word, norm = _known(result)
+    name = "full" if "full" in profiles else next(iter(profiles))
+    norms = profiles[name][f"{norm}_norm"].to_numpy()
+    if len(norms) == 1:
+        return [f"{word.capitalize()} ({name} derivative, 1 token): {NORMS[norm]} {number(float(norms[0]))}."]
+    middle = number(ratio(float(norms[-1]), float(np.median(norms[:-1]))))
+    return [
+        f"{word.capitalize()} ({name} derivative, {len(norms)} tokens): {NORMS[norm]}s from {number(float(norms.min()))} to "
+        f"{number(float(norms.max()))}; the last token's own is {middle} times the median of the others."
+    ]
+
+
+def bounds_summary(result: Comparison) -> list[str]:
+    """One sentence on the certified bounds: do they hold, and how loose is the tightest?"""
+    table: Frame = result.summary
+    certified = table[table["kind"] == "certified"].sort_values("median_log10_looseness")
+    if certified.empty:
+        return []
+    row = certified.iloc[0].to_dict()
+    state = "Every certified bound holds at every token"
+    verdicts = certified["holds"].map(whether_it_holds)
+    broken = certified[verdicts == "NO"]["variant"].tolist()
+    if (verdicts == "undecided").any():
+        state = "The intervals of the estimate do not decide whether every certified bound holds"
+    if broken:
+        state = f"Certified bounds that DO NOT HOLD: {', '.join(broken)}"
+    return [
+        f"{state}; the tightest of them, `{row['variant']}`, is {factor(float(row['median_log10_looseness']))} times the "
+        f"{_norm(row, row['linearisation'] + ' norm')} in the median; {_shape(row, _tokens(result))}."
+    ]
+
+
+def prediction_summary(result: Comparison) -> list[str]:
+    """One sentence on the prediction whose order is the best."""
+    table: Frame = result.summary
+    predicted = table[(table["kind"] == "predicted") & table["median_log10_looseness"].notna()]
+    if predicted.empty:
+        return []
+    return [_predicted(predicted.sort_values("spearman", ascending=False).iloc[0].to_dict(), 0, _tokens(result))]
+
+
+def card_findings(accuracy: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Accuracies measured for a model's card, within its trained lengths and beyond them, never in one number."""
+    said = []
+    for within, words in ((True, "Inside the trained lengths"), (False, "Beyond the trained lengths")):
+        shares = [float(row["accuracy"]) for row in accuracy if bool(row["within_training"]) is within]
+        if not shares:
+            continue
+        right, wrong = sum(share >= 0.99 for share in shares), sum(share <= 0.01 for share in shares)
+        said.append(
+            f"{words}: of {len(shares)} measured combinations of task and length, {right} are answered exactly (99% of the "
+            f"prompts or more), {wrong} never (1% or fewer); the median is {float(np.median(shares)):.0%}."
+        )
+    if any(not bool(row["within_training"]) for row in accuracy):
+        said.append(
+            "Beyond them are lengths of these tasks that were never trained: failures there say little about over-squashing."
+        )
+    return said

@@ -1,0 +1,51 @@
+"""What charts of answers share: how an answer turned out, the length axis, and where a model's training ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from ostools.measure.answers.answers import only_number
+from ostools.reporting.look import axes, theme
+from ostools.results import Column, Frame
+
+RIGHT, OTHER_WORDS, WRONG, NO_ANSWER = "right", "right, in other words", "wrong", "no answer"
+OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, NO_ANSWER)
+"""What an answer can be: the line that was asked for; the right digits in other words; another answer; none to be read."""
+
+
+def outcomes(frame: Frame) -> Column:
+    """One of `OUTCOMES` for each row, from the columns correct, parsable, answer and key.
+
+    Of what is copied: digits are compared as they are written, "00" is not "0".
+    """
+    correct, parsable = frame["correct"].astype(bool), frame["parsable"].astype(bool)
+    given: Any = frame["answer"].map(only_number)
+    same = given == frame["key"]
+    found = correct.map({True: RIGHT, False: WRONG})
+    return found.mask(~correct & same, OTHER_WORDS).mask(~correct & ~parsable, NO_ANSWER)
+
+
+def length_axis(lengths: Column, title: str | None, labels: bool = True) -> alt.X:
+    first, last = int(lengths.min()), int(lengths.max())
+    return alt.X(
+        "length:Q",
+        title=title,
+        scale=alt.Scale(domain=[first, max(last, first + 1)], nice=False, padding=8),
+        axis=alt.Axis(grid=False, format="d", values=axes.whole_ticks(first, last), labels=labels),
+    )
+
+
+def training_end(trained: int | None, lengths: Column, height: float | int | None) -> list[Any]:
+    """A dotted line where training ends, if that is inside the axis; with its words at `height` pixels, if any."""
+    if trained is None or not int(lengths.min()) <= trained < int(lengths.max()):
+        return []
+    data = pd.DataFrame({"length": [trained], "words": [f"trained to {trained}"]})
+    base = axes.unfolded(axes.chart(data), data).encode(x="length:Q", color=alt.value(theme.colour("float64")))
+    line = base.mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
+    if height is None:
+        return [line]
+    words = base.mark_text(align="right", baseline="middle", dx=-4, fontSize=10)
+    return [line, words.encode(y=alt.value(height), text="words:N")]

@@ -1,0 +1,126 @@
+"""How charts and results show themselves in a notebook: without any network, and small enough to be stored.
+
+Altair's own display loads its drawing library from a content delivery network, in every reader's browser. The charts of this
+package bring two other forms, of which a front end takes the best that it knows:
+
+- the Vega-Lite specification, which JupyterLab, Notebook 7 and VS Code draw with a library of their own, tooltips and all.
+  They know Vega-Lite 5 (`application/vnd.vegalite.v5+json`) and not yet the 6 that Altair writes; these charts are both.
+- a picture (PNG), for everything else: GitHub, nbconvert, a PDF, a notebook that is not trusted.
+
+There is no `text/html`: where there is, JupyterLab and nbconvert show it in place of the chart. Not SVG either: two of them on
+one page share the names of their clip paths and gradients, and JupyterLab refuses them in a notebook that is not trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+from altair.utils.mimebundle import spec_to_mimebundle
+from markupsafe import escape
+
+from ostools.ground.errors import InputError
+from ostools.reporting.look import pixels
+from ostools.reporting.look.theme import display_token
+
+if TYPE_CHECKING:
+    from ostools.results import Result
+
+VEGA_LITE = "application/vnd.vegalite.v5+json"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+LARGEST = 150_000
+"""Most characters that a notebook stores of a chart; where both forms together are more, it gets the picture alone."""
+SCALE = 1.5
+"""Pixels of the picture per pixel of the chart."""
+_MENU = {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
+
+
+class Offline(alt.TopLevelMixin):
+    """A chart that needs no network where it is shown."""
+
+    def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
+        return chart_bundle(self, "ostools chart")
+
+
+class Chart(Offline, alt.Chart):
+    """`altair.Chart`, shown without a network."""
+
+
+class LayerChart(Offline, alt.LayerChart):
+    """`altair.LayerChart`, shown without a network."""
+
+
+class FacetChart(Offline, alt.FacetChart):
+    """`altair.FacetChart`, shown without a network."""
+
+
+class VConcatChart(Offline, alt.VConcatChart):
+    """`altair.VConcatChart`, shown without a network."""
+
+
+class HConcatChart(Offline, alt.HConcatChart):
+    """`altair.HConcatChart`, shown without a network."""
+
+
+_KINDS: dict[type, type] = {
+    kind.__bases__[1]: kind for kind in (Chart, LayerChart, FacetChart, VConcatChart, HConcatChart)
+}
+
+
+def offline(chart: Any) -> Any:
+    """A shallow copy of the chart that needs no network where it is shown; still the Altair object that it was."""
+    if type(chart) not in _KINDS:
+        raise TypeError(
+            f"no offline form of a {type(chart).__name__}; there are {', '.join(k.__name__ for k in _KINDS)}"
+        )
+    # Not through its constructor: that copies and compares every panel again, which takes seconds for many.
+    shown = object.__new__(_KINDS[type(chart)])
+    object.__setattr__(shown, "_args", chart._args)
+    object.__setattr__(shown, "_kwds", dict(chart._kwds))
+    return shown
+
+
+def chart_bundle(chart: Any, words: str) -> Any:
+    """The MIME bundle of a chart, and its metadata; `words` where only text can be shown, and for screen readers.
+
+    A renderer that the user has enabled in Altair (`alt.renderers.enable`) is obeyed.
+    """
+    if alt.renderers.active != "default":
+        return alt.TopLevelMixin._repr_mimebundle_(chart)
+    spec = chart.to_dict(validate=False) | {"$schema": SCHEMA, "description": words}
+    text = json.dumps(spec, allow_nan=False, separators=(",", ":"))
+    picture = picture_of(spec)
+    width, height = pixels.size(b64decode(picture))
+    data: dict[str, Any] = {"image/png": picture, "text/plain": words}
+    metadata: dict[str, Any] = {"image/png": {"width": round(width / SCALE), "height": round(height / SCALE)}}
+    if len(text) + len(data["image/png"]) <= LARGEST:
+        data[VEGA_LITE], metadata[VEGA_LITE] = spec, {"embed_options": _MENU}
+    return data, metadata
+
+
+def picture_of(spec: dict[str, Any]) -> str:
+    """The chart of a specification as a small PNG, in base64."""
+    drawn: Any = spec_to_mimebundle(spec, format="png", mode="vega-lite", scale_factor=SCALE)
+    return b64encode(pixels.reduced(drawn[0]["image/png"])).decode()
+
+
+def result_bundle(result: Result) -> Any:
+    """The chart of a result with its summary for a text; where no chart can be drawn the summary, why, and the first rows."""
+    words = summary(result)
+    try:
+        chart = result.plot()
+    except InputError as error:
+        text = f"{words}\nNo chart: {error}"
+        table = result.frame.head().to_html(border=0)
+        return {"text/plain": text, "text/html": f"<p>{escape(text)}</p>{table}"}, {}
+    return chart_bundle(chart, words)
+
+
+def summary(result: Result) -> str:
+    """One line: what it is, its size, and which model in which dtype."""
+    model: Any = result.provenance.model
+    rows, columns = result.frame.shape
+    of = f", model {display_token(str(model['name']), 60)} in {model['dtype']}" if model else ""
+    return f"{type(result).__name__}: {rows:,} rows of {columns} columns{of}"

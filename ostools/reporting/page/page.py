@@ -1,0 +1,138 @@
+"""HTML pages that need no network: templates, the drawing library inlined once, and a Content-Security-Policy.
+
+The policy allows only the scripts that were written here, by their hashes, and no request to anywhere; so even a text that
+escaped its escaping could run nothing. Chart data lie in `application/json` blocks, which no browser executes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
+
+from ostools.reporting.look import theme
+
+if TYPE_CHECKING:
+    import altair as alt
+
+TEMPLATES = Path(__file__).parent / "templates"
+_LONE = re.compile("[\ud800-\udfff]")
+"""Halves of characters, as names of files may hold them: no UTF-8 has a place for them."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """JavaScript that a page runs: `kind` is its type attribute, empty for a classic script."""
+
+    source: str
+    kind: str = ""
+
+    @property
+    def policy(self) -> str:
+        """The hash by which a Content-Security-Policy knows it."""
+        return f"'sha256-{base64.b64encode(hashlib.sha256(self.source.encode()).digest()).decode()}'"
+
+    @property
+    def html(self) -> Markup:
+        """The element; the source must not end it early."""
+        if "</script" in self.source.lower() or "<!--" in self.source or "\r" in self.source:
+            raise RuntimeError("a script holds text that would end its own element, or that a browser would change")
+        kind = f' type="{self.kind}"' if self.kind else ""
+        return Markup(f"<script{kind}>{self.source}</script>")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart on a page: an id, a caption, and what it shows in words for those who do not see it."""
+
+    name: str
+    chart: alt.TopLevelMixin
+    caption: str
+    alt_text: str
+    findings: Sequence[str] = field(default=())
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The Vega-Lite specification; every part of it was checked when the chart was made."""
+        return self.chart.to_dict(validate=False)
+
+    @property
+    def title(self) -> str:
+        """The chart's own title, empty where it has none."""
+        return " ".join(_lines(self.spec, "text"))
+
+    @property
+    def notes(self) -> list[str]:
+        """What the chart says under its title: a page sets it as text, which breaks into lines where a chart's does not."""
+        return _lines(self.spec, "subtitle")
+
+    @property
+    def data(self) -> Markup:
+        """The specification with the page's colours and without its title, as inert JSON."""
+        spec = theme.on_page({name: part for name, part in self.spec.items() if name != "title"})
+        return Markup(theme.safe_json(spec))
+
+
+def _lines(spec: Mapping[str, Any], part: str) -> list[str]:
+    """The lines of a chart's title, or of what stands under it."""
+    title = spec.get("title", {})
+    found = title.get(part, []) if isinstance(title, Mapping) else {"text": title}.get(part, [])
+    return [found] if isinstance(found, str) else list(found)
+
+
+@lru_cache(maxsize=1)
+def library() -> Script:
+    """Vega, Vega-Lite and Vega-Embed out of vl-convert, one classic script."""
+    import vl_convert
+
+    bundle: Callable[..., str] = vl_convert.javascript_bundle
+    return Script(bundle().replace("\r", ""))
+
+
+@lru_cache(maxsize=1)
+def drawing() -> Script:
+    """The few lines that draw every figure of a page at the width it has."""
+    return Script((TEMPLATES / "draw.js").read_text(encoding="utf-8"))
+
+
+def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] = ()) -> str:
+    """A page out of a template, every value escaped; `scripts` run after the charts are drawn."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["sentence"] = sentence
+    running = (library(), drawing(), *scripts)
+    hashes = " ".join(dict.fromkeys(script.policy for script in running))
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; font-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    text = environment.get_template(template).render(**values, policy=policy, scripts=running)
+    return _LONE.sub("\ufffd", text)
+
+
+def sentence(text: str) -> Markup:
+    """A finding as HTML: escaped, then `names` in code and powers raised, with a ^ that is not seen and is copied."""
+    escaped = str(escape(text))
+    raised = re.sub(r"\^(-?\d+(?:\.\d+)?)", r'<span class="raised">^</span><sup>\1</sup>', escaped)
+    return Markup(re.sub(r"`([^`<>]*)`", r"<code>\1</code>", raised))  # escaped before the tags were put in
+
+
+def chart_page(chart: alt.TopLevelMixin, title: str) -> str:
+    """One chart as a page of its own, with its own title and notes as text."""
+    own = Figure("chart", chart, title, title)
+    words = ". ".join(line.rstrip(".") for line in (title, own.title, *own.notes) if line)
+    figure = Figure("chart", chart, own.title or title, f"{words}.")
+    return render("chart.html.j2", {"title": title, "figure": figure})

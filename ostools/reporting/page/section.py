@@ -1,0 +1,89 @@
+"""What a section of the report consists of; one template renders all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from ostools.reporting.look.theme import visible
+from ostools.reporting.page.page import Figure, Script
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; every cell is text, and is escaped by the template."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One of the report's first lines: `text` with its figures, and the section that it comes from."""
+
+    title: str
+    text: str
+    section: str
+
+
+@dataclass(frozen=True)
+class View:
+    """An interactive view that a script draws into the element of that id; `label` is what it is called aloud."""
+
+    element: str
+    label: str
+    script: Script
+
+
+@dataclass(frozen=True)
+class More:
+    """What is folded away under a line that opens it."""
+
+    title: str
+    findings: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a section, rendered in this order; what is empty is absent."""
+
+    title: str = ""
+    quote: str = ""
+    first: Sequence[Finding] = ()
+    figure: Figure | None = None
+    findings: Sequence[str] = ()
+    terms: Sequence[tuple[str, str]] = ()
+    tables: Sequence[Table] = ()
+    items: Sequence[str] = ()
+    code: str = ""
+    view: View | None = None
+    notes: Sequence[str] = ()
+    more: Sequence[More] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section: `name` is its anchor, `nav` its words in the navigation, `lead` says what it shows."""
+
+    name: str
+    title: str
+    nav: str
+    lead: str
+    parts: Sequence[Part]
+
+
+def spelled(value: Any) -> Any:
+    """A section, or any piece of one, with the control and direction characters of its texts spelled out. For what was read
+    from files: names and errors that nobody has looked at. Charts and scripts stay as they are."""
+    if isinstance(value, str):
+        return "\n".join(map(visible, value.split("\n")))
+    if isinstance(value, list | tuple):
+        return type(value)(map(spelled, value))
+    if is_dataclass(value) and not isinstance(value, type | Script | View):
+        return replace(value, **{one.name: spelled(getattr(value, one.name)) for one in fields(value)})
+    return value

@@ -1,0 +1,273 @@
+"""The measurements that a report's sections need: each once, whatever is refused noted by section and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from transformer_lens.model_bridge import TransformerBridge
+
+from hooks import HookError
+from mitigations import MitigationError
+from ostools import tasks
+from ostools.experiments import study, theory
+from ostools.ground.errors import InputError
+from ostools.measure import Collapse, Sensitivity, behaviour, collapse, compare, looseness, path_sum, sensitivity
+from ostools.measure.answers.behaviour import Behaviour
+from ostools.measure.attention.attention import attention
+from ostools.measure.paths.variants import VARIANTS
+from ostools.measure.profiles.looseness import CHAIN
+from ostools.measure.prompts import Progress
+from ostools.models import Prompt
+from ostools.reporting.findings.precision import tails
+from ostools.reporting.sections.measurements import LeftOut, Measurements
+from ostools.results import Frame, Provenance, frame_of
+
+Found = TypeVar("Found")
+
+CASTS = ("float32", "bfloat16")
+FORMATS = (*CASTS, "float16", "bfloat16-weights", "int8-weights", "bfloat16-residual", "int8-kv", "float8_e4m3fn-kv")
+"""What the section on precision compares on one prompt."""
+BEHAVIOUR = ("copy-last:uniform=true", "count-ones-bernoulli")
+"""Tasks whose prompts are drawn, so that a share of right answers has an interval, and knowing the task is no answer."""
+ANSWERED, SEEDS = (4, 8, 16, 32, 64), tuple(range(8))
+STUDIED, STUDY_LENGTHS = "copy-last", tuple(range(4, 33, 4))
+MITIGATIONS = ("separator:every=3", "hint")
+"""The paper's for copying; so few that eight lengths can decide."""
+DEAREST = 1e11
+"""Multiplications of the looseness split, some 20 seconds on two CPU cores: a dearer one is run only when asked for by name."""
+# Certified bounds of the real derivative: norms for every pair of tokens, which would take longer than all the rest.
+_DEAR = ("local-full", "edge-full")
+_NOT_BOUNDED = (
+    f"certified bounds of the real derivative ({', '.join(_DEAR)}) are not computed in a report, as they would take "
+    "longer than all the rest; `ostools path-sum --variant local-full` gives them"
+)
+
+NAMES = (
+    "collapse",
+    "precision",
+    "sensitivity",
+    "looseness",
+    "layers",
+    "attention",
+    "behaviour",
+    "mitigations",
+    "theory",
+)
+"""What a report can be asked for, in its order; `looseness` is shown within the section on sensitivity."""
+# The steps of a run: the share of it that each takes on the embedded model, for the progress bar, and the sections it is for.
+_STEPS: dict[str, tuple[int, frozenset[str]]] = {
+    "casts": (30, frozenset({"collapse", "precision"})),
+    "formats": (10, frozenset({"precision"})),
+    "sensitivity": (25, frozenset({"sensitivity", "looseness", "layers"})),
+    "path sum": (10, frozenset({"sensitivity", "looseness"})),
+    "attention": (1, frozenset({"attention"})),
+    "behaviour": (10, frozenset({"behaviour"})),
+    "study": (20, frozenset({"mitigations"})),
+    "theory": (4, frozenset({"theory"})),
+}
+
+
+def measure(
+    model: TransformerBridge,
+    prompt: Prompt,
+    lengths: list[int],
+    sections: Collection[str] | None = None,
+    progress: Progress | None = None,
+) -> Measurements:
+    """What the sections show; None: all of them, but the looseness split only where it is cheap."""
+    asked = [name for name in NAMES if sections is None or name in sections]
+    ids = tuple(prompt.ids.tolist())
+    found = Measurements(
+        Provenance.collect(model, ids, measurement="report", lengths=lengths, sections=list(asked)),
+        "".join(prompt.tokens) if prompt.text is None else prompt.text,
+        prompt.tokens,
+    )
+    if sections is None and (reason := _too_dear(model, len(ids))):
+        asked.remove("looseness")
+        found.left_out.append(LeftOut("looseness", reason))
+    steps = _Steps(asked, progress, found.left_out)
+    _collapses(steps, found, model, lengths)
+    _profiles(steps, found, model, prompt)
+    if "attention" in asked:
+        found.attention = steps.run("attention", "attention", lambda part: attention(model, prompt))
+    if "behaviour" in asked:
+        _behaviours(steps, found, model)
+    if "mitigations" in asked:
+        found.study = steps.run("study", "mitigations", lambda part: _study(model, part))
+    if "theory" in asked:
+        found.theory = steps.run("theory", "theory", lambda part: theory(progress=part))
+    return found
+
+
+def _collapses(steps: _Steps, found: Measurements, model: TransformerBridge, lengths: list[int]) -> None:
+    """Figure 5's prompts with the model cast, and the one nearest to collapse with parts stored in few bits."""
+    section = steps.first("collapse", "precision")
+    if section is None:
+        return
+
+    def casts(name: str, part: Progress | None) -> Collapse:
+        return collapse(model, name, lengths=lengths, dtypes=CASTS, progress=part)
+
+    curves = steps.each("casts", section, tasks.FIGURE_5, casts)
+    found.collapses = curves if "collapse" in steps.asked else []
+    if curves and "precision" in steps.asked:
+        found.casts = curves
+        name = str(frame_of(min(curves, key=_margin))["task"].iloc[0])
+        found.precision = steps.run(
+            "formats", "precision", lambda part: _stored(found.left_out, model, name, lengths, part)
+        )
+
+
+def _margin(result: Collapse) -> float:
+    """How many times the noise of running in bfloat16 the distance of the pair still is at the end of the lengths."""
+    return next(tail.margin for tail in tails(result) if tail.dtype == CASTS[-1])
+
+
+def _stored(
+    left_out: list[LeftOut], model: TransformerBridge, name: str, lengths: list[int], progress: Progress | None
+) -> Collapse:
+    """The curve in every format, or without those beyond whose range the model's numbers are."""
+    formats: list[str] = list(FORMATS)
+    while True:
+        try:
+            return collapse(model, name, lengths=lengths, dtypes=formats, progress=progress)
+        except InputError as error:
+            refused = next((one for one in formats[len(CASTS) :] if f"{one} " in f"{error} "), None)
+            if refused is None:
+                raise
+            formats.remove(refused)
+            left_out.append(LeftOut("precision", f"{name} in {refused}: {error}"))
+
+
+def _profiles(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt) -> None:
+    """Sensitivity at the embeddings and at every layer out of the same passes, path sums beside it, and the split."""
+    section = steps.first("layers", "sensitivity", "looseness")
+    if section is None:
+        return
+    everywhere = None
+    if section == "layers":
+        everywhere = steps.run(
+            "sensitivity", section, lambda part: sensitivity(model, prompt, layers="all", progress=part)
+        )
+        found.layers = everywhere
+        section = steps.first("sensitivity", "looseness")
+    if section is None:
+        return
+    if everywhere is None:  # every layer may be too much where the embeddings alone are not
+        everywhere = steps.run("sensitivity", section, lambda part: sensitivity(model, prompt, progress=part))
+    if everywhere is not None:
+        rows: Frame = frame_of(everywhere)
+        found.sensitivity = replace(everywhere, frame=rows[rows["layer"] == 0].reset_index(drop=True))
+        _bounds(steps, found, model, prompt, found.sensitivity)
+
+
+def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt, profile: Sensitivity) -> None:
+    """Path sums beside the profile, with the chain of the looseness split where it is asked for."""
+    cheap = [name for name in VARIANTS if name not in (*_DEAR, *CHAIN[2:])]
+    paths = None
+    if "looseness" in steps.asked:
+        chain = list(dict.fromkeys([*cheap, *CHAIN]))
+        paths = steps.run("path sum", "looseness", lambda part: path_sum(model, prompt, variants=chain, progress=part))
+        if paths is not None:
+            both = profile, paths
+            found.looseness = steps.run("path sum", "looseness", lambda part: looseness(*both))
+    if paths is None:
+        paths = steps.run(
+            "path sum", "sensitivity", lambda part: path_sum(model, prompt, variants=cheap, progress=part)
+        )
+    if paths is not None:
+        found.comparison = compare(profile, paths)
+        found.left_out.append(LeftOut("sensitivity", _NOT_BOUNDED))
+
+
+def _too_dear(model: TransformerBridge, pos: int) -> str:
+    """Why the looseness split is left out where nobody asked for it by name; empty where it is cheap."""
+    cost = pos**2 / 2 * int(model.cfg.n_layers) * int(model.cfg.d_model) ** 3
+    if cost <= DEAREST:
+        return ""
+    times = cost / DEAREST
+    return (
+        f"the split of the bound's looseness needs a norm for every pair of the {pos} tokens in every block, about "
+        f"{times:,.0f} times the work that is done unasked (20 seconds on two CPU cores); ask for it by name: "
+        "--section looseness"
+    )
+
+
+def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) -> None:
+    """Answers to each task; one whose answers cannot be read at all shows nothing, and is left out with the reason."""
+
+    def answered(name: str, part: Progress | None) -> Behaviour:
+        return behaviour(model, name, lengths=ANSWERED, seeds=SEEDS, probability=False, progress=part)
+
+    results = steps.each("behaviour", "behaviour", BEHAVIOUR, answered)
+    for result in results:
+        frame: Frame = frame_of(result)
+        if bool(frame["correct"].any()) or bool(frame["parsable"].any()):
+            found.behaviours.append(result)
+        else:
+            task = str(frame["task"].iloc[0])
+            reason = f"{task}: none of {len(frame)} answers is right, and in none could an answer be read"
+            found.left_out.append(LeftOut("behaviour", reason))
+
+
+def _study(model: TransformerBridge, progress: Progress | None) -> Any:
+    """Refused where the model cannot do the task at all: nothing could be helped, and nothing hurt."""
+    plain = behaviour(model, STUDIED, lengths=STUDY_LENGTHS, probability=False)
+    if not bool(plain.frame["parsable"].any()) and not bool(plain.frame["correct"].any()):
+        raise InputError(
+            f"{STUDIED}: in none of {len(plain.frame)} answers could an answer be read, so that nothing can help or hurt"
+        )
+    return study(
+        model,
+        STUDIED,
+        mitigations=MITIGATIONS,
+        lengths=STUDY_LENGTHS,
+        dtypes=(),
+        sensitivity_lengths=0,
+        progress=progress,
+    )
+
+
+class _Steps:
+    """Runs the measurements one after the other, telling the progress of the whole and noting by section what was refused."""
+
+    def __init__(self, asked: list[str], progress: Progress | None, left_out: list[LeftOut]) -> None:
+        self.asked = asked
+        self.progress = progress
+        self.left_out = left_out
+        self.done = 0
+        self.total = 100 * sum(share for share, sections in _STEPS.values() if sections & set(asked))
+
+    def first(self, *names: str) -> str | None:
+        """The first of the sections that is asked for."""
+        return next((name for name in names if name in self.asked), None)
+
+    def each(
+        self, step: str, section: str, names: Collection[str], work: Callable[[str, Progress | None], Found]
+    ) -> list[Found]:
+        """What was found by each name; the reasons of the others are noted with theirs."""
+        found = [
+            self.run(step, section, lambda part, name=name: work(name, part), parts=len(names), what=f"{name}: ")
+            for name in names
+        ]
+        return [one for one in found if one is not None]
+
+    def run(
+        self, step: str, section: str, work: Callable[[Progress | None], Found], parts: int = 1, what: str = ""
+    ) -> Found | None:
+        """One step, or one of its parts; None where it is refused. A step that is tried again counts once."""
+        start, end = self.done, min(self.done + 100 * _STEPS[step][0] // parts, self.total)
+        try:
+            return work(lambda done, total: self._tell(start + (end - start) * done // max(total, 1)))
+        except (InputError, HookError, MitigationError) as error:
+            self.left_out.append(LeftOut(section, f"{what}{error}"))
+            return None
+        finally:
+            self._tell(end)
+
+    def _tell(self, done: int) -> None:
+        self.done = max(done, self.done)
+        if self.progress is not None:
+            self.progress(self.done, self.total)

@@ -1,0 +1,125 @@
+"""The report: measure what its sections show on a model, say what the numbers say, write one HTML file.
+
+The file needs no network. Cost, by section: `collapse` and `precision` one pass a prompt and dtype; `sensitivity` and
+`layers` d_model backward passes over the prompt, or an estimate's; `looseness` a norm for every pair of tokens and block;
+`behaviour` and `mitigations` some two hundred short answers. On the embedded model and two CPU cores less than a minute. A
+large model's user chooses sections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools import tasks
+from ostools.ground.errors import InputError, unknown_name
+from ostools.measure.collapse.collapse import checked_lengths
+from ostools.measure.prompts import Progress
+from ostools.models import context_length, encode
+from ostools.reporting.page.shell import quoted
+from ostools.reporting.report.measuring import NAMES, measure
+from ostools.reporting.sections import render_report
+from ostools.reporting.sweep.report import sweep_report
+from ostools.results import checked_output, write_atomically
+
+ONES = 24
+"""How long the sequence of the default prompt is: the paper's copy prompt then has some 150 tokens at one character each."""
+LONGEST = 256
+"""The longest default sequence of the collapse sections."""
+
+
+def default_prompt() -> str:
+    """The paper's copy prompt (Appendix C.1): the last digit of 1...10."""
+    return tasks.AppendixTask("copy-last").prompt(ONES)
+
+
+def report(
+    model: TransformerBridge | None = None,
+    *,
+    run: str | Path | None = None,
+    prompt: str | None = None,
+    out: str | Path = "report.html",
+    sections: Sequence[str] | None = None,
+    lengths: Iterable[int] | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Measure what the sections show on `model`, or read what a sweep stored, and write a self-contained HTML report to `out`.
+
+    Args:
+        run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then.
+        prompt: the text whose sensitivity, layers and attention are measured; by default the paper's copy prompt.
+        sections: of "collapse", "precision", "sensitivity", "looseness" (within sensitivity), "layers", "attention",
+            "behaviour", "mitigations", "theory"; None: all of them, `looseness` only where it is cheap.
+        lengths: of the sequences of collapse and precision; by default 1 to 256, fewer where the context is short.
+        progress: called as progress(done, total).
+        say: with `run`, told of every stored file that is not as it was written; the report says so as well.
+
+    What cannot be measured on this model (a tokenizer that merges digits, a family that the formulas do not know, a dtype
+    that overflows) is left out, and the report says what and why. Raises `InputError` for an unknown section, a path that
+    cannot be written and a prompt that cannot be encoded, before anything is measured, and where nothing could be measured
+    at all; and for a model, or what is measured on one, together with a `run`.
+    """
+    if run is not None:
+        given = {"model": model, "prompt": prompt, "sections": sections, "lengths": lengths}
+        too_many = [name for name, value in given.items() if value is not None]
+        if too_many:
+            raise InputError(f"report: run={str(run)!r} measures nothing; leave out {', '.join(too_many)}")
+        return sweep_report(run, out, say)
+    if model is None:
+        raise InputError("report: expected a model, or run=DIRECTORY of a sweep; found neither")
+    target = checked_output(out, (".html",))
+    chosen = None if sections is None else _checked(sections)
+    wanted = list(range(1, _longest(model) + 1)) if lengths is None else checked_lengths(lengths)
+    encoded = encode(model, default_prompt() if prompt is None else prompt)
+    found = measure(model, encoded, wanted, chosen, progress)
+    if found.empty and chosen != ["theory"]:
+        reasons = "; ".join(f"{one.section}: {one.reason}" for one in found.left_out[:1])
+        raise InputError(f"nothing could be measured, so there is nothing to report: {reasons}")
+    command = _command(
+        found.provenance.model, out, prompt, sections=chosen, lengths=None if lengths is None else wanted
+    )
+    html = render_report(found, command)
+    return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
+
+
+def _checked(sections: Sequence[str]) -> list[str]:
+    """The names in the report's order, each once."""
+    given = [sections] if isinstance(sections, str) else list(sections)
+    for name in given:
+        if name not in NAMES:
+            raise unknown_name("section", name, NAMES)
+    if not given:
+        raise InputError(f"sections: expected at least one of {', '.join(NAMES)}, found none; leave it out for all")
+    return [name for name in NAMES if name in given]
+
+
+def _longest(model: TransformerBridge) -> int:
+    """The longest default sequence: a comma after every third digit and the question have to fit as well."""
+    return max(1, min(LONGEST, (context_length(model) - 64) * 7 // 10))
+
+
+def _command(
+    model: Any, out: str | Path, prompt: str | None, sections: list[str] | None, lengths: list[int] | None
+) -> str:
+    """The command line that makes this report again, whatever the prompt."""
+    words = ["ostools", "report", "--model", str(model["name"])]
+    words += [] if prompt is None else ["--prompt", prompt]
+    words += [word for name in sections or () for word in ("--section", name)]
+    words += [] if lengths is None else ["--lengths", lengths_text(lengths)]
+    words += ["--dtype", str(model["dtype"]), "--device", str(model["device"]), "--out", str(out)]
+    return " ".join(map(quoted, words))
+
+
+def lengths_text(lengths: Sequence[int]) -> str:
+    """The lengths as `--lengths` takes them: 1:8,16."""
+    runs: list[list[int]] = []
+    for n in lengths:
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ",".join(f"{run[0]}:{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

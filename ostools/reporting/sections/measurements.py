@@ -1,0 +1,55 @@
+"""What a report is made of: results, and nothing that could be measured again. No model is needed to render it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ostools.results import Provenance
+
+if TYPE_CHECKING:
+    from ostools.experiments.lemmas.theory import TheoryChecks
+    from ostools.experiments.study.study import Study
+    from ostools.measure import Collapse, Comparison, Sensitivity
+    from ostools.measure.answers.behaviour import Behaviour
+    from ostools.measure.attention.attention import Attention
+    from ostools.measure.profiles.looseness import Looseness
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What a section does not show, and why."""
+
+    section: str
+    reason: str
+
+
+@dataclass
+class Measurements:
+    """What a run measured, as far as it came: a section of the report exists where its data do.
+
+    collapses: one result a prompt of Figure 5, the model cast. casts: the same, for the section on precision. precision: one of
+    the prompts again, with parts stored in few bits. sensitivity: at the embeddings; layers: at every layer.
+    """
+
+    provenance: Provenance
+    prompt: str
+    tokens: tuple[str, ...]
+    collapses: list[Collapse] = field(default_factory=list)
+    casts: list[Collapse] = field(default_factory=list)
+    precision: Collapse | None = None
+    sensitivity: Sensitivity | None = None
+    layers: Sensitivity | None = None
+    comparison: Comparison | None = None
+    looseness: Looseness | None = None
+    attention: Attention | None = None
+    behaviours: list[Behaviour] = field(default_factory=list)
+    study: Study | None = None
+    theory: TheoryChecks | None = None
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing at all was measured on the model."""
+        single = (self.precision, self.sensitivity, self.layers, self.attention, self.study)
+        return not (self.collapses or self.casts or self.behaviours or any(one is not None for one in single))

@@ -1,0 +1,3 @@
+"""What is asked of a sweep: `yaml_file` (read as hostile), `sweep` (its schema), `cells` (and their keys), `prompts`
+(of each cell).
+"""

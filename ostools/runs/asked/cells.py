@@ -1,0 +1,199 @@
+"""The cells of a sweep: one measurement on one model, task, dtype, mitigation and seed, at several lengths.
+
+A cell's key is a hash of everything that defines its numbers, so the same command again finds what is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import hooks
+import mitigations
+from mitigations.named import NONE
+from ostools import tasks
+from ostools.models.checks import TEMPLATES
+from ostools.models.sources import Source
+from ostools.runs.asked.sweep import Sweep, form_of
+from ostools.tasks import CollapseTask, Task
+
+_DEFINING = ("ground", "theory", "models", "tasks", "measure", "runs/workers/measuring.py")
+"""What of ostools decides a number; reporting, the command line and the other experiments do not."""
+_VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
+_KNOWN = {"hooks", "mitigations", "ostools", *sys.stdlib_module_names, *(name.replace("-", "_") for name in _VERSIONS)}
+"""Packages that the version of the code speaks for."""
+_OTHER_THAN_OPTIONS = {"name", "dtypes"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured: `options` are the measurement's own, as JSON, so that a cell is a value that can be compared."""
+
+    model: str
+    task: str
+    dtype: str
+    mitigation: str
+    seed: int
+    measurement: str
+    options: str
+    lengths: tuple[int, ...]
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What every row of the cell carries."""
+        return {name: value for name, value in asdict(self).items() if name not in ("options", "lengths")}
+
+    @property
+    def loads(self) -> tuple[str, str]:
+        """The model and the dtype to load it in: `collapse` casts a float32 one itself."""
+        return self.model, "float32" if self.measurement == "collapse" else self.dtype
+
+    def __str__(self) -> str:
+        under = "" if self.mitigation == NONE else f" under {self.mitigation}"
+        lengths = f"{self.lengths[0]}" if len(self.lengths) == 1 else f"{self.lengths[0]} to {self.lengths[-1]}"
+        where = f"{self.model}, {self.dtype}, seed {self.seed}, lengths {lengths}"
+        return f"{self.measurement} of {self.task}{under} on {where}"
+
+
+def cells_of(sweep: Sweep) -> list[Cell]:
+    """Every cell, ordered so that each model is loaded once in a dtype. What is asked twice is one cell."""
+    found: dict[Cell, None] = {}
+    kinds = dict.fromkeys(measured.name for measured in sweep.measurements)
+    forms = {pair: form_of(*pair) for pair in itertools.product(dict.fromkeys(sweep.tasks), kinds)}
+    labels = {given: _mitigation_label(given) for given in dict.fromkeys(sweep.mitigations)}
+    names = {pair: _task_label(pair[0], form) for pair, form in forms.items()}
+    for measured, model, task, given in itertools.product(
+        sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations
+    ):
+        form, mitigation = forms[task, measured.name], labels[given]
+        options = json.dumps(measured.model_dump(exclude=_OTHER_THAN_OPTIONS), sort_keys=True)
+        # What draws nothing is the same under every seed.
+        seeds = sweep.seeds if form.random or measured.draws else (0,)
+        for dtype, seed in itertools.product(measured.dtypes or sweep.dtypes, seeds):
+            name = names[task, measured.name]
+            found[Cell(model, name, dtype, mitigation, seed, measured.name, options, sweep.lengths)] = None
+    order = {pair: index for index, pair in enumerate(dict.fromkeys(cell.loads for cell in found))}
+    models = {name: index for index, name in enumerate(dict.fromkeys(cell.model for cell in found))}
+    return sorted(found, key=lambda cell: (models[cell.model], order[cell.loads]))
+
+
+def _mitigation_label(spec: str) -> str:
+    if spec == NONE:
+        return NONE
+    given = mitigations.mitigation(spec)
+    return _said(mitigations.label(given), given, spec)
+
+
+def _task_label(spec: str, form: Task | CollapseTask) -> str:
+    return _said(tasks.label(form), form, spec) if isinstance(form, Task) else spec
+
+
+def _said(label: str, given: object, spec: str) -> str:
+    """The label, or the text as it was given where no text makes an equal one: of a class that compares by identity."""
+    return spec if label == repr(given) else label
+
+
+def base_key(cell: Cell, checkpoint: str, device: str) -> str:
+    """What defines the numbers of a cell but for its lengths: parameters, checkpoint, device, code and versions.
+
+    The model's name is in it too, so that a row says the name that it was asked by.
+    """
+    others: list[Any] = [form_of(cell.task, cell.measurement)]
+    if cell.mitigation != NONE:
+        others += mitigations.parts(mitigations.mitigation(cell.mitigation))
+    return digest(
+        {
+            **cell.columns,
+            "options": cell.options,
+            "checkpoint": checkpoint,
+            "device": device,
+            "code": code_version(),
+            "plugins": [_plugin_source(type(other)) for other in others],
+            "files": [_files(other) for other in others],
+        }
+    )
+
+
+def _files(given: object) -> dict[str, str]:
+    """The hashes of the files that a task's or mitigation's fields name, such as a task's own records."""
+    names = [one.name for one in fields(given)] if is_dataclass(given) else getattr(given, "__dict__", {})
+    values = {name: getattr(given, name) for name in names}
+    paths = {name: Path(value) for name, value in values.items() if isinstance(value, str | Path)}
+    return {name: _file_hash(path) for name, path in paths.items() if _is_file(path)}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a text that no path can be: too long, or with a NUL
+        return False
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _plugin_source(kind: type) -> list[str]:
+    """The hashes of the packages that a task's or mitigation's class comes from, where they are another distribution's:
+    of every file, as a class may call or read any of them."""
+    names = {one.__module__.partition(".")[0] for one in kind.__mro__} - _KNOWN
+    found = []
+    for name in sorted(names):
+        package = sys.modules[name]
+        roots = [Path(root) for root in getattr(package, "__path__", ())]
+        files = [(str(file.relative_to(root)), file) for root in roots for file in root.rglob("*")]
+        if not roots and getattr(package, "__file__", None):
+            files = [("", Path(str(package.__file__)))]
+        kept = [pair for pair in sorted(files) if "__pycache__" not in pair[1].parts and pair[1].is_file()]
+        found.append(digest([[place, _file_hash(file)] for place, file in kept]))
+    return found
+
+
+def lengths_key(lengths: Iterable[int]) -> str:
+    return digest(list(lengths))[:8]
+
+
+def digest(value: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a JSON value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def checkpoint_hash(source: Source) -> str:
+    """The SHA-256 of every file that loading reads: weights, configuration, tokenizer. Cost: reading them once."""
+    found = hashlib.sha256()
+    paths = [*source.directory.iterdir(), *(source.directory / TEMPLATES).glob("*.jinja")]
+    for path in sorted(path for path in paths if path.suffix in _READ and path.is_file()):
+        found.update(f"{path.relative_to(source.directory).as_posix()}\0{_file_hash(path)}\n".encode())
+    return found.hexdigest()
+
+
+_READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
+
+
+@cache
+def code_version() -> str:
+    """The hash of the source that defines numbers (hooks, mitigations, ostools' rooms) and of the versions beneath it."""
+    versions = {name: version(name) for name in _VERSIONS}
+    return digest({"source": _sources(), "versions": versions, "python": platform.python_version()})
+
+
+def _sources() -> Mapping[str, str]:
+    roots = [Path(str(package.__file__)).parent for package in (hooks, mitigations)]
+    home = Path(__file__).parents[2]
+    found: dict[str, str] = {}
+    for root in (*roots, *(home / name for name in _DEFINING)):
+        files = [root] if root.suffix else sorted(root.rglob("*.py"))
+        for file in files:
+            found[f"{root.name}/{file.relative_to(root)}"] = _file_hash(file)
+    return found

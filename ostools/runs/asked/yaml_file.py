@@ -1,0 +1,77 @@
+"""A YAML file as plain values, read as hostile input: no tags that make objects, no aliases, no key twice, no gigabytes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from ostools.ground.errors import InputError
+
+LARGEST = 1 << 20
+"""Bytes of a sweep file at most: one of thousands of cells has a few hundred."""
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML without aliases (a few lines of them expand to gigabytes) and without a key that stands twice.
+
+    Only decimal numbers are numbers: YAML 1.1 reads the range 4:8 as 248, in base sixty, and 010 as 8. `no` and `on` are words.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.constructor.ConstructorError(None, None, "expected no alias (*name)", mark)
+        tag = getattr(self.peek_event(), "tag", None)
+        if tag is not None:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"expected no tag, found {tag}", self.peek_event().start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+_Plain.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|)$"), ["~", "n", ""])
+_Plain.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false)$"), ["t", "f"])
+_Plain.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"(?:0|-?[1-9][0-9]*)$"), list("-0123456789"))
+_Plain.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"-?(?:0|[1-9][0-9]*)\.[0-9]+(?:e[-+]?[0-9]+)?$"), list("-0123456789")
+)
+
+
+def read_yaml(path: Path) -> Any:
+    """The values of a file. Raises `InputError` with the file, the line and the column for what cannot be read."""
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise InputError(f"{path}: expected a sweep file, found no regular file")
+        if size > LARGEST:
+            raise InputError(f"{path}: expected a sweep file of at most {LARGEST >> 20} MiB, found {size >> 20} MiB")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected UTF-8 text, found byte {error.start} that is none") from error
+    try:
+        return yaml.load(text, Loader=_Plain)  # _Plain is a SafeLoader: it makes no objects
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise InputError(
+            f"{path}{where}: no YAML: {getattr(error, 'problem', None) or 'a character it cannot hold'}"
+        ) from error
+    except (ValueError, RecursionError) as error:  # 2026-13-45 as a date; brackets ten thousand deep
+        raise InputError(f"{path}: no YAML that can be read: {type(error).__name__}") from error

@@ -1,0 +1,317 @@
+"""The directory of a sweep: a Parquet file per cell, a record per failure, and what was asked.
+
+A file appears whole or not at all, and carries the hash of its bytes in its name: what was cut off or changed on disk is
+found, said and measured again. One runner at a time. Nothing depends on a clock. A power cut may take back the renames of its
+last seconds, as directories are not synced: those cells are measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+from filelock import FileLock, Timeout
+
+from ostools.ground.errors import InputError
+from ostools.results import Frame, Provenance, write_atomically
+from ostools.runs.asked.cells import Cell, lengths_key
+
+MANIFEST = "sweep.json"
+LOCK = ".lock"
+CELL = re.compile(r"([0-9a-f]{16})\.[0-9a-f]{8}\.([0-9a-f]{16})\.parquet")
+_BASE = re.compile(r"[0-9a-f]{16}")
+_FAILED = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.json")
+_HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
+"""What a killed run leaves half written: the temporary names of `write_atomically`."""
+_FORM = 1
+"""Of the manifest: what a later form means, this code cannot know."""
+_BROKEN = (ValueError, KeyError, TypeError, OverflowError, RecursionError, NotImplementedError, pa.ArrowException)
+"""What reading a file raises that is not what we wrote."""
+_PLAIN = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_large_string,
+    pa.types.is_string,
+    pa.types.is_null,
+)
+"""What a column of a cell may be: numbers and words, which pandas holds whatever their values."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A cell that was asked for, under the key of what defines its numbers but for the lengths."""
+
+    cell: Cell
+    base: str
+
+    @property
+    def identity(self) -> str:
+        """The cell but for its lengths and its code: what a later version of the same numbers replaces."""
+        return json.dumps([self.cell.columns, self.cell.options])
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file of the directory, and the lengths in it."""
+
+    path: Path
+    lengths: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a cell, here in words, has no rows at these lengths."""
+
+    base: str
+    lengths: tuple[int, ...]
+    cell: str
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.cell}: {self.error}"
+
+
+class Store:
+    """Reads and writes one directory; `say` is told of every file that had to be thrown away."""
+
+    def __init__(self, directory: Path, say: Callable[[str], None] = lambda text: None) -> None:
+        self.directory, self.say = directory, say
+        self.cells, self.failed = directory / "cells", directory / "failed"
+        self._mine = False  # only who holds the lock removes anything: another may be writing
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the directory and keep other runners out. Raises `InputError` where that cannot be."""
+        self.require_ours()
+        lock = FileLock(self.directory / LOCK)
+        try:
+            # The lock before all else: a run killed before there is one leaves an empty directory, which the next one takes.
+            with _told(self.directory, "cannot be written"):
+                self.directory.mkdir(parents=True, exist_ok=True)
+                lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(
+                f"{self.directory}: another run is writing there; wait for it, or give another --out"
+            ) from None
+        try:
+            with _told(self.directory, "cannot be written"):
+                for folder in (self.cells, self.failed):
+                    folder.mkdir(exist_ok=True)
+                for folder in (self.cells, self.failed, self.directory):
+                    for left in files_in(folder, _HALF):
+                        left.unlink(missing_ok=True)
+            self._mine = True
+            yield
+        finally:
+            self._mine = False
+            with _told(self.directory, "cannot be unlocked"):
+                lock.release()
+
+    def require_ours(self) -> None:
+        """Raises `InputError` for a directory that holds something, and not a sweep."""
+        with _told(self.directory, "cannot be read"):
+            if not self.directory.exists():
+                return
+            if not self.directory.is_dir():
+                raise InputError(f"{self.directory}: expected a directory, found a file")
+            for folder in (self.cells, self.failed):
+                if folder.is_symlink():  # a run removes files there
+                    raise InputError(f"{folder}: expected a directory of this sweep's own, found a link to another")
+            ours = any((self.directory / name).exists() for name in (MANIFEST, LOCK))
+            if not ours and any(self.directory.iterdir()):
+                raise InputError(
+                    f"{self.directory}: expected a new directory or that of a sweep, found another that is not empty"
+                )
+
+    def asked(self) -> list[Wanted]:
+        """What was asked of this directory so far. Raises `InputError` where it is not a sweep's."""
+        path = self.directory / MANIFEST
+        try:
+            with _told(path, "cannot be read"):
+                if not path.is_file():
+                    if os.path.lexists(path):
+                        raise InputError(f"{path}: expected a file, found something else")
+                    return []
+                held = json.loads(path.read_bytes())
+            if held["form"] != _FORM:
+                raise ValueError("of another form")
+            return [_wanted(row) for row in held["cells"]]
+        except InputError:
+            raise
+        except _BROKEN as error:
+            raise InputError(
+                f"{path}: expected what `ostools run` wrote in this version, found something else "
+                f"({type(error).__name__}); move it away and run the sweep again: measured cells stay"
+            ) from error
+
+    def ask(self, wanted: list[Wanted]) -> int:
+        """Add cells to what was asked; of a cell that was asked before, lengths join and newer code replaces older.
+
+        Gives the number of cells that were measured and are replaced: their files stay, and are in no table any more.
+        """
+        known, replaced = {one.identity: one for one in self.asked()}, 0
+        there = {path.name.partition(".")[0] for path in files_in(self.cells, CELL)}
+        for one in wanted:
+            before = known.get(one.identity)
+            if before is not None and before.base != one.base:
+                replaced += before.base in there
+            lengths = (
+                one.cell.lengths
+                if before is None or before.base != one.base
+                else before.cell.lengths + one.cell.lengths
+            )
+            known[one.identity] = Wanted(_with_lengths(one.cell, lengths), one.base)
+        rows = [
+            {"base": one.base, "cell": {**one.cell.columns, "options": one.cell.options, "lengths": one.cell.lengths}}
+            for one in known.values()
+        ]
+        text = json.dumps({"form": _FORM, "cells": rows}, indent=1)
+        write_atomically(self.directory / MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
+        return replaced
+
+    def add(self, one: Wanted, content: bytes) -> None:
+        """Store a cell as `file_of` made it; the record of an earlier failure goes first, so that no cell is ever both."""
+        stem = f"{one.base}.{lengths_key(one.cell.lengths)}"
+        with _told(self.failed, "cannot be written"):
+            (self.failed / f"{stem}.json").unlink(missing_ok=True)
+        write_atomically(self.cells / f"{stem}.{file_hash(content)}.parquet", lambda part: part.write_bytes(content))
+
+    def fail(self, one: Wanted, error: str) -> None:
+        """Record why a cell has no rows."""
+        record = {"base": one.base, "cell": str(one.cell), "lengths": list(one.cell.lengths), "error": error}
+        path = self.failed / f"{one.base}.{lengths_key(one.cell.lengths)}.json"
+        write_atomically(path, lambda part: part.write_text(json.dumps(record, indent=1), encoding="utf-8"))
+
+    def failures(self) -> list[Failure]:
+        """The records of the cells that failed."""
+        found = []
+        for path in files_in(self.failed, _FAILED):
+            content = self._read(path)
+            if content is None:
+                continue
+            try:
+                record = json.loads(content)
+                lengths = tuple(map(int, record["lengths"]))
+                found.append(Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"])))
+            except _BROKEN:
+                self._drop(path, "no record of a failure")
+        return found
+
+    def stored(self) -> dict[str, list[Stored]]:
+        """The whole files of the directory by their base; a broken one is said and removed."""
+        found: dict[str, list[Stored]] = defaultdict(list)
+        for path in files_in(self.cells, CELL):
+            base, written = CELL.fullmatch(path.name).groups()  # pyright: ignore[reportOptionalMemberAccess]
+            content = self._read(path)
+            if content is None:
+                continue
+            if written != file_hash(content):
+                self._drop(path, "its bytes are not those that were written")
+                continue
+            try:
+                _, kept = rows_of(content)
+                found[base].append(Stored(path, frozenset(map(int, kept["lengths"]))))
+            except (*_BROKEN, OSError):  # pyarrow's own errors are of many kinds
+                self._drop(path, "it is no cell of a sweep")
+        return found
+
+    def _drop(self, path: Path, reason: str) -> None:
+        self.say(f"{path}: {reason}; it is left out{' and measured again' if self._mine else ''}")
+        if self._mine:
+            with _told(path, "cannot be removed"):
+                path.unlink(missing_ok=True)
+
+    def _read(self, path: Path) -> bytes | None:
+        """None where it cannot be read today: it may be whole, and is left where it is; or a run has thrown it away."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.say(f"{path}: cannot be read: {error.strerror or error}; it is left out")
+            return None
+
+
+def file_of(one: Wanted, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
+    """The rows of a cell as the Parquet file that is stored, with the hashes of the code and of the checkpoint's files.
+
+    Raises what pyarrow raises for values that it cannot hold.
+    """
+    kept = table.copy()
+    told = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
+    kept.attrs["ostools"] = {"lengths": list(one.cell.lengths), "provenance": told}
+    return kept.to_parquet(index=False)
+
+
+def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
+    """The rows of a cell's file as pyarrow has them, and what `file_of` kept beside them.
+
+    Raises OSError and what is in `_BROKEN` for anything else: text that is no UTF-8, a column twice or of no plain type.
+    """
+    table = parquet.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+    table.validate(full=True)
+    table.schema.field("length")
+    plain = all(any(is_one(column.type) for is_one in _PLAIN) for column in table.schema)
+    if not plain or len(set(table.column_names)) < table.num_columns:
+        raise ValueError("a column twice, or of no plain type")
+    return table, json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
+
+
+def missing(one: Wanted, stored: list[Stored]) -> Wanted | None:
+    """The lengths of a cell that are not stored, as a cell of their own; None where there are none."""
+    have = {length for file in stored for length in file.lengths}
+    left = tuple(length for length in one.cell.lengths if length not in have)
+    return Wanted(_with_lengths(one.cell, left), one.base) if left else None
+
+
+def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
+    """The files whose names are of a form of ours, in order; whatever else lies there is not ours to touch."""
+    with _told(folder, "cannot be read"):
+        if not folder.is_dir():
+            return []
+        return sorted(path for path in folder.iterdir() if form.fullmatch(path.name) and path.is_file())
+
+
+@contextmanager
+def _told(path: Path, what: str) -> Iterator[None]:
+    """What the disk refuses, in one line that names the place."""
+    try:
+        yield
+    except Timeout:
+        raise
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: {what}: {error.strerror or error}") from error
+
+
+def _wanted(row: dict[str, Any]) -> Wanted:
+    """A cell as the manifest holds it. Raises what is in `_BROKEN` for anything else."""
+    values, base = row["cell"], row["base"]
+    words = {name: values[name] for name in ("model", "task", "dtype", "mitigation", "measurement", "options")}
+    if not all(isinstance(word, str) for word in words.values()) or not isinstance(values["lengths"], list):
+        raise TypeError("words and a list of lengths")
+    cell = Cell(**words, seed=int(values["seed"]), lengths=tuple(map(int, values["lengths"])))
+    options = json.loads(cell.options)
+    json.dumps([words, options], ensure_ascii=False, allow_nan=False).encode()  # no half of a character, no NaN
+    known = _BASE.fullmatch(base) and isinstance(options, dict) and cell.lengths
+    if not known or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
+        raise ValueError("a key, options, a seed and at least one length")
+    return Wanted(cell, base)
+
+
+def _with_lengths(cell: Cell, lengths: tuple[int, ...]) -> Cell:
+    return replace(cell, lengths=tuple(sorted(set(lengths))))
+
+
+def file_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -1,0 +1,48 @@
+"""What an executor is: it takes the cells of a sweep and gives each back with its rows, or with what went wrong.
+
+It stores nothing. Wherever a cell is measured, the checkpoint and the code are checked to be those that its key was made of.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ostools.runs.forecast.forecast import Forecast
+from ostools.runs.stored.store import Wanted
+from ostools.runs.workers.measuring import Measured
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell that is to be measured, and what it is forecast to take."""
+
+    wanted: Wanted
+    forecast: Forecast
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What every cell is measured under: the device, the hash of each model's checkpoint, the version of the code."""
+
+    device: str
+    checkpoints: Mapping[str, str]
+    code: str
+
+
+Done: TypeAlias = tuple[Wanted, Measured | str]
+"""A cell with its rows and their provenance, or with the error in words."""
+
+
+class Executor(ABC):
+    """Who measures: this process, or the workers of a cluster."""
+
+    @abstractmethod
+    def device(self, asked: str) -> str:
+        """The device that a sweep's `device` means to whoever measures. Raises `InputError` where there is none."""
+
+    @abstractmethod
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+        """Every job once, in any order. Closed early where a run ends early."""

@@ -1,0 +1,142 @@
+"""Measures the cells of a sweep in this process, one after the other. What fails is given back in words."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.errors import InputError, in_words
+from ostools.ground.memory import free_memory
+from ostools.measure.jacobian.memory import available_memory
+from ostools.models import load_model
+from ostools.models.load import resolve_device
+from ostools.models.shape import one_is_enough
+from ostools.models.sources import locate
+from ostools.runs.asked.cells import Cell, base_key, checkpoint_hash, code_version
+from ostools.runs.forecast.forecast import forecast
+from ostools.runs.stored.store import Wanted
+from ostools.runs.workers.executor import Done, Executor, Job, Terms
+from ostools.runs.workers.measuring import Measured, measure
+from ostools.runs.workers.out_of_memory import held_to_what_is_free, is_out_of_memory
+from ostools.theory.chunks import smaller_chunks
+
+SMALLEST = 1 / 16
+"""The share of a chunk below which a cell that does not fit is given up."""
+
+
+@dataclass(frozen=True)
+class _Lacked:
+    """Memory ran out: in words, and whether the model itself did not fit."""
+
+    said: str
+    loading: bool
+
+
+class Bench:
+    """Holds one model at a time and measures cells with it."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._held: tuple[tuple[str, str], TransformerBridge] | None = None
+
+    def measure_planned(self, wanted: Wanted) -> Measured | str:
+        """`measure`, where the plugins and files that the key was made of are still, and here, what they were."""
+        cell, terms = wanted.cell, self.terms
+        try:
+            found = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
+        except Exception as error:  # a file that is gone, a plugin that another node lacks
+            return in_words(error)
+        if found != wanted.base:
+            return (
+                f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
+            )
+        return self.measure(cell)
+
+    def measure(self, cell: Cell) -> Measured | str:
+        """The rows of a cell, or whatever it, or a plugin in it, raised, in one line.
+
+        Where memory runs out: in chunks half as large, down to a sixteenth; then the failure says what was forecast and what
+        there is. The seconds that it took, and the share of the chunks, are in the provenance: rows hold numbers alone.
+        """
+        lacked, share = "", 1.0
+        while share >= SMALLEST:
+            found = self._attempt(cell, share)
+            if not isinstance(found, _Lacked):
+                return f"{lacked}; in smaller chunks: {found}" if lacked and isinstance(found, str) else found
+            lacked = lacked or found.said
+            if found.loading:
+                break
+            share /= 2
+        return lacked
+
+    def _attempt(self, cell: Cell, share: float) -> Measured | str | _Lacked:
+        start, model = time.perf_counter(), None
+        try:
+            model = self._model(cell)
+            with _threads(model), smaller_chunks(share), held_to_what_is_free(self.terms.device):
+                table, provenance = measure(model, cell)
+            took: dict[str, Any] = {"cell_seconds": time.perf_counter() - start}
+            how = took if share == 1.0 else took | {"chunk_share": share}
+            return table, replace(provenance, parameters={**provenance.parameters, **how})
+        except (Exception, SystemExit) as error:  # a plugin's sys.exit() ends its cell, and not the sweep
+            said = in_words(error)
+            if not is_out_of_memory(error):
+                return said
+        # Behind the handler: until then the error's traceback holds what did not fit.
+        gc.collect()
+        if self.terms.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+        needed = forecast(cell, locate(cell.model, None), self.terms.device)
+        free = available_memory(torch.device(self.terms.device))
+        where = "while the model was loaded" if model is None else "while it was measured"
+        limit = free_memory() if self.terms.device == "cpu" else f"{free / 2**30:.2f} GiB free on {self.terms.device}"
+        return _Lacked(
+            f"out of memory {where}: forecast {needed.memory / 2**30:.2f} GiB, {limit} ({said})", model is None
+        )
+
+    def _model(self, cell: Cell) -> TransformerBridge:
+        if self._held is None or self._held[0] != cell.loads:
+            self._held = None  # the last model's memory is free before the next is loaded
+            name, dtype = cell.loads
+            self._require_same(name)
+            self._held = cell.loads, load_model(name, dtype=dtype, device=self.terms.device)
+        return self._held[1]
+
+    def _require_same(self, name: str) -> None:
+        """The key promises which checkpoint and which code a number comes from."""
+        if checkpoint_hash(locate(name, None)) != self.terms.checkpoints[name]:
+            raise InputError(
+                f"expected the checkpoint of {name!r} that the sweep was planned with, found another one here"
+            )
+        if code_version() != self.terms.code:
+            raise InputError("expected the code and versions that the sweep was planned with, found others here")
+
+
+class ThisProcess(Executor):
+    """The executor of one machine: one cell after the other."""
+
+    def device(self, asked: str) -> str:
+        return str(resolve_device(asked))
+
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+        bench = Bench(terms)
+        for job in jobs:
+            yield job.wanted, bench.measure_planned(job.wanted)
+
+
+@contextmanager
+def _threads(model: TransformerBridge) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if one_is_enough(model) else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,103 @@
+"""The percentile bootstrap of a mean over few independent samples, such as seeds.
+
+Cost: resamples x samples numbers, and one product of that matrix with the data. With five samples the interval is too
+narrow, as every bootstrap's is: at 95% it holds a normal's mean in about 83% of cases (see `bootstrap_mean`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from scipy.stats import norm as normal
+from scipy.stats import t as student
+from torch import Tensor
+
+from ostools.ground.errors import InputError
+
+_FLIPPED = 16  # 2^16 sign patterns
+FEWEST = 3
+"""Of fewer samples there is no interval: resampling two gives their least, their greatest and their mean."""
+
+
+def fewest_at(level: float) -> int:
+    """How many samples it takes before an interval at that level may leave 0 out.
+
+    Of n samples of no effect, as likely above 0 as below, all have the same sign in 2^(1 - n) of cases, and then every
+    bootstrap interval of their mean leaves 0 out: with 2^(1 - n) > 1 - level it would claim more than there is to be known. It
+    is also the least p-value that `sign_flip` can have.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"bootstrap: expected a level between 0 and 1, found {level}; for example 0.95")
+    # Within rounding: 1 - 0.9375 is 1/16 in floats, 1 - 0.99 a little more than 1/100.
+    return max(FEWEST, math.ceil(1 - math.log2(1 - level) - 1e-9))
+
+
+def sign_flip(samples: Float[Tensor, " sample"], *, seed: int = 0) -> float:
+    """The two-sided p-value of "as likely above 0 as below": in what share of all sign patterns |mean| is at least as large.
+
+    Exact for up to 16 samples, whatever their distribution; of more, 2^16 patterns are drawn, the given one among them. Where
+    few samples make an interval too narrow, this test still errs no more often than it says.
+    Source: Fisher, The design of experiments (1935), section 21; Good, Permutation, parametric and bootstrap tests (2005).
+    """
+    n = len(samples)
+    if n <= _FLIPPED:
+        signs = 1 - 2 * (torch.arange(2**n)[:, None] >> torch.arange(n) & 1)
+    else:
+        generator = torch.Generator().manual_seed(seed)
+        signs = 1 - 2 * torch.randint(2, (2**_FLIPPED, n), generator=generator)
+        signs[0] = 1
+    sums = (signs.to(samples) @ samples).abs()
+    return float((sums >= sums[0] * (1 - 1e-12)).double().mean())
+
+
+def expanded(level: float, n: int) -> float:
+    """The level to ask a percentile bootstrap of n samples for, so that it covers about `level`.
+
+    Its interval is too narrow twice: a resampled mean has (n - 1) / n of the variance, and normal quantiles stand where
+    Student's should. So its z is put at t_{n-1} sqrt(n / (n - 1)), which for a normal's mean makes both good.
+    Source: Hesterberg, What teachers should know about the bootstrap (2015), The American Statistician 69, "expanded".
+    """
+    if not 0 < level < 1 or n < 2:
+        raise InputError(f"bootstrap: expected a level between 0 and 1 and two samples, found {level} and {n}")
+    z = student.ppf((1 + level) / 2, n - 1) * math.sqrt(n / (n - 1))
+    return float(1 - 2 * normal.sf(z))
+
+
+class Interval(NamedTuple):
+    """The ends of an interval, one pair a column."""
+
+    low: Float[Tensor, "*rest"]
+    high: Float[Tensor, "*rest"]
+
+
+def bootstrap_mean(
+    samples: Float[Tensor, " sample *rest"], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """The percentile bootstrap interval of the mean over samples: the (1 -+ level) / 2 quantiles of resampled means.
+
+    Every column is resampled alike, so that a curve keeps its shape. The variance of a resampled mean is (n - 1) / n of
+    the unbiased estimate; for a normal's mean the coverage is about P(|t_{n-1}| < z sqrt((n - 1) / n)): at level 0.95 it is
+    0.84 for n = 5, 0.91 for 15 and 0.94 for 50.
+
+    Raises `InputError` for fewer than three samples, samples that are not finite, and a level outside 0..1.
+
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
+    """
+    n = len(samples)
+    if n < FEWEST:
+        raise InputError(f"bootstrap: expected at least {FEWEST} samples, found {n}: so few show no spread of a mean")
+    if not 0 < level < 1:
+        raise InputError(f"bootstrap: expected a level between 0 and 1, found {level}; for example 0.95")
+    if not bool(torch.isfinite(samples).all()):
+        raise InputError("bootstrap: expected finite samples, found NaN or infinity among them")
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(n, (resamples, n), generator=generator)
+    once = torch.ones(resamples, n)
+    counts = torch.zeros_like(once).scatter_add_(1, drawn, once).to(samples)
+    # Around the first sample, so that samples that are all the same have an interval without rounding.
+    means = samples[0] + torch.tensordot(counts / n, samples - samples[0], dims=1)
+    ends = torch.quantile(means, means.new_tensor([(1 - level) / 2, (1 + level) / 2]), dim=0)
+    return Interval(ends[0], ends[1])

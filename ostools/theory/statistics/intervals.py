@@ -1,0 +1,47 @@
+"""The interval of a share: of so many trials, so many were right."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+from ostools.ground.errors import InputError
+
+
+class ShareInterval(NamedTuple):
+    """The ends of an interval of a probability."""
+
+    low: float
+    high: float
+
+
+def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> ShareInterval:
+    """Wilson's score interval of a probability p, of which `successes` of `trials` independent trials came true.
+
+    The p that a score test at this level does not reject: |p_hat - p| <= z sqrt(p (1 - p) / n). Its ends are
+
+        (p_hat + z^2 / 2n  -+  z sqrt(p_hat (1 - p_hat) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+
+    With none right it is [0, z^2 / (n + z^2)], with all right [n / (n + z^2), 1]: never empty, never beyond 0 and 1.
+
+    `successes` need not be whole. A trial that is itself a share (several samples behind one prompt) varies by at most
+    p (1 - p), as much as a coin does, so that with prompts as trials the interval is no narrower than it should be.
+
+    Raises `InputError` for no trials, successes outside 0..trials, and a level outside 0..1.
+
+    Source: Wilson, Probable inference, the law of succession, and statistical inference (1927), J. Amer. Stat. Assoc. 22.
+    """
+    if not trials > 0 or not math.isfinite(trials):
+        raise InputError(f"wilson: expected at least one trial, found {trials}")
+    if not 0 <= successes <= trials:
+        raise InputError(f"wilson: expected successes from 0 to the {trials} trials, found {successes}")
+    if not 0 < level < 1:
+        raise InputError(f"wilson: expected a level between 0 and 1, found {level}; for example 0.95")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, scale = successes / trials, z * z / trials
+    middle = share + scale / 2
+    half = math.sqrt(scale * (share * (1 - share) + scale / 4))
+    low, high = (middle - half) / (1 + scale), (middle + half) / (1 + scale)
+    # Exact at the ends, where rounding would leave 1e-17 of them.
+    return ShareInterval(0.0 if successes == 0 else max(low, 0.0), 1.0 if successes == trials else min(high, 1.0))

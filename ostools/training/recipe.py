@@ -1,0 +1,104 @@
+"""Everything that decides the trained weights, in one frozen value: the recipe is what a checkpoint and the
+card name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import GemmaConfig
+
+from ostools.training.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE
+
+LONGEST: dict[str, int] = {
+    "copy-last": 256,
+    "copy-first": 256,
+    "copy": 256,
+    "sum-ones": 128,
+    "count-ones": 128,
+    "count-ones-bernoulli": 128,
+    "count-ones-figure-5": 128,
+    "count-word": 64,
+}
+"""The longest sequence, in items, on which each task is trained once the curriculum is through."""
+
+TASK_SHARES: dict[str, float] = {
+    "copy-last": 1.0,
+    "copy-first": 1.0,
+    "copy": 1.0,
+    "sum-ones": 1.5,
+    "count-ones": 1.5,
+    "count-ones-bernoulli": 2.0,
+    "count-ones-figure-5": 1.5,
+    "count-word": 1.0,
+}
+"""How often each task is drawn, relative to the others."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run. Lengths are in tokens unless they say items.
+
+    The length curriculum raises the longest sequence geometrically from `first_length` items to each task's own
+    limit (`LONGEST`) over the first `curriculum_steps`. The rate rises over `warmup_steps`, stays, and falls linearly
+    to zero over the last `decay_steps`: until then, a longer run is the same run.
+    """
+
+    seed: int = 0
+    steps: int = 5700
+    task_tokens: int = 1600
+    text_tokens: int = 772
+    text_length: int = 193
+    repeat_share: float = 0.5
+    steps_per_group: int = 8
+    learning_rate: float = 1.5e-3
+    weight_decay: float = 0.05
+    gradient_clip: float = 1.0
+    warmup_steps: int = 50
+    decay_steps: int = 1750
+    curriculum_steps: int = 2500
+    first_length: int = 8
+    text_loss_weight: float = 0.15
+    template_weight: float = 0.02
+    line_weight: float = 0.1
+    n_layers: int = 4
+    d_model: int = 128
+    n_heads: int = 4
+    d_head: int = 32
+    d_mlp: int = 512
+    context_length: int = 8192
+
+    def model_config(self) -> GemmaConfig:
+        """The architecture: Gemma with multi-query attention and tied embeddings."""
+        return GemmaConfig(
+            vocab_size=VOCABULARY_SIZE,
+            hidden_size=self.d_model,
+            intermediate_size=self.d_mlp,
+            num_hidden_layers=self.n_layers,
+            num_attention_heads=self.n_heads,
+            num_key_value_heads=1,
+            head_dim=self.d_head,
+            max_position_embeddings=self.context_length,
+            hidden_act="gelu_pytorch_tanh",
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            tie_word_embeddings=True,
+            pad_token_id=PAD_ID,
+            eos_token_id=EOS_ID,
+            bos_token_id=BOS_ID,
+            dtype="float32",
+        )
+
+    def schedule_at(self, step: int) -> float:
+        """The share of the learning rate that a step uses (0 is the first step)."""
+        warm = (step + 1) / self.warmup_steps
+        left = (self.steps - step) / self.decay_steps
+        return min(warm, left, 1.0)
+
+    def longest_at(self, step: int, limit: int) -> int:
+        """The longest sequence, in items, that the curriculum allows at a step for a task with this limit."""
+        progress = min(1.0, step / self.curriculum_steps)
+        first = min(self.first_length, limit)
+        return round(first * (limit / first) ** progress)
+
+    def trained_lengths(self) -> dict[str, int]:
+        """The longest sequence, in items, on which each task was trained when the run ended."""
+        return {task: self.longest_at(self.steps - 1, limit) for task, limit in LONGEST.items()}
