@@ -3,13 +3,14 @@
 # make lint     the first three of them
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
+# make house    count circles, upward imports and large rooms; draw docs/architecture.svg
 # make stress   what is too long for the tests: kills, signals, hostile input, memory
 # make bench    timings side by side, against what a user would otherwise write
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report test lint docs tutorials bench stress
+.PHONY: report test lint docs tutorials house bench stress
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
@@ -28,6 +29,9 @@ docs: $(INSTALLED)
 
 tutorials: $(INSTALLED)
 	$(BIN)/python tutorials/write.py
+
+house: $(INSTALLED)
+	$(BIN)/python -m scripts.house
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
