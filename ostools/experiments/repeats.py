@@ -18,11 +18,11 @@ import hooks
 from ostools import tasks
 from ostools.experiments.figures.decay import fits
 from ostools.ground.errors import InputError
+from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.collapse import (
     FITTED_FROM,
     SAME_IN_FLOAT64,
     Collapse,
-    checked_lengths,
     collapse,
     exact_from,
 )

@@ -208,7 +208,7 @@ def test_refusals(tiny: TransformerBridge, embedded: TransformerBridge) -> None:
         ("0 <= key <= query, found query 2, key 3", prompt, {"what": "edges", "targets": [(0, 0, 2, 3)]}),
         ("unknown part of a layer 'both'", prompt, {"what": "layers", "targets": [(0, "both")]}),
         ("expected carriers or an answer for the prompt, found neither", prompt, {"what": "edges"}),
-        ("top of at least 1", prompt, {"what": "edges", "top": 0}),
+        ("top: expected a whole number of at least 1, found 0", prompt, {"what": "edges", "top": 0}),
         ("at most 256 tokens", "copy-first", {"lengths": [300], "measures": ["answers"], "chat": False}),
     ]
     for match, task, options in cases:

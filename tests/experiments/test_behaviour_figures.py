@@ -245,7 +245,7 @@ def test_every_answer_and_every_key_is_counted_once(embedded: TransformerBridge)
 def test_bad_arguments(long_tiny: TransformerBridge) -> None:
     with pytest.raises(InputError, match="lengths: expected whole numbers of at least 1, found 0"):
         experiments.figure_2(long_tiny, [0])
-    with pytest.raises(InputError, match="seeds: expected at least one, found none"):
+    with pytest.raises(InputError, match="seeds: expected whole numbers of at least 0, found none"):
         figure_3(long_tiny, [3], [])
     with pytest.raises(InputError, match="expected at most 256 tokens"):
         experiments.figure_2(tiny_model("gemma"), [500])

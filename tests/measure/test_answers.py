@@ -183,7 +183,7 @@ def test_progress_counts_prompts(embedded) -> None:
     ("options", "words"),
     [
         ({"prompts": []}, "at least one prompt, found none"),
-        ({"max_new_tokens": 0}, "max_new_tokens of at least 1, found 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected a whole number of at least 1, found 0"),
         ({"max_new_tokens": 250}, r"prompt of 8 tokens and max_new_tokens=250 do not fit the model's context of 256"),
         ({"stop": ""}, "at least one character, or None"),
     ],
@@ -196,7 +196,7 @@ def test_refuses(options: dict, words: str) -> None:
 
 @pytest.mark.parametrize("found", [2.5, 2.0, True, "3", None, 0])
 def test_a_limit_is_a_whole_number_of_tokens(found: object) -> None:
-    with pytest.raises(InputError, match=f"a whole number max_new_tokens of at least 1, found {found!r}"):
+    with pytest.raises(InputError, match=f"max_new_tokens: expected a whole number of at least 1, found {found!r}"):
         require_limit(found)
     require_limit(1)
 

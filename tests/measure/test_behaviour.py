@@ -340,7 +340,7 @@ def test_progress_runs_to_the_end(embedded) -> None:
         ({"samples": 2}, "at temperature 0 all 2 would be the same"),
         ({"samples": 0}, "whole number of at least 1, found 0"),
         ({"temperature": -1.0}, "temperature of 0"),
-        ({"max_new_tokens": 0}, "max_new_tokens of at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected a whole number of at least 1, found 0"),
         ({"chat": True}, "chat template, found none"),
         ({"lengths": (9000,)}, "at most 8192 tokens"),
         ({"lengths": (8140,)}, "do not fit the model's context of 8192"),

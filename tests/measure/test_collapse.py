@@ -397,7 +397,7 @@ def test_collapse_lengths_leave_the_reference_out() -> None:
         ({"dtypes": ["bfloat61"]}, "unknown dtype 'bfloat61': did you mean 'bfloat16'"),
         ({"dtypes": []}, "expected at least one, found none"),
         ({"task": "figure-5e"}, "unknown task 'figure-5e': did you mean 'figure-5"),
-        ({"seeds": []}, "seeds: expected at least one"),
+        ({"seeds": []}, "seeds: expected whole numbers of at least 0, found none"),
         ({"seeds": [0, 1]}, "figure-5a draws nothing at random"),
     ],
 )

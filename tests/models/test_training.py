@@ -370,7 +370,7 @@ def _stop_at_three(run: loop.Run) -> None:
 @pytest.mark.usefixtures("tiny_entry")
 def test_bad_requests_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.main(["--out", str(tmp_path), "--steps", "0"]) == 2
-    assert capsys.readouterr().err == "error: --steps must be at least 1, not 0\n"
+    assert capsys.readouterr().err == "error: --steps: expected a whole number of at least 1, found 0\n"
     assert entry.main(["--out", str(tmp_path), "--resume"]) == 2
     assert capsys.readouterr().err.startswith("error: no checkpoint to resume in")
 

@@ -24,7 +24,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.ground.errors import InputError, unknown_name
-from ostools.measure.collapse.collapse import Collapse, checked_lengths, checked_seeds, collapse
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.distances import HEAD_CHUNK, HEAD_OUTPUT, VECTOR
 from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
