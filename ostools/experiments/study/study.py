@@ -19,10 +19,10 @@ from ostools import tasks
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.arms import BOUND, Arm, Cell, Plan, timings
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
 from ostools.measure.collapse.collapse import checked_lengths, seeds_of
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 
