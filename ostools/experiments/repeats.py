@@ -18,6 +18,7 @@ import hooks
 from ostools import tasks
 from ostools.experiments.figures.decay import fits
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.collapse import (
     FITTED_FROM,
@@ -26,7 +27,6 @@ from ostools.measure.collapse.collapse import (
     collapse,
     exact_from,
 )
-from ostools.measure.prompts import Progress
 from ostools.models.tokens import frame
 from ostools.results import Provenance, Result
 from ostools.tasks import CollapseTask

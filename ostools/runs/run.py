@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ostools.ground.errors import in_words
-from ostools.measure.prompts import Progress
+from ostools.ground.progress import Progress
 from ostools.models.sources import locate
 from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.asked.sweep import Sweep

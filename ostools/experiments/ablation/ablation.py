@@ -32,9 +32,10 @@ from ostools.experiments.ablation.targets import (
     taken_out,
 )
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
-from ostools.measure.prompts import Progress, checked_names
+from ostools.measure.prompts import checked_names
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
@@ -165,7 +166,7 @@ def ablation(
     with torch.inference_mode(False), true_arithmetic(work):
         for index, question in enumerate(questions):
             parts = chosen or all_targets(work, what, question.prompt, top)
-            told = None if progress is None else _part(progress, index, len(questions))
+            told = part_of(progress, index, index + 1, len(questions))
             measuring = [one for one in question.measures(names) if what != "edges" or one.name != "collapse"]
             if not measuring:
                 raise InputError("ablation of edges: expected carriers or an answer for the prompt, found neither")
@@ -206,10 +207,6 @@ def _questions(
         for length in checked_lengths(lengths)
         for seed in seeds_of(form, seeds)
     ]
-
-
-def _part(progress: Progress, index: int, parts: int) -> Progress:
-    return lambda done, total: progress(index * total + done, parts * total)
 
 
 def _rows(

@@ -16,8 +16,8 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import answered, common_deviations, title
+from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import answered, common_deviations, cut_answers, title
+from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
-from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import MODES

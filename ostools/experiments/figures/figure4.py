@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import title
 from ostools.experiments.figures.figure3 import LENGTHS, SEEDS, Figure3, counting_deviations, figure_3
-from ostools.measure.prompts import Progress
+from ostools.ground.progress import Progress
 from ostools.results import Result
 
 if TYPE_CHECKING:

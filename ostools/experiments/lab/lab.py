@@ -11,7 +11,7 @@ Cost: about 280 layers of 530 tokens in float64 for "positions", 640 for "depth"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 from ostools.experiments.figures import decay
 from ostools.experiments.lab import runs as lab_runs
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number, whole_numbers
 from ostools.results import Frame, Provenance, Result
 from ostools.theory.distances import collapse_start
@@ -82,7 +83,7 @@ def lab(
     lengths: Iterable[int] = LENGTHS,
     seeds: Iterable[int] = SEEDS,
     fit_from: int = FIT_FROM,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Lab:
     """Run a study, or all three, and fit how each curve falls.
 

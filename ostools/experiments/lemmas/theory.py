@@ -18,6 +18,7 @@ import pandas as pd
 from ostools.experiments.lemmas import decoders, softmax, stochastic
 from ostools.experiments.lemmas.check import LENGTHS, Check, Checked
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.results import Provenance, Result
 
@@ -111,7 +112,7 @@ def theory(
     seed: int = 0,
     lemmas: Iterable[str] | None = None,
     lengths: Sequence[int] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> TheoryChecks:
     """Run every lemma, or those named in `lemmas` ("B.1", "4.1/B.2", "B.2", "windows", ...), on numbers drawn from `seed`.
 

@@ -19,10 +19,10 @@ from ostools import tasks
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.arms import BOUND, Arm, Cell, Plan, timings
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of

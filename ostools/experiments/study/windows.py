@@ -19,6 +19,7 @@ from mitigations import Mitigation, acts
 from ostools import tasks
 from ostools.experiments.figures.decay import spread_lengths
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.behaviour import behaviour
 from ostools.measure.collapse.collapse import collapse, reference_at_y
@@ -26,7 +27,6 @@ from ostools.measure.collapse.posed_pairs import PosedPairs, as_pairs
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.measure.posed import pose
-from ostools.measure.prompts import Progress
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import CollapseTask, Task, TaskPairs
 from ostools.tasks.base import seeds_of

@@ -20,6 +20,7 @@ import mitigations
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.behaviour_summary import LEVEL
@@ -28,7 +29,6 @@ from ostools.measure.answers.judging import answer_columns
 from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
 from ostools.measure.passes.sampling import require_temperature
 from ostools.measure.posed import Posed, pose
-from ostools.measure.prompts import Progress
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
@@ -164,7 +164,7 @@ class _Run:
             stop=self.stop,
             temperature=self.temperature,
             seeds=[f"{name} {one.length} {one.seed} {sample}" for one in self.posed for sample in samples],
-            progress=self._part(0),
+            progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
         )
         return [flat[start : start + self.samples] for start in range(0, len(flat), self.samples)]
 
@@ -173,7 +173,7 @@ class _Run:
         if not self.scored:
             return [math.nan] * len(self.posed)
         prompts, lines = [one.prompt for one in self.posed], [written(one) for one in self.posed]
-        return answer_log_probability(self.model, prompts, lines, progress=self._part(1))
+        return answer_log_probability(self.model, prompts, lines, progress=part_of(self.progress, 1, 2, 2, units=100))
 
     def described(self) -> dict[str, Any]:
         """For the provenance: everything that defines the answers, how batches were made too."""
@@ -187,13 +187,6 @@ class _Run:
             **how_read(self.model),
             "level": LEVEL,
         }
-
-    def _part(self, part: int) -> Progress | None:
-        """Answers, and where it is measured their probability, told as one in percent."""
-        progress, parts = self.progress, 1 + self.scored
-        if progress is None:
-            return None
-        return lambda done, total: progress(round(100 * (part + done / total) / parts), 100)
 
 
 def answer_limit(form: Task, lines: Sequence[Line]) -> int:

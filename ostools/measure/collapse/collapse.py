@@ -21,13 +21,13 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from mitigations import Mitigation, label
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.posed_pairs import as_pairs
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.run import COLUMNS as COLUMNS
 from ostools.measure.collapse.run import CURVE, REFERENCE, Run
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.base import seeds_of
