@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -25,9 +25,6 @@ from ostools.measure.passes.precisions import Precision
 from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
-
-if TYPE_CHECKING:
-    pass
 
 COLUMNS = [
     *("mitigation", "length", "seed", "dtype", "quantity", "kind", "value", "baseline", "rounding"),
