@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -30,9 +30,6 @@ from ostools.measure.collapse.collapse import (
 from ostools.models.tokens import frame
 from ostools.results import Provenance, Result
 from ostools.tasks import CollapseTask
-
-if TYPE_CHECKING:
-    pass
 
 PRESENT, ABSENT = "present", "absent"
 TASKS = ("figure-5a", "letters", "words", "text")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -30,9 +30,6 @@ from ostools.measure.posed import Posed, carrier_positions, pose
 from ostools.results import Provenance, Result
 from ostools.tasks.retrieve import RetrieveTask
 from ostools.theory.statistics.bootstrap import bootstrap_mean, expanded, fewest_at
-
-if TYPE_CHECKING:
-    pass
 
 SEEDS = tuple(range(6))
 LEVEL = 0.95

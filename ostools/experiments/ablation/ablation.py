@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,9 +41,6 @@ from ostools.results import Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 from ostools.theory.profiles import rank_correlation
-
-if TYPE_CHECKING:
-    pass
 
 QUESTION = ("task", "length", "seed")
 QUANTITY = ("measure", "quantity")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,9 +33,6 @@ from ostools.results import Provenance, Result
 from ostools.tasks import ItemsAs
 from ostools.theory.distances import NORMS
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean
-
-if TYPE_CHECKING:
-    pass
 
 PANELS = "abcd"
 READINGS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -26,9 +26,6 @@ from ostools.measure.passes.precisions import Precision
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
-
-if TYPE_CHECKING:
-    pass
 
 COLUMNS = [
     *("mitigation", "length", "seed", "dtype", "quantity", "kind", "value", "baseline", "rounding"),

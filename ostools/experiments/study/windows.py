@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -32,9 +32,6 @@ from ostools.tasks import CollapseTask, Task, TaskPairs
 from ostools.tasks.base import seeds_of
 from ostools.theory.statistics.intervals import wilson
 from ostools.theory.statistics.pareto import pareto_front
-
-if TYPE_CHECKING:
-    pass
 
 MOST = 24
 """How many windows are tried where none are named."""
