@@ -19,9 +19,9 @@ from ostools.models.shape import Shape
 from ostools.models.sources import EMBEDDED_DIRECTORY, locate
 from ostools.runs import plan, sweep_of
 from ostools.runs.asked.cells import cells_of
-from ostools.runs.asked.prompts import prompt_tokens
 from ostools.runs.forecast.forecast import LIBRARIES, Forecast, _shape, _weights, forecast
-from ostools.runs.workers.measuring import measure
+from ostools.runs.forecast.prompts import prompt_tokens
+from ostools.runs.measurements import measure
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 
 SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device": "cpu"}

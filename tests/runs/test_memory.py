@@ -23,10 +23,10 @@ from ostools.measure.passes import last_tokens as prefixes
 from ostools.models.sources import locate
 from ostools.runs import results, run, sweep_of
 from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.measurements import measure
 from ostools.runs.stored.store import Store
 from ostools.runs.workers.executor import Terms
 from ostools.runs.workers.local import Bench
-from ostools.runs.workers.measuring import measure
 from ostools.runs.workers.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.theory.chunks import chunk, smaller_chunks
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
