@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
 
 torch.set_num_threads(1)
 settings.register_profile("project", deadline=None, derandomize=True)
@@ -22,6 +26,42 @@ def _signals_are_heard() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _no_trace() -> Iterator[None]:
+    """The shared models and tokenizers are after every test what they were before it: whoever changes one asks for its own."""
+    yield
+    _must_be_unchanged("this test", numbers=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_trace_in_a_file() -> Iterator[None]:
+    yield
+    _must_be_unchanged("a test of this file", numbers=True)
+
+
+def _must_be_unchanged(who: str, numbers: bool) -> None:
+    # What nobody has imported nobody has shared.
+    if "tests.checkpoints" not in sys.modules:
+        return
+    from tests import traces
+    from tests.checkpoints import forget_changed
+
+    changed = traces.changes(numbers)
+    for shared, _ in changed:
+        forget_changed(shared)
+    if changed:
+        said = "\n".join(said for _, said in changed)
+        pytest.fail(f"{who} changed what others share; ask for one of its own (fresh=True):\n{said}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def embedded() -> TransformerBridge:
+    """The trained model that comes with the package, loaded once a process; no test may change it."""
+    from tests.checkpoints import trained
+
+    return trained("embedded")
 
 
 @pytest.fixture(scope="session")

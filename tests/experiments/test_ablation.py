@@ -35,11 +35,6 @@ def tiny() -> TransformerBridge:
     return tiny_model("gemma2", seed=1, **TINY)
 
 
-@pytest.fixture(scope="module")
-def embedded() -> TransformerBridge:
-    return ost.load_model()
-
-
 def rows(result: ost.experiments.Ablation, quantity: str) -> Any:
     frame: Any = result.frame
     return frame[frame["quantity"] == quantity].set_index("target")

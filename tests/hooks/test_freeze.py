@@ -35,7 +35,7 @@ def test_logits_are_bit_identical(model: TransformerBridge, tokens: Tokens, atte
 @pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama"])
 def test_fully_frozen_network_without_mlp_is_linear(family, scale: float, tokens: Tokens) -> None:
     """With patterns and scales held and the MLP cut off, y is linear in the embeddings: y = sum_i J_i v_i."""
-    model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64)
+    model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64, fresh=True)
     for block in model.blocks:
         block.mlp.out.weight.zero_()
     embedded = model.input_to_embed(tokens[:1])[0][0].detach()

@@ -30,7 +30,7 @@ every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
 
 @cache
 def built(family: Family) -> TransformerBridge:
-    return tiny_model(family, dtype=torch.float64, d_model=16, d_mlp=24, n_layers=3, n_heads=4, d_head=8)
+    return tiny_model(family, dtype=torch.float64, d_model=16, d_mlp=24, n_layers=3, n_heads=4, d_head=8, fresh=True)
 
 
 def filled(family: Family, seed: int, scale: float, sharp: float) -> TransformerBridge:

@@ -272,7 +272,7 @@ def test_the_looseness_split_is_left_out_where_it_is_dear(monkeypatch: pytest.Mo
 
 
 def test_a_model_without_numbers_still_says_why() -> None:
-    model = tiny_model("gemma")
+    model = tiny_model("gemma", fresh=True)
     with torch.no_grad():
         model.blocks[0].mlp.gate.weight.fill_(float("nan"))
     asked = ["collapse", "sensitivity", "attention"]
