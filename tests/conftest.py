@@ -16,8 +16,20 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 torch.set_num_threads(1)
-settings.register_profile("project", deadline=None, derandomize=True)
+# `make test` tries a few examples of every property, `make test-slow` more: it runs pytest with --hypothesis-profile full.
+settings.register_profile("project", deadline=None, derandomize=True, max_examples=20)
+settings.register_profile("full", settings.get_profile("project"), max_examples=100)
 settings.load_profile("project")
+
+SLOW = {"site", "browser", "cluster", "ground"}
+"""What needs one of these fixtures (the built site, Chromium, a Ray cluster, what is attacked) is slow, whoever asks for it."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -70,7 +70,7 @@ def _state(shared: Any) -> State:
 
 def _model_state(model: TransformerBridge) -> State:
     parts = _PARTS.get(model) or _PARTS.setdefault(model, Parts(model))
-    state: State = {"edits": parts.edits(model), "training": model.training, "tokenizer": id(model.tokenizer)}
+    state: State = {"hooks": parts.hooked(model), "training": model.training, "tokenizer": id(model.tokenizer)}
     for part in (model.cfg, getattr(model.original_model, "generation_config", None)):
         state |= {f"{type(part).__name__}.{name}": value for name, value in getattr(part, "__dict__", {}).items()}
     for name, tensor in parts.tensors:
@@ -95,21 +95,24 @@ class Parts:
     def __init__(self, model: TransformerBridge) -> None:
         original: Any = model.original_model
         self.modules = list(dict.fromkeys([*model.modules(), *original.modules()]))
+        self.points = list(model.hook_dict.values())
         self.tensors = [*original.named_parameters(), *original.named_buffers()]
         self.calm = -1
 
-    def edits(self, model: TransformerBridge) -> tuple[hooks.Edit, ...]:
-        """Those in force; asked for only where the number of hooks is another than when last there were none.
+    def hooked(self, model: TransformerBridge) -> tuple[str, ...]:
+        """Where edits are in force or somebody still observes; looked for where there are more hooks than when nobody did.
 
         The bridge has hooks of its own, which it places at the first pass.
         """
         count = sum(len(books[place]) for books in map(vars, self.modules) for place in self.PLACES)
+        count += sum(len(point.fwd_hooks) + len(point.bwd_hooks) for point in self.points)
         if count == self.calm:
             return ()
-        found = hooks.active_edits(model)
-        if not found:
+        edited = [f"{edit.kind} at {edit.where}" for edit in hooks.active_edits(model)]
+        observed = [f"a hook at {point.name}" for point in self.points if point.fwd_hooks or point.bwd_hooks]
+        if not edited and not observed:
             self.calm = count
-        return found
+        return (*edited, *observed)
 
 
 _PARTS: weakref.WeakKeyDictionary[TransformerBridge, Parts] = weakref.WeakKeyDictionary()

@@ -94,7 +94,7 @@ def test_a_small_ablation_does_what_is_predicted(what: str, method: str) -> None
 
 
 def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> None:
-    model = tiny_model("gemma", seed=3, **TINY)
+    model = tiny_model("gemma", seed=3, **TINY, fresh=True)
     attention: Any = model.blocks[1].attn
     weight = attention.o.original_component.weight
     with torch.no_grad():

@@ -131,7 +131,8 @@ def test_exact_arithmetic_makes_finite_differences_meet_the_derivative(family) -
 
 def test_exact_arithmetic_refuses_what_it_would_undo() -> None:
     model = tiny_model("llama", dtype=torch.float64)
-    handle = model.hook_dict["blocks.0.ln1.hook_scale"].add_hook(lambda tensor, hook: tensor * 2)
+    point = model.hook_dict["blocks.0.ln1.hook_scale"]
+    point.add_hook(lambda tensor, hook: tensor * 2)
     with pytest.raises(hooks.HookError, match="would undo the edit 'foreign'"), hooks.exact_arithmetic(model):
         pass
-    handle.hook.remove()
+    point.remove_hooks()

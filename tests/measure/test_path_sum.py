@@ -146,10 +146,11 @@ def test_edits_that_the_formulas_do_not_know_are_refused() -> None:
         model(torch.tensor([IDS]))
         with pytest.raises(ost.InputError, match="ablate_heads"):
             ost.path_sum(model, "ab")
-    handle = model.hook_dict["blocks.0.hook_resid_pre"].add_hook(lambda tensor, hook: tensor * 2)
+    point = model.hook_dict["blocks.0.hook_resid_pre"]
+    point.add_hook(lambda tensor, hook: tensor * 2)
     with pytest.raises(ost.InputError, match="foreign"):
         ost.path_sum(model, "ab")
-    handle.hook.remove()
+    point.remove_hooks()
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "llama"])
