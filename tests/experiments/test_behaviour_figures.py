@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
-import ostools as ost
 from ostools import experiments
 from ostools.experiments.figures import answering
 from ostools.experiments.figures.figure2 import PANELS
@@ -26,11 +25,6 @@ from tests.checkpoints import tiny_model
 from tests.test_cli import assert_refused
 
 SAME = ["key", "answer", "ended", "correct", "parsable", "number", "tokens", "within_training"]
-
-
-@pytest.fixture(scope="module")
-def embedded() -> TransformerBridge:
-    return ost.load_model()
 
 
 @pytest.fixture(scope="module")

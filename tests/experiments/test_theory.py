@@ -25,7 +25,7 @@ LENGTHS = (1, 2, 3, 8, 40, 300)
 EVEN = (2, 4, 40, 300)
 SHAPES = ((1, 2), (3, 3))
 """Layers and windows."""
-FEW = settings(max_examples=3)
+FEW = settings(max_examples=3)  # whole experiments
 SEEDS = st.integers(0, 2**31 - 1)
 
 CHECKS: dict[str, Callable[[int], Checked]] = {

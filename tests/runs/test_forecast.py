@@ -75,6 +75,7 @@ def test_more_takes_more(kind: str) -> None:
     assert 0 < small.seconds < wide.seconds
 
 
+@pytest.mark.slow
 def test_copies_of_the_weights_are_counted(tmp_path: Path) -> None:
     """33 M numbers: float32 4 bytes each, the float64 copy of a collapse 8, a 16-bit model's float32 copy 4."""
     sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
@@ -120,6 +121,7 @@ def peak_of(model: str, kind: str, length: int) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+@pytest.mark.slow
 def test_the_embedded_model_takes_what_was_forecast() -> None:
     peak = peak_of("embedded", "path-sum", 300)
     assert 0.75 * peak <= forecast_of(lengths=300, measurements="path-sum").memory <= 2 * peak

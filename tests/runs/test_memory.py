@@ -241,6 +241,7 @@ main()
 
 
 @linux
+@pytest.mark.slow
 def test_under_a_real_limit(tmp_path: Path) -> None:
     """Some 470 MiB of scores a pass fit into 280 MiB in parts; 700 MiB a prompt do not fit into 200, and the others go on."""
     from tests.checkpoints import write_checkpoint

@@ -389,6 +389,7 @@ measurements: {name: behaviour, max_new_tokens: 40}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
     request: pytest.FixtureRequest, written: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
