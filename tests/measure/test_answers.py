@@ -11,9 +11,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 import hooks
-from ostools.errors import InputError
 from ostools.ground.errors import InputError
-from ostools.measure.answers import Answer, answers, require_limit, score
 from ostools.measure.answers.answers import Answer, answers, require_limit, score
 from ostools.models import cast_copy, encode, prompt_from_ids
 from ostools.tasks import AppendixTask

@@ -11,14 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hooks
-from ostools.errors import InputError
 from ostools.ground.errors import InputError
-from ostools.measure.answers import answers
 from ostools.measure.answers.answers import answers
-from ostools.measure.batches import Rows, batches, padding
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import Rows, batches, padding
-from ostools.measure.precision import true_arithmetic
 from ostools.models import cast_copy, encode, prompt_from_ids
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 

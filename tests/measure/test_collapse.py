@@ -21,16 +21,11 @@ from transformers import PreTrainedTokenizerFast
 
 import hooks
 from ostools import tasks
-from ostools.errors import InputError
 from ostools.ground.errors import InputError
-from ostools.measure.collapse import COLUMNS, Collapse, collapse
 from ostools.measure.collapse.collapse import COLUMNS, Collapse, collapse
 from ostools.measure.collapse.distances import pair_columns
-from ostools.measure.pair_distances import pair_columns
 from ostools.measure.passes.last_tokens import last_rows, route, sliding_window
 from ostools.measure.passes.trees import prefix_tree
-from ostools.measure.prefixes import last_rows, route, sliding_window
-from ostools.measure.trees import prefix_tree
 from ostools.models import cast_copy, encode
 from ostools.results import Provenance
 from ostools.theory.distances import distance, head_chunks, machine_line

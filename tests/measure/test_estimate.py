@@ -10,7 +10,6 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.errors import InputError
 from ostools.ground.errors import InputError
 from ostools.measure import jacobian
 from ostools.measure.jacobian.cost import choose_method

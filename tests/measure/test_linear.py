@@ -14,10 +14,7 @@ from ostools.ground.errors import InputError
 from ostools.measure import jacobian
 from ostools.measure.jacobian.linear import Linearised
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
-from ostools.measure.linear import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.measure.precision import true_arithmetic
-from ostools.measure.sensitivity import LINEARISATIONS, freezing
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])

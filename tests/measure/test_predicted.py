@@ -12,18 +12,12 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.errors import InputError
 from ostools.ground.errors import InputError
-from ostools.measure import predicted
-from ostools.measure.block_view import BlockView
 from ostools.measure.formulas.forward import forward
-from ostools.measure.forward import forward
 from ostools.measure.paths import predicted
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import LiveParts
-from ostools.measure.predicted import LiveParts
 from ostools.models import Prompt, cast_copy, prompt_from_ids
-from ostools.theory import edges, second_moment
 from ostools.theory.path_sum import edges, second_moment
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 from tests.measure.test_blocks import IDS, N, held

@@ -11,10 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import hooks
-from ostools.errors import InputError
 from ostools.ground.errors import InputError
-from ostools.measure import probability as module
-from ostools.measure.answers import answers
 from ostools.measure.answers import probability as module
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.probability import ALONE, BEHIND, answer_log_probability, line_ids, written
