@@ -19,6 +19,18 @@ def test_importing_ostools_imports_nothing_heavy() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_the_ground_imports_nothing_heavy() -> None:
+    code = f"""
+import importlib, pkgutil, sys
+import ostools.ground
+for module in pkgutil.iter_modules(ostools.ground.__path__, "ostools.ground."):
+    importlib.import_module(module.name)
+print(sorted(sys.modules.keys() & {set(HEAVY)}))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 def test_every_public_name_resolves() -> None:
     for package in (hooks, mitigations, ostools):
         for name in package.__all__:
