@@ -39,7 +39,7 @@ class Sequences:
         if self.prompt is None:
             if self.item is not None:
                 raise InputError("--item is what --prompt repeats: give --prompt too")
-            return ost.tasks.get(self.task or "figure-5a", cast(Any, self.items))
+            return ost.tasks.task(f"{self.task or 'figure-5a'}:items={self.items}", ost.tasks.CollapseTask)
         if self.task is not None:
             raise InputError("--task and --prompt exclude each other: leave one out")
         # Without an item the text's own last token is repeated, which is done on ids.
@@ -81,7 +81,7 @@ def repeats(
     from ostools.experiments.repeats import TASKS
 
     check(out)
-    wanted, chosen = parse_lengths(lengths), [ost.tasks.get(name) for name in prompts or TASKS]
+    wanted, chosen = parse_lengths(lengths), [ost.tasks.task(name, ost.tasks.CollapseTask) for name in prompts or TASKS]
     _check_precisions(dtypes)
     loaded = load(model, device, "float32")
     with output.progress("comparing pairs") as progress:

@@ -96,7 +96,7 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
 def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     """In float64, to rounding; the packed prompts are longer than GPT-2's table of positions and Gemma's window."""
     model = tiny_model(family, seed=3, scale=2.0, context=100, dtype=torch.float64)
-    task = tasks.get(name)
+    task = tasks.task(name, tasks.CollapseTask)
     prompts = list({ids for pair in task.pairs(_encoder(model), range(1, 45), 0) for ids in (pair.ids, pair.extended)})
     tree = prefix_tree(prompts)
     assert len(tree.ids) > 100

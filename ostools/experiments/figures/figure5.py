@@ -99,7 +99,7 @@ def figure_5(
     """
     chosen, per = _checked_panels(panels), _checked_reading(model, site, per, norm)
     wanted, seeds = checked_lengths(lengths), checked_seeds(seeds)
-    runs = {panel: tasks.get(f"figure-5{panel}", items) for panel in chosen}
+    runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in chosen}
     told = _shares(progress, {panel: len(seeds) if task.random else 1 for panel, task in runs.items()})
     curves = {
         panel: collapse(

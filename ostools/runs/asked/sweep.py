@@ -200,7 +200,7 @@ def form_of(spec: str, measurement: str) -> Task | CollapseTask:
     Raises `InputError` for an unknown name, and for one that the measurement cannot ask.
     """
     if measurement == "collapse" and spec in tasks.COLLAPSE_TASKS:
-        return tasks.get(spec)
+        return tasks.task(spec, CollapseTask)
     if spec in tasks.COLLAPSE_TASKS and spec not in tasks.names():
         raise InputError(
             f"{measurement} of {spec!r}: expected a task with an answer; known are {', '.join(tasks.names())}"
