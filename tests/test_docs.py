@@ -265,7 +265,7 @@ def test_docstrings_cite_sections_that_the_page_has() -> None:
     cited = {
         number.replace(".", "-")
         for path in sources
-        for number in re.findall(r"THEORY (?:sections? )?(\d(?:\.\d)?)", path.read_text("utf-8"))
+        for number in re.findall(r"docs/theory\.md (\d(?:\.\d)?)", path.read_text("utf-8"))
     }
     assert cited
     assert cited <= sections
@@ -327,7 +327,7 @@ def test_docstrings_are_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert escaped("`a*b_c` and [x]") == r"`a*b_c` and \[x\]"
     assert escaped("As:\n\n    a*b\n    c_d\n\nx*") == "As:\n\n    a*b\n    c_d\n\n" + r"x\*"
     assert escaped("Args:\n    max_memory: n_b bytes") == "Args:\n    max_memory: " + r"n\_b bytes"
-    assert escaped("see THEORY section 3.2.") == "see [Theory 3.2][section-3-2]."
+    assert escaped("see docs/theory.md 3.2.") == "see [Theory 3.2][section-3-2]."
 
 
 def test_mathematics_that_cannot_be_typeset_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from ostools.measure.passes.last_tokens import last_rows, route, sliding_window
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models import cast_copy, encode
 from ostools.results import Provenance
-from ostools.theory.distances import distance, head_chunks, machine_line
+from ostools.theory.distances import distance, head_chunks, steps_between, vector_norm
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model, trained, write_tokenizer
 
 every = cast("Callable[[object], bool]", np.all)  # of a table's column, whatever its type
@@ -95,7 +95,7 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
 def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     """In float64, to rounding; the packed prompts are longer than GPT-2's table of positions and Gemma's window."""
     model = tiny_model(family, seed=3, scale=2.0, context=100, dtype=torch.float64)
-    task = tasks.get(name)
+    task = tasks.task(name, tasks.CollapseTask)
     prompts = list({ids for pair in task.pairs(_encoder(model), range(1, 45), 0) for ids in (pair.ids, pair.extended)})
     tree = prefix_tree(prompts)
     assert len(tree.ids) > 100
@@ -155,7 +155,7 @@ def test_floors_by_their_definitions() -> None:
         for norm in ("l1", "l2", "linf"):
             (row,) = select(frame, site=site, per="vector", norm=norm).to_dict("records")
             y, y_star = v[site].double(), v_star[site].double()
-            line = float(machine_line(y, y_star, torch.bfloat16, norm))
+            line = float(vector_norm(steps_between(y, y_star, torch.bfloat16), norm))
             apart, size = float(distance(y, y_star, norm)), float(distance(y, 0 * y, norm))
             noise = float(distance(y, reference[site], norm))
             pair_noise = float(distance(y - y_star, reference[site] - reference_star[site], norm))

@@ -89,7 +89,7 @@ def _chosen(task: str | None, prompt: str | None, item: str | None, items: str) 
     if prompt is None:
         if item is not None:
             raise InputError("--item is what --prompt repeats: give --prompt too")
-        return tasks.get(task or "figure-5a", put)
+        return tasks.task(f"{task or 'figure-5a'}:items={items}", tasks.CollapseTask)
     if task is not None:
         raise InputError("--task and --prompt exclude each other: leave one out")
     # Without an item the text's own last token is repeated, which is done on ids.

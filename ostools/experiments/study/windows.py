@@ -69,7 +69,7 @@ def windows(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> WindowStudy:
-    """Collapse against answers, over sizes of a sliding window, and without one (THEORY section 7, question 3).
+    """Collapse against answers, over sizes of a sliding window, and without one (docs/theory.md 7, question 3).
 
     Args:
         windows: sizes in tokens; None: about 24 from 2 to one less than the longest prompt, evenly spread on a log axis.

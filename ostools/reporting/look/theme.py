@@ -109,7 +109,6 @@ _ORDERED = ("#178a5b", "#2e8b9a", "#3282bd", "#5878d8", "#7a6fd0", "#9a48d0", "#
 INK = "#33383f"
 """Text, and lines that belong to no series."""
 LIGHT_GROUND = "#ffffff"
-DARK_GROUND = "#14171c"
 
 TOKEN_LENGTH = 14
 """Longest token that a chart or a table shows; the rest is cut and marked."""

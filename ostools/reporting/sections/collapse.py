@@ -48,7 +48,7 @@ def _part(result: Collapse, trained: Mapping[str, int] | None) -> Part:
     )
     return Part(
         title=f"{name}: {QUESTIONS.get(name, 'a prompt and one more item')}",
-        quote=f"{tasks.get(name).example}…" if name in tasks.COLLAPSE_TASKS else "",
+        quote=f"{tasks.task(name, tasks.CollapseTask).example}…" if name in tasks.COLLAPSE_TASKS else "",
         figure=Figure(name, collapse_chart(result, ("y",)), caption, f"{caption}. {said[0]}"),
         findings=said[:1],
         more=[more],
