@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -32,9 +32,6 @@ from ostools.measure.posed import Posed, pose
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
-
-if TYPE_CHECKING:
-    pass
 
 COLUMNS = {
     **{"task": "str", "mode": "str", "mitigation": "str", "status": "str"},

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,9 +31,6 @@ from ostools.measure.passes.precisions import Precision
 from ostools.results import Provenance, Result
 from ostools.tasks import CollapseTask, Task
 from ostools.theory.distances import collapse_start
-
-if TYPE_CHECKING:
-    pass
 
 FITTED_FROM = 8
 """Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
@@ -162,11 +159,10 @@ def collapse(
     wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), seeds_of(task, seeds)
     _check_model(model)
     sets = [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds]
-    run = Run(model, task.name, sets, precisions, mitigation, progress)
-    tables, curves = run.tables()
+    found = Run(model, task.name, sets, precisions, mitigation).found(progress)
     provenance = Provenance.collect(
         model,
-        max((prompts.longest() for prompts in run.sets), key=len),
+        max((prompts.longest() for prompts in sets), key=len),
         measurement="collapse",
         task=task.name,
         items=task.items,
@@ -176,11 +172,11 @@ def collapse(
         lengths=wanted,
         dtypes=[precision.name for precision in precisions],
         seeds=seeds,
-        route=run.way.name,
-        route_reason=run.way.reason,
-        difference_from_separate_pass=run.differences,
+        route=found.way.name,
+        route_reason=found.way.reason,
+        difference_from_separate_pass=found.differences,
     )
-    return Collapse(pd.concat(tables, ignore_index=True), provenance, pd.concat(curves, ignore_index=True))
+    return Collapse(pd.concat(found.tables, ignore_index=True), provenance, pd.concat(found.curves, ignore_index=True))
 
 
 def checked_lengths(lengths: Iterable[int]) -> list[int]:
