@@ -71,16 +71,9 @@ def spacing(magnitude: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Ten
 
 
 def steps_between(y: Vectors, y_star: Vectors, dtype: torch.dtype) -> Vectors:
-    """u_k: the spacing of `dtype` at max(|y_k|, |y*_k|), in float64."""
+    """u_k: the spacing of `dtype` at max(|y_k|, |y*_k|), in float64; its norm is the machine line, the distance of vectors one
+    step apart everywhere, and a distance over it is that distance in ULPs."""
     return spacing(torch.maximum(y.double().abs(), y_star.double().abs()), dtype)
-
-
-def machine_line(y: Vectors, y_star: Vectors, dtype: torch.dtype, norm: str) -> Scalars:
-    """||u||_p with u_k one step of `dtype` at max(|y_k|, |y*_k|): the distance of vectors one step apart everywhere.
-
-    A distance divided by it is that distance in ULPs.
-    """
-    return vector_norm(steps_between(y, y_star, dtype), norm)
 
 
 def total_variation(p: Vectors, q: Vectors) -> Scalars:

@@ -28,7 +28,7 @@ from ostools.measure.passes.last_tokens import last_rows, sliding_window, way_of
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models import cast_copy, encode, load_model
 from ostools.results import Provenance
-from ostools.theory.distances import distance, head_chunks, machine_line
+from ostools.theory.distances import distance, head_chunks, steps_between, vector_norm
 from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, make_model, tiny_model, write_tokenizer
 
 every = cast("Callable[[object], bool]", np.all)  # of a table's column, whatever its type
@@ -156,7 +156,7 @@ def test_floors_by_their_definitions() -> None:
         for norm in ("l1", "l2", "linf"):
             (row,) = select(frame, site=site, per="vector", norm=norm).to_dict("records")
             y, y_star = v[site].double(), v_star[site].double()
-            line = float(machine_line(y, y_star, torch.bfloat16, norm))
+            line = float(vector_norm(steps_between(y, y_star, torch.bfloat16), norm))
             apart, size = float(distance(y, y_star, norm)), float(distance(y, 0 * y, norm))
             noise = float(distance(y, reference[site], norm))
             pair_noise = float(distance(y - y_star, reference[site] - reference_star[site], norm))

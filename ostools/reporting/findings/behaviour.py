@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ostools.measure.answers.behaviour_summary import NOTHING, PROMPTS
+from ostools.measure.answers.behaviour import NOTHING, PROMPTS
 from ostools.results import Frame, frame_of
 
 if TYPE_CHECKING:
