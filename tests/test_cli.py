@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ostools import cli
-from ostools.commands.options import parse_bytes, parse_lengths
+from ostools.cli.kit.options import parse_bytes, parse_lengths
 from ostools.ground.errors import InputError
 from tests.checkpoints import edit_config, write_checkpoint
 
@@ -208,10 +208,10 @@ def test_a_defect_is_not_hidden(monkeypatch) -> None:
 
 
 def test_an_interrupt_is_130_without_a_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted() -> None:
+    def interrupted(lines: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ostools.commands.run.models", interrupted)
+    monkeypatch.setattr("ostools.cli.kit.output.print_text", interrupted)
     assert run("models") == (130, "", "ostools: interrupted\n")
 
 

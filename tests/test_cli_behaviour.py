@@ -43,7 +43,10 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(
         (["--lengths", "208"], ["do not fit the model's context of 256"]),
         (["--lengths", "2", "--samples", "3"], ["at temperature 0 all 3 would be the same"]),
         (["--lengths", "2", "--seed", "0", "--seed", "1"], ["draws nothing at random"]),
-        (["--lengths", "2", "--max-new-tokens", "0"], ["max_new_tokens of at least 1, found 0"]),
+        (
+            ["--lengths", "2", "--max-new-tokens", "0"],
+            ["max_new_tokens: expected a whole number of at least 1, found 0"],
+        ),
         (["--lengths", "2", "--temperature", "-1"], ["temperature of 0 (greedy) or more, found -1.0"]),
     ],
 )

@@ -8,14 +8,13 @@ import pty
 import re
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ostools.commands import doctor
-from ostools.commands.manners import MANNERS
+from ostools.cli.kit.manners import MANNERS
 from tests.test_cli import COMMANDS, in_a_process
 
 
@@ -116,12 +115,12 @@ def _read(descriptor: int) -> bytes:
 def test_doctor_finds_what_is_missing(run, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name == "einops":
-            raise PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return "1.0" if name == "torch" else real(name)
 
-    real = doctor.version
+    real = metadata.version
     assert run("doctor")[0] == 0
-    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     code, out, _ = run("doctor", "--json")
     found = {row["what"]: row for row in json.loads(out)}
     assert code == 1
@@ -134,11 +133,11 @@ def test_doctor_finds_what_is_missing(run, monkeypatch: pytest.MonkeyPatch) -> N
 def test_doctor_answers_where_torch_itself_is_missing(run, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name == "torch":
-            raise PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return real(name)
 
-    real = doctor.version
-    monkeypatch.setattr(doctor, "version", version)
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setitem(sys.modules, "torch", None)
     code, out, err = run("doctor")
     assert (code, err) == (1, "")

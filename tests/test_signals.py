@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ostools.commands import output, runs
-from ostools.commands.signals import ended_by_signals
+from ostools import runs
+from ostools.cli.kit import output
+from ostools.cli.kit.signals import ended_by_signals
+from ostools.cli.runs.run import _note
 
 ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
@@ -112,7 +114,7 @@ def test_a_sweep_goes_on_where_nobody_reads_its_notes(monkeypatch: pytest.Monkey
         raise BrokenPipeError
 
     monkeypatch.setattr(output, "note", broken)
-    runs._note("a cell failed")
+    _note("a cell failed")
 
 
 def test_the_exit_code_of_failures_outlives_the_reader_of_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,9 +165,9 @@ def test_a_reader_that_left_changes_no_exit_code(
     (tmp_path / "sweep.yaml").write_text("tasks: copy-last\n")
     end, begin = os.pipe()
     os.close(end)
-    done = runs.runs.Outcome(measured=1, present=0, failed=failed)
-    monkeypatch.setattr(runs.runs, "run", lambda *_, **__: done)
-    monkeypatch.setattr(runs.runs, "read_sweep", lambda path: None)
+    done = runs.Outcome(measured=1, present=0, failed=failed)
+    monkeypatch.setattr(runs, "run", lambda *_, **__: done)
+    monkeypatch.setattr(runs, "read_sweep", lambda path: None)
     monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
     monkeypatch.setattr(sys, "argv", ["ostools", "run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")])
     with open(begin, "w") as pipe:

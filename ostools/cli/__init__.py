@@ -1,6 +1,8 @@
-"""The command line: each command is declared in this package, and does its work in `ostools.commands`.
+"""The command line. Each command is declared and done in one file of a room: `measure`, `experiments`, `runs`, `about`; what
+they share is in `kit`.
 
-Only typer is imported here, so that `--help` answers at once. Results go to stdout, progress and refusals to stderr.
+No module here imports torch, pandas or rich before a command runs, so that `--help` answers at once. Results go to stdout,
+progress and refusals to stderr.
 """
 
 from __future__ import annotations
@@ -11,20 +13,26 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ostools.cli.ablate import ablate
-from ostools.cli.attention import attention
-from ostools.cli.behaviour import behaviour
-from ostools.cli.collapse import collapse, repeats
-from ostools.cli.counting import counting
-from ostools.cli.figure import figure
-from ostools.cli.general import doctor, mitigations, models, report, tasks
-from ostools.cli.lab import lab
-from ostools.cli.retrieval import retrieval
-from ostools.cli.runs import results, run
-from ostools.cli.sensitivity import flow, looseness, path_sum, profile, sensitivity, spectra
-from ostools.cli.study import study, windows
-from ostools.cli.theory import theory
-from ostools.commands.manners import on_one_line, with_manners
+from ostools.cli.about.doctor import doctor
+from ostools.cli.about.listings import mitigations, models, tasks
+from ostools.cli.experiments.ablate import ablate
+from ostools.cli.experiments.figure import figure
+from ostools.cli.experiments.lab import lab
+from ostools.cli.experiments.repeats import repeats
+from ostools.cli.experiments.retrieval import retrieval
+from ostools.cli.experiments.study import study
+from ostools.cli.experiments.theory import theory
+from ostools.cli.experiments.windows import windows
+from ostools.cli.kit.manners import on_one_line, with_manners
+from ostools.cli.measure.attention import attention
+from ostools.cli.measure.behaviour import behaviour
+from ostools.cli.measure.collapse import collapse
+from ostools.cli.measure.counting import counting
+from ostools.cli.measure.profiles import flow, looseness, profile, spectra
+from ostools.cli.measure.sensitivity import path_sum, sensitivity
+from ostools.cli.runs.report import report
+from ostools.cli.runs.results import results
+from ostools.cli.runs.run import run
 from ostools.ground.errors import InputError
 
 # typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.

@@ -119,7 +119,7 @@ def watched(below: Path, within: int = SECONDS) -> Iterator[None]:
 def attempt(arguments: Sequence[str], below: Path, within: int = SECONDS) -> Attempt:
     """`ostools` with these arguments, in this process and in the directory `below`, held to the law."""
     from ostools import cli
-    from ostools.commands.manners import MANNERS
+    from ostools.cli.kit.manners import MANNERS
 
     out, err = _stream("strict"), _stream("backslashreplace")
     given, home, reached, code = sys.argv, Path.cwd(), False, 0

@@ -212,7 +212,7 @@ def _worded(ground: Ground, case: Any, below: Path) -> Attempt:
     def reached(description: str) -> Any:
         raise Reached(description)
 
-    with patch("ostools.commands.output.progress", reached):
+    with patch("ostools.cli.kit.output.progress", reached):
         return attempt([word.replace("\0", "") if index else word for index, word in enumerate(case)], below)
 
 
@@ -417,9 +417,9 @@ def _result(ground: Ground, case: Any, below: Path) -> Attempt:
     def looked(seconds: float) -> None:
         raise Reached("it would look again, as somebody may go on with the run")
 
-    from ostools.commands.following import follow
+    from ostools.cli.runs.results import follow_run
 
-    with patch("ostools.commands.following.follow", partial(follow, sleep=looked)):
+    with patch("ostools.cli.runs.results.follow_run", partial(follow_run, sleep=looked)):
         return attempt(command, below)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ostools.commands.figure import _show_copying
+from ostools.cli.experiments.figure import _show_copying
 from ostools.experiments.figures.figure2 import Figure2
 from ostools.experiments.figures.figure3 import TASKS, Figure3
 from ostools.experiments.figures.figure4 import Figure4, figure_4_of

@@ -17,7 +17,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.results import Provenance
 from ostools.runs import results
-from ostools.runs.asked.cells import Cell
+from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.reading import read
 from ostools.runs.stored.store import Store, Wanted
 
@@ -266,7 +266,7 @@ def test_following_ends_by_itself_and_its_exit_code_says_how(
 def test_a_run_that_died_is_not_waited_for_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from ostools.commands.following import MANNERS, follow
+    from ostools.cli.runs.results import MANNERS, follow_run
 
     for name in ("quiet", "json"):
         monkeypatch.setattr(MANNERS, name, False)
@@ -281,7 +281,7 @@ def test_a_run_that_died_is_not_waited_for_in_silence(
         if now[0] > 60:
             keep(store, next(resumed))
 
-    assert follow(tmp_path, sleep=sleep, clock=lambda: now[0]) is False
+    assert follow_run(tmp_path, sleep=sleep, clock=lambda: now[0]) is False
     out, err = capfd.readouterr()
     assert err.count("no process seen from here holds") == 1
     assert out.splitlines() == [
@@ -303,6 +303,7 @@ def test_following_nothing_is_refused(
     assert words in err
 
 
+@pytest.mark.slow
 def test_a_run_of_another_process_is_followed_to_its_end(directory: str, tmp_path: Path) -> None:
     file, out = tmp_path / "sweep.yaml", tmp_path / "out"
     asked = {"models": directory, "tasks": ["copy-last", "count-ones"], "lengths": [3, 4], "measurements": "behaviour"}

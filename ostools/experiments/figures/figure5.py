@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,15 +26,13 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import tasks
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress, part_of
-from ostools.measure.collapse.collapse import Collapse, checked_lengths, checked_seeds, collapse
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.distances import HEAD_CHUNK, HEAD_OUTPUT, VECTOR
 from ostools.results import Provenance, Result
 from ostools.tasks import ItemsAs
 from ostools.theory.distances import NORMS
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean
-
-if TYPE_CHECKING:
-    pass
 
 PANELS = "abcd"
 READINGS = {

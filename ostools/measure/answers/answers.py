@@ -20,6 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
+from ostools.ground.whole_numbers import whole_number
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
@@ -109,8 +110,7 @@ def _check(model: TransformerBridge, prompts: Sequence[Prompt], max_new_tokens: 
 
 def require_limit(found: object) -> None:
     """Refuse, with `InputError`, what is no number of tokens."""
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise InputError(f"answers: expected a whole number max_new_tokens of at least 1, found {found!r}")
+    whole_number("max_new_tokens", found, 1)
 
 
 def _answered(

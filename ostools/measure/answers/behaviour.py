@@ -21,15 +21,16 @@ from mitigations import Mitigation
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import answer_columns
 from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
-from ostools.measure.collapse.collapse import checked_lengths, seeds_of
 from ostools.measure.passes.sampling import require_temperature
 from ostools.measure.posed import Posed, pose
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
+from ostools.tasks.base import seeds_of
 from ostools.theory.statistics.intervals import wilson
 
 COLUMNS = {
@@ -193,8 +194,7 @@ def answer_limit(form: Task, lines: Sequence[Line]) -> int:
 
 def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples: int) -> list[int]:
     chosen = seeds_of(form, seeds)
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise InputError(f"samples: expected a whole number of at least 1, found {samples!r}")
+    whole_number("samples", samples, 1)
     require_temperature(temperature)
     if samples > 1 and temperature == 0:
         raise InputError(f"samples: at temperature 0 all {samples} would be the same; give a temperature, such as 1")

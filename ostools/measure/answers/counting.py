@@ -25,6 +25,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, score
 from ostools.measure.collapse.collapse import IDENTICAL, Collapse, collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
@@ -97,11 +98,8 @@ def counting(
     """
     form = task if isinstance(task, AppendixTask) else AppendixTask(task)
     opened = OpenedPairs(form)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InputError(f"seed: expected a whole number, found {seed!r}")
-    given = list(lengths)
-    if given and all(isinstance(n, int) and n >= 1 for n in given):  # else collapse says what is wrong with them
-        _require_room(model, opened, max(given) + 1, seed)
+    seed, given = whole_number("seed", seed), checked_lengths(lengths)
+    _require_room(model, opened, max(given) + 1, seed)
     told = partial(part_of, progress, whole=1 + len(dtypes), units=100)
     curve = collapse(model, opened, lengths=given, dtypes=dtypes, seeds=[seed], progress=told(0, 1))
     wanted, names = curve.provenance.parameters["lengths"], curve.provenance.parameters["dtypes"]

@@ -1,0 +1,56 @@
+"""`ostools repeats`: collapse beyond ones, and the law by which each distance falls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.options import Device, Lengths512, Model, Out, parse_lengths
+from ostools.cli.kit.steps import at_work, check, check_precisions, give
+
+if TYPE_CHECKING:
+    from ostools.experiments import Repeats
+
+
+def repeats(
+    task: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="figure-5a, letters, words, text, ...; repeatable. Else these four."),
+    ] = None,
+    lengths: Lengths512 = "1:256",
+    dtype: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A precision; repeatable. Else float32 and bfloat16.")
+    ] = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+) -> None:
+    """Collapse beyond ones: letters, words, text.
+
+    With the tokenizer's BOS and without it, and the law by which each distance falls, with an interval.
+
+    \b
+    Example:
+      ostools repeats --lengths 1:128 --out repeats.png
+    """
+    from ostools import experiments, tasks
+    from ostools.experiments.repeats import TASKS
+
+    check(out)
+    wanted, chosen = parse_lengths(lengths), [tasks.get(name) for name in task or TASKS]
+    check_precisions(dtype)
+    with at_work("comparing pairs", model, device) as (loaded, progress):
+        result = experiments.repeats(
+            loaded, chosen, lengths=wanted, dtypes=tuple(dtype or ("float32", "bfloat16")), progress=progress
+        )
+    give(result, out, _show)
+
+
+def _show(result: Repeats) -> None:
+    summary: Any = result.summary
+    columns = ["task", "sink", "first_token", "first_token_share", "verdict", "rate", "low", "high", "status"]
+    names = ["task", "BOS", "first token", "its share", "decay", "rate", "low", "high", "collapse at y"]
+    rows = summary[columns].itertuples(index=False, name=None)
+    output.print_table("||y - y*|| in float64 against copies n; 95% interval of the rate", names, rows, left=2)

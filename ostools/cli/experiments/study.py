@@ -1,0 +1,122 @@
+"""`ostools study`: mitigations against none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.options import RANGE, Chat, Device, Model, Out, Seeds, Task, parse_lengths
+from ostools.cli.kit.steps import at_work, check, check_precisions, give
+
+if TYPE_CHECKING:
+    from ostools.experiments import Study
+
+THE_PAPERS = ("separator:every=3", "hint", "interleave")
+
+
+def study(
+    mitigation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:OPTIONS]",
+            help="Such as separator:every=3, 'hint + sliding-window:window=64'; repeatable. Else separator, hint, interleave.",
+        ),
+    ] = None,
+    task: Task = "copy-last",
+    lengths: Annotated[str, typer.Option(metavar="RANGE", help=RANGE.format("4:64", "4:32,64"))] = "4:64",
+    seed: Seeds = None,
+    dtypes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dtype", metavar="NAME", help="Of the collapse distance; repeatable. Else float32 and bfloat16."
+        ),
+    ] = None,
+    chat: Chat = None,
+    level: Annotated[
+        float, typer.Option(metavar="P", help="Of the intervals; all verdicts hold together at it.")
+    ] = 0.95,
+    sensitivity_lengths: Annotated[
+        int, typer.Option(metavar="N", help="Sensitivity, bound and time at so many of the lengths, evenly spread.")
+    ] = 12,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Annotated[
+        str, typer.Option("--load-dtype", metavar="NAME", help="The dtype to load the model in.")
+    ] = "float32",
+) -> None:
+    """Compare mitigations with none: answers, collapse, sensitivity, bound and cost.
+
+    Every question with and without; effects with intervals over lengths, and a verdict each, which may be "no measurable
+    effect".
+
+    \b
+    Example:
+      ostools study --task count-ones --mitigation separator:every=3 --mitigation hint --lengths 4:64 --out study.html
+    """
+    from mitigations import mitigation as named
+    from ostools import experiments, tasks
+
+    check(out)
+    wanted, form = parse_lengths(lengths), tasks.task(task)
+    compared = [named(one) for one in mitigation or THE_PAPERS]
+    precisions = tuple(dtypes or ("float32", "bfloat16"))
+    check_precisions(precisions)
+    with at_work("comparing", model, device, dtype) as (loaded, progress):
+        result = experiments.study(
+            loaded,
+            form,
+            mitigations=compared,
+            lengths=wanted,
+            seeds=tuple(seed or (0,)),
+            dtypes=precisions,
+            chat=chat,
+            level=level,
+            sensitivity_lengths=sensitivity_lengths,
+            progress=progress,
+        )
+    give(result, out, _show)
+
+
+def _show(result: Study) -> None:
+    from ostools.experiments.study.verdicts import ABOUT, QUANTITIES, in_words
+
+    parameters = result.provenance.parameters
+    verdicts: Any = result.verdicts
+    effects: Any = result.effects
+    rows = verdicts[["mitigation", *ABOUT]].itertuples(index=False, name=None)
+    title = f"Mitigations against none on {parameters['task']}: verdicts"
+    output.print_table(title, ["mitigation", *ABOUT], rows, left=4)
+    said = [
+        (
+            row["mitigation"],
+            QUANTITIES[row["quantity"]].words + (f", {row['dtype']}" if isinstance(row["dtype"], str) else ""),
+            row["kind"],
+            in_words(row) if row["pairs"] else "-",
+            row["lengths"],
+            f"{row['inactive']} inactive" if row["inactive"] else row["reason"][:60],
+        )
+        for row in effects.to_dict("records")
+    ]
+    names = ["mitigation", "quantity", "kind", f"effect, {parameters['level']:.0%} interval", "lengths", ""]
+    output.print_table("Effects: with the mitigation against without", names, said, left=4)
+    output.print_text(["", *verdicts["sentence"], *notes(result)])
+
+
+def notes(result: Study) -> list[str]:
+    """How the verdicts are to be read."""
+    parameters = result.provenance.parameters
+    count = 3 * len(parameters["mitigations"])
+    said = [
+        f"Verdicts are read from {parameters['verdict_level']:.2%} intervals and a sign-flip test at that level, so that all "
+        f"{count} of them hold together at {parameters['level']:.0%} (Bonferroni). Intervals are over lengths, on this model "
+        "and task. Seconds are this machine's, of one forward pass each."
+    ]
+    within: Any = result.frame["within_training"]
+    if not within.any():
+        said.append("Every length is beyond the trained ones: a failure there says nothing of over-squashing.")
+    elif not within.all():
+        said.append("Lengths beyond the trained ones are measured, and left out of effects and verdicts.")
+    return said

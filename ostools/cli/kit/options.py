@@ -1,0 +1,75 @@
+"""The options that several commands have, and what users write there: read or refused before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ostools.ground.errors import InputError
+from ostools.ground.lengths import parse_lengths as parse_lengths
+
+RANGE = "Both ends included ({}), or a list (8,16,32), or both ({})."
+"""What `--lengths` takes, for a range and a range with a number."""
+
+Model = Annotated[
+    str, typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id such as google/gemma-7b.")
+]
+Device = Annotated[str, typer.Option(metavar="NAME", help="'auto' (cuda, else cpu) or a torch device.")]
+Dtype = Annotated[str, typer.Option(metavar="NAME", help="The dtype to load the model in, such as bfloat16.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Chart (.html .png .svg .pdf) or table (.parquet .csv .json); else a table here."
+    ),
+]
+Prompt = Annotated[str, typer.Option(metavar="TEXT", help="The text to measure on.")]
+Task = Annotated[
+    str, typer.Option(metavar="NAME[:OPTIONS]", help="Such as copy-last or count-ones; ostools tasks lists them.")
+]
+Lengths512 = Annotated[str, typer.Option(metavar="RANGE", help=RANGE.format("1:512", "1:64,128"))]
+Lengths64 = Annotated[str, typer.Option(metavar="RANGE", help=RANGE.format("1:64", "1:32,64"))]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the sequence, where the task draws one.")]
+Seeds = Annotated[
+    list[int] | None, typer.Option("--seed", metavar="N", help="Seed of a sequence that is drawn; repeatable. Else 0.")
+]
+Chat = Annotated[
+    bool | None, typer.Option("--chat/--no-chat", help="In the chat template or not; else where there is one.")
+]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="What the run may take beside the model, such as 4GiB; else what is free."),
+]
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def parse_bytes(text: str | None) -> int | None:
+    """`4GiB`, `500 MB` or a number of bytes; None stays None. Raises `InputError` for anything else."""
+    if text is None:
+        return None
+    number = text.strip().rstrip("bBiIkKmMgG ").strip()
+    unit = text.strip()[len(number) :].strip().lower()
+    try:
+        size = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        size = float("nan")
+    if not 1 <= size < 2**62:
+        raise InputError(f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number of bytes")
+    return int(size)
+
+
+def parse_layers(text: str) -> Literal["all"] | list[int]:
+    """`all`, or numbers joined by commas. Raises `InputError` for anything else."""
+    if text.strip() == "all":
+        return "all"
+    return layer_numbers(text, "'all' or numbers such as 0,2")
+
+
+def layer_numbers(text: str, expected: str) -> list[int]:
+    """Numbers joined by commas. Raises `InputError`, which says what was expected, for anything else."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
+        raise InputError(f"--layers {text!r}: expected {expected}")
+    return [int(word) for word in words]

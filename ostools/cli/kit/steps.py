@@ -1,0 +1,75 @@
+"""The steps of every command: refuse what can be refused, load, work under a bar, give the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ostools.cli.kit import output
+from ostools.cli.kit.manners import MANNERS
+from ostools.ground.errors import InputError
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+
+def check(out: Path | None, prompt: str | None = None) -> None:
+    """What can be refused before a model is loaded."""
+    if out is not None:
+        from ostools.results import checked_output
+
+        checked_output(out)
+    if prompt == "":
+        raise InputError("--prompt: expected text, found nothing; give at least one character")
+
+
+def check_precisions(names: Sequence[str] | None) -> None:
+    """Refuse an unknown one before a model is loaded."""
+    from ostools.measure.passes.precisions import Precision
+
+    for name in names or ():
+        Precision.named(name)
+
+
+def load(model: str, device: str, dtype: str = "float32") -> TransformerBridge:
+    import torch
+
+    from ostools.models import load_model
+    from ostools.models.shape import one_is_enough
+
+    with output.progress("loading the model"):
+        loaded = load_model(model, dtype=dtype, device=device)
+    if one_is_enough(loaded):
+        torch.set_num_threads(1)
+    return loaded
+
+
+@contextmanager
+def at_work(
+    doing: str, model: str, device: str, dtype: str = "float32"
+) -> Iterator[tuple[TransformerBridge, output.Report]]:
+    """The model, loaded, and what moves a bar that says what is being done; the bar goes when the block ends."""
+    loaded = load(model, device, dtype)
+    with output.progress(doing) as progress:
+        yield loaded, progress
+
+
+def give(result: Any, out: Path | None, show: Callable[[Any], None]) -> None:
+    """The result to the file asked for, and as JSON if asked for; shown on the terminal where neither was."""
+    written = None if out is None else result.save(out)
+    if MANNERS.json:
+        output.print_json(result.as_json())
+    elif written is not None:
+        tell_written(written)
+    else:
+        show(result)
+
+
+def tell_written(path: Path) -> None:
+    """Say what was written, unless nothing is to be said."""
+    if MANNERS.json:
+        output.print_json({"written": str(path)})
+    elif not MANNERS.quiet:
+        output.print_text([f"wrote {path}"])

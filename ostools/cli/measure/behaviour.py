@@ -1,0 +1,94 @@
+"""`ostools behaviour`: what a model answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.options import Chat, Device, Dtype, Lengths64, Model, Out, Seeds, Task, parse_lengths
+from ostools.cli.kit.steps import at_work, check, give
+
+if TYPE_CHECKING:
+    from ostools.measure import Behaviour
+
+
+def behaviour(
+    task: Task = "count-ones",
+    mode: Annotated[
+        str | None, typer.Option(metavar="NAME", help="none, cot-zero-shot or cot-few-shot, where the task has it.")
+    ] = None,
+    lengths: Lengths64 = "1:64",
+    mitigation: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[:OPTIONS]", help="Such as separator:every=3; ostools mitigations lists them."),
+    ] = None,
+    seed: Seeds = None,
+    temperature: Annotated[float, typer.Option(metavar="T", help="0: the most likely token at every step.")] = 0.0,
+    samples: Annotated[int, typer.Option(metavar="N", help="Answers to each prompt, at a temperature.")] = 1,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Where an answer is cut; else behind the longest right one.")
+    ] = None,
+    chat: Chat = None,
+    probability: Annotated[
+        bool, typer.Option("--probability/--no-probability", help="How likely the right line was, too.")
+    ] = True,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Ask a model a task at every length: what is right, how far off the rest is, how likely the right answer was.
+
+    Exact match of the final answer line, with Wilson intervals where prompts or answers were drawn; answers that cannot be read
+    are counted apart.
+
+    \b
+    Example:
+      ostools behaviour --task count-ones --lengths 1:64 --mitigation separator:every=3 --out behaviour.png
+    """
+    from mitigations import mitigation as named
+    from ostools import measure, tasks
+
+    check(out)
+    wanted = parse_lengths(lengths)
+    form = tasks.task(task if mode is None else f"{task}{',' if ':' in task else ':'}mode={mode}")
+    given = None if mitigation is None else named(mitigation)
+    with at_work("asking", model, device, dtype) as (loaded, progress):
+        result = measure.behaviour(
+            loaded,
+            form,
+            lengths=wanted,
+            seeds=tuple(seed or (0,)),
+            mitigation=given,
+            chat=chat,
+            temperature=temperature,
+            samples=samples,
+            max_new_tokens=max_new_tokens,
+            probability=probability,
+            progress=progress,
+        )
+    give(result, out, _show)
+
+
+def _show(result: Behaviour) -> None:
+    from ostools.reporting.findings.behaviour import behaviour_findings
+
+    summary: Any = result.summary
+    shown, part = output.some_of(summary["length"])
+    frame: Any = result.frame
+    under = frame["mitigation"].iloc[0]
+    title = f"Answers to {frame['task'].iloc[0]}{'' if under == 'none' else f' under {under}'}{part}"
+    names = ["n", "right", "of", "share", "95% from", "to", "unparsable", "mean error", "p(right line)", "acted"]
+    columns = ["length", "right", "asked", "accuracy", "wilson_low", "wilson_high", "unparsable", "mean_absolute_error"]
+    columns += ["probability", "active"]
+    # What there is nothing of has no column: an interval, an error, a probability, a mitigation.
+    kept = [
+        (name, column)
+        for name, column in zip(names, columns, strict=True)
+        if summary[column].notna().any() and (column != "active" or under != "none")
+    ]
+    rows = summary[summary["length"].isin(shown)][[column for _, column in kept]].itertuples(index=False, name=None)
+    output.print_table(title, [name for name, _ in kept], rows)
+    output.print_text(["", *behaviour_findings(result)])

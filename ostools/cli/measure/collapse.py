@@ -1,0 +1,116 @@
+"""`ostools collapse`: the distance of two sequences, at every length and precision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.options import Device, Lengths512, Model, Out, parse_lengths
+from ostools.cli.kit.steps import at_work, check, check_precisions, give
+from ostools.ground.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from ostools.measure import Collapse
+    from ostools.tasks import CollapseTask, ItemsAs
+
+
+def collapse(
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="figure-5a, -5b, -5c, -5d, letters, words, text, or a task at n and n + 1 items such as count-ones. Else "
+            "figure-5a.",
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Instead of a task: your own text, its last token repeated.")
+    ] = None,
+    item: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="With --prompt: what is repeated behind it, such as ' and'.")
+    ] = None,
+    items: Annotated[
+        str,
+        typer.Option(metavar="HOW", help="text, or ids: each item by its own token, whatever the tokenizer merges."),
+    ] = "text",
+    no_bos: Annotated[bool, typer.Option("--no-bos", help="Take the tokenizer's BOS out of every prompt.")] = False,
+    lengths: Lengths512 = "1:256",
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="float32, bfloat16, float16, float64: the model cast; or one part stored in few bits: int8-weights, "
+            "bfloat16-residual, float8_e4m3fn-kv, ...; repeatable. Else float32, bfloat16, float16.",
+        ),
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Seed of the digit stream; repeatable. Else 0.")
+    ] = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+) -> None:
+    """Measure representational collapse (Theorem 4.2).
+
+    Distance between the last-token representations of a sequence and of the same with its last token repeated.
+
+    \b
+    Example:
+      ostools collapse --task figure-5a --lengths 1:512 --dtype float32 --dtype bfloat16 --out collapse.html
+      ostools collapse --prompt "Once upon a time" --item " and" --no-bos --dtype int8-kv --dtype bfloat16
+    """
+    from ostools import measure
+
+    check(out)
+    wanted, chosen = parse_lengths(lengths), _chosen(task, prompt, item, items)
+    check_precisions(dtype)
+    with at_work("comparing pairs", model, device) as (loaded, progress):
+        result = measure.collapse(
+            loaded,
+            chosen,
+            lengths=wanted,
+            dtypes=tuple(dtype or ("float32", "bfloat16", "float16")),
+            seeds=tuple(seed or (0,)),
+            bos=not no_bos,
+            progress=progress,
+        )
+    give(result, out, _show)
+
+
+def _chosen(task: str | None, prompt: str | None, item: str | None, items: str) -> CollapseTask:
+    """The task of that name, or the user's own text. Raises `InputError` for options that exclude each other."""
+    from ostools import tasks
+
+    if items not in ("text", "ids"):
+        raise unknown_name("items", items, ("text", "ids"))
+    put: ItemsAs = cast(Any, items)
+    if prompt is None:
+        if item is not None:
+            raise InputError("--item is what --prompt repeats: give --prompt too")
+        return tasks.get(task or "figure-5a", put)
+    if task is not None:
+        raise InputError("--task and --prompt exclude each other: leave one out")
+    # Without an item the text's own last token is repeated, which is done on ids.
+    return tasks.RepeatTask("prompt", prompt, item, put if item else "ids")
+
+
+def _show(result: Collapse) -> None:
+    from ostools.reporting.findings import profiles as findings
+
+    frame: Any = result.frame
+    frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
+    shown, part = output.some_of(frame["length"])
+    table = frame[frame["length"].isin(shown)].pivot(
+        index=["pair", "seed", "length"], columns="dtype", values=["mean", "noise", "machine_line"]
+    )
+    dtypes = list(dict.fromkeys(frame["dtype"]))
+    columns = [(value, dtype) for dtype in dtypes for value in ("mean", "noise", "machine_line")]
+    words = {"mean": "", "noise": " noise", "machine_line": " step"}
+    rows = ((*map(str, key), *map(float, row)) for key, row in zip(table.index, table[columns].to_numpy(), strict=True))
+    title = f"L2 distance at y, {frame['task'].iloc[0]}{part}; rounding noise and one representable step beside it"
+    names = ["pair", "seed", "n", *(f"{dtype}{words[value]}" for value, dtype in columns)]
+    output.print_table(title, names, rows)
+    trained = result.provenance.model.get("trained_lengths")
+    output.print_text(["", *findings.collapse_findings(result, trained)])

@@ -1,0 +1,113 @@
+"""`ostools looseness`, `profile`, `flow` and `spectra`: what is read off a sensitivity, a path sum or the patterns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ostools.cli.kit import output
+from ostools.cli.kit.options import Device, Dtype, Model, Out, Prompt
+from ostools.cli.kit.steps import at_work, check, give
+
+if TYPE_CHECKING:
+    from ostools.measure import Profile
+
+
+def looseness(
+    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+) -> None:
+    """Split a certified bound's looseness into where it arises.
+
+    From the paper's kind of bound (uniform) down to the measured norm, part by part, in decades that add up.
+
+    \b
+    Example:
+      ostools looseness --prompt "The capital of France is" --out waterfall.png
+    """
+    from ostools import measure
+    from ostools.measure.profiles.looseness import CHAIN
+
+    check(out, prompt)
+    with at_work("differentiating", model, device, dtype) as (loaded, progress):
+        measured = measure.sensitivity(loaded, prompt, method="exact", progress=progress)
+    with output.progress("folding the blocks") as progress:
+        chain = measure.path_sum(loaded, prompt, variants=CHAIN, progress=progress)
+    result = measure.looseness(measured, chain)
+    give(result, out, lambda result: _show("Looseness by part, in decades", result.summary))
+
+
+def profile(
+    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+) -> None:
+    """Say which tokens matter, and test for a U-shape.
+
+    The measured profile with and without the sink, its shape with intervals, full against frozen.
+
+    \b
+    Example:
+      ostools profile --prompt "The capital of France is"
+    """
+    from ostools import measure
+
+    check(out, prompt)
+    with at_work("differentiating", model, device, dtype) as (loaded, progress):
+        result = measure.profile(measure.sensitivity(loaded, prompt, progress=progress))
+    give(result, out, _show_profile)
+
+
+def flow(
+    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+) -> None:
+    """Draw where sensitivity flows, layer by layer.
+
+    The predicted share of every edge between tokens and layers, out of one forward pass.
+
+    \b
+    Example:
+      ostools flow --prompt "The capital of France is" --out flow.png
+    """
+    from ostools import measure
+
+    check(out, prompt)
+    with at_work("folding the blocks", model, device, dtype) as (loaded, _):
+        result = measure.flow(loaded, prompt)
+    give(result, out, lambda result: _show("Strongest edges", result.frame.nlargest(20, "flow")))
+
+
+def spectra(
+    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+) -> None:
+    """Follow the patterns' products through depth (Lemma B.6, Proposition 5.2).
+
+    Eigenvalues of the row-stochastic matrices, and how fast their product's mass moves to the first token.
+
+    \b
+    Example:
+      ostools spectra --prompt "The capital of France is" --out spectra.png
+    """
+    from ostools import measure
+
+    check(out, prompt)
+    with at_work("reading the patterns", model, device, dtype) as (loaded, _):
+        result = measure.spectra(loaded, prompt)
+    give(result, out, lambda result: _show("Products of the patterns", result.depth))
+
+
+def _show_profile(result: Profile) -> None:
+    top = ["position", "token", "value", "share", "share_without_sink", "over_frozen"]
+    shape = ["linearisation", "kept", "verdict", "start", "middle", "end", "start_contrast", "end_contrast"]
+    shares = ["linearisation", "sink_share", "last_share", "effective_tokens", "over_frozen_median"]
+    for title, frame in (
+        ("Tokens that matter most to the last representation", result.top(10)[top]),
+        ("Shares of the sink and of the last token, and how many tokens matter in effect", result.summary[shares]),
+        ("Shape of the profile: mean log10 norm of each third, ends against the middle", result.shapes[shape]),
+    ):
+        _show(title, frame)
+        output.print_text([""])
+
+
+def _show(title: str, frame: Any) -> None:
+    """A whole frame, its columns of words first."""
+    numbers = [name for name, dtype in frame.dtypes.items() if dtype.kind in "if"]
+    words = [name for name in frame.columns if name not in numbers]
+    rows = frame[words + numbers].itertuples(index=False, name=None)
+    output.print_table(title, [*map(str, words), *map(str, numbers)], rows, left=len(words))

@@ -1,0 +1,172 @@
+"""`ostools sensitivity` and `ostools path-sum`: what each token means to the last, measured, and bounded or predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.options import Device, Dtype, MaxMemory, Model, Out, Prompt, parse_bytes, parse_layers
+from ostools.cli.kit.steps import at_work, check, give
+
+if TYPE_CHECKING:
+    from ostools.measure import PathSum, Sensitivity
+
+
+def sensitivity(
+    prompt: Prompt,
+    linearisation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="full, frozen, frozen-attention, frozen-norm; repeatable. Else full and frozen."
+        ),
+    ] = None,
+    layers: Annotated[
+        str,
+        typer.Option(metavar="WHICH", help="Residual streams: 0 (the embeddings), 0,2 or all, from the same passes."),
+    ] = "0",
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="exact, estimate (random cotangents, with intervals) or auto.")
+    ] = "auto",
+    relative_error: Annotated[
+        float, typer.Option(metavar="X", help="An estimate stops when every interval is that narrow.")
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of an estimate.")] = 0,
+    max_memory: MaxMemory = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Measure what each token means to the last.
+
+    The norms of d y_n / d v_i for every token i, exact or estimated; nothing held constant (full), or attention patterns and
+    norm scales (frozen). Checked by finite differences on every run.
+
+    \b
+    Example:
+      ostools sensitivity --prompt "The capital of France is" --out france.html
+      ostools sensitivity --prompt "The capital of France is" --layers all --out layers.png
+    """
+    from ostools import measure
+    from ostools.measure.jacobian.linearisations import LINEARISATIONS
+    from ostools.measure.prompts import checked_names
+
+    check(out, prompt)
+    names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
+    wanted, allowed = parse_layers(layers), parse_bytes(max_memory)
+    with at_work("differentiating", model, device, dtype) as (loaded, progress):
+        result = measure.sensitivity(
+            loaded,
+            prompt,
+            linearisations=names,
+            layers=wanted,
+            method=method,
+            relative_error=relative_error,
+            seed=seed,
+            max_memory=allowed,
+            announce=_announce,
+            progress=progress,
+        )
+    give(result, out, _show_sensitivity)
+
+
+def path_sum(
+    prompt: Prompt,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="uniform, local, heads, edge, windowed(k), local-full, edge-full, theorem-5.1, theorem-b5, proof, multi-head, "
+            "second-moment[-diagonal|-full], rollout; repeatable.",
+        ),
+    ] = None,
+    positions: Annotated[
+        str, typer.Option(metavar="WHICH", help="last, or all: the triangular matrix (to a table file).")
+    ] = "last",
+    mlp_norm: Annotated[str, typer.Option(metavar="NAME", help="svd, or product: cheaper and looser.")] = "svd",
+    mlp_trace: Annotated[str, typer.Option(metavar="NAME", help="exact, or probes: for wide MLPs.")] = "exact",
+    max_memory: MaxMemory = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Bound and predict it (Theorem 5.1).
+
+    The sum over paths from every token to the last, out of one forward pass and no gradient.
+
+    \b
+    Example:
+      ostools path-sum --prompt "The capital of France is" --variant local --variant proof
+    """
+    from ostools import measure
+    from ostools.measure.paths.variants import checked_variants
+
+    check(out, prompt)
+    names = checked_variants(variant or ("proof", "uniform", "local", "second-moment"))
+    allowed = parse_bytes(max_memory)
+    with at_work("folding the blocks", model, device, dtype) as (loaded, progress):
+        result = measure.path_sum(
+            loaded,
+            prompt,
+            variants=names,
+            mlp_norm=mlp_norm,
+            mlp_trace=mlp_trace,
+            positions=positions,
+            max_memory=allowed,
+            announce=_announce,
+            progress=progress,
+        )
+    give(result, out, _show_path_sum)
+
+
+def _announce(forecast: str) -> None:
+    """The forecast of a run, before it starts."""
+    output.note(f"forecast: {forecast}")
+
+
+def _show_sensitivity(result: Sensitivity) -> None:
+    from ostools.reporting.findings import profiles as findings
+
+    frame: Any = result.frame
+    lowest, is_estimate = frame["layer"].min(), (frame["method"] == "estimate").any()
+    columns = (
+        ["operator_lower", "operator_upper", "frobenius_norm"] if is_estimate else ["operator_norm", "frobenius_norm"]
+    )
+    table = frame[frame["layer"] == lowest].pivot(index=["position", "token"], columns="linearisation", values=columns)
+    names = [
+        f"{linearisation} {str(norm).removesuffix('_norm').replace('_', ' ')}" for norm, linearisation in table.columns
+    ]
+    word = "Estimated" if is_estimate else "Measured"
+    _show_tokens(f"{word} sensitivity of the last representation, at layer {lowest}", names, table)
+    output.print_text(["", *findings.sensitivity_findings(result)])
+
+
+def _show_path_sum(result: PathSum) -> None:
+    from ostools.reporting.look.theme import KINDS
+
+    frame: Any = result.frame
+    frame, columns = frame[frame["last"] == frame["last"].max()], ["variant", "kind", "linearisation", "norm"]
+    table = frame.pivot(index=["position", "token"], columns=columns, values="value")
+    table = table[frame[columns].drop_duplicates().itertuples(index=False, name=None)]
+    names = [str(column[0]) for column in table.columns]
+    _show_tokens("Path sums from each token to the last", names, table)
+    norms = {"operator": "operator", "frobenius": "Frobenius"}
+    notes = [
+        f"{variant}: {KINDS[kind]}, beside the {linearisation} {norms[norm]} norm"
+        for variant, kind, linearisation, norm in table.columns
+    ]
+    output.print_text(["", *notes])
+
+
+def _show_tokens(title: str, names: Sequence[str], table: Any) -> None:
+    from ostools.reporting.look.theme import display_token
+
+    rows = (
+        (int(position), display_token(str(token)), *map(float, values))
+        for (position, token), values in zip(table.index, table.to_numpy(), strict=True)
+    )
+    output.print_table(title, ["position", "token", *names], rows, left=2)

@@ -1,0 +1,166 @@
+"""`ostools run`: measure the cells of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.signals import ended_by_signals
+from ostools.ground.errors import InputError
+
+if TYPE_CHECKING:
+    from ostools import runs
+    from ostools.runs.workers.executor import Job
+
+CELL = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
+
+
+def run(
+    sweep: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="What to measure; examples/sweep.yaml is one.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the cells are kept; made if it is missing.")],
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say which cells are missing and what they are forecast to take; measure none."),
+    ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try the cells that failed before again.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Measure with N processes, by Ray: on this machine, or at most N of --ray-address."
+        ),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Measure on the Ray cluster there; auto: the one of this machine."),
+    ] = None,
+    worker_cpus: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="CPUs of each of Ray's workers, which uses at most as many threads; 1 unless given.",
+        ),
+    ] = None,
+) -> None:
+    """Run a sweep: models x tasks x lengths x dtypes x mitigations x seeds x measurements.
+
+    One cell after the other in this process, or as many at once as Ray has workers.
+
+    The same command again resumes: nothing is computed twice, and what was added to the file is added. A cell that fails is
+    recorded with its error, and the exit code is 1.
+
+    \b
+    Example:
+      ostools run examples/sweep.yaml --out sweep --workers 2
+    """
+
+    def work(interrupted: Callable[[], bool]) -> None:
+        from ostools import runs
+
+        asked = runs.read_sweep(sweep)
+        executor = _executor(workers, ray_address, worker_cpus)
+        if dry_run:
+            _show_plan(runs.plan(asked, out, executor=executor, retry_failed=retry_failed, say=_note))
+            return
+        if executor is not None:
+            output.note(
+                f"measuring on {'Ray on this machine' if ray_address is None else f'the Ray cluster at {ray_address}'}"
+            )
+        # Ended by a signal, it drops the cell in the making: its file appears whole or not at all.
+        with output.progress("measuring cells") as progress:
+            done = runs.run(
+                asked,
+                out,
+                executor=executor,
+                retry_failed=retry_failed,
+                say=_note,
+                progress=progress,
+                interrupted=interrupted,
+            )
+        try:
+            _tell(done, out)
+        except BrokenPipeError:
+            if not done.failed:
+                raise
+        if done.failed:
+            raise typer.Exit(1)
+
+    ended_by_signals(work)
+
+
+def _tell(done: runs.Outcome, out: Path) -> None:
+    if MANNERS.json:
+        output.print_json({"measured": done.measured, "present": done.present, "failed": list(done.failed)})
+    elif not MANNERS.quiet:
+        output.print_text(
+            [
+                f"{done.measured} cells measured, {done.present} were there, {len(done.failed)} failed; ostools results {out}"
+            ]
+        )
+
+
+def _note(text: str) -> None:
+    """A note; where whoever reads them has left, the sweep goes on without."""
+    with suppress(BrokenPipeError):
+        output.note(text)
+
+
+def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | None) -> runs.Executor | None:
+    """Ray's workers where any of its options is given; None: this process."""
+    from ostools.runs import RayCluster
+
+    if workers is None and ray_address is None:
+        if worker_cpus is not None:
+            raise InputError("--worker-cpus: expected --workers or --ray-address with it, found neither")
+        return None
+    return RayCluster(ray_address, workers=workers, cpus=worker_cpus or 1, say=_note)
+
+
+def _show_plan(plan: runs.Plan) -> None:
+    """Every missing cell with its forecast; in the title what they take one after the other, and whether the largest fits."""
+    rows = [_planned(job) for job in plan.pending]
+    if MANNERS.json:
+        names = [*CELL, "lengths", "from", "to", "forecast_seconds", "forecast_bytes"]
+        output.print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    title = f"{len(plan.pending)} of {len(plan.wanted)} cells are missing"
+    if rows:
+        least = "at least " if any(row[-2] is None for row in rows) else ""
+        seconds, most = sum(row[-2] or 0.0 for row in rows), max(job.forecast.memory for job in plan.pending)
+        title += f"; forecast {least}{seconds:,.0f} s, {_memory(most, plan, at_least=bool(least))}"
+    names = [*CELL, "lengths", "from", "to", "forecast s", "forecast GiB"]
+    shown = [(*row[:-2], *_taken(*row[-2:])) for row in rows]
+    output.print_table(title, names, shown, left=6)
+
+
+def _planned(job: Job) -> tuple[Any, ...]:
+    """A cell's columns and lengths, and at the end its forecast in seconds and bytes: None for both where there is none."""
+    cell, took = job.wanted.cell, job.forecast
+    memory = None if took.seconds is None else took.memory
+    columns = (cell.columns[name] for name in CELL)
+    return (*columns, len(cell.lengths), cell.lengths[0], cell.lengths[-1], took.seconds, memory)
+
+
+def _taken(seconds: float | None, memory: int | None) -> tuple[str, str]:
+    if seconds is None or memory is None:
+        return "unknown", "unknown"
+    return f"{seconds:.1f}", f"{memory / 2**30:.2f}"
+
+
+def _memory(most: int, plan: runs.Plan, at_least: bool) -> str:
+    """The largest forecast beside what is free; a GPU's may be a worker's, of which nothing is known here."""
+    said = f"{most / 2**30:.2f} GiB at {'least' if at_least else 'most'}"
+    if plan.terms.device != "cpu":
+        return f"{said} on {plan.terms.device}"
+    from ostools.ground.memory import free_memory
+
+    free, fits = free_memory(), "may fit into" if at_least else "fits into"
+    return f"{said}: {fits if most <= free.bytes else 'does NOT fit into'} {free}"

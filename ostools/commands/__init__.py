@@ -1,1 +1,0 @@
-"""What the command line's commands do; imported only when one runs."""

@@ -1,0 +1,76 @@
+"""How many tokens the prompts of a cell have, by its tokenizer alone: no model is loaded for a forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mitigations import Mitigation, changes_pass, insert, rewrite
+from ostools.models.load import quiet, read_tokenizer
+from ostools.models.sources import Source
+from ostools.models.tokens import count_tokens
+from ostools.runs.asked.sweep import form_of
+from ostools.runs.measurements import MEASUREMENTS
+from ostools.runs.measurements.counts import PromptTokens
+from ostools.runs.measurements.record import Cell
+from ostools.tasks import CollapseTask, Task
+
+
+def prompt_tokens(cell: Cell, source: Source) -> PromptTokens:
+    """Counted at the shortest and the longest length, and between them on a line: items are alike."""
+    return _counted(replace(cell, model="", dtype="", options=""), source.directory)
+
+
+@lru_cache(maxsize=256)
+def _counted(cell: Cell, directory: Path) -> PromptTokens:
+    """Of a cell without what changes no token."""
+    tokenizer = _tokenizer(directory)
+    form = form_of(cell.task, cell.measurement)
+    given = cell.mitigated
+    shortest, longest = min(cell.lengths), max(cell.lengths)
+    if isinstance(form, Task):
+        chat = bool(tokenizer.chat_template) and not MEASUREMENTS[cell.measurement].pairs
+        low, high = (count_tokens(tokenizer, _text(form, given, n, cell.seed), chat=chat) for n in (shortest, longest))
+        after = form.parts(form.items(shortest, cell.seed))[2]
+        line = form.answer_line(form.answer(longest, cell.seed))
+        behind, answer = (count_tokens(tokenizer, text) if text.strip() else 0 for text in (after, line))
+    else:
+        encoder = _Encoder(tokenizer)
+        low, high = (_longest_pair(form, encoder, n, cell.seed) for n in (shortest, longest))
+        behind, answer = 0, 0
+    step = (high - low) / max(longest - shortest, 1)
+    prompts = tuple(round(low + step * (length - shortest)) for length in cell.lengths)
+    return PromptTokens(prompts, behind, answer, given is not None and changes_pass(given))
+
+
+def _text(form: Task, given: Mitigation | None, length: int, seed: int) -> str:
+    items = form.items(length, seed)
+    before, sequence, after = form.parts(items if given is None else insert(given, items, form.key))
+    text = before + sequence + after
+    return text if given is None else rewrite(given, text)
+
+
+def _longest_pair(form: CollapseTask, encoder: _Encoder, length: int, seed: int) -> int:
+    return max(len(pair.extended) for pair in form.pairs(encoder, [length], seed))
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(directory: Path) -> Any:
+    with quiet():
+        return read_tokenizer(directory)
+
+
+class _Encoder:
+    """A bare tokenizer as `tasks.Encoder`."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        return [tuple(self.tokenizer(text, split_special_tokens=True).input_ids) for text in texts]
+
+    def token(self, index: int) -> str:
+        return str(self.tokenizer.convert_ids_to_tokens(index))
