@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ostools.measure.answers.behaviour import Behaviour
-from ostools.measure.answers.behaviour_summary import NOTHING, PROMPTS
+from ostools.measure.answers.behaviour import NOTHING, PROMPTS, Behaviour
 from ostools.results import Frame, frame_of
 
 

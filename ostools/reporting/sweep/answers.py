@@ -10,8 +10,7 @@ import pandas as pd
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.words import number, short_name
-from ostools.measure.answers.behaviour import Behaviour
-from ostools.measure.answers.behaviour_summary import summarise
+from ostools.measure.answers.behaviour import Behaviour, summarise
 from ostools.measure.collapse.rows import from_rows
 from ostools.reporting.charts.collapse.curves import collapse_chart
 from ostools.reporting.findings import profiles as findings
