@@ -28,6 +28,8 @@ MADE_BY = ("checkpoint", "code")
 """The columns that say what a row was measured with: hashes of the model's files and of the code; "" where a file has none."""
 _CELL = ("model", "task", "dtype", "mitigation", "seed", "measurement", "options")
 _NO_CELL = "it is no cell of a sweep; it is left out"
+STATES = ("measured", "failed", "missing")
+"""Of a cell: all of it is measured; what is not, failed; something is still to be measured."""
 UNREADABLE = (
     OSError,
     ValueError,
@@ -58,7 +60,7 @@ class Held:
 
     @property
     def state(self) -> str:
-        """ "measured"; "failed": what is not measured failed; "missing": something is still to be measured."""
+        """One of `STATES`."""
         if self.missing:
             return "missing"
         return "failed" if self.failures else "measured"
@@ -106,8 +108,7 @@ class Reading:
         times = sorted(str(source.get("time", "")) for source in sources)
         options = {(cell.wanted.cell.measurement, cell.wanted.cell.options): None for cell in self.cells}
         return {
-            "cells": {"asked": len(self.cells)}
-            | {state: len(self.of(state)) for state in ("measured", "failed", "missing")},
+            "cells": {"asked": len(self.cells)} | {state: len(self.of(state)) for state in STATES},
             "models": distinct(source.get("model", {}) for source in sources),
             "versions": distinct(source.get("versions", {}) for source in sources),
             "checkpoints": distinct(told for source in sources if (told := source.get("checkpoint"))),
