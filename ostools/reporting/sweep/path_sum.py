@@ -32,7 +32,8 @@ from ostools.reporting.sweep.parts import (
 from ostools.results import Frame, Provenance
 from ostools.runs.measurements.path_sum import PATH_SUM
 from ostools.runs.measurements.sensitivity import SENSITIVITY
-from ostools.runs.stored.reading import MADE_BY, UNREADABLE, Reading, distinct
+from ostools.runs.stored.reading import MADE_BY, Reading, distinct
+from ostools.runs.stored.store import UNREADABLE
 
 _PATHS = (
     "Theorem 5.1's sums over paths. Certified bounds are of the derivative that stands beside them, operator norms; the "

@@ -20,7 +20,8 @@ from ostools.reporting.sections.about import reading_section
 from ostools.reporting.sweep import behaviour, collapse, path_sum, sensitivity
 from ostools.reporting.sweep.parts import CellsSection
 from ostools.results import checked_output, write_atomically
-from ostools.runs.stored.reading import STATES, UNREADABLE, Held, Reading, distinct, read
+from ostools.runs.stored.reading import STATES, AskedCell, Reading, distinct, read
+from ostools.runs.stored.store import UNREADABLE
 
 SECTIONS: dict[str, CellsSection] = {
     one.measurement.name: one for one in (behaviour.SECTION, collapse.SECTION, sensitivity.SECTION, path_sum.SECTION)
@@ -126,7 +127,7 @@ def _headlines(built: Sequence[Section]) -> list[Finding]:
 
 def _asked(found: Reading) -> Table:
     """A row a measurement, model and task."""
-    grouped: dict[tuple[str, str, str], list[Held]] = {}
+    grouped: dict[tuple[str, str, str], list[AskedCell]] = {}
     for cell in found.cells:
         one = cell.wanted.cell
         grouped.setdefault((one.measurement, one.task, one.model), []).append(cell)

@@ -4,11 +4,11 @@ A worker stays with the model that it holds while cells of it are left; then it 
 asks of the cluster is fixed when it starts (the largest forecast among its model's cells), so it is replaced where that is not
 enough, or so much that more workers would have room.
 
-Ray's own retries are not used, nor its ActorPool. Workers keep models between cells, and Ray counts memory for running tasks and
-living actors alone: tasks that found a model in a process's cache would hold memory that nobody counts. A restarted actor waits,
-with its cell and without its model, until there is room for it again, and tells nobody; an ActorPool hires none for one that
-died, and gives a cell to any actor, whatever model it holds. Here a lost cell goes back into the queue, is told, and is measured
-by whichever worker is free.
+Ray's own retries are not used, nor its ActorPool. Workers keep models between cells, and Ray counts memory for running tasks
+and living actors alone: tasks that found a model in a process's cache would hold memory that nobody counts. A restarted actor
+waits, with its cell and without its model, until there is room for it again, and tells nobody; an ActorPool hires none for one
+that died, and gives a cell to any actor, whatever model it holds. Here a lost cell goes back into the queue, is told, and is
+measured by whichever worker is free.
 """
 
 from __future__ import annotations
