@@ -98,7 +98,7 @@ def test_lengths_added_later_are_measured_alone(written: Path, tmp_path: Path) -
     done = run(sweep_of({**small, "lengths": "3:6"}), tmp_path)
     assert (done.measured, done.present) == (1, 0)
     kept = Store(tmp_path).stored()
-    assert sorted(sorted(file.lengths) for files in kept.values() for file in files) == [[3, 4], [5, 6]]
+    assert sorted(sorted(lengths) for files in kept.values() for lengths in files) == [[3, 4], [5, 6]]
     assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6]
     run(sweep_of({**small, "lengths": "4:5"}), tmp_path)
     assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6]
