@@ -87,11 +87,12 @@ def test_completion_answers(shell: str) -> None:
 
 
 @pytest.mark.parametrize("no_colour", [False, True])
-def test_no_color_is_honoured_on_a_terminal(no_colour: bool) -> None:
+def test_no_color_is_honoured_on_a_terminal(directory: str, no_colour: bool) -> None:
     ours, theirs = pty.openpty()
     variables = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
     variables |= {"TERM": "xterm-256color"} | ({"NO_COLOR": "1"} if no_colour else {})
-    code = "import sys; from ostools.cli import main; sys.argv = ['ostools', 'collapse', '--lengths', '1:2']; main()"
+    arguments = ["ostools", "collapse", "--lengths", "1:2", "--dtype", "float32", "--model", directory]
+    code = f"import sys; from ostools.cli import main; sys.argv = {arguments}; main()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=variables) as process:
         os.close(theirs)
         shown = b""

@@ -195,6 +195,7 @@ def test_a_model_that_does_not_fit_is_said_to_be_what_does_not(
 
 
 @linux
+@pytest.mark.slow
 def test_more_than_is_free_is_an_error_and_not_the_end_of_the_process() -> None:
     """In a process of its own: where the error does not come, the machine's memory would be gone."""
     code = """
