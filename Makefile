@@ -1,5 +1,6 @@
 # make report   install if needed, run the whole chain on the embedded model, write report.html
 # make test     ruff, pyright, import-linter, pytest (warnings are errors, shapes and types enforced)
+# make test-portable  the quick tests of theory, measure and experiments once more, as a CPU without AVX adds numbers
 # make lint     the first three of them
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
@@ -9,13 +10,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report test lint docs tutorials bench stress
+.PHONY: report test test-portable lint docs tutorials bench stress
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test-portable: $(INSTALLED)
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow" tests/theory tests/measure tests/experiments
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
