@@ -18,7 +18,6 @@ from ostools.measure.paths import predicted
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import LiveParts
 from ostools.models import Prompt, cast_copy, prompt_from_ids
-from ostools.theory import edges, second_moment
 from ostools.theory.path_sum import edges, second_moment
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
 from tests.measure.test_blocks import IDS, N, held

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting import theme
 from ostools.reporting.look import theme
 from tests.reporting import every
 from tests.reporting.every import EVERY
