@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ostools.experiments.figures import decay
+from ostools.experiments import decay
 from ostools.experiments.lab import runs as lab_runs
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress

@@ -14,9 +14,8 @@ from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.answers.behaviour_summary import summarise
 from ostools.measure.collapse.rows import from_rows
 from ostools.reporting.charts.collapse.curves import collapse_chart
-from ostools.reporting.findings import profiles as findings
-from ostools.reporting.findings.answers import answered
-from ostools.reporting.findings.behaviour import behaviour_notes
+from ostools.reporting.findings.behaviour import answered, behaviour_notes
+from ostools.reporting.findings.collapse import collapse_findings
 from ostools.reporting.look.theme import inert
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
@@ -220,7 +219,7 @@ def _collapse(found: Reading, rows: Frame, every: Frame, name: str) -> Part:
     chart = result.plot() if several and exact else collapse_chart(result, ("y",))
     caption = f"L2 distance of the two y against the number of items, {task}{under}{made_with(rows, every)}"
     if exact:
-        said = findings.collapse_findings(result, provenance.model.get("trained_lengths"))
+        said = collapse_findings(result, provenance.model.get("trained_lengths"))
         table = [_ends(result, task)]
     else:
         said = [

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.measure import Profile, Sensitivity
-from ostools.reporting.charts.profiles.over_tokens import NORMS
+from ostools.reporting.charts.sensitivity.over_tokens import NORMS
 from ostools.reporting.look import axes, theme
 from ostools.results import Column, Frame, frame_of
 
