@@ -95,12 +95,13 @@ def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
     return [*range(-(-first // step) * step, last + 1, step)] or [first]
 
 
-def length_axis(first: int, last: int) -> alt.X:
+def length_axis(lengths: Column, title: str = "length n (items of the sequence)") -> alt.X:
     """Logarithmic where the lengths span a factor of ten, with ticks at 1, 2, 5, 10, ..."""
+    first, last = int(lengths.min()), int(lengths.max())
     kind = "log" if last >= 10 * first else "linear"
     return alt.X(
         "length:Q",
-        title="length n (items of the sequence)",
+        title=title,
         scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False),
         axis=alt.Axis(grid=False, format="d", values=length_ticks(first, last)),
     )
