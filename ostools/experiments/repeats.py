@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools import tasks
-from ostools.experiments.figures.decay import fits
+from ostools.experiments.decay import fits
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths

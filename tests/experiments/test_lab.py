@@ -11,8 +11,6 @@ import torch
 from scipy import stats
 
 from ostools.cli import main
-from ostools.experiments import lab_runs
-from ostools.experiments.lab import Lab, _collapse, _names, lab
 from ostools.experiments.lab import runs as lab_runs
 from ostools.experiments.lab.lab import Lab, _collapse, _names, lab
 from ostools.ground.errors import InputError

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ostools.experiments.figures import decay
+from ostools.experiments import decay
 from ostools.experiments.lab import runs as lab_runs
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress
@@ -45,7 +45,6 @@ _KEYS = ["study", "encoding", "depth", "precision", "question", "quantity"]
 _FLOOR = 1e-12
 """Distances and variations up to this are float64's rounding, of vectors of norm 8 and rows that sum to 1: copies of one token
 and nothing else, whose distance is 0, come out a tenth of it apart at most, after 1 layer as after 64."""
-"""Seeds beyond, with what is added for the prompt, are more than a generator takes."""
 _Row = dict[str, Any]
 
 

@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, acts
 from ostools import tasks
-from ostools.experiments.figures.decay import spread_lengths
+from ostools.experiments.decay import spread_lengths
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths

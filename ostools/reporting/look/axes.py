@@ -64,7 +64,7 @@ def floored(data: Frame) -> tuple[Frame, float | None]:
     values = data["value"].astype(float)
     if (values < 0).any():
         raise InputError("a log axis was asked to show negative values; norms and distances cannot be negative")
-    zero = values <= (data["rounding"] if "rounding" in data else 0.0)
+    zero = values <= data.get("rounding", 0.0)
     if not zero.any():
         return data.assign(shown=values, zero=False), None
     least = values[~zero].min() if (~zero).any() else 1.0
@@ -103,12 +103,13 @@ def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
     return [*range(-(-first // step) * step, last + 1, step)] or [first]
 
 
-def length_axis(first: int, last: int) -> alt.X:
+def length_axis(lengths: Column, title: str = "length n (items of the sequence)") -> alt.X:
     """Logarithmic where the lengths span a factor of ten, with ticks at 1, 2, 5, 10, ..."""
+    first, last = int(lengths.min()), int(lengths.max())
     kind = "log" if last >= 10 * first else "linear"
     return alt.X(
         "length:Q",
-        title="length n (items of the sequence)",
+        title=title,
         scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False),
         axis=alt.Axis(grid=False, format="d", values=length_ticks(first, last)),
     )

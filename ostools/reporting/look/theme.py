@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 KINDS: dict[str, str] = {
@@ -127,6 +127,13 @@ def colours(names: Sequence[str]) -> list[str]:
         order = [*_SPARE[start:], *_SPARE[:start]]
         found[name] = next((one for one in order if one not in found.values()), order[0])
     return [found[name] for name in names]
+
+
+def in_order(names: Collection[str]) -> dict[str, str]:
+    """The names with their colours, in the order in which the colours are listed; names yet unknown last."""
+    known = [name for name in COLOURS if name in names]
+    known += sorted(set(names).difference(known))
+    return dict(zip(known, colours(known), strict=True))
 
 
 def ordered(count: int) -> list[str]:

@@ -9,8 +9,7 @@ import pandas as pd
 
 from ostools.ground.words import number
 from ostools.measure import Behaviour
-from ostools.reporting.findings.answers import answered
-from ostools.reporting.findings.behaviour import behaviour_notes
+from ostools.reporting.findings.behaviour import answered, behaviour_notes
 from ostools.reporting.look.theme import inert
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Table

@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.reporting.charts.profiles.over_tokens import NORMS, SHAPE
+from ostools.reporting.charts.sensitivity.over_tokens import NORMS, SHAPE
 from ostools.reporting.look import axes, theme
 from ostools.reporting.look.answer_marks import length_axis, training_end
 from ostools.results import Frame

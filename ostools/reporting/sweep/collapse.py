@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ostools.measure import Collapse
 from ostools.reporting.charts.collapse.curves import collapse_chart
-from ostools.reporting.findings.profiles import collapse_findings
+from ostools.reporting.findings.collapse import collapse_findings
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Table
 from ostools.reporting.sweep.parts import CellsSection, Here, provenance_of

@@ -13,8 +13,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.words import number
 from ostools.measure.paths.variants import VARIANTS
 from ostools.measure.profiles.compare import compare
-from ostools.reporting.charts.profiles.over_tokens import SHAPE
-from ostools.reporting.findings.profiles import NORMS
+from ostools.reporting.charts.sensitivity.over_tokens import SHAPE
+from ostools.reporting.findings.sensitivity import NORMS
 from ostools.reporting.look.theme import KINDS
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import Part, Table

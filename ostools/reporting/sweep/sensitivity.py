@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ostools.ground.words import number
-from ostools.reporting.findings.profiles import NORMS
+from ostools.reporting.findings.sensitivity import NORMS
 from ostools.reporting.look.theme import METHODS, display_token, inert
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import Part, Table
