@@ -1,26 +1,46 @@
 # make report   install if needed, run the whole chain on the embedded model, write report.html
-# make test     ruff, pyright, import-linter, pytest (warnings are errors, shapes and types enforced)
-# make lint     the first three of them
+# make test     what to run before every commit: ruff, import-linter, pyright, and every law that is quick
+# make test-slow  the rest: Ray, kernels and tutorials, the site, the browser, kills, memory; 100 examples of every property
+# make test-full  both
+# make lint     ruff, import-linter and pyright
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
+# make house    count circles, upward imports and large rooms; draw docs/architecture.svg
 # make stress   what is too long for the tests: kills, signals, hostile input, memory
 # make bench    timings side by side, against what a user would otherwise write
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report test lint docs tutorials bench stress
+.PHONY: report test test-slow test-full lint style types quick docs tutorials house bench stress
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
 
-test: lint
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# A worker a core, of one thread each. Pyright runs beside the quick tests, where who is done takes tests from the others; of
+# the slow ones those of a group share what is dear (Ray's cluster) and go to one worker, the others one by one.
+PYTEST := $(BIN)/python -m pytest -n auto --durations 20
 
-lint: $(INSTALLED)
+test: style
+	$(MAKE) --no-print-directory --jobs 2 types quick
+
+test-slow: $(INSTALLED)
+	$(PYTEST) --dist loadgroup -m "slow or hypothesis" --hypothesis-profile full
+
+test-full: test
+	$(MAKE) --no-print-directory test-slow
+
+quick: $(INSTALLED)
+	$(PYTEST) --dist worksteal -m "not slow"
+
+lint: style types
+
+style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+
+types: $(INSTALLED)
 	$(BIN)/pyright
 
 docs: $(INSTALLED)
@@ -28,6 +48,9 @@ docs: $(INSTALLED)
 
 tutorials: $(INSTALLED)
 	$(BIN)/python tutorials/write.py
+
+house: $(INSTALLED)
+	$(BIN)/python -m scripts.house
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

@@ -2,16 +2,21 @@
 
 Norm gains and biases are random (neither zero nor one), so that a formula that forgets `1 + w`, a gain or a
 post-norm fails; `scale` multiplies gains and projections, which makes attention sharp and residuals large.
+
+Models and tokenizers are shared between tests: whoever changes one asks for its own, with `fresh=True`. After every test
+`traces.py` looks whether somebody changed a shared one.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from functools import lru_cache
+from collections import OrderedDict
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformer_lens.model_bridge import TransformerBridge
@@ -29,6 +34,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+from tests import traces
 
 Family = Literal["gemma", "gemma2", "gemma3", "gemma3-multimodal", "llama", "gpt2"]
 
@@ -212,8 +219,15 @@ def _tokenizer_text(bos: bool) -> tuple[tuple[str, str], ...]:
         return tuple((file.name, file.read_text(encoding="utf-8")) for file in files)
 
 
-def make_tokenizer(*, bos: bool = True) -> PreTrainedTokenizerFast:
-    """The byte-level tokenizer, loaded from a directory as a user's would be."""
+@lru_cache(maxsize=2)
+def _shared_tokenizer(bos: bool) -> PreTrainedTokenizerFast:
+    return traces.watched(make_tokenizer(bos=bos, fresh=True), f"the tokenizer {'with' if bos else 'without'} <bos>")
+
+
+def make_tokenizer(*, bos: bool = True, fresh: bool = False) -> PreTrainedTokenizerFast:
+    """The byte-level tokenizer, loaded from a directory as a user's would be; `fresh`: nobody else has it."""
+    if not fresh:
+        return _shared_tokenizer(bos)
     with tempfile.TemporaryDirectory() as folder:
         for name, text in _tokenizer_text(bos):
             (Path(folder) / name).write_text(text, encoding="utf-8")
@@ -235,18 +249,67 @@ def tiny_model(
     seed: int = 0,
     scale: float = 1.0,
     dtype: torch.dtype = torch.float32,
+    fresh: bool = False,
     **config: Any,
 ) -> TransformerBridge:
-    """A tiny random bridge in memory: raw, eval, no gradients for parameters, with a byte-level tokenizer."""
+    """A tiny random bridge in memory: raw, eval, no gradients for parameters, with a byte-level tokenizer.
+
+    The same model again for the same arguments, which no test may change; `fresh`: one of its own, tokenizer included.
+    """
+    if fresh:
+        return _build(family, seed, scale, dtype, config, make_tokenizer(bos=family != "gpt2", fresh=True))
+    key = repr((family, seed, scale, dtype, sorted(config.items())))
+    if key not in _SHARED:
+        model = _build(family, seed, scale, dtype, config, make_tokenizer(bos=family != "gpt2"))
+        _SHARED[key] = traces.watched(model, f"tiny_model{key}")
+    _SHARED.move_to_end(key)
+    while len(_SHARED) > MOST_SHARED:
+        _SHARED.popitem(last=False)
+    return _SHARED[key]
+
+
+MOST_SHARED = 16
+_SHARED: OrderedDict[str, TransformerBridge] = OrderedDict()
+"""The models by their arguments, the last used last: few enough that a worker's memory stays small."""
+
+
+def _build(
+    family: Family, seed: int, scale: float, dtype: torch.dtype, config: dict[str, Any], tokenizer: Any
+) -> TransformerBridge:
     model = make_model(family, seed=seed, scale=scale, dtype=dtype, **config)
     bridge = build_bridge_from_module(
         model, ARCHITECTURE[family], hf_config=model.config, model_name=f"tiny-{family}-{seed}"
     )
-    bridge.tokenizer = make_tokenizer(bos=family != "gpt2")
+    bridge.tokenizer = tokenizer
     bridge.eval()
     for parameter in bridge.parameters():
         parameter.requires_grad_(False)
     return bridge
+
+
+@cache
+def trained(name: str) -> TransformerBridge:
+    """The model that a process loads once for all its tests: "embedded", or "stories", where tests skip if it is absent.
+
+    No test may change it.
+    """
+    if name != "embedded" and not STORIES.is_dir():
+        pytest.skip(f"needs {STORIES.name}, which is not the project's to ship")
+    from ostools.models import load_model
+
+    model = load_model("embedded" if name == "embedded" else str(STORIES), device="cpu")
+    return traces.watched(model, f"the model {name!r}")
+
+
+def forget_changed(model: object) -> None:
+    """The next test that asks for this model gets another, made anew."""
+    for key in [key for key, shared in _SHARED.items() if shared is model]:
+        del _SHARED[key]
+    if not isinstance(model, PreTrainedTokenizerFast):
+        trained.cache_clear()
+    if any(model is _shared_tokenizer(bos) for bos in (True, False)):
+        _shared_tokenizer.cache_clear()
+        _SHARED.clear()
 
 
 def write_checkpoint(

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
 
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
 torch.set_num_threads(1)
-settings.register_profile("project", deadline=None, derandomize=True)
+# `make test` tries a few examples of every property, `make test-slow` more: it runs pytest with --hypothesis-profile full.
+settings.register_profile("project", deadline=None, derandomize=True, max_examples=20)
+settings.register_profile("full", settings.get_profile("project"), max_examples=100)
 settings.load_profile("project")
+
+SLOW = {"site", "browser", "cluster", "ground"}
+"""What needs one of these fixtures (the built site, Chromium, a Ray cluster, what is attacked) is slow, whoever asks for it."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,6 +38,42 @@ def _signals_are_heard() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _no_trace() -> Iterator[None]:
+    """The shared models and tokenizers are after every test what they were before it: whoever changes one asks for its own."""
+    yield
+    _must_be_unchanged("this test", numbers=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_trace_in_a_file() -> Iterator[None]:
+    yield
+    _must_be_unchanged("a test of this file", numbers=True)
+
+
+def _must_be_unchanged(who: str, numbers: bool) -> None:
+    # What nobody has imported nobody has shared.
+    if "tests.checkpoints" not in sys.modules:
+        return
+    from tests import traces
+    from tests.checkpoints import forget_changed
+
+    changed = traces.changes(numbers)
+    for shared, _ in changed:
+        forget_changed(shared)
+    if changed:
+        said = "\n".join(said for _, said in changed)
+        pytest.fail(f"{who} changed what others share; ask for one of its own (fresh=True):\n{said}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def embedded() -> TransformerBridge:
+    """The trained model that comes with the package, loaded once a process; no test may change it."""
+    from tests.checkpoints import trained
+
+    return trained("embedded")
 
 
 @pytest.fixture(scope="session")

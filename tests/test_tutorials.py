@@ -45,6 +45,7 @@ def test_there_are_seven_each_a_script_and_a_notebook() -> None:
 
 
 @every
+@pytest.mark.slow
 def test_it_runs_and_warns_of_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)

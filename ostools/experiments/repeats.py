@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,21 +18,18 @@ import hooks
 from ostools import tasks
 from ostools.experiments.figures.decay import fits
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.collapse import (
     FITTED_FROM,
     SAME_IN_FLOAT64,
     Collapse,
-    checked_lengths,
     collapse,
     exact_from,
 )
-from ostools.measure.prompts import Progress
 from ostools.models.tokens import frame
 from ostools.results import Provenance, Result
 from ostools.tasks import CollapseTask
-
-if TYPE_CHECKING:
-    pass
 
 PRESENT, ABSENT = "present", "absent"
 TASKS = ("figure-5a", "letters", "words", "text")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -20,19 +20,16 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import checked_seeds
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge
 from ostools.measure.answers.probability import answer_log_probability, answer_room, right_lines, written
-from ostools.measure.collapse.collapse import checked_seeds
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.posed import Posed, carrier_positions, pose
-from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks.retrieve import RetrieveTask
 from ostools.theory.statistics.bootstrap import bootstrap_mean, expanded, fewest_at
-
-if TYPE_CHECKING:
-    pass
 
 SEEDS = tuple(range(6))
 LEVEL = 0.95

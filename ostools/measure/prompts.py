@@ -1,17 +1,14 @@
-"""What every measurement on one prompt shares: the prompt itself, its columns, and how progress is told."""
+"""What every measurement on one prompt shares: the prompt itself and its columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models import Prompt, encode
-
-# progress(done, total): called as work proceeds; the command line draws its bar from it.
-Progress = Callable[[int, int], None]
 
 
 def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:

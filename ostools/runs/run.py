@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ostools.ground.errors import in_words
-from ostools.measure.prompts import Progress
+from ostools.ground.progress import Progress
 from ostools.models.sources import locate
 from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.asked.sweep import Sweep
 from ostools.runs.forecast.forecast import forecast
+from ostools.runs.measurements.record import Rows
 from ostools.runs.stored.store import Failure, Store, Wanted, file_of, missing
 from ostools.runs.workers.executor import Done, Executor, Job, Terms
 from ostools.runs.workers.local import ThisProcess
-from ostools.runs.workers.measuring import Measured
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _store_all(
     return failed
 
 
-def _content(one: Wanted, found: Measured, terms: Terms) -> bytes | str:
+def _content(one: Wanted, found: Rows, terms: Terms) -> bytes | str:
     """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error in words."""
     try:
         return file_of(one, *found, code=terms.code, checkpoint=terms.checkpoints[one.cell.model])

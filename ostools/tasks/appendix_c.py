@@ -19,6 +19,7 @@ from typing import Literal
 
 from mitigations import Hint
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.base import Task
 from ostools.tasks.reasoning import ZERO_SHOT, few_shot
 
@@ -113,8 +114,8 @@ class AppendixTask(Task):
         if self.mode not in MODES:
             raise unknown_name("mode", self.mode, MODES)
         self._require("mode", self.reasons, _REASONING_NAMES)
-        if self.separator_every is not None and self.separator_every < 1:
-            raise InputError(f"separator_every must be at least 1, not {self.separator_every}")
+        if self.separator_every is not None:
+            whole_number("separator_every", self.separator_every, 1)
         if self.interleave and self.uniform:
             raise InputError("interleave and uniform exclude each other: choose one way of making the sequence")
 
@@ -141,8 +142,7 @@ class AppendixTask(Task):
 
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` digits (or words) of the sequence, before any separator."""
-        if length < 1:
-            raise InputError(f"length must be at least 1, not {length}")
+        whole_number("length", length, 1)
         stream = random.Random(f"{self.name} {seed}")
         if self.name == "count-word":
             return tuple("car" if stream.random() < 0.5 else stream.choice(WORDS) for _ in range(length))

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
+
+from ostools.ground.errors import InputError
+from ostools.ground.whole_numbers import checked_seeds
 
 
-class Task(ABC):
-    """One kind of question, at every length. Subclasses are small frozen dataclasses whose fields define their prompts.
+class AnyTask(ABC):
+    """What every task says of itself: one that a model answers (`Task`), and pairs of prompts to compare (`CollapseTask`).
 
     name: how results and commands call it.
-
-    A mitigation may insert text between the items: what stands in the prompt then are `pieces`, the items among them in
-    their order. `sequence`, `parts` and `key` take either.
     """
 
     name: str
@@ -29,6 +30,14 @@ class Task(ABC):
     def trained_as(self) -> str | None:
         """Under which name a model's card lists the lengths that it was trained on; None where no training can be meant."""
         return None
+
+
+class Task(AnyTask):
+    """One kind of question, at every length. Subclasses are small frozen dataclasses whose fields define their prompts.
+
+    A mitigation may insert text between the items: what stands in the prompt then are `pieces`, the items among them in
+    their order. `sequence`, `parts` and `key` take either.
+    """
 
     @property
     def numeric(self) -> bool:
@@ -72,3 +81,11 @@ class Task(ABC):
     def answer(self, length: int, seed: int = 0) -> str:
         """The right answer to `prompt(length, seed)`."""
         return self.key(self.items(length, seed))
+
+
+def seeds_of(task: AnyTask, seeds: Any) -> list[int]:
+    """The seeds that a task is asked with; more than the default are refused for one that draws nothing."""
+    chosen = checked_seeds(seeds)
+    if chosen != [0] and not task.random:
+        raise InputError(f"{task.name} draws nothing at random, found seeds {chosen}: leave them out")
+    return chosen

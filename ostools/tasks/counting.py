@@ -6,13 +6,12 @@ asked, and what Corollary 6.2 is judged on: representations that cannot be told 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ostools.ground.errors import unknown_name
 from ostools.tasks.appendix_c import NAMES, AppendixTask
-from ostools.tasks.pairs import CollapseTask, Encoder, ItemsAs, Pair
+from ostools.tasks.pairs import Encoder, NextPairs
 
 # Their prompts end in the sequence itself, which Figure 5 compares.
 _WITHOUT_END = ("copy", "count-ones-figure-5")
@@ -20,36 +19,21 @@ TASK_PAIRS = tuple(name for name in NAMES if name not in _WITHOUT_END)
 
 
 @dataclass(frozen=True)
-class TaskPairs(CollapseTask):
+class TaskPairs(NextPairs):
     """The prompts of `form` with n and n + 1 items. Raises `InputError` for a task whose prompt ends in its sequence."""
 
     form: AppendixTask
-    items: ClassVar[ItemsAs] = "text"
 
     def __post_init__(self) -> None:
         if self.form.name in _WITHOUT_END:
             raise unknown_name("task with text after its sequence", self.form.name, TASK_PAIRS)
 
     @property
-    def name(self) -> str:
-        return self.form.name
-
-    @property
-    def random(self) -> bool:
-        return self.form.random
-
-    @property
-    def trained_as(self) -> str:
-        return self.form.name
-
-    @property
     def example(self) -> str:
         return self.form.prompt(6)
 
-    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
-        counts = sorted({*lengths, *(n + 1 for n in lengths)})
-        ids = dict(zip(counts, encoder.ids([self.form.prompt(n, seed) for n in counts]), strict=True))
-        yield from (Pair("task", n, ids[n], ids[n + 1]) for n in lengths)
+    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
+        return dict(zip(counts, encoder.ids([self.form.prompt(n, seed) for n in counts]), strict=True))
 
 
 def task_pairs(form: AppendixTask | str) -> TaskPairs:

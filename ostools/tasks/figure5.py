@@ -13,8 +13,8 @@ from mitigations import Mitigation, Separator, insert
 from ostools.ground.errors import unknown_name
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.pairs import (
-    CollapseTask,
     Encoder,
+    FormPairs,
     ItemsAs,
     Pair,
     PairKind,
@@ -26,7 +26,7 @@ from ostools.tasks.pairs import (
 
 
 @dataclass(frozen=True)
-class Figure5Task(CollapseTask):
+class Figure5Task(FormPairs):
     """A question followed by a sequence that ends the prompt, so that its last token can be repeated.
 
     name: "figure-5a" to "figure-5d".
@@ -47,14 +47,6 @@ class Figure5Task(CollapseTask):
     def __post_init__(self) -> None:
         if self.items not in ("text", "ids"):
             raise unknown_name("items", self.items, ("text", "ids"))
-
-    @property
-    def random(self) -> bool:
-        return self.form.random
-
-    @property
-    def trained_as(self) -> str:
-        return self.form.name
 
     @property
     def example(self) -> str:

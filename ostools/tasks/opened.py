@@ -6,14 +6,13 @@ the same for every count, and says nothing about counting; behind the begun line
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import ClassVar
 
 from ostools.ground.errors import InputError, unknown_name
 from ostools.tasks.appendix_c import AppendixTask
-from ostools.tasks.pairs import CollapseTask, Encoder, ItemsAs, Pair
+from ostools.tasks.pairs import Encoder, NextPairs
 
 COUNTING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5", "count-word")
 """The tasks whose answer is a count."""
@@ -29,27 +28,14 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class OpenedPairs(CollapseTask):
+class OpenedPairs(NextPairs):
     """The begun prompts of `form` with n and n + 1 items. Raises `InputError` for a task whose answer is no count."""
 
     form: AppendixTask
-    items: ClassVar[ItemsAs] = "text"
 
     def __post_init__(self) -> None:
         if self.form.name not in COUNTING:
             raise unknown_name("counting task", self.form.name, COUNTING)
-
-    @property
-    def name(self) -> str:
-        return self.form.name
-
-    @property
-    def random(self) -> bool:
-        return self.form.random
-
-    @property
-    def trained_as(self) -> str:
-        return self.form.name
 
     @property
     def example(self) -> str:
@@ -79,9 +65,8 @@ class OpenedPairs(CollapseTask):
             found[n] = Opened(begun, keys[n], right[len(begun) :])
         return found
 
-    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
-        found = self.prompts(encoder, sorted({*lengths, *(n + 1 for n in lengths)}), seed)
-        yield from (Pair("task", n, found[n].ids, found[n + 1].ids) for n in lengths)
+    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
+        return {n: prompt.ids for n, prompt in self.prompts(encoder, counts, seed).items()}
 
     def _begun(self, length: int, seed: int) -> str:
         return self.form.prompt(length, seed) + "\n" + self.form.answer_line("")

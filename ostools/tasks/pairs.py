@@ -6,12 +6,13 @@ No torch is needed here.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from ostools.ground.errors import InputError
+from ostools.tasks.base import AnyTask, Task
 
 PairKind = Literal["theorem", "one-more-digit", "task"]
 ItemsAs = Literal["text", "ids"]
@@ -57,26 +58,14 @@ class Pair:
             )
 
 
-class CollapseTask(ABC):
+class CollapseTask(AnyTask):
     """What `collapse` compares: for every length n a pair of prompts, built and proved on token ids.
 
-    name: how results and commands call it.
     items: "text" tokenizes each prompt whole and refuses a tokenizer that merges what is repeated; "ids" puts every item in by
         its own token id, whatever the tokenizer would merge.
     """
 
-    name: str
     items: ItemsAs
-
-    @property
-    def random(self) -> bool:
-        """Whether the sequence depends on the seed."""
-        return False
-
-    @property
-    def trained_as(self) -> str | None:
-        """Under which name a model's card lists the lengths that it was trained on; None where no training can be meant."""
-        return None
 
     @property
     def example(self) -> str:
@@ -86,6 +75,38 @@ class CollapseTask(ABC):
     @abstractmethod
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterable[Pair]:
         """The pairs of every kind at every length. Raises `InputError` where this tokenizer makes none."""
+
+
+class FormPairs(CollapseTask):
+    """Pairs whose prompts are those of a task, its `form`."""
+
+    form: Task
+
+    @property
+    def random(self) -> bool:
+        return self.form.random
+
+    @property
+    def trained_as(self) -> str | None:
+        return self.form.trained_as
+
+
+class NextPairs(FormPairs):
+    """The prompts of `form` with n and n + 1 items, of which no theorem speaks."""
+
+    items: ClassVar[ItemsAs] = "text"
+
+    @property
+    def name(self) -> str:
+        return self.form.name
+
+    @abstractmethod
+    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> Mapping[int, tuple[int, ...]]:
+        """The token ids of the prompt with each number of items."""
+
+    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
+        ids = self.ids(encoder, sorted({*lengths, *(n + 1 for n in lengths)}), seed)
+        yield from (Pair("task", n, ids[n], ids[n + 1]) for n in lengths)
 
 
 def repeats_last(ids: Sequence[int], extended: Sequence[int]) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ostools.ground.errors import InputError
+from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.appendix_c import WORDS
 from ostools.tasks.base import Task
 
@@ -85,8 +86,7 @@ class RetrieveTask(Task):
 
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` records, each as it stands in the JSON object, the wanted one at its place."""
-        if length < 1:
-            raise InputError(f"length must be at least 1, not {length}")
+        whole_number("length", length, 1)
         wanted, others = self._drawn(length, seed)
         place = self.index(length)
         return tuple(map(_written, (*others[:place], wanted, *others[place:])))

@@ -1,9 +1,10 @@
-"""The paper's mathematics as pure tensor functions: no model, no I/O. `paths`: Theorem 5.1 as a product of matrices.
-`second_moment`: the path sum that predicts. `operators`: norms, traces and inner products of heads and MLPs.
-`distances`: Theorem 4.2's distances and the units of a dtype. `profiles`: shares, and the test for a U. `spectra`:
-Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that read as their statements. `decoder`: one
-decoder in pure torch, its `positions`. `fits`: by which law a distance falls. `bootstrap`: the interval of a mean
-over seeds. `intervals`: of a share of right answers.
+"""The paper's mathematics as pure tensor functions: no model, no I/O.
+
+`paths`: Theorem 5.1 as a product of matrices. `second_moment`: the path sum that predicts. `operators`: norms, traces and inner
+products of heads and MLPs. `distances`: Theorem 4.2's distances and the units of a dtype. `profiles`: shares, and the test
+for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that read as their statements.
+`decoder`: one decoder in pure torch, its `positions`. `fits`: by which law a distance falls. `bootstrap`: the interval of a
+mean over seeds. `intervals`: of a share of right answers.
 """
 
 from ostools.theory import decoder as decoder
@@ -12,21 +13,29 @@ from ostools.theory import lemmas as lemmas
 from ostools.theory import positions as positions
 from ostools.theory import profiles as profiles
 from ostools.theory import spectra as spectra
+from ostools.theory.path_sum import edges as edges
+from ostools.theory.path_sum import live_moments as live_moments
 from ostools.theory.path_sum import operators as operators
 from ostools.theory.path_sum import paths as paths
 from ostools.theory.path_sum import second_moment as second_moment
 from ostools.theory.statistics import bootstrap as bootstrap
+from ostools.theory.statistics import estimates as estimates
 from ostools.theory.statistics import fits as fits
 from ostools.theory.statistics import intervals as intervals
+from ostools.theory.statistics import pareto as pareto
 
 __all__ = [
     "bootstrap",
     "decoder",
     "distances",
+    "edges",
+    "estimates",
     "fits",
     "intervals",
     "lemmas",
+    "live_moments",
     "operators",
+    "pareto",
     "paths",
     "positions",
     "profiles",

@@ -27,6 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.whole_numbers import whole_number
 from ostools.theory import positions as encodings
 
 Residual = Float[Tensor, "batch pos d_model"]
@@ -141,12 +142,10 @@ class Decoder:
         """
         sizes = {"d_model": d_model, "n_heads": n_heads, "d_mlp": d_mlp, "vocabulary": vocabulary}
         for name, size in sizes.items():
-            if size < 1:
-                raise InputError(f"{name}: expected at least 1, found {size}")
+            whole_number(name, size, 1)
         if d_model % n_heads:
             raise InputError(f"n_heads: expected a divisor of d_model = {d_model}, found {n_heads}")
-        if n_layers < 0:
-            raise InputError(f"n_layers: expected at least 0, found {n_layers}")
+        whole_number("n_layers", n_layers)
         generator = torch.Generator().manual_seed(seed)
 
         # Of its own: drawn from `seed`, the learned table would begin with the embeddings.

@@ -28,6 +28,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from ostools.ground.errors import InputError
+from ostools.ground.whole_numbers import whole_number
 from ostools.training.card import make_card, render_card
 from ostools.training.corpus import Corpus, load_corpus
 from ostools.training.evaluate import accuracy_table, bits_per_byte
@@ -106,9 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     try:
-        if given.steps < 1:
-            raise InputError(f"--steps must be at least 1, not {given.steps}")
-        recipe = replace(RECIPE, steps=given.steps, seed=given.seed)
+        recipe = replace(RECIPE, steps=whole_number("--steps", given.steps, 1), seed=given.seed)
         run_training(recipe, load_corpus(), given.out, resumed=given.resume)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

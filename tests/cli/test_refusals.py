@@ -112,7 +112,7 @@ BY_THE_MODEL = [
     ("behaviour --lengths 208", ["do not fit the model's context of 256"]),
     ("behaviour --lengths 2 --samples 3", ["at temperature 0 all 3 would be the same"]),
     ("behaviour --lengths 2 --seed 0 --seed 1", ["draws nothing at random"]),
-    ("behaviour --lengths 2 --max-new-tokens 0", ["max_new_tokens of at least 1, found 0"]),
+    ("behaviour --lengths 2 --max-new-tokens 0", ["max_new_tokens: expected a whole number of at least 1, found 0"]),
     ("behaviour --lengths 2 --temperature -1", ["temperature of 0 (greedy) or more, found -1.0"]),
     ("counting --lengths 1:2 --dtype float8", ["unknown dtype 'float8'"]),
     ("counting --lengths 46 --out x.csv", ["46 items and one more take", "holds 256"]),

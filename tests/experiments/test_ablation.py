@@ -35,11 +35,6 @@ def tiny() -> TransformerBridge:
     return tiny_model("gemma2", seed=1, **TINY)
 
 
-@pytest.fixture(scope="module")
-def embedded() -> TransformerBridge:
-    return ost.load_model()
-
-
 def rows(result: ost.experiments.Ablation, quantity: str) -> Any:
     frame: Any = result.frame
     return frame[frame["quantity"] == quantity].set_index("target")
@@ -99,7 +94,7 @@ def test_a_small_ablation_does_what_is_predicted(what: str, method: str) -> None
 
 
 def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> None:
-    model = tiny_model("gemma", seed=3, **TINY)
+    model = tiny_model("gemma", seed=3, **TINY, fresh=True)
     attention: Any = model.blocks[1].attn
     weight = attention.o.original_component.weight
     with torch.no_grad():
@@ -208,7 +203,7 @@ def test_refusals(tiny: TransformerBridge, embedded: TransformerBridge) -> None:
         ("0 <= key <= query, found query 2, key 3", prompt, {"what": "edges", "targets": [(0, 0, 2, 3)]}),
         ("unknown part of a layer 'both'", prompt, {"what": "layers", "targets": [(0, "both")]}),
         ("expected carriers or an answer for the prompt, found neither", prompt, {"what": "edges"}),
-        ("top of at least 1", prompt, {"what": "edges", "top": 0}),
+        ("top: expected a whole number of at least 1, found 0", prompt, {"what": "edges", "top": 0}),
         ("at most 256 tokens", "copy-first", {"lengths": [300], "measures": ["answers"], "chat": False}),
     ]
     for match, task, options in cases:

@@ -149,16 +149,18 @@ def test_a_constant_and_a_short_curve_are_not_fitted() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ost.experiments.figure_8([0, 3]), "figure 8: expected whole-number lengths of at least 1, found 0"),
-        (lambda: ost.experiments.figure_9([]), "figure 9: expected whole-number lengths of at least 1, found none"),
-        (lambda: ost.experiments.figure_9([3], [-1]), "seeds of at least 0, found -1"),
-        (lambda: ost.experiments.figure_8([3], []), "seeds of at least 0, found none"),
-        (lambda: decay.checked("figure 9", [1.5], [0]), "whole-number lengths of at least 1, found 1.5"),
-        (lambda: decay.checked("figure 9", ["a"], [0]), "whole-number lengths of at least 1, found 'a'"),
-        (lambda: decay.checked("figure 9", [True], [0]), "lengths of at least 1, found True"),
-        (lambda: decay.checked("figure 9", [3], [0.5]), "whole-number seeds of at least 0, found 0.5"),
-        (lambda: ost.experiments.figure_8([2**70]), "lengths of at most 2,147,483,647, found 1180591620717411303424"),
-        (lambda: ost.experiments.figure_9([3], [2**70]), "seeds of at most 9,223,372,036,854,775,807, found 11805"),
+        (lambda: ost.experiments.figure_8([0, 3]), "lengths: expected whole numbers of at least 1, found 0"),
+        (lambda: ost.experiments.figure_9([]), "lengths: expected whole numbers of at least 1, found none"),
+        (lambda: ost.experiments.figure_9([3], [-1]), "seeds: expected whole numbers of at least 0, found -1"),
+        (lambda: ost.experiments.figure_8([3], []), "seeds: expected whole numbers of at least 0, found none"),
+        (
+            lambda: ost.experiments.figure_8([2**70]),
+            "lengths: .* at most 2,147,483,647, found 1180591620717411303424",
+        ),
+        (
+            lambda: ost.experiments.figure_9([3], [2**70]),
+            "seeds: .* at most 4,611,686,018,427,387,904, found 11805",
+        ),
         (lambda: ost.experiments.figure_8([3], d=7), "even d of at least 2"),
         (lambda: ost.experiments.figure_8([3], readings=["vector"]), "did you mean 'vectors'"),
         (lambda: ost.experiments.figure_9([3], noisy=0), "noisy >= 1"),

@@ -189,7 +189,7 @@ def test_exact_zeros_stand_on_the_lower_edge(figure: Figure5) -> None:
         ({"norm": "L2"}, "unknown norm 'L2'"),
         ({"site": "logits", "per": "head-chunk"}, "at logits: expected per vector, found 'head-chunk'"),
         ({"lengths": [0]}, "at least 1, found 0"),
-        ({"seeds": []}, "seeds: expected at least one"),
+        ({"seeds": []}, "seeds: expected whole numbers of at least 0, found none"),
         ({"dtypes": ["float33"]}, "float33"),
     ],
 )

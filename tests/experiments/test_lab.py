@@ -11,7 +11,7 @@ from scipy import stats
 
 from ostools.cli import main
 from ostools.experiments.lab import runs as lab_runs
-from ostools.experiments.lab.lab import Lab, _collapse, _names, _whole, lab
+from ostools.experiments.lab.lab import Lab, _collapse, _names, lab
 from ostools.ground.errors import InputError
 from ostools.reporting.look.axes import ZERO_NOTE
 from ostools.theory.decoder import Decoder
@@ -203,14 +203,14 @@ def test_the_same_seeds_give_the_same_numbers() -> None:
         ({"precisions": ["bf16"]}, "unknown precision 'bf16'.*known are bfloat16"),
         ({"encodings": []}, "encodings: expected at least one of none, alibi, .*, found none"),
         ({"precisions": []}, "precisions: expected at least one of float32, .*, found none"),
-        ({"lengths": [0, 1]}, "lengths: expected whole numbers of at least 1 .*, found 0"),
+        ({"lengths": [0, 1]}, "lengths: expected whole numbers of at least 1, found 0"),
         ({"lengths": []}, "lengths: .*, found none"),
         ({"lengths": [True]}, "lengths: .*, found True"),
-        ({"depths": [0]}, "depths: expected whole numbers of at least 1 .*, found 0"),
+        ({"depths": [0]}, "depths: expected whole numbers of at least 1, found 0"),
         ({"depths": []}, "depths: .*, found none"),
-        ({"seeds": []}, "seeds: expected whole numbers of at least 0 .*, found none"),
+        ({"seeds": []}, "seeds: expected whole numbers of at least 0, found none"),
         ({"seeds": [-1]}, "seeds: .*, found -1"),
-        ({"seeds": [2**70]}, "seeds: .* at most 2\\^62, found 1180591620717411303424"),
+        ({"seeds": [2**70]}, "seeds: .* at most 4,611,686,018,427,387,904, found 1180591620717411303424"),
         ({"fit_from": 0}, "fit_from: .*, found 0"),
     ],
 )
@@ -219,13 +219,8 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         lab(**options)
 
 
-def test_what_is_no_whole_number_or_name_is_refused_in_one_line() -> None:
-    """Of what the checks are given: in tests, annotations refuse a wrong type earlier."""
-    for found in (1.5, True, None):
-        for given in ([1, found], [found], found):
-            with pytest.raises(InputError, match=f"^depths: expected whole numbers of at least 1 .*, found {found!r}$"):
-                _whole("depths", given, 1)
-    assert _whole("depths", [3, np.int64(2), 3], 1) == [3, 2]
+def test_what_is_no_name_is_refused_in_one_line() -> None:
+    """Of what the check is given: in tests, annotations refuse a wrong type earlier."""
     with pytest.raises(InputError, match=r"^encodings: expected names such as 'none', found 1$"):
         _names("encoding", ["none", 1], lab_runs.ENCODINGS)
     assert _names("encoding", "none", lab_runs.ENCODINGS) == ["none"]

@@ -226,7 +226,11 @@ def test_what_acts_in_16_bits_only_is_active_in_them_alone(model: TransformerBri
         ({"seeds": [0, 1]}, InputError, "copy-last draws nothing at random"),
         ({"level": 95.0}, InputError, "level between 0 and 1, found 95"),
         ({"dtypes": ["bfloat61"]}, InputError, "unknown dtype 'bfloat61'"),
-        ({"sensitivity_lengths": -1}, InputError, "sensitivity_lengths of at least 0, found -1"),
+        (
+            {"sensitivity_lengths": -1},
+            InputError,
+            "sensitivity_lengths: expected a whole number of at least 0, found -1",
+        ),
     ],
 )
 def test_refusals_come_before_any_measurement(

@@ -25,7 +25,7 @@ LENGTHS = (1, 2, 3, 8, 40, 300)
 EVEN = (2, 4, 40, 300)
 SHAPES = ((1, 2), (3, 3))
 """Layers and windows."""
-FEW = settings(max_examples=3)
+FEW = settings(max_examples=3)  # whole experiments
 SEEDS = st.integers(0, 2**31 - 1)
 
 CHECKS: dict[str, Callable[[int], Checked]] = {
@@ -240,9 +240,9 @@ def test_a_lemma_that_fails_is_a_row_and_no_exception(monkeypatch: pytest.Monkey
     [
         ({"lemmas": ["B.44"]}, "unknown lemma 'B.44': did you mean 'B.4'"),
         ({"lemmas": []}, "expected at least one lemma"),
-        ({"seed": -1}, "seed of at least 0, found -1"),
-        ({"lengths": [0, 2]}, "lengths of at least 1, found 0"),
-        ({"lengths": []}, "lengths of at least 1, found none"),
+        ({"seed": -1}, "seed: expected a whole number of at least 0, found -1"),
+        ({"lengths": [0, 2]}, "lengths: expected whole numbers of at least 1, found 0"),
+        ({"lengths": []}, "lengths: expected whole numbers of at least 1, found none"),
         ({"lengths": [2, 7]}, "B.4 is about even lengths, found 7"),
         ({"lengths": [4], "lemmas": ["B.6"]}, "lengths belong to the lemmas B.1, 4.1/B.2, B.4"),
     ],

@@ -272,6 +272,7 @@ def test_hooks_put_there_without_transformer_lens_are_foreign_too(model: Transfo
     backward = point.add_hook(lambda tensor, hook: tensor * 5, dir="bwd")
     assert [active.kind for active in hooks.active_edits(model)] == ["foreign"]
     backward.hook.remove()
+    point.bwd_hooks.clear()
     assert hooks.active_edits(model) == ()
 
 

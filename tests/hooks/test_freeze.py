@@ -35,7 +35,7 @@ def test_logits_are_bit_identical(model: TransformerBridge, tokens: Tokens, atte
 @pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama"])
 def test_fully_frozen_network_without_mlp_is_linear(family, scale: float, tokens: Tokens) -> None:
     """With patterns and scales held and the MLP cut off, y is linear in the embeddings: y = sum_i J_i v_i."""
-    model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64)
+    model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64, fresh=True)
     for block in model.blocks:
         block.mlp.out.weight.zero_()
     embedded = model.input_to_embed(tokens[:1])[0][0].detach()
@@ -131,7 +131,8 @@ def test_exact_arithmetic_makes_finite_differences_meet_the_derivative(family) -
 
 def test_exact_arithmetic_refuses_what_it_would_undo() -> None:
     model = tiny_model("llama", dtype=torch.float64)
-    handle = model.hook_dict["blocks.0.ln1.hook_scale"].add_hook(lambda tensor, hook: tensor * 2)
+    point = model.hook_dict["blocks.0.ln1.hook_scale"]
+    point.add_hook(lambda tensor, hook: tensor * 2)
     with pytest.raises(hooks.HookError, match="would undo the edit 'foreign'"), hooks.exact_arithmetic(model):
         pass
-    handle.hook.remove()
+    point.remove_hooks()

@@ -264,7 +264,7 @@ def test_the_model_is_as_it_was(model: TransformerBridge, tokens: Tokens, part: 
 @pytest.mark.parametrize("format", FORMATS)
 def test_gradients_pass_as_if_nothing_were_rounded(format: str, tokens: Tokens) -> None:
     """With nothing added by any block v^(L) is v^(0), and its derivative the identity: not 0, and not rounded itself."""
-    model = tiny_model("llama")
+    model = tiny_model("llama", fresh=True)
     for block in model.blocks:
         block.attn.o.weight.zero_()
         block.mlp.out.weight.zero_()
@@ -315,7 +315,7 @@ def test_refusals_say_what_was_found(tokens: Tokens) -> None:
 
 
 def test_an_overflow_in_the_pass_names_its_place(tokens: Tokens) -> None:
-    model = tiny_model("llama")
+    model = tiny_model("llama", fresh=True)
     model.W_E.mul_(1e5)
     with (
         pytest.raises(hooks.HookError, match=r"residual_pre of layer 0: expected finite numbers up to 448"),

@@ -23,8 +23,8 @@ SUBSETS = list(chain.from_iterable(combinations(UPCAST_PARTS, size) for size in 
 BITS = [torch.bfloat16, torch.float16]
 
 
-def sixteen(family: Family, dtype: torch.dtype = torch.bfloat16) -> TransformerBridge:
-    return tiny_model(family, seed=1, dtype=dtype, n_layers=2, window=256)
+def sixteen(family: Family, dtype: torch.dtype = torch.bfloat16, **options: Any) -> TransformerBridge:
+    return tiny_model(family, seed=1, dtype=dtype, n_layers=2, window=256, **options)
 
 
 @pytest.mark.parametrize("dtype", BITS, ids=str)
@@ -207,7 +207,7 @@ def test_gradients_flow_through_the_casts() -> None:
 
 
 def test_what_cannot_be_upcast_is_refused(tokens: Tokens) -> None:
-    model = sixteen("llama")
+    model = sixteen("llama", fresh=True)
     for parts, message in (
         (["mpl"], r"upcast: unknown part 'mpl': did you mean 'mlp'\? known are attention, mlp"),
         ([], "expected at least one part of attention, mlp, norms, residual, unembedding, found none"),
@@ -218,7 +218,7 @@ def test_what_cannot_be_upcast_is_refused(tokens: Tokens) -> None:
         refusal = rf"expected weights in bfloat16 or float16, found \['{dtype}'\]"
         with pytest.raises(hooks.HookError, match=refusal), hooks.upcast(tiny_model("llama", dtype=dtype), ["mlp"]):
             pass
-    mixed = sixteen("llama")
+    mixed = sixteen("llama", fresh=True)
     mixed.ln_final._original_component.float()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
     with (
         pytest.raises(hooks.HookError, match=r"found \['torch.bfloat16', 'torch.float32'\]"),

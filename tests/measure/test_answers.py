@@ -11,7 +11,6 @@ import torch
 from jaxtyping import TypeCheckError
 
 import hooks
-import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer, answers, require_limit, score
 from ostools.models import cast_copy, encode, prompt_from_ids
@@ -37,14 +36,9 @@ def without_ends(model) -> None:
     model.tokenizer.eos_token = None
 
 
-@pytest.fixture(scope="module")
-def embedded():
-    return ost.load_model()
-
-
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
-    model = tiny_model(family, seed=3, scale=1.5)
+    model = tiny_model(family, seed=3, scale=1.5, fresh=True)
     without_ends(model)
     own = make_model(family, seed=3, scale=1.5)
     found = answers(model, TEXTS, max_new_tokens=8, stop=None)
@@ -68,7 +62,7 @@ def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
     ],
 )
 def test_batched_and_cached_equals_the_whole_text_one_by_one(family: Family, dtype: torch.dtype) -> None:
-    model = tiny_model(family, seed=5, scale=1.5, dtype=dtype)
+    model = tiny_model(family, seed=5, scale=1.5, dtype=dtype, fresh=True)
     without_ends(model)
     prompts = [prompt_from_ids(model, ids) for ids in torch.randint(6, 260, (3, 11)).tolist()]
     prompts += [prompt_from_ids(model, prompts[0].ids[:7])]
@@ -79,7 +73,7 @@ def test_batched_and_cached_equals_the_whole_text_one_by_one(family: Family, dty
 
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "llama"])
 def test_edits_act_as_on_the_whole_text(family: Family) -> None:
-    model = tiny_model(family, seed=7, scale=1.5)
+    model = tiny_model(family, seed=7, scale=1.5, fresh=True)
     without_ends(model)
     plain = answers(model, TEXTS, max_new_tokens=8, stop=None)
     with (
@@ -94,7 +88,7 @@ def test_edits_act_as_on_the_whole_text(family: Family) -> None:
 
 @pytest.mark.parametrize("family", ["gemma", "llama"])
 def test_a_pattern_that_is_replaced_is_that_of_the_whole_text(family: Family) -> None:
-    model = tiny_model(family, seed=7, scale=1.5)
+    model = tiny_model(family, seed=7, scale=1.5, fresh=True)
     without_ends(model)
     plain = answers(model, TEXTS, max_new_tokens=6, stop=None)
 
@@ -126,7 +120,7 @@ def reads(model) -> Iterator[list[int]]:
 
 
 def test_a_hook_that_nobody_knows_reads_the_whole_text_at_every_step() -> None:
-    model = tiny_model("gemma", seed=1)
+    model = tiny_model("gemma", seed=1, fresh=True)
     without_ends(model)
     length = len(encode(model, TEXTS[0]).ids)
     with reads(model) as seen:
@@ -183,7 +177,7 @@ def test_progress_counts_prompts(embedded) -> None:
     ("options", "words"),
     [
         ({"prompts": []}, "at least one prompt, found none"),
-        ({"max_new_tokens": 0}, "max_new_tokens of at least 1, found 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected a whole number of at least 1, found 0"),
         ({"max_new_tokens": 250}, r"prompt of 8 tokens and max_new_tokens=250 do not fit the model's context of 256"),
         ({"stop": ""}, "at least one character, or None"),
     ],
@@ -196,13 +190,13 @@ def test_refuses(options: dict, words: str) -> None:
 
 @pytest.mark.parametrize("found", [2.5, 2.0, True, "3", None, 0])
 def test_a_limit_is_a_whole_number_of_tokens(found: object) -> None:
-    with pytest.raises(InputError, match=f"a whole number max_new_tokens of at least 1, found {found!r}"):
+    with pytest.raises(InputError, match=f"max_new_tokens: expected a whole number of at least 1, found {found!r}"):
         require_limit(found)
     require_limit(1)
 
 
 def test_refuses_what_is_no_prompt_and_a_model_without_a_tokenizer() -> None:
-    model = tiny_model("gemma")
+    model = tiny_model("gemma", fresh=True)
     with pytest.raises((InputError, TypeCheckError)):
         answers(model, [3], max_new_tokens=4)  # pyright: ignore[reportArgumentType]
     prompt = encode(model, "11")
@@ -212,7 +206,7 @@ def test_refuses_what_is_no_prompt_and_a_model_without_a_tokenizer() -> None:
 
 
 def test_refuses_logits_that_are_not_finite() -> None:
-    model = tiny_model("gemma")
+    model = tiny_model("gemma", fresh=True)
     model.blocks[1].ln1.weight.data[0] = float("inf")
     with pytest.raises(InputError, match="prompt of 3 tokens are not finite in float32"):
         answers(model, ["11"], max_new_tokens=4)

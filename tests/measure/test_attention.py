@@ -165,8 +165,8 @@ def test_a_hint_is_not_held_against_the_question(task: str) -> None:
     assert "".join(second.tokens[place] for place in alone) == f" {Hint().text}"
 
 
-def test_of_a_bare_prompt_only_the_hint_has_no_partner() -> None:
-    model = ost.load_model()
+def test_of_a_bare_prompt_only_the_hint_has_no_partner(embedded: TransformerBridge) -> None:
+    model = embedded
     first = attention(model, task="copy-last", length=10)
     second = attention(model, task="copy-last", length=10, mitigation="hint")
     assert second.tokens[: len(first.tokens)] == first.tokens

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hooks
-import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import Rows, batches, padding
 from ostools.models import cast_copy, encode, prompt_from_ids
-from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 LENGTHS = (20, 3, 14, 4, 16)  # far beyond the tiny models' window of 5, and below it
 STEPS = 5
@@ -82,7 +81,7 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.3])
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperature: float) -> None:
-    model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float32 if temperature else torch.float64)
+    model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float32 if temperature else torch.float64, fresh=True)
     without_ends(model)
     prompts = [prompt_from_ids(model, ids) for ids in random_ids(seed=2)]
     seeds = list(range(len(prompts)))
@@ -99,9 +98,7 @@ def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperat
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", ["embedded", "stories260K"])
 def test_batched_answers_of_trained_models_are_those_of_each_prompt_alone(name: str, temperature: float) -> None:
-    if name == "stories260K" and not STORIES.is_dir():
-        pytest.skip(f"needs {STORIES}, which is not the project's to ship")
-    model = ost.load_model() if name == "embedded" else ost.load_model(str(STORIES))
+    model = trained(name)
     texts = [
         "Once upon a time, there was a little",
         "Please count the ones in 1101",
@@ -148,7 +145,7 @@ def test_where_padding_could_do_harm_there_is_none(case: str, words: str) -> Non
     rope: Any = (
         {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}} if case == "rope" else {}
     )
-    model = tiny_model("llama", **rope)
+    model = tiny_model("llama", **rope, fresh=True)
     if case == "bfloat16":
         model = cast_copy(model, torch.bfloat16)
     block: AbstractContextManager = nullcontext()
@@ -172,7 +169,7 @@ def test_where_padding_could_do_harm_there_is_none(case: str, words: str) -> Non
 
 def test_edits_see_every_prompt_at_its_own_positions() -> None:
     """Under an edit that counts positions prompts of different lengths go apart, and each gets what it gets alone."""
-    model = tiny_model("gemma2", seed=8, scale=1.5)
+    model = tiny_model("gemma2", seed=8, scale=1.5, fresh=True)
     without_ends(model)
     prompts = [prompt_from_ids(model, ids) for ids in random_ids()]
     with hooks.mask_scores(model, lambda query, key: (query - key < 4) | (key == 1)):
@@ -201,7 +198,7 @@ def test_batches_are_as_large_as_they_may_be() -> None:
 
 
 def test_refuses_logits_that_are_not_finite() -> None:
-    model = tiny_model("gemma")
+    model = tiny_model("gemma", fresh=True)
     model.blocks[0].ln1.weight.data[0] = float("inf")
     with pytest.raises(InputError, match="prompt of 4 tokens are not finite in float32"), torch.no_grad():
         Rows(model, random_ids((3, 4)), cached=True).logits()
@@ -209,7 +206,7 @@ def test_refuses_logits_that_are_not_finite() -> None:
 
 def test_an_embedding_that_nobody_trained_does_no_harm() -> None:
     """Padding is a token of the prompt's own: the tokenizer's may stand for anything, NaN too."""
-    model = tiny_model("llama", seed=2)
+    model = tiny_model("llama", seed=2, fresh=True)
     prompts = random_ids((3, 4))
     with torch.no_grad():
         expected = Rows(model, prompts, cached=True).logits()

@@ -27,11 +27,6 @@ from tests.checkpoints import tiny_model
 
 
 @pytest.fixture(scope="module")
-def embedded():
-    return ost.load_model()
-
-
-@pytest.fixture(scope="module")
 def counted(embedded) -> Behaviour:
     return ost.behaviour(embedded, "count-ones", lengths=(12, 3, 140, 12))
 
@@ -201,7 +196,7 @@ def test_a_mitigation_acts_at_every_step_and_says_where_it_did_not(embedded) -> 
 
 
 def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
-    model = tiny_model("gemma", seed=3)
+    model = tiny_model("gemma", seed=3, fresh=True)
     own: Any = model.original_model
     own.generation_config.eos_token_id = None
     model.tokenizer.eos_token = None
@@ -262,7 +257,7 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
 
 
 def test_chat_and_plain() -> None:
-    model = tiny_model("gemma")
+    model = tiny_model("gemma", fresh=True)
     options: Any = {"lengths": (3,), "max_new_tokens": 2}
     assert behaviour(model, Parrot(), **options).provenance.parameters["chat"] is True
     found = behaviour(model, Parrot(), chat=False, **options)
@@ -302,7 +297,7 @@ def test_the_provenance_says_what_was_run(embedded, counted: Behaviour) -> None:
     assert counted.provenance.model["architecture"] == "GemmaForCausalLM"
 
 
-def test_a_third_partys_task_that_outgrows_its_training_is_drawn() -> None:
+def test_a_third_partys_task_that_outgrows_its_training_is_drawn(embedded) -> None:
     """A task object whose name nobody has registered."""
 
     class Trained(Parrot):
@@ -310,9 +305,8 @@ def test_a_third_partys_task_that_outgrows_its_training_is_drawn() -> None:
         def trained_as(self) -> str:
             return "count-ones"
 
-    model = ost.load_model()
-    found = behaviour(model, Trained(), lengths=(3, 140), max_new_tokens=4, probability=False)
-    trained = embedded_trained(model)
+    found = behaviour(embedded, Trained(), lengths=(3, 140), max_new_tokens=4, probability=False)
+    trained = embedded_trained(embedded)
     assert found.frame["within_training"].tolist() == [True, False]
     assert f"trained to {trained}" in str(found.plot().to_dict())
 
@@ -340,7 +334,7 @@ def test_progress_runs_to_the_end(embedded) -> None:
         ({"samples": 2}, "at temperature 0 all 2 would be the same"),
         ({"samples": 0}, "whole number of at least 1, found 0"),
         ({"temperature": -1.0}, "temperature of 0"),
-        ({"max_new_tokens": 0}, "max_new_tokens of at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected a whole number of at least 1, found 0"),
         ({"chat": True}, "chat template, found none"),
         ({"lengths": (9000,)}, "at most 8192 tokens"),
         ({"lengths": (8140,)}, "do not fit the model's context of 8192"),

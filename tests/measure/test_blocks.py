@@ -174,7 +174,7 @@ class Live:
 @cache
 def live(family: Family, sharp: float = 1.0, temperature: float = 1.0) -> Live:
     """One forward pass, its graph kept and differentiated block by block; `sharp` makes attention nearly one-hot."""
-    model = tiny_model(family, seed=11, dtype=torch.float64, n_layers=2)
+    model = tiny_model(family, seed=11, dtype=torch.float64, n_layers=2, fresh=True)
     for block in model.blocks:
         block.attn.q.weight.mul_(sharp)
     prompt = prompt_from_ids(model, IDS)

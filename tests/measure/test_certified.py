@@ -25,12 +25,13 @@ IDS = [2, 40, 50, 60, 60, 61, 70]
 FROZEN = ("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)", "windowed(3)")
 FULL = ("local-full", "edge-full")
 
+EXAMPLES = 5 if settings.default.max_examples <= 20 else 40  # of each family: one takes a second
 every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
 
 
 @cache
 def built(family: Family) -> TransformerBridge:
-    return tiny_model(family, dtype=torch.float64, d_model=16, d_mlp=24, n_layers=3, n_heads=4, d_head=8)
+    return tiny_model(family, dtype=torch.float64, d_model=16, d_mlp=24, n_layers=3, n_heads=4, d_head=8, fresh=True)
 
 
 def filled(family: Family, seed: int, scale: float, sharp: float) -> TransformerBridge:
@@ -64,7 +65,7 @@ def falls(values: list[np.ndarray]) -> None:
 
 
 @every_family
-@settings(max_examples=40)
+@settings(max_examples=EXAMPLES)
 @given(
     seed=st.integers(0, 10_000),
     scale=st.sampled_from([0.3, 1.0, 3.0, 8.0]),

@@ -26,19 +26,18 @@ from ostools.measure.collapse.collapse import COLUMNS, Collapse, collapse
 from ostools.measure.collapse.distances import pair_columns
 from ostools.measure.passes.last_tokens import last_rows, route, sliding_window
 from ostools.measure.passes.trees import prefix_tree
-from ostools.models import cast_copy, encode, load_model
+from ostools.models import cast_copy, encode
 from ostools.results import Provenance
 from ostools.theory.distances import distance, head_chunks, machine_line
-from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, make_model, tiny_model, write_tokenizer
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model, trained, write_tokenizer
 
 every = cast("Callable[[object], bool]", np.all)  # of a table's column, whatever its type
 LENGTHS = (1, 2, 3, 4, 6, 7, 15, 40)
-stories = pytest.mark.skipif(not STORIES.exists(), reason=f"the pretrained model {STORIES.name} is not on this machine")
 
 
-@pytest.fixture(scope="module", params=[*TEXT_FAMILIES, pytest.param("stories", marks=stories)])
+@pytest.fixture(scope="module", params=[*TEXT_FAMILIES, "stories"])
 def model(request: pytest.FixtureRequest) -> TransformerBridge:
-    return load_model(str(STORIES)) if request.param == "stories" else tiny_model(request.param, seed=1)
+    return trained("stories") if request.param == "stories" else tiny_model(request.param, seed=1)
 
 
 def select(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
@@ -258,7 +257,7 @@ def test_rotations_that_depend_on_the_length_take_the_loop() -> None:
 
 
 def test_an_unknown_architecture_takes_the_loop() -> None:
-    model = tiny_model("llama", seed=1)
+    model = tiny_model("llama", seed=1, fresh=True)
     model.cfg.architecture = "SomethingForCausalLM"
     assert "SomethingForCausalLM is not a family" in route(model, [prefix_tree([(1, 2)])]).reason
 
@@ -397,7 +396,7 @@ def test_collapse_lengths_leave_the_reference_out() -> None:
         ({"dtypes": ["bfloat61"]}, "unknown dtype 'bfloat61': did you mean 'bfloat16'"),
         ({"dtypes": []}, "expected at least one, found none"),
         ({"task": "figure-5e"}, "unknown task 'figure-5e': did you mean 'figure-5"),
-        ({"seeds": []}, "seeds: expected at least one"),
+        ({"seeds": []}, "seeds: expected whole numbers of at least 0, found none"),
         ({"seeds": [0, 1]}, "figure-5a draws nothing at random"),
     ],
 )
@@ -422,7 +421,7 @@ def test_an_active_edit_is_refused() -> None:
 
 
 def test_numbers_that_are_not_finite_are_refused() -> None:
-    model = tiny_model("llama", seed=1)
+    model = tiny_model("llama", seed=1, fresh=True)
     for block in model.blocks:
         block.mlp.W_out.mul_(1e5)
     with pytest.raises(InputError, match=r"figure-5a in float16: residual at length \d+ is not finite; float16 holds"):
@@ -437,10 +436,9 @@ def test_logits_that_are_not_the_unembedding_of_y_are_refused(monkeypatch: pytes
         collapse(tiny_model("llama"), "figure-5a", lengths=[1])
 
 
-@stories
 def test_a_real_model_falls_with_length() -> None:
     """Theorem 4.2 as far as a pretrained model follows it: the distance at 200 is far below that at 2."""
-    model = load_model(str(STORIES))
+    model = trained("stories")
     for task in (tasks.figure_5a(), tasks.figure_5c()):
         frame = collapse(model, task, lengths=range(1, 201), dtypes=["float32"]).frame
         y = select(frame, site="y", per="vector", norm="l2")
@@ -465,7 +463,7 @@ def merging_model(folder: Path) -> TransformerBridge:
     split = state["pre_tokenizer"]["pretokenizers"]
     state["pre_tokenizer"]["pretokenizers"] = [part for part in split if part["type"] != "Digits"]
     file.write_text(json.dumps(state), encoding="utf-8")
-    model = tiny_model("llama", seed=1, d_vocab=300)
+    model = tiny_model("llama", seed=1, d_vocab=300, fresh=True)
     model.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     return model
 

@@ -22,7 +22,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse, exact_from
 from ostools.measure.posed import pose
-from ostools.models import cast_copy, load_model
+from ostools.models import cast_copy
 from ostools.tasks import AppendixTask, RepeatTask
 from ostools.theory.lemmas import windows
 from tests.checkpoints import CHAT_TEMPLATE, Family, tiny_model
@@ -123,8 +123,8 @@ def test_windows_make_collapse_exact(family: Family, window: int) -> None:
     assert exact_from(sink.reference_curve("theorem")) is None
 
 
-def test_windows_make_collapse_exact_on_the_embedded_model() -> None:
-    model = load_model()
+def test_windows_make_collapse_exact_on_the_embedded_model(embedded: TransformerBridge) -> None:
+    model = embedded
     lengths = range(1, 13)
     found = collapse(model, "figure-5a", lengths=lengths, dtypes=["float64"], mitigation=SlidingWindow(3))
     assert exact_from(found.reference_curve("theorem")) == windows.exact_from(4, 3) == 9

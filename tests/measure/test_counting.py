@@ -17,12 +17,7 @@ from ostools.measure.collapse.collapse import Collapse
 from ostools.models import describe, encode
 from ostools.results import Provenance
 from ostools.tasks import AppendixTask
-from tests.checkpoints import D_VOCAB, STORIES, tiny_model
-
-
-@pytest.fixture(scope="module")
-def embedded():
-    return ost.load_model()
+from tests.checkpoints import D_VOCAB, tiny_model, trained
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +28,7 @@ def counted(embedded) -> Counting:
 @pytest.fixture(scope="module")
 def collapsed() -> tuple[Any, Counting]:
     """A model that counts nothing, and whose prompts soon cannot be told apart in 16 bits."""
-    model = tiny_model("gemma", seed=2, scale=0.1, n_layers=1)
+    model = tiny_model("gemma", seed=2, scale=0.1, n_layers=1, fresh=True)
     own: Any = model.original_model
     own.generation_config.eos_token_id = list(range(D_VOCAB))  # one token says all that is asked here
     return model, counting(model, "count-ones-figure-5", lengths=range(1, 34), dtypes=("bfloat16",))
@@ -285,9 +280,8 @@ def test_first_error_and_always(
     assert (found["errors"], found["unparsable"], found["counts"]) == (errors, unparsable, len(said) - 1)
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason=f"{STORIES} is not here")
 def test_a_pretrained_model_that_cannot_count() -> None:
-    result = counting(ost.load_model(str(STORIES)), "sum-ones", lengths=[4, 5], dtypes=["float32"])
+    result = counting(trained("stories"), "sum-ones", lengths=[4, 5], dtypes=["float32"])
     row: Any = result.summary.iloc[0]
     assert (row["errors"], row["unparsable"], row["same_behind_bare_prompt"]) == (0, 2, "0 of 3")
     assert result.frame["absolute_error"].tolist() == [pd.NA] * 2

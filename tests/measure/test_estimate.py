@@ -10,7 +10,6 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import jacobian
 from ostools.measure.jacobian.cost import choose_method
@@ -18,7 +17,7 @@ from ostools.measure.jacobian.estimate import Estimates, default_directions, def
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
 from ostools.models import encode
-from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
 TEXT = "First Citizen: Before we proceed any further, hear me speak. All: Speak, speak."
@@ -58,8 +57,8 @@ def low_rank(pos: int = 6, d_model: int = 48) -> Tensor:
     return (scale[:, None, None] * left * singular[:, None, :]) @ right
 
 
-def trained(name: str, linearisation: str) -> Tensor:
-    model = ost.load_model(device="cpu") if name == "embedded" else ost.load_model(str(STORIES), device="cpu")
+def of_trained(name: str, linearisation: str) -> Tensor:
+    model = trained(name)
     embedded = embedding(model, encode(model, TEXT).ids[:12])
     return jacobian(model, embedded, freeze=freezing(model, linearisation)).double()
 
@@ -130,9 +129,7 @@ def test_stopping_at_the_first_good_look_keeps_coverage() -> None:
 @pytest.mark.parametrize("linearisation", ["full", "frozen"])
 @pytest.mark.parametrize("name", ["embedded", "stories"])
 def test_intervals_and_brackets_cover_on_trained_weights(name: str, linearisation: str) -> None:
-    if name == "stories" and not STORIES.exists():
-        pytest.skip("the pretrained model is not here")
-    jacobians = trained(name, linearisation)
+    jacobians = of_trained(name, linearisation)
     interval, bracket, _ = _coverage(jacobians, directions=jacobians.shape[1] // 8, relative_error=0.1)
     assert interval >= 0.93
     assert bracket >= 0.93

@@ -15,7 +15,7 @@ from ostools.measure import jacobian
 from ostools.measure.jacobian.linear import Linearised
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
 from ostools.measure.passes.arithmetic import true_arithmetic
-from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
 
@@ -49,7 +49,7 @@ def test_every_row_is_autograds(family: Family, linearisation: str) -> None:
 @every_family
 def test_adversarial_models_too(family: Family) -> None:
     """Large gains and near-one-hot attention."""
-    model = tiny_model(family, seed=5, scale=4.0, dtype=torch.float64)
+    model = tiny_model(family, seed=5, scale=4.0, dtype=torch.float64, fresh=True)
     for block in model.blocks:
         block.attn.q.weight.mul_(5.0)
     for linearisation in ("full", "frozen"):
@@ -139,9 +139,7 @@ def test_blocks_that_run_again_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("source", ["embedded", "stories"])
 def test_trained_models_in_float32(source: str) -> None:
-    if source == "stories" and not STORIES.is_dir():
-        pytest.skip("the pretrained model is not here")
-    model = ost.load_model("embedded" if source == "embedded" else str(STORIES), device="cpu")
+    model = trained(source)
     ids = ost.encode(model, "Once upon a time there was a little girl who had 12 apples and 3 pears").ids
     for linearisation in ("full", "frozen"):
         same(rows(model, ids, linearisation), by_autograd(model, ids, linearisation), 1e-5)

@@ -16,7 +16,7 @@ from ostools.measure.jacobian.sensitivity import LINEARISATIONS
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models import Prompt, prompt_from_ids
 from ostools.models.shape import Shape
-from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
@@ -156,9 +156,7 @@ def test_every_run_is_certified_by_finite_differences(family: Family, dtype: tor
 
 @pytest.mark.parametrize("source", ["embedded", "stories"])
 def test_trained_models_are_certified(source: str) -> None:
-    if source == "stories" and not STORIES.is_dir():
-        pytest.skip("the pretrained model is not here")
-    model = ost.load_model("embedded" if source == "embedded" else str(STORIES), device="cpu")
+    model = trained(source)
     result = ost.sensitivity(model, "Once upon a time there was a cat")
     for run in runs(result).values():
         assert run["certificate"]["informative"] >= 1
@@ -208,7 +206,7 @@ def test_every_layer_is_certified_under_an_edit_right_there(family: Family) -> N
 @pytest.mark.parametrize("method", ["exact", "estimate"])
 def test_a_derivative_that_is_not_finite_is_refused(method: str) -> None:
     """Finite values with an infinite slope: x + sqrt|x - x|."""
-    model = tiny_model("llama")
+    model = tiny_model("llama", fresh=True)
     point = model.hook_dict["blocks.0.hook_mlp_out"]
     point.add_hook(lambda tensor, hook: tensor + (tensor - tensor.detach()).abs().sqrt())
     with pytest.raises(ost.InputError, match="not finite"):
@@ -252,7 +250,7 @@ def test_sharp_attention_does_not_silence_the_check(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_derivative_of_nothing_is_refused() -> None:
-    model = tiny_model("llama")
+    model = tiny_model("llama", fresh=True)
     model.ln_final.weight.zero_()
     with pytest.raises(ost.InputError, match=r"logits|0 at every token"):
         ost.sensitivity(model, prompt_of(model))

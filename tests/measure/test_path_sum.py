@@ -15,7 +15,7 @@ import ostools as ost
 from ostools.measure.formulas import weights
 from ostools.measure.paths.variants import VARIANTS
 from ostools.models import Prompt, prompt_from_ids
-from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
 
@@ -31,7 +31,15 @@ def measured(model: TransformerBridge, prompt: Prompt, norm: str = "operator_nor
 def scalar_llama(gain: float, layers: int) -> TransformerBridge:
     """One head as wide as the model, W_OV = c I, no MLP, constant gains: every block moves by a multiple of the identity."""
     model = tiny_model(
-        "llama", seed=1, dtype=torch.float64, d_model=8, n_heads=1, n_key_value_heads=1, d_head=8, n_layers=layers
+        "llama",
+        seed=1,
+        dtype=torch.float64,
+        d_model=8,
+        n_heads=1,
+        n_key_value_heads=1,
+        d_head=8,
+        n_layers=layers,
+        fresh=True,
     )
     for layer, block in enumerate(model.blocks):
         block.attn.v.weight.copy_(torch.eye(8))
@@ -138,10 +146,11 @@ def test_edits_that_the_formulas_do_not_know_are_refused() -> None:
         model(torch.tensor([IDS]))
         with pytest.raises(ost.InputError, match="ablate_heads"):
             ost.path_sum(model, "ab")
-    handle = model.hook_dict["blocks.0.hook_resid_pre"].add_hook(lambda tensor, hook: tensor * 2)
+    point = model.hook_dict["blocks.0.hook_resid_pre"]
+    point.add_hook(lambda tensor, hook: tensor * 2)
     with pytest.raises(ost.InputError, match="foreign"):
         ost.path_sum(model, "ab")
-    handle.hook.remove()
+    point.remove_hooks()
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "llama"])
@@ -164,7 +173,7 @@ def test_gain_read_without_its_offset_is_caught(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_refusals() -> None:
-    model = tiny_model("gemma")
+    model = tiny_model("gemma", fresh=True)
     with pytest.raises(ost.InputError, match="unknown variant 'lokal': did you mean 'local'"):
         ost.path_sum(model, "ab", variants="lokal")
     with pytest.raises(ost.InputError, match="at least one variant"):
@@ -176,12 +185,11 @@ def test_refusals() -> None:
         ost.path_sum(model, "ab")
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason="the pretrained stories260K is not beside this checkout")
 @pytest.mark.parametrize(
     "text", ["Once upon a time, there was a little girl named Lily.", "a a a a a a a a a a a a a a a"]
 )
 def test_bounds_hold_on_a_pretrained_model(text: str) -> None:
-    model = ost.load_model(str(STORIES))
+    model = trained("stories")
     profile = ost.sensitivity(model, text, linearisations=["frozen"])
     comparison = ost.compare(profile, ost.path_sum(model, text, variants=["uniform", "local", "second-moment"]))
     summary = comparison.summary.set_index("variant")

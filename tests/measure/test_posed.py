@@ -10,11 +10,10 @@ from mitigations import Hint, Interleave, MitigationError, RepeatPrompt, Separat
 from mitigations import mitigation as named
 from ostools.ground.errors import InputError
 from ostools.measure.posed import carrier_positions, pose
-from ostools.models import load_model
 from ostools.tasks import AppendixTask, task
-from tests.checkpoints import STORIES, tiny_model
+from tests.checkpoints import tiny_model, trained
 
-EMBEDDED = load_model()
+EMBEDDED = trained("embedded")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_prompts_are_the_papers_own_behind_no_mitigation() -> None:
 
 
 def test_in_a_chat_template_the_carriers_stand_further_on() -> None:
-    model = tiny_model("llama")
+    model = tiny_model("llama", fresh=True)
     posed, plain = (pose(model, task("copy-first"), 7, chat=chat) for chat in (None, False))
     assert posed.chat
     assert not plain.chat
@@ -91,7 +90,7 @@ def test_a_mitigation_that_does_not_fit_the_task(spec: str, mitigation: str, mes
 
 
 def test_a_separator_that_the_tokenizer_merges_is_detected() -> None:
-    model = tiny_model("llama")
+    model = tiny_model("llama", fresh=True)
     model._tokenizer = _merging(",1")
     with pytest.raises(
         InputError, match=r"expected inserted text in tokens of its own, found ' ?,1'.*use another separator"
@@ -135,9 +134,8 @@ def test_what_carries_nothing_and_what_was_rewritten_is_refused() -> None:
         carrier_positions(EMBEDDED, pose(EMBEDDED, task("count-ones-bernoulli"), 1, seed=none))
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason="the shared stories260K checkpoint is not here")
 def test_on_a_sentencepiece_tokenizer() -> None:
-    model = load_model(str(STORIES))
+    model = trained("stories")
     posed = pose(model, task("count-word"), 6, mitigation=compose(Separator(2), Hint()))
     found = carrier_positions(model, posed)
     assert "".join(posed.prompt.tokens[position] for position in found).replace(" ", "") == "car" * int(posed.key)

@@ -102,7 +102,7 @@ def test_fewer_bits_move_the_logits_more(family: Family) -> None:
 
 
 def test_a_float64_model_is_stored_in_float32_for_float32_arithmetic() -> None:
-    model = tiny_model("llama", dtype=torch.float64)
+    model = tiny_model("llama", dtype=torch.float64, fresh=True)
     next(model.parameters()).data[0] += 1e-12
     precision = PRECISIONS["int8-kv"]
     assert precision.weights_key(model) == "float32"

@@ -17,9 +17,9 @@ from ostools.measure.formulas.forward import forward
 from ostools.measure.paths import predicted
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import LiveParts
-from ostools.models import Prompt, cast_copy, load_model, prompt_from_ids
+from ostools.models import Prompt, cast_copy, prompt_from_ids
 from ostools.theory.path_sum import edges, second_moment
-from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 from tests.measure.test_blocks import IDS, N, held
 
 LINEARISATION = {"second-moment": "frozen", "second-moment-full": "full"}
@@ -202,15 +202,14 @@ def test_kernels_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 @both
 def test_predictions_stand_beside_the_measured_profile_of_a_trained_model(variant: str) -> None:
-    model = load_model(device="cpu")
+    model = trained("embedded")
     prompt = ost.encode(model, "Consider the following sequence: 01010101010101. What is the last digit?")
     _near(values(model, prompt, variant), measured(model, prompt, LINEARISATION[variant]))
 
 
 @both
-@pytest.mark.skipif(not STORIES.exists(), reason="the pretrained model is not here")
 def test_predictions_stand_beside_the_measured_profile_of_stories(variant: str) -> None:
-    model = load_model(str(STORIES), device="cpu")
+    model = trained("stories")
     prompt = ost.encode(model, "Once upon a time, there was a little girl named Lily. She loved to play outside.")
     _near(values(model, prompt, variant), measured(model, prompt, LINEARISATION[variant]))
 

@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import hooks
-import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers import probability as module
 from ostools.measure.answers.answers import answers
@@ -20,7 +19,7 @@ from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.posed import pose
 from ostools.models import encode, prompt_from_ids
 from ostools.tasks import task
-from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 TEXTS = ("How many ones? 1111", "How many ones? 11011011", "How many?", "the in he a the in he a the in")
 LINES = ("\nfour: 4", "\nThe answer is 1", " 7", "\n12345")
@@ -62,9 +61,7 @@ def test_equals_a_loop_token_by_token(family: Family, dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("name", ["embedded", "stories260K"])
 def test_equals_a_loop_on_trained_models(name: str) -> None:
-    if name == "stories260K" and not STORIES.is_dir():
-        pytest.skip(f"needs {STORIES}, which is not the project's to ship")
-    model = ost.load_model() if name == "embedded" else ost.load_model(str(STORIES))
+    model = trained(name)
     found = answer_log_probability(model, TEXTS, LINES)
     for text, line, log_p in zip(TEXTS, LINES, found, strict=True):
         prompt = encode(model, text)
@@ -74,8 +71,8 @@ def test_equals_a_loop_on_trained_models(name: str) -> None:
         assert log_p == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_embedded_model_finds_right_lines_likely_and_wrong_ones_not() -> None:
-    model = ost.load_model()
+def test_the_embedded_model_finds_right_lines_likely_and_wrong_ones_not(embedded: TransformerBridge) -> None:
+    model = embedded
     posed = [pose(model, task("count-ones"), n) for n in (3, 12)]
     right = answer_log_probability(model, [one.prompt for one in posed], [written(one) for one in posed])
     wrong = answer_log_probability(model, [one.prompt for one in posed], [written(one) for one in posed[::-1]])
@@ -88,7 +85,7 @@ def test_the_embedded_model_finds_right_lines_likely_and_wrong_ones_not() -> Non
 
 def test_is_how_often_the_line_is_drawn() -> None:
     """Over a model of one-token answers: the share of samples that are the line and end there."""
-    model = tiny_model("gemma", seed=12)
+    model = tiny_model("gemma", seed=12, fresh=True)
     ends = ends_of(model)
     # Every fifth token ends a text here, so that short lines are common.
     own: Any = model.original_model
@@ -140,7 +137,7 @@ def joining_tokenizer(joined: tuple[str, str] = (".", "\n")) -> PreTrainedTokeni
 
 
 def test_a_tokenizer_that_joins_the_border_scores_the_lines_own_tokens() -> None:
-    model = tiny_model("llama", seed=5)
+    model = tiny_model("llama", seed=5, fresh=True)
     model.tokenizer = joining_tokenizer()
     prompt = encode(model, "a.")
     assert line_ids(model, encode(model, "a"), "\n1") == module.Line((2, 6), BEHIND)
@@ -176,7 +173,7 @@ def test_refuses(prompts: list[str], lines: list[str], words: str) -> None:
 
 
 def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("llama", seed=5)
+    model = tiny_model("llama", seed=5, fresh=True)
     with pytest.raises(InputError, match="holds a control token"):
         line_ids(model, prompt_from_ids(model, [7]), "<eos>")
     model.tokenizer = joining_tokenizer(("\n", "b"))

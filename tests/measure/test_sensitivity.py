@@ -101,7 +101,7 @@ def test_prediction_equals_perturbation(family: Family) -> None:
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Family) -> None:
     """y = norm(v_n): J_n = diag(g) / r (I - x x^T / (d r^2)) (a LayerNorm on centred x), every other J_i is 0."""
-    model = tiny_model(family, seed=2, dtype=torch.float64)
+    model = tiny_model(family, seed=2, dtype=torch.float64, fresh=True)
     for block in model.blocks:
         for weight in (block.attn.o.weight, block.mlp.out.weight):
             weight.zero_()
@@ -145,7 +145,7 @@ def test_sixteen_bit_models_are_measured_in_float32_and_left_alone() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.bfloat16)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     found = ost.sensitivity(model, prompt_of(model)).frame
-    wide = tiny_model("llama", seed=3)
+    wide = tiny_model("llama", seed=3, fresh=True)
     wide.load_state_dict({name: tensor.float() for name, tensor in before.items()})
     expected = ost.sensitivity(wide, prompt_of(wide)).frame
     assert found["operator_norm"].to_numpy() == pytest.approx(expected["operator_norm"].to_numpy(), rel=1e-4)
@@ -180,7 +180,7 @@ def test_progress_reaches_the_whole() -> None:
 
 
 def test_refusals() -> None:
-    model = tiny_model("gemma")
+    model = tiny_model("gemma", fresh=True)
     with pytest.raises(ost.InputError, match="unknown linearisation 'froze': did you mean 'frozen'"):
         ost.sensitivity(model, "ab", linearisations=["froze"])
     with pytest.raises(ost.InputError, match="at least one linearisation"):
@@ -190,7 +190,7 @@ def test_refusals() -> None:
     model.blocks[0].mlp.out.weight[0, 0] = float("nan")
     with pytest.raises(ost.InputError, match="not finite"):
         ost.sensitivity(model, "ab")
-    half = tiny_model("llama", dtype=torch.bfloat16)
+    half = tiny_model("llama", dtype=torch.bfloat16, fresh=True)
     with (
         pytest.raises(ost.InputError, match="needs a float32 copy"),
         hooks.mask_scores(half, lambda query, key: query >= key),
@@ -214,7 +214,7 @@ def test_rows_cannot_be_mislabelled_inside_a_frozen_block() -> None:
 
 
 def test_train_mode_is_refused() -> None:
-    model = tiny_model("gpt2")
+    model = tiny_model("gpt2", fresh=True)
     model.train()
     with pytest.raises(ost.InputError, match="found one in train mode"):
         ost.sensitivity(model, "ab")

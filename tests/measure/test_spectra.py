@@ -15,7 +15,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity, Spectra
 from ostools.models import Prompt, prompt_from_ids
-from tests.checkpoints import STORIES, TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90]
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24}
@@ -196,9 +196,8 @@ def test_a_16_bit_model_is_read_in_float32() -> None:
     assert found.depth["defect"].to_numpy().max() < 1e-6
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason="stories260K is not here")
 def test_a_pretrained_model_moves_mass_to_the_first_token_with_depth() -> None:
-    model = ost.load_model(str(STORIES), device="cpu")
+    model = trained("stories")
     found = ost.spectra(model, "Once upon a time there was a little girl called Lily. She liked to play in the park.")
     depth: Any = found.depth[found.depth["matrix"] == "lazy"]
     assert depth["first_mass_mean"].is_monotonic_increasing

@@ -23,7 +23,6 @@ from mitigations import (
     insert,
     running,
 )
-from ostools.models import load_model
 from tests.checkpoints import Family, tiny_model
 
 IDS = torch.tensor([3, 5, 7, 9, 11, 13])
@@ -200,8 +199,8 @@ def test_with_its_key_a_task_allows_items_between_items() -> None:
         insert(Fixed(("1", "", "0")), ("1", "0"), ones)
 
 
-def test_on_the_trained_model_generation_is_verified_at_every_step() -> None:
-    model = load_model()
+def test_on_the_trained_model_generation_is_verified_at_every_step(embedded: TransformerBridge) -> None:
+    model = embedded
     halved = Halved()
     from ostools.measure.answers.answers import answers
 

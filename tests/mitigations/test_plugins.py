@@ -24,7 +24,6 @@ from mitigations.named import listing
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.posed import pose
-from ostools.models import load_model
 from ostools.tasks import named as tasks
 from tests.checkpoints import tiny_model
 
@@ -173,9 +172,9 @@ def test_a_broken_invariant_is_an_error_wherever_the_pass_runs() -> None:
 
 
 @pytest.mark.usefixtures("plugins")
-def test_a_task_is_posed_and_answered_under_mitigations_in_the_order_stated() -> None:
+def test_a_task_is_posed_and_answered_under_mitigations_in_the_order_stated(embedded: TransformerBridge) -> None:
     """The separator rewrites the sequence, the hint the prompt; window and temperature act on the same scores."""
-    model = load_model()
+    model = embedded
     task = tasks.task("count-letter:letter=q")
     assert tasks.label(task) == "count-letter:letter=q"
     window, sharper = "sliding-window:window=24,sinks=1", "attention-temperature:rule=log-n,base=40"

@@ -49,7 +49,7 @@ def test_a_copy_is_what_loading_in_that_dtype_gives(family: Family, dtype: torch
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_a_copy_shares_nothing_with_its_model_but_the_tokenizer(family: Family) -> None:
-    model = tiny_model(family)
+    model = tiny_model(family, fresh=True)
     copied = cast_copy(model, torch.float32)
     logits = copied(IDS)
     for tensor in _tensors(model).values():
@@ -61,7 +61,7 @@ def test_a_copy_shares_nothing_with_its_model_but_the_tokenizer(family: Family) 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_a_copy_outlives_its_model_and_writes_nothing_into_it(family: Family) -> None:
-    model = tiny_model(family)
+    model = tiny_model(family, fresh=True)
     logits, attention = model(IDS), model.blocks[0].attn
     copied = cast_copy(model, torch.float32)
     attention._captured_pre_ln_residual = None

@@ -107,7 +107,7 @@ def _replaced(model: TransformerBridge, name: str) -> None:
 @pytest.mark.parametrize("edit", [_in_place, _through_data, _last_bit, _swapped, _replaced])
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_an_edited_model_has_a_new_hash(family: Family, edit: Any) -> None:
-    model = tiny_model(family)
+    model = tiny_model(family, fresh=True)
     seen = {describe(model).weight_hash}
     for name in dict(model.original_model.named_parameters()):
         if edit is _replaced and ".qkv." in name:
@@ -119,7 +119,7 @@ def test_an_edited_model_has_a_new_hash(family: Family, edit: Any) -> None:
 
 
 def test_undoing_an_edit_brings_the_hash_back() -> None:
-    model = tiny_model("gemma3")
+    model = tiny_model("gemma3", fresh=True)
     before = describe(model).weight_hash
     weight = _value(model, next(iter(dict(model.original_model.named_parameters()))))
     kept = weight.detach().clone()
@@ -130,7 +130,7 @@ def test_undoing_an_edit_brings_the_hash_back() -> None:
 
 
 def test_compatibility_mode_is_refused() -> None:
-    model = tiny_model("llama")
+    model = tiny_model("llama", fresh=True)
     model.enable_compatibility_mode()
     with pytest.raises(InputError, match="expected a raw TransformerBridge, found one in compatibility mode"):
         describe(model)

@@ -102,7 +102,7 @@ def test_what_a_dtype_holds() -> None:
 
 
 def test_refusals() -> None:
-    model = tiny_model("llama")
+    model = tiny_model("llama", fresh=True)
     with pytest.raises(InputError, match="unknown format 'int16': did you mean"):
         rounded_copy(model, "int16")
     with hooks.ablate_heads(model, [(0, 0)]):

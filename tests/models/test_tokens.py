@@ -32,7 +32,7 @@ def _model(family: Family = "gemma") -> TransformerBridge:
 
 def _with(tokenizer: Any, d_vocab: int = 268) -> TransformerBridge:
     """A model with another tokenizer."""
-    model = tiny_model("llama", d_vocab=d_vocab)
+    model = tiny_model("llama", d_vocab=d_vocab, fresh=True)
     model._tokenizer = tokenizer
     return model
 

@@ -73,6 +73,7 @@ def _same_state(one: dict, other: dict) -> bool:
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6])
+@pytest.mark.slow
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
     stop_at: int, corpus: Corpus, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
@@ -342,6 +343,7 @@ def test_the_entry_writes_a_directory_that_loads(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.usefixtures("tiny_entry")
+@pytest.mark.slow
 def test_the_entry_goes_on_where_it_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -370,7 +372,7 @@ def _stop_at_three(run: loop.Run) -> None:
 @pytest.mark.usefixtures("tiny_entry")
 def test_bad_requests_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.main(["--out", str(tmp_path), "--steps", "0"]) == 2
-    assert capsys.readouterr().err == "error: --steps must be at least 1, not 0\n"
+    assert capsys.readouterr().err == "error: --steps: expected a whole number of at least 1, found 0\n"
     assert entry.main(["--out", str(tmp_path), "--resume"]) == 2
     assert capsys.readouterr().err.startswith("error: no checkpoint to resume in")
 

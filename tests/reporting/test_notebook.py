@@ -56,6 +56,7 @@ def outputs() -> list[Any]:
     return [cell["outputs"] for cell in book.cells[1:]]
 
 
+@pytest.mark.slow
 def test_a_kernel_stores_a_drawing_and_a_picture_and_no_html(outputs: list[Any]) -> None:
     for stored in outputs[:3]:
         (output,) = stored

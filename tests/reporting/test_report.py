@@ -272,7 +272,7 @@ def test_the_looseness_split_is_left_out_where_it_is_dear(monkeypatch: pytest.Mo
 
 
 def test_a_model_without_numbers_still_says_why() -> None:
-    model = tiny_model("gemma")
+    model = tiny_model("gemma", fresh=True)
     with torch.no_grad():
         model.blocks[0].mlp.gate.weight.fill_(float("nan"))
     asked = ["collapse", "sensitivity", "attention"]
@@ -333,7 +333,7 @@ def test_a_random_prompt_is_called_one_draw(page: Parsed) -> None:
 
 def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:
     """A model whose numbers are not finite: no page that looks like a report is left behind."""
-    model = tiny_model("llama")
+    model = tiny_model("llama", fresh=True)
     model.blocks[0].mlp.out.weight[0, 0] = float("nan")
     out = tmp_path / "report.html"
     with pytest.raises(InputError, match=r"nothing could be measured.*not finite"):

@@ -17,7 +17,7 @@ from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.results import Provenance
 from ostools.runs import run as run_sweep
 from ostools.runs import sweep_of
-from ostools.runs.asked.cells import Cell
+from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.store import Store, Wanted, file_of
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
 

@@ -14,7 +14,7 @@ from ostools.measure.collapse.rows import as_rows
 from ostools.reporting.sweep.answers import collapse_section
 from ostools.reporting.sweep.profiles import paths_section, sensitivity_section
 from ostools.results import Provenance
-from ostools.runs.asked.cells import Cell
+from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.reading import Reading, read
 from ostools.runs.stored.store import Store, Wanted, file_of
 from tests.reporting.made import made_collapse, made_paths, made_sensitivity

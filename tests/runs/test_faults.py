@@ -76,6 +76,7 @@ def dies(source: str, directory: str, place: int) -> None:
 
 
 @pytest.mark.parametrize("start", ["new", "harmed"])
+@pytest.mark.slow
 def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(harmed: Path, tmp_path: Path, start: str) -> None:
     context, source = ready(), str(harmed) if start == "harmed" else ""
     quick(tmp_path / "whole")
@@ -100,6 +101,7 @@ def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(harmed: Path,
     assert place > 25 or start == "new"
 
 
+@pytest.mark.slow
 def test_a_disk_that_refuses_any_change_ends_the_run_in_one_line(harmed: Path, tmp_path: Path) -> None:
     quick(tmp_path / "whole")
     expected, place = table(tmp_path / "whole"), 0
@@ -170,6 +172,7 @@ assert faults.strays(disk / "out") == []
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_and_one_that_may_only_be_read(tmp_path: Path) -> None:
     """A real one: a small file system in memory, in a name space of its own."""
     if shutil.which("unshare") is None:
@@ -331,6 +334,7 @@ def races(directory: str, begin: Any, verdicts: Any) -> None:
         verdicts.put(str(error))
 
 
+@pytest.mark.slow
 def test_of_runners_that_start_together_each_runs_alone_or_is_refused(tmp_path: Path) -> None:
     context = ready()
     for index in range(5):
@@ -349,6 +353,7 @@ def test_of_runners_that_start_together_each_runs_alone_or_is_refused(tmp_path: 
         assert strays(Path(out)) == []
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_a_real_sweep_ends_with_the_uninterrupted_table() -> None:
     """Four of the hundred kills of `make stress`."""
     assert kills.run(4, seed=0) == 0

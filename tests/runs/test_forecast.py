@@ -19,9 +19,9 @@ from ostools.models.shape import Shape
 from ostools.models.sources import EMBEDDED_DIRECTORY, locate
 from ostools.runs import plan, sweep_of
 from ostools.runs.asked.cells import cells_of
-from ostools.runs.asked.prompts import prompt_tokens
 from ostools.runs.forecast.forecast import LIBRARIES, Forecast, _shape, _weights, forecast
-from ostools.runs.workers.measuring import measure
+from ostools.runs.forecast.prompts import prompt_tokens
+from ostools.runs.measurements import measure
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 
 SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device": "cpu"}
@@ -75,6 +75,7 @@ def test_more_takes_more(kind: str) -> None:
     assert 0 < small.seconds < wide.seconds
 
 
+@pytest.mark.slow
 def test_copies_of_the_weights_are_counted(tmp_path: Path) -> None:
     """33 M numbers: float32 4 bytes each, the float64 copy of a collapse 8, a 16-bit model's float32 copy 4."""
     sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
@@ -120,6 +121,7 @@ def peak_of(model: str, kind: str, length: int) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+@pytest.mark.slow
 def test_the_embedded_model_takes_what_was_forecast() -> None:
     peak = peak_of("embedded", "path-sum", 300)
     assert 0.75 * peak <= forecast_of(lengths=300, measurements="path-sum").memory <= 2 * peak

@@ -23,10 +23,10 @@ from ostools.measure.passes import last_tokens as prefixes
 from ostools.models.sources import locate
 from ostools.runs import results, run, sweep_of
 from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.measurements import measure
 from ostools.runs.stored.store import Store
 from ostools.runs.workers.executor import Terms
 from ostools.runs.workers.local import Bench
-from ostools.runs.workers.measuring import measure
 from ostools.runs.workers.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.theory.chunks import chunk, smaller_chunks
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
@@ -199,9 +199,9 @@ def test_more_than_is_free_is_an_error_and_not_the_end_of_the_process() -> None:
     """In a process of its own: where the error does not come, the machine's memory would be gone."""
     code = """
 import resource, torch
-from ostools import free_memory
-from ostools.runs import out_of_memory
-out_of_memory.free_memory = lambda: free_memory.Free(300 << 20, "")
+from ostools.ground import memory
+from ostools.runs.workers import out_of_memory
+out_of_memory.free_memory = lambda: memory.Free(300 << 20, "")
 before = resource.getrlimit(resource.RLIMIT_DATA)
 with out_of_memory.held_to_what_is_free("cpu"):
     torch.ones(50 << 18)
@@ -241,6 +241,7 @@ main()
 
 
 @linux
+@pytest.mark.slow
 def test_under_a_real_limit(tmp_path: Path) -> None:
     """Some 470 MiB of scores a pass fit into 280 MiB in parts; 700 MiB a prompt do not fit into 200, and the others go on."""
     from tests.checkpoints import write_checkpoint

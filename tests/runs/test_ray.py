@@ -23,8 +23,9 @@ import pytest
 
 from ostools.ground.errors import InputError
 from ostools.runs import RayCluster, plan, read_sweep, results, run, sweep_of
-from ostools.runs.asked.cells import Cell
+from ostools.runs.asked.cells import to_load
 from ostools.runs.forecast.forecast import Forecast
+from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.store import Store
 from ostools.runs.workers.executor import Job
 from ostools.runs.workers.ray_workers import Needs, Queue, Worker
@@ -301,7 +302,7 @@ def test_the_longest_cell_is_the_first(written: Path) -> None:
     first, *others = jobs(written, {"float32": 1.0, "bfloat16": 1.0})
     longest = replace(others[0], forecast=Forecast(9.0, 8))
     queue = Queue([first, longest])
-    assert (queue.take(first.wanted.cell.loads), queue.memory[first.wanted.cell.loads]) == (longest, 8)
+    assert (queue.take(to_load(first.wanted.cell)), queue.memory[to_load(first.wanted.cell)]) == (longest, 8)
 
 
 # --- addresses
@@ -388,6 +389,7 @@ measurements: {name: behaviour, max_new_tokens: 40}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
     request: pytest.FixtureRequest, written: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -17,7 +17,7 @@ from ostools.ground.errors import InputError
 from ostools.reporting import report
 from ostools.results import Provenance
 from ostools.runs import results
-from ostools.runs.asked.cells import Cell
+from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.following import Following
 from ostools.runs.stored.reading import read
 from ostools.runs.stored.store import LOCK, Store, Wanted, file_hash, file_of

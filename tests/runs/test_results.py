@@ -17,7 +17,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.results import Provenance
 from ostools.runs import results
-from ostools.runs.asked.cells import Cell
+from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.reading import read
 from ostools.runs.stored.store import Store, Wanted
 
@@ -303,6 +303,7 @@ def test_following_nothing_is_refused(
     assert words in err
 
 
+@pytest.mark.slow
 def test_a_run_of_another_process_is_followed_to_its_end(directory: str, tmp_path: Path) -> None:
     file, out = tmp_path / "sweep.yaml", tmp_path / "out"
     asked = {"models": directory, "tasks": ["copy-last", "count-ones"], "lengths": [3, 4], "measurements": "behaviour"}

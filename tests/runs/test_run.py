@@ -379,6 +379,7 @@ def start(file: Path, out: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_the_same_command_ends_with_the_same_table(
     written: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -395,6 +396,7 @@ def test_killed_in_the_middle_the_same_command_ends_with_the_same_table(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.slow
 def test_a_signal_ends_it_cleanly(written: Path, tmp_path: Path, number: int, code: int) -> None:
     file, out = sweep_file(tmp_path, written, lengths="1:12"), tmp_path / "out"
     process = start(file, out)

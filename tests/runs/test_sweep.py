@@ -13,7 +13,7 @@ from mitigations import MitigationError
 from ostools.ground.errors import InputError
 from ostools.models.sources import locate
 from ostools.runs import Sweep, read_sweep, sweep_of
-from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash
+from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, to_load
 
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "behaviour"}
 
@@ -222,10 +222,10 @@ def test_each_model_is_loaded_once_in_a_dtype() -> None:
             "measurements": ["behaviour", "collapse", "sensitivity"],
         }
     )
-    loads = [cell.loads for cell in cells_of(sweep)]
+    loads = [to_load(cell) for cell in cells_of(sweep)]
     changes = [pair for index, pair in enumerate(loads) if index == 0 or loads[index - 1] != pair]
     assert len(changes) == len(set(changes)) == 4
-    assert {cell.loads[1] for cell in cells_of(sweep) if cell.measurement == "collapse"} == {"float32"}
+    assert {to_load(cell)[1] for cell in cells_of(sweep) if cell.measurement == "collapse"} == {"float32"}
 
 
 def test_a_task_that_draws_nothing_is_measured_under_one_seed() -> None:

@@ -150,7 +150,7 @@ def test_the_hint_comes_last() -> None:
         ({"name": "count-word", "separator_every": 3}, "has no option 'separator_every'"),
         ({"name": "count-ones", "interleave": True}, "has no option 'interleave'"),
         ({"name": "count-ones", "uniform": True}, "has no option 'uniform'"),
-        ({"name": "copy", "separator_every": 0}, "separator_every must be at least 1, not 0"),
+        ({"name": "copy", "separator_every": 0}, "separator_every: expected a whole number of at least 1, found 0"),
         ({"name": "copy", "interleave": True, "uniform": True}, "exclude each other"),
     ],
 )
@@ -160,5 +160,5 @@ def test_wrong_options_are_refused(options: dict, message: str) -> None:
 
 
 def test_an_empty_sequence_is_refused() -> None:
-    with pytest.raises(InputError, match="length must be at least 1, not 0"):
+    with pytest.raises(InputError, match="length: expected a whole number of at least 1, found 0"):
         AppendixTask("copy").prompt(0)

@@ -143,7 +143,7 @@ def test_what_is_no_option(options: dict[str, object], words: str) -> None:
 
 
 def test_lengths_that_cannot_be() -> None:
-    with pytest.raises(InputError, match="length must be at least 1"):
+    with pytest.raises(InputError, match="length: expected a whole number of at least 1"):
         RetrieveTask().items(0)
     with pytest.raises(InputError, match="position 5: expected an index below 5"):
         RetrieveTask(position=5).items(5)

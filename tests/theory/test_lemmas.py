@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -15,7 +15,6 @@ from ostools.theory import spectra
 from ostools.theory.distances import total_variation
 from ostools.theory.lemmas import counting, softmax, stochastic, windows
 
-FEW = settings(max_examples=25)
 SCORES = st.lists(st.floats(-30, 30), min_size=1, max_size=12)
 
 
@@ -26,7 +25,6 @@ def tensor(*values: float) -> Tensor:
 # --- B.1
 
 
-@FEW
 @given(st.lists(st.floats(-30, 30), max_size=8), st.floats(-30, 30), st.floats(-30, 30))
 def test_the_decrease_has_its_closed_form_and_its_bound(others: list[float], c: float, b: float) -> None:
     x, x_star = softmax.inserted(tensor(*others), tensor(c)[0], tensor(b)[0])
@@ -53,7 +51,6 @@ def test_the_bound_is_tight_for_two_high_scores_among_many_low_ones() -> None:
 # --- 4.1 / B.2
 
 
-@FEW
 @given(SCORES, st.data())
 def test_every_prefix_in_one_pass_is_a_softmax_each(scores: list[float], data: st.DataObject) -> None:
     noise = data.draw(
@@ -85,7 +82,6 @@ def test_prefixes_that_are_not_there_are_refused(lengths: list[int]) -> None:
         softmax.prefix_total_variation(tensor(1, 2, 3), tensor(1, 2, 3), lengths)
 
 
-@FEW
 @given(st.integers(1, 40), st.floats(0.01, 2.0), st.floats(0.0, 3.0), st.integers(0, 1000))
 def test_noise_on_the_first_places_stays_below_its_rate(places: int, noise: float, spread: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -102,7 +98,6 @@ def test_noise_on_the_first_places_stays_below_its_rate(places: int, noise: floa
 # --- B.4
 
 
-@FEW
 @given(st.integers(1, 3000))
 def test_alternating_sequences_stay_apart(half: int) -> None:
     x, other = softmax.alternating(2 * half)
@@ -122,7 +117,6 @@ def test_odd_lengths_are_refused_in_one_line(n: int) -> None:
 # --- B.6, B.7, 5.2
 
 
-@FEW
 @given(st.integers(0, 1000), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=9))
 def test_a_chosen_diagonal_is_kept_and_the_matrix_is_what_the_lemmas_are_about(seed: int, rest: list[float]) -> None:
     matrix = stochastic.with_diagonal(tensor(1.0, *rest), seed)
@@ -135,7 +129,6 @@ def test_causal_softmax_of_hand_made_scores() -> None:
     assert found.flatten().tolist() == pytest.approx([1.0, 0.0, 0.25, 0.75])
 
 
-@FEW
 @given(st.integers(0, 1000), st.integers(1, 8), st.data())
 def test_the_fixed_space_grows_with_every_token_that_attends_to_itself_alone(
     seed: int, n: int, data: st.DataObject
@@ -149,7 +142,6 @@ def test_the_fixed_space_grows_with_every_token_that_attends_to_itself_alone(
 DIAGONALS = st.lists(st.sampled_from([0.0, 0.3, 0.6, 0.6, 0.95]), min_size=1, max_size=7)
 
 
-@FEW
 @given(st.integers(0, 1000), DIAGONALS, st.integers(1, 400))
 def test_what_is_left_stays_below_its_bound_ties_or_not(seed: int, rest: list[float], power: int) -> None:
     matrix = stochastic.with_diagonal(tensor(1.0, *rest), seed)
@@ -165,7 +157,6 @@ def test_two_tokens_meet_the_bound_exactly() -> None:
     assert float(spectra.remainders(spectra.lazy(matrix), 10)[-1]) == pytest.approx(0.75**10)
 
 
-@FEW
 @given(st.integers(0, 1000), st.integers(1, 40))
 def test_theorem_51_with_the_propositions_constants_is_the_lazy_power(seed: int, blocks: int) -> None:
     matrix = stochastic.with_diagonal(tensor(1.0, 0.2, 0.7, 0.9), seed)

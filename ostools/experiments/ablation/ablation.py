@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,16 +32,15 @@ from ostools.experiments.ablation.targets import (
     taken_out,
 )
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.collapse import checked_lengths, seeds_of
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
-from ostools.measure.prompts import Progress, checked_names
+from ostools.measure.prompts import checked_names
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
+from ostools.tasks.base import seeds_of
 from ostools.theory.profiles import rank_correlation
-
-if TYPE_CHECKING:
-    pass
 
 QUESTION = ("task", "length", "seed")
 QUANTITY = ("measure", "quantity")
@@ -149,8 +148,7 @@ def ablation(
         raise InputError("ablation: 'collapse' has no edges: a position in one prompt of the pair is none in the other")
     if what == "edges" and names is None and not isinstance(task, Prompt):
         names = ("sensitivity", "answers")
-    if top < 1:
-        raise InputError(f"ablation: expected top of at least 1, found {top}")
+    whole_number("top", top, 1)
     chosen = None if targets is None else checked_targets(model, what, targets)
     work = full_precision(model, "ablation")
     questions = _questions(work, task, lengths, seeds, names, begun, chat, carriers, answer)
@@ -165,7 +163,7 @@ def ablation(
     with torch.inference_mode(False), true_arithmetic(work):
         for index, question in enumerate(questions):
             parts = chosen or all_targets(work, what, question.prompt, top)
-            told = None if progress is None else _part(progress, index, len(questions))
+            told = part_of(progress, index, index + 1, len(questions))
             measuring = [one for one in question.measures(names) if what != "edges" or one.name != "collapse"]
             if not measuring:
                 raise InputError("ablation of edges: expected carriers or an answer for the prompt, found neither")
@@ -206,10 +204,6 @@ def _questions(
         for length in checked_lengths(lengths)
         for seed in seeds_of(form, seeds)
     ]
-
-
-def _part(progress: Progress, index: int, parts: int) -> Progress:
-    return lambda done, total: progress(index * total + done, parts * total)
 
 
 def _rows(

@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.progress import Progress, part_of
 from ostools.ground.words import short_name
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import answer_columns
 from ostools.measure.answers.probability import answer_room, right_lines
 from ostools.measure.posed import Posed, pose
-from ostools.measure.prompts import Progress
 from ostools.models.describe import metadata_of
 from ostools.results import Result
 from ostools.tasks import AppendixTask
@@ -56,7 +56,7 @@ def answered(
                 [one.prompt for one in here],
                 max_new_tokens=limit,
                 stop=stop,
-                progress=_part(progress, len(found), len(posed)),
+                progress=part_of(progress, len(found), len(found) + len(here), len(posed)),
             )
             found |= zip(chosen, said, strict=True)
     trained = metadata_of(model).trained_lengths or {}
@@ -64,10 +64,6 @@ def answered(
     whole = frame.astype(dict.fromkeys(("number", "absolute_error"), "Int64") | {"within_training": "boolean"})
     how = {"chat": any(one.chat for one in posed), "temperature": 0.0, "max_new_tokens": limits, "stop": stops}
     return whole, how | how_read(model)
-
-
-def _part(progress: Progress | None, before: int, total: int) -> Progress | None:
-    return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 def _row(posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:

@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError
 from ostools.results import Frame
 from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
 
 SEEDS = tuple(range(5))
-_LONGEST = 2**31 - 1
-_LAST_SEED = 2**63 - 1
 
 
 def spread_lengths(first: int, last: int, count: int) -> tuple[int, ...]:
     """About `count` lengths from `first` to `last`, both included, evenly spread on a log axis."""
     ratio = math.log(last / first) / (count - 1)
     return tuple(sorted({round(first * math.exp(ratio * step)) for step in range(count)}))
-
-
-def checked(figure: str, lengths: Any, seeds: Any) -> tuple[list[int], list[int]]:
-    """The lengths, ascending, and the seeds, each once; refused if there are none, or what is no whole number in range."""
-    return sorted(set(_whole(figure, "lengths", lengths, 1, _LONGEST))), _whole(figure, "seeds", seeds, 0, _LAST_SEED)
-
-
-def _whole(figure: str, name: str, given: Any, least: int, greatest: int) -> list[int]:
-    """Each number once, in the order given."""
-    numbers = list(given) if isinstance(given, Iterable) else [given]
-    wrong = [n for n in numbers if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < least]
-    if wrong or not numbers:
-        found = f"{wrong[0]!r}" if wrong else "none"
-        raise InputError(f"{figure}: expected whole-number {name} of at least {least}, found {found}")
-    if max(numbers) > greatest:
-        raise InputError(f"{figure}: expected {name} of at most {greatest:,}, found {max(numbers)}")
-    return list(dict.fromkeys(map(int, numbers)))
 
 
 def fits(

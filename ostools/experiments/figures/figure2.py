@@ -10,19 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import answered, common_deviations, title
-from ostools.measure.collapse.collapse import checked_lengths
-from ostools.measure.prompts import Progress
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import checked_lengths
 from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
-
-if TYPE_CHECKING:
-    pass
 
 LENGTHS = range(10, 301, 10)
 PANELS = {

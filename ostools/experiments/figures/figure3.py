@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import answered, common_deviations, cut_answers, title
-from ostools.measure.collapse.collapse import checked_lengths, checked_seeds
-from ostools.measure.prompts import Progress
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import MODES
-
-if TYPE_CHECKING:
-    pass
 
 LENGTHS = range(5, 151, 5)
 SEEDS = tuple(range(5))

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import title
 from ostools.experiments.figures.figure3 import LENGTHS, SEEDS, Figure3, counting_deviations, figure_3
-from ostools.measure.prompts import Progress
+from ostools.ground.progress import Progress
 from ostools.results import Result
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, eq=False)

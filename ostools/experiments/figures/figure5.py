@@ -13,9 +13,10 @@ chunks of d_model / H as there are heads (`per="head-chunk"`); the second readin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,16 +25,14 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.ground.errors import InputError, unknown_name
-from ostools.measure.collapse.collapse import Collapse, checked_lengths, checked_seeds, collapse
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.distances import HEAD_CHUNK, HEAD_OUTPUT, VECTOR
-from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import ItemsAs
 from ostools.theory.distances import NORMS
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean
-
-if TYPE_CHECKING:
-    pass
 
 PANELS = "abcd"
 READINGS = {
@@ -99,13 +98,13 @@ def figure_5(
     chosen, per = _checked_panels(panels), _checked_reading(model, site, per, norm)
     wanted, seeds = checked_lengths(lengths), checked_seeds(seeds)
     runs = {panel: tasks.get(f"figure-5{panel}", items) for panel in chosen}
-    told = _shares(progress, {panel: len(seeds) if task.random else 1 for panel, task in runs.items()})
-    curves = {
-        panel: collapse(
-            model, task, lengths=wanted, dtypes=dtypes, seeds=seeds if task.random else (0,), progress=told(panel)
-        )
-        for panel, task in runs.items()
-    }
+    # Panels take as many passes as they have seeds.
+    streams = {panel: seeds if task.random else [0] for panel, task in runs.items()}
+    ends = dict(zip(streams, accumulate(map(len, streams.values())), strict=True))
+    curves: dict[str, Collapse] = {}
+    for panel, task in runs.items():
+        told = part_of(progress, ends[panel] - len(streams[panel]), ends[panel], max(ends.values()))
+        curves[panel] = collapse(model, task, lengths=wanted, dtypes=dtypes, seeds=streams[panel], progress=told)
     frame = pd.concat([_summary(panel, found, site, per, norm) for panel, found in curves.items()], ignore_index=True)
     provenance = Provenance.collect(
         model,
@@ -162,24 +161,6 @@ def _common(curves: Mapping[str, Collapse], seeds: list[int]) -> dict[str, Any]:
             panel: given["difference_from_separate_pass"] for panel, given in parameters.items()
         },
     }
-
-
-def _shares(progress: Progress | None, weights: Mapping[str, int]) -> Callable[[str], Progress | None]:
-    """Each panel's part of one progress: panels take as many passes as they have seeds."""
-    order = list(weights)
-
-    def part(panel: str) -> Progress | None:
-        if progress is None:
-            return None
-        before = sum(weights[earlier] for earlier in order[: order.index(panel)])
-
-        def told(done: int, total: int, whole: Progress = progress) -> None:
-            passes = total // weights[panel]  # of one seed
-            whole(before * passes + done, sum(weights.values()) * passes)
-
-        return told
-
-    return part
 
 
 def _checked_panels(panels: Iterable[str]) -> list[str]:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from ostools.experiments.figures import decay
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.results import Provenance, Result
 from ostools.theory.distances import distance, total_variation
 from ostools.theory.positions import sinusoidal
@@ -77,7 +78,7 @@ def figure_8(
     Attention is causal, so that one pass over the longest sequence holds every n; only the rows asked for are computed:
     O(lengths * longest * d) a seed. Raises `InputError` for lengths below 1, seeds below 0, odd or small d, unknown readings.
     """
-    wanted, chosen = decay.checked("figure 8", lengths, seeds)
+    wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
     if d < 2 or d % 2:
         raise InputError(f"figure 8: expected an even d of at least 2 (sines and cosines), found {d}")
     for reading in readings:

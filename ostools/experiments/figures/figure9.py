@@ -20,6 +20,7 @@ import torch
 
 from ostools.experiments.figures import decay
 from ostools.ground.errors import InputError
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.results import Provenance, Result
 from ostools.theory.lemmas.softmax import first_places_bound, prefix_total_variation
 from ostools.theory.statistics.fits import FEWEST
@@ -46,7 +47,7 @@ def figure_9(
     Float64. Cost O(longest + lengths * noisy) a seed. Raises `InputError` for lengths or `noisy` below 1, seeds below 0, and
     `noise` outside of 0 to 100.
     """
-    wanted, chosen = decay.checked("figure 9", lengths, seeds)
+    wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
     if noisy < 1 or not 0.0 < noise < 100.0:
         raise InputError(f"figure 9: expected noisy >= 1 and 0 < noise < 100, found {noisy} and {noise}")
     tables = []

@@ -11,7 +11,7 @@ Cost: about 280 layers of 530 tokens in float64 for "positions", 640 for "depth"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ import torch
 from ostools.experiments.figures import decay
 from ostools.experiments.lab import runs as lab_runs
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number, whole_numbers
 from ostools.results import Frame, Provenance, Result
 from ostools.theory.distances import collapse_start
 from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
@@ -42,7 +44,6 @@ PRECISE_ENCODINGS = ("none", "rope-10000")
 _KEYS = ["study", "encoding", "depth", "precision", "question", "quantity"]
 _FLOOR = 1e-12
 """Distances below this are float64's rounding, of vectors of norm 8."""
-_LARGEST = 2**62
 """Seeds beyond, with what is added for the prompt, are more than a generator takes."""
 _Row = dict[str, Any]
 
@@ -82,7 +83,7 @@ def lab(
     lengths: Iterable[int] = LENGTHS,
     seeds: Iterable[int] = SEEDS,
     fit_from: int = FIT_FROM,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Lab:
     """Run a study, or all three, and fit how each curve falls.
 
@@ -98,8 +99,8 @@ def lab(
     Raises `InputError` for unknown names, an empty choice, lengths, depths or `fit_from` that are no whole numbers from 1 on,
     and seeds that are none from 0 on.
     """
-    chosen_lengths, chosen_seeds = sorted(_whole("lengths", lengths, 1)), _whole("seeds", seeds, 0)
-    chosen_depths, fit_from = sorted(_whole("depths", depths, 1)), _whole("fit_from", [fit_from], 1)[0]
+    chosen_lengths, chosen_seeds = checked_lengths(lengths), checked_seeds(seeds)
+    chosen_depths, fit_from = sorted(whole_numbers("depths", depths, 1)), whole_number("fit_from", fit_from, 1)
     studies = _studies(study)
     encodings = None if encodings is None else _names("encoding", encodings, lab_runs.ENCODINGS)
     chosen_precisions = _names(
@@ -146,17 +147,6 @@ def _names(kind: str, given: Any, known: Collection[str]) -> list[str]:
         if name not in known:
             raise unknown_name(kind, name, known)
     return list(dict.fromkeys(names))
-
-
-def _whole(what: str, given: Any, least: int) -> list[int]:
-    """Each once, in the order given."""
-    numbers = list(given) if isinstance(given, Iterable) else [given]
-    wrong = [n for n in numbers if isinstance(n, bool) or not isinstance(n, int | np.integer)]
-    wrong = wrong or [n for n in numbers if not least <= n <= _LARGEST]
-    if wrong or not numbers:
-        found = repr(wrong[0]) if wrong else "none"
-        raise InputError(f"{what}: expected whole numbers of at least {least} and at most 2^62, found {found}")
-    return list(dict.fromkeys(int(n) for n in numbers))
 
 
 def _measured(

@@ -18,6 +18,8 @@ import pandas as pd
 from ostools.experiments.lemmas import decoders, softmax, stochastic
 from ostools.experiments.lemmas.check import LENGTHS, Check, Checked
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.results import Provenance, Result
 
 Run = Callable[[int, Sequence[int]], Checked]
@@ -110,7 +112,7 @@ def theory(
     seed: int = 0,
     lemmas: Iterable[str] | None = None,
     lengths: Sequence[int] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> TheoryChecks:
     """Run every lemma, or those named in `lemmas` ("B.1", "4.1/B.2", "B.2", "windows", ...), on numbers drawn from `seed`.
 
@@ -122,9 +124,9 @@ def theory(
     lengths for B.4 (its sequences then hold different numbers of ones), and lengths where no lemma asked for has any.
     """
     chosen = _chosen(lemmas)
-    if seed < 0:
-        raise InputError(f"theory: expected a seed of at least 0, found {seed}")
+    whole_number("seed", seed)
     if lengths is not None:
+        lengths = checked_lengths(lengths)
         _require_lengths(lengths, chosen)
     frames, curves = [], []
     for done, lemma in enumerate(chosen):
@@ -156,8 +158,6 @@ def _require_lengths(lengths: Sequence[int], chosen: Sequence[Lemma]) -> None:
     by_length = [lemma.name for lemma in LEMMAS if lemma.by_length]
     if not any(lemma.by_length for lemma in chosen):
         raise InputError(f"theory: lengths belong to the lemmas {', '.join(by_length)}; none of them was asked for")
-    if not lengths or min(lengths) < 1:
-        raise InputError(f"theory: expected lengths of at least 1, found {min(lengths) if lengths else 'none'}")
     odd = [n for n in lengths if n % 2]
     if odd and any(lemma.name == "B.4" for lemma in chosen):
         raise InputError(
@@ -168,7 +168,7 @@ def _require_lengths(lengths: Sequence[int], chosen: Sequence[Lemma]) -> None:
 
 def _lengths(lemma: Lemma, lengths: Sequence[int] | None) -> Sequence[int]:
     if lengths is not None:
-        return sorted(set(lengths))
+        return lengths
     return [n for n in LENGTHS if n % 2 == 0] if lemma.name == "B.4" else LENGTHS
 
 

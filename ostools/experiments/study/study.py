@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -19,15 +19,13 @@ from ostools import tasks
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.arms import BOUND, Arm, Cell, Plan, timings
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.collapse import checked_lengths, seeds_of
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
-
-if TYPE_CHECKING:
-    pass
+from ostools.tasks.base import seeds_of
 
 COLUMNS = [
     *("mitigation", "length", "seed", "dtype", "quantity", "kind", "value", "baseline", "rounding"),
@@ -153,9 +151,7 @@ def _checked(given: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
 
 def _spread(lengths: list[int], count: int) -> list[int]:
     """At most `count` of the lengths, evenly spread, the last among them."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise InputError(f"study: expected sensitivity_lengths of at least 0, found {count!r}")
-    count = min(count, len(lengths))
+    count = min(whole_number("sensitivity_lengths", count), len(lengths))
     return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})
 
 

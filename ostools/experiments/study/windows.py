@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -19,20 +19,19 @@ from mitigations import Mitigation, acts
 from ostools import tasks
 from ostools.experiments.figures.decay import spread_lengths
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.behaviour import behaviour
-from ostools.measure.collapse.collapse import checked_lengths, collapse, reference_at_y, seeds_of
+from ostools.measure.collapse.collapse import collapse, reference_at_y
 from ostools.measure.collapse.posed_pairs import PosedPairs, as_pairs
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.measure.posed import pose
-from ostools.measure.prompts import Progress
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import CollapseTask, Task, TaskPairs
+from ostools.tasks.base import seeds_of
 from ostools.theory.statistics.intervals import wilson
 from ostools.theory.statistics.pareto import pareto_front
-
-if TYPE_CHECKING:
-    pass
 
 MOST = 24
 """How many windows are tried where none are named."""

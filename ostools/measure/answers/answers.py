@@ -19,12 +19,14 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, tell
+from ostools.ground.whole_numbers import whole_number
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
 from ostools.measure.passes.last_tokens import route
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
-from ostools.measure.prompts import Progress, as_prompt
+from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.theory.chunks import chunk
 
@@ -86,8 +88,7 @@ def answers(
             said = _answered(model, ids, max_new_tokens, reading, choose)
         share = (time.perf_counter() - start) / len(batch)
         found |= {index: replace(answer, seconds=share) for index, answer in said.items()}
-        if progress is not None:
-            progress(len(found), len(chosen))
+        tell(progress, len(found), len(chosen))
     return [found[index] for index in range(len(chosen))]
 
 
@@ -109,8 +110,7 @@ def _check(model: TransformerBridge, prompts: Sequence[Prompt], max_new_tokens: 
 
 def require_limit(found: object) -> None:
     """Refuse, with `InputError`, what is no number of tokens."""
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise InputError(f"answers: expected a whole number max_new_tokens of at least 1, found {found!r}")
+    whole_number("max_new_tokens", found, 1)
 
 
 def _answered(

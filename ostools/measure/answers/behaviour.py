@@ -20,18 +20,19 @@ import mitigations
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.behaviour_summary import LEVEL
 from ostools.measure.answers.behaviour_summary import summarise as summarise
 from ostools.measure.answers.judging import answer_columns
 from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
-from ostools.measure.collapse.collapse import checked_lengths, seeds_of
 from ostools.measure.passes.sampling import require_temperature
 from ostools.measure.posed import Posed, pose
-from ostools.measure.prompts import Progress
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
+from ostools.tasks.base import seeds_of
 
 if TYPE_CHECKING:
     pass
@@ -163,7 +164,7 @@ class _Run:
             stop=self.stop,
             temperature=self.temperature,
             seeds=[f"{name} {one.length} {one.seed} {sample}" for one in self.posed for sample in samples],
-            progress=self._part(0),
+            progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
         )
         return [flat[start : start + self.samples] for start in range(0, len(flat), self.samples)]
 
@@ -172,7 +173,7 @@ class _Run:
         if not self.scored:
             return [math.nan] * len(self.posed)
         prompts, lines = [one.prompt for one in self.posed], [written(one) for one in self.posed]
-        return answer_log_probability(self.model, prompts, lines, progress=self._part(1))
+        return answer_log_probability(self.model, prompts, lines, progress=part_of(self.progress, 1, 2, 2, units=100))
 
     def described(self) -> dict[str, Any]:
         """For the provenance: everything that defines the answers, how batches were made too."""
@@ -187,13 +188,6 @@ class _Run:
             "level": LEVEL,
         }
 
-    def _part(self, part: int) -> Progress | None:
-        """Answers, and where it is measured their probability, told as one in percent."""
-        progress, parts = self.progress, 1 + self.scored
-        if progress is None:
-            return None
-        return lambda done, total: progress(round(100 * (part + done / total) / parts), 100)
-
 
 def answer_limit(form: Task, lines: Sequence[Line]) -> int:
     """How many tokens an answer may have where nobody says: the longest right line's and some more, many where it reasons."""
@@ -202,8 +196,7 @@ def answer_limit(form: Task, lines: Sequence[Line]) -> int:
 
 def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples: int) -> list[int]:
     chosen = seeds_of(form, seeds)
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise InputError(f"samples: expected a whole number of at least 1, found {samples!r}")
+    whole_number("samples", samples, 1)
     require_temperature(temperature)
     if samples > 1 and temperature == 0:
         raise InputError(f"samples: at temperature 0 all {samples} would be the same; give a temperature, such as 1")

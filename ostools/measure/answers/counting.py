@@ -17,17 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, score
 from ostools.measure.collapse.collapse import IDENTICAL, Collapse, collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.prompts import Progress
 from ostools.models import context_length, encode, prompt_from_ids
 from ostools.models.tokens import token_text
 from ostools.results import Provenance, Result
@@ -96,18 +98,15 @@ def counting(
     """
     form = task if isinstance(task, AppendixTask) else AppendixTask(task)
     opened = OpenedPairs(form)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InputError(f"seed: expected a whole number, found {seed!r}")
-    given = list(lengths)
-    if given and all(isinstance(n, int) and n >= 1 for n in given):  # else collapse says what is wrong with them
-        _require_room(model, opened, max(given) + 1, seed)
-    steps = _Steps(progress, 1 + len(dtypes))
-    curve = collapse(model, opened, lengths=given, dtypes=dtypes, seeds=[seed], progress=steps.next())
+    seed, given = whole_number("seed", seed), checked_lengths(lengths)
+    _require_room(model, opened, max(given) + 1, seed)
+    told = partial(part_of, progress, whole=1 + len(dtypes), units=100)
+    curve = collapse(model, opened, lengths=given, dtypes=dtypes, seeds=[seed], progress=told(0, 1))
     wanted, names = curve.provenance.parameters["lengths"], curve.provenance.parameters["dtypes"]
     prompts = opened.prompts(ModelEncoder(model), sorted({*wanted, *(n + 1 for n in wanted)}), seed)
     tables, bare = [], {}
-    for name in names:
-        said, bare[name] = _said(model, Precision.named(name), form, prompts, seed, steps.next())
+    for done, name in enumerate(names, start=1):
+        said, bare[name] = _said(model, Precision.named(name), form, prompts, seed, told(done, done + 1))
         tables.append(_rows(model, prompts, said, wanted).assign(dtype=name))
     frame: Any = pd.concat(tables, ignore_index=True).merge(_distances(curve), on=["dtype", "length"], validate="1:1")
     frame = frame.assign(task=form.name, seed=seed)[list(COLUMNS)].astype(COLUMNS)
@@ -268,18 +267,3 @@ def _distances(curve: Collapse) -> pd.DataFrame:
     reference: Any = curve.reference
     exact = reference[reference["site"] == "y"][["weights", "length", "distance"]]
     return at_y.merge(said, on=keys, validate="1:1").merge(exact, on=["weights", "length"], validate="m:1")
-
-
-class _Steps:
-    """Several stages' progress told as one, in percent."""
-
-    def __init__(self, progress: Progress | None, stages: int) -> None:
-        self.progress, self.stages, self.stage = progress, stages, 0
-
-    def next(self) -> Progress | None:
-        """The next stage's own progress."""
-        progress, stages, stage = self.progress, self.stages, self.stage
-        self.stage += 1
-        if progress is None:
-            return None
-        return lambda done, total: progress(round(100 * (stage + done / total) / stages), 100)

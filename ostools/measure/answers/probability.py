@@ -16,11 +16,12 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.answers import end_ids
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
 from ostools.measure.posed import Posed
-from ostools.measure.prompts import Progress, as_prompt
+from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.tokens import control_ids
 from ostools.theory.chunks import chunk
@@ -132,8 +133,7 @@ def answer_log_probability(
             logits = Rows(model, [texts[index] for index in batch], cached=False).logits(keep)
         for row, index in enumerate(batch):
             found[index] = _log_p(logits[row], torch.tensor(wanted[index], device=logits.device), ends)
-        if progress is not None:
-            progress(len(found), len(texts))
+        tell(progress, len(found), len(texts))
     return [found[index] for index in range(len(texts))]
 
 

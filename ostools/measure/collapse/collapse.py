@@ -13,27 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import Mitigation, label
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.posed_pairs import as_pairs
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.run import COLUMNS as COLUMNS
 from ostools.measure.collapse.run import CURVE, REFERENCE, Run
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.prompts import Progress
 from ostools.results import Provenance, Result
 from ostools.tasks import CollapseTask, Task
+from ostools.tasks.base import seeds_of
 from ostools.theory.distances import collapse_start
-
-if TYPE_CHECKING:
-    pass
 
 FITTED_FROM = 8
 """Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
@@ -183,16 +181,6 @@ def collapse(
     return Collapse(pd.concat(tables, ignore_index=True), provenance, pd.concat(curves, ignore_index=True))
 
 
-def checked_lengths(lengths: Iterable[int]) -> list[int]:
-    """Ascending and without doubles."""
-    given = list(lengths) if isinstance(lengths, Iterable) else [lengths]
-    wrong = [n for n in given if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1]
-    if wrong or not given:
-        found = repr(wrong[0]) if wrong else "none"
-        raise InputError(f"lengths: expected whole numbers of at least 1, found {found}; for example range(1, 257)")
-    return sorted({int(n) for n in given})
-
-
 def _checked_precisions(dtypes: Sequence[str]) -> list[Precision]:
     names = [dtypes] if isinstance(dtypes, str) else list(dtypes) if isinstance(dtypes, Iterable) else [dtypes]
     if wrong := [name for name in names if not isinstance(name, str)]:
@@ -200,26 +188,6 @@ def _checked_precisions(dtypes: Sequence[str]) -> list[Precision]:
     if not names:
         raise InputError("dtypes: expected at least one, found none; for example ('float32', 'bfloat16')")
     return [Precision.named(name) for name in dict.fromkeys(names)]
-
-
-def checked_seeds(seeds: Iterable[int]) -> list[int]:
-    """In their order, without doubles."""
-    given = list(seeds) if isinstance(seeds, Iterable) else [seeds]
-    wrong = [seed for seed in given if isinstance(seed, bool) or not isinstance(seed, (int, np.integer))]
-    if wrong:
-        raise InputError(f"seeds: expected whole numbers, found {wrong[0]!r}")
-    chosen = list(dict.fromkeys(int(seed) for seed in given))
-    if not chosen:
-        raise InputError("seeds: expected at least one, found none")
-    return chosen
-
-
-def seeds_of(task: CollapseTask | Task, seeds: Iterable[int]) -> list[int]:
-    """The seeds that a task is asked with; more than the default are refused for one that draws nothing."""
-    chosen = checked_seeds(seeds)
-    if chosen != [0] and not task.random:
-        raise InputError(f"{task.name} draws nothing at random, found seeds {chosen}: leave them out")
-    return chosen
 
 
 def _check_model(model: TransformerBridge) -> None:

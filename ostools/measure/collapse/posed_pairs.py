@@ -5,9 +5,8 @@ No theorem speaks of them. They are what a mitigation is judged on: can the two 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -15,11 +14,12 @@ from mitigations import Mitigation, label, parts
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.posed import Posed, pose
-from ostools.tasks import CollapseTask, Encoder, ItemsAs, Pair, Task, TaskPairs
+from ostools.tasks import CollapseTask, Encoder, Task, TaskPairs
+from ostools.tasks.pairs import NextPairs
 
 
 @dataclass(frozen=True, eq=False)
-class PosedPairs(CollapseTask):
+class PosedPairs(NextPairs):
     """The question of `form` at n and n + 1 items, as `pose` makes it.
 
     Raises `InputError` for a task whose prompt ends in its sequence: its two prompts end in other tokens, and their distance
@@ -30,7 +30,6 @@ class PosedPairs(CollapseTask):
     form: Task
     mitigation: Mitigation | None = None
     chat: bool | None = None
-    items: ClassVar[ItemsAs] = "text"
 
     def __post_init__(self) -> None:
         posed = self._posed(1, 0)
@@ -45,31 +44,18 @@ class PosedPairs(CollapseTask):
         return tasks.label(self.form)
 
     @property
-    def random(self) -> bool:
-        return self.form.random
-
-    @property
-    def trained_as(self) -> str | None:
-        return self.form.trained_as
-
-    @property
     def example(self) -> str:
         return self._posed(6, 0).text
-
-    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
-        counts = sorted({*lengths, *(n + 1 for n in lengths)})
-        posed = [self._posed(n, seed) for n in counts]
-        ids = dict(zip(counts, self._ids(encoder, posed), strict=True))
-        yield from (Pair("task", n, ids[n], ids[n + 1]) for n in lengths)
 
     def _posed(self, length: int, seed: int) -> Posed:
         return pose(self.model, self.form, length, seed=seed, mitigation=self.mitigation, chat=self.chat)
 
-    def _ids(self, encoder: Encoder, posed: Sequence[Posed]) -> list[tuple[int, ...]]:
+    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
         """In a chat template the prompt is the template's; else the encoder's, which may leave the BOS out."""
+        posed = [self._posed(n, seed) for n in counts]
         if posed[0].chat:
-            return [tuple(each.prompt.ids.tolist()) for each in posed]
-        return encoder.ids([each.text for each in posed])
+            return {n: tuple(each.prompt.ids.tolist()) for n, each in zip(counts, posed, strict=True)}
+        return dict(zip(counts, encoder.ids([each.text for each in posed]), strict=True))
 
 
 def as_pairs(

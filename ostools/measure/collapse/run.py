@@ -9,11 +9,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
 from ostools.measure.collapse.distances import Measured, References, pair_columns, require_finite, vector_distances
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.passes.last_tokens import Route, Unembedding, last_rows, route, separate_rows
 from ostools.measure.passes.precisions import GIVEN, Precision
-from ostools.measure.prompts import Progress
 
 CURVE = ["task", "pair", "seed", "weights", "length", "site"]
 _NUMBERS = [

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.ground.progress import Progress, tell
 from ostools.measure.jacobian.routes import Route
-from ostools.measure.prompts import Progress
 from ostools.theory.path_sum.operators import chunks
 
 NORM_BUDGET = 1 << 26
@@ -40,8 +40,7 @@ def jacobians(
         for start in range(0, d_model, chunk):
             cotangents = eye[start : start + chunk]
             rows[:, start : start + chunk] = route.pull(cotangents).transpose(0, 1)
-            if progress is not None:
-                progress(start + len(cotangents), d_model)
+            tell(progress, start + len(cotangents), d_model)
         yield rows
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.certificate import Product, certify
 from ostools.measure.jacobian.cost import choose_method
@@ -20,7 +21,6 @@ from ostools.measure.jacobian.linear import Linearised
 from ostools.measure.jacobian.linearisations import HELD, freezing
 from ostools.measure.jacobian.memory import Plan, available_memory, fits, plan
 from ostools.measure.jacobian.routes import AutogradRoute, InBlocks, Route
-from ostools.measure.prompts import Progress
 from ostools.models.shape import Shape
 from ostools.theory.chunks import chunk
 

@@ -22,13 +22,14 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.progress import Progress
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.estimate import check_settings
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.one_linearisation import METHODS, Measured, Settings, checked_start, measured
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
-from ostools.measure.prompts import Progress, as_prompt, checked_names, token_columns
+from ostools.measure.prompts import as_prompt, checked_names, token_columns
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 

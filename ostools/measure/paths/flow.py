@@ -20,11 +20,12 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import forward
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import KernelFold, Parts
-from ostools.measure.prompts import Progress, as_prompt, token_columns
+from ostools.measure.prompts import as_prompt, token_columns
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 from ostools.theory.path_sum import second_moment
@@ -63,8 +64,7 @@ def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress |
             weights.append(_weights(fold, Parts(view, fold.dtype), last))
             fold.step(view)
             sizes.append(fold.values()[0].double())
-            if progress is not None:
-                progress(done, int(work.cfg.n_layers))
+            tell(progress, done, int(work.cfg.n_layers))
     sizes, weights = sizes[::-1], weights[::-1]
     return Flow(_edges(tokens, _flows(sizes[0], weights), weights), provenance, _nodes(tokens, sizes, weights))
 

@@ -20,13 +20,14 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
+from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import forward
 from ostools.measure.jacobian.memory import available_memory, path_sum_bytes
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import TRACES
 from ostools.measure.paths.variants import MlpNorm, Variant, checked_variants, variant_named
-from ostools.measure.prompts import Progress, as_prompt, token_columns
+from ostools.measure.prompts import as_prompt, token_columns
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Provenance, Result
@@ -157,8 +158,7 @@ def _fold(
                 fold.step(view)
             # Before the next block is read: a long prompt's patterns fill the memory. (enumerate() would keep the block.)
             del view, block
-            if progress is not None:
-                progress(done, int(model.cfg.n_layers))
+            tell(progress, done, int(model.cfg.n_layers))
         return {name: fold.values() for name, fold in folds.items()}
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ostools.experiments.ablation.ablation import Ablation
+from ostools.experiments.ablation.ablation import Ablation
 
 WORDS = {
     "frobenius_norm": "sensitivity (Frobenius)",

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
 
+from ostools.measure.answers.behaviour import Behaviour
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure.answers.behaviour import Behaviour
 
 
 def answered(result: Behaviour) -> str:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.answers.behaviour_summary import NOTHING, PROMPTS
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure.answers.behaviour import Behaviour
 
 
 def behaviour_notes(result: Behaviour) -> list[str]:

@@ -7,15 +7,13 @@ not reached is said not to be.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ostools import tasks
 from ostools.ground.words import number, ratio
+from ostools.measure import Collapse
 from ostools.results import Column, Frame, frame_of
 from ostools.theory.statistics.fits import fit_decay
-
-if TYPE_CHECKING:
-    from ostools.measure import Collapse
 
 HALVED, STEADY = 0.5, 0.8
 """The median of a curve's last quarter, as a share of its first quarter's: to HALVED it falls, from STEADY on it does not."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+from ostools.measure.answers.counting import Counting
 from ostools.results import Row, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure.answers.counting import Counting
 
 
 def counting_findings(result: Counting) -> list[str]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ostools.ground.words import factor, number
+from ostools.measure import Sensitivity
+from ostools.measure.profiles.looseness import Looseness
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Sensitivity
-    from ostools.measure.profiles.looseness import Looseness
 
 
 def looseness_finding(result: Looseness) -> str:

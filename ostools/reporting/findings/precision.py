@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ostools.ground.words import number, ratio
+from ostools.measure import Collapse
 from ostools.reporting.findings.collapse import collapse_ends, main_pair
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Collapse
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
 from ostools.ground.words import factor, number, ratio
+from ostools.measure import Comparison, Sensitivity
 from ostools.reporting.findings.collapse import collapse_findings as collapse_findings
 from ostools.reporting.findings.collapse import collapse_summary as collapse_summary
 from ostools.reporting.findings.collapse import precision_summary as precision_summary
 from ostools.reporting.look import theme
 from ostools.reporting.look.theme import display_token
 from ostools.results import Frame, Row, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Comparison, Sensitivity
 
 LOOSE, TIGHT = 3.0, 1.0
 """A bound that is 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import ABOUT, HELPS, HURTS, NO_EFFECT, UNDECIDED, bound, in_words
 from ostools.results import Frame
-
-if TYPE_CHECKING:
-    from ostools.experiments.study.study import Study
 
 
 def study_finding(study: Study) -> str:

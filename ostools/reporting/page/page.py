@@ -13,15 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import altair as alt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
 from ostools.reporting.look import theme
-
-if TYPE_CHECKING:
-    import altair as alt
 
 TEMPLATES = Path(__file__).parent / "templates"
 _LONE = re.compile("[\ud800-\udfff]")

@@ -13,12 +13,12 @@ from mitigations import MitigationError
 from ostools import tasks
 from ostools.experiments import study, theory
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure import Collapse, Sensitivity, behaviour, collapse, compare, looseness, path_sum, sensitivity
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
 from ostools.measure.paths.variants import VARIANTS
 from ostools.measure.profiles.looseness import CHAIN
-from ostools.measure.prompts import Progress
 from ostools.models import Prompt
 from ostools.reporting.findings.precision import tails
 from ostools.reporting.sections.measurements import LeftOut, Measurements
@@ -260,14 +260,13 @@ class _Steps:
         """One step, or one of its parts; None where it is refused. A step that is tried again counts once."""
         start, end = self.done, min(self.done + 100 * _STEPS[step][0] // parts, self.total)
         try:
-            return work(lambda done, total: self._tell(start + (end - start) * done // max(total, 1)))
+            return work(part_of(self._tell, start, end, self.total, self.total))
         except (InputError, HookError, MitigationError) as error:
             self.left_out.append(LeftOut(section, f"{what}{error}"))
             return None
         finally:
-            self._tell(end)
+            self._tell(end, self.total)
 
-    def _tell(self, done: int) -> None:
+    def _tell(self, done: int, total: int) -> None:
         self.done = max(done, self.done)
-        if self.progress is not None:
-            self.progress(self.done, self.total)
+        tell(self.progress, self.done, total)

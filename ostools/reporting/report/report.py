@@ -16,8 +16,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.ground.errors import InputError, unknown_name
-from ostools.measure.collapse.collapse import checked_lengths
-from ostools.measure.prompts import Progress
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import checked_lengths
 from ostools.models import context_length, encode
 from ostools.reporting.page.shell import quoted
 from ostools.reporting.report.measuring import NAMES, measure

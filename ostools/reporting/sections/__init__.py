@@ -6,7 +6,7 @@ A section function takes the `Measurements` and returns a `Section`, or None whe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ostools.models.families import EMBEDDED
 from ostools.reporting.look.theme import display_token
@@ -16,13 +16,11 @@ from ostools.reporting.sections.about import again_section, findings_section, re
 from ostools.reporting.sections.attention import attention_section
 from ostools.reporting.sections.behaviour import behaviour_section
 from ostools.reporting.sections.collapse import collapse_section
+from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sections.mitigations import mitigations_section
 from ostools.reporting.sections.precision import precision_section
 from ostools.reporting.sections.sensitivity import layers_section, sensitivity_section
 from ostools.reporting.sections.theory import theory_section
-
-if TYPE_CHECKING:
-    from ostools.reporting.sections.measurements import Measurements
 
 SECTIONS: dict[str, Callable[[Measurements], Section | None]] = {
     "collapse": collapse_section,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ostools.reporting.page.section import Finding, More, Part, Section
+from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sections.summary import summary
-
-if TYPE_CHECKING:
-    from ostools.reporting.sections.measurements import Measurements
 
 CAVEATS = (
     "Measured norms are exact derivatives; estimated ones come from random probes and have intervals.",

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ostools.reporting.charts.attention.cells import attention_findings
 from ostools.reporting.charts.attention.heat import attention_chart
 from ostools.reporting.charts.attention.view import interactive_view
 from ostools.reporting.page.page import Figure, Script
 from ostools.reporting.page.section import Part, Section, View
-
-if TYPE_CHECKING:
-    from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.sections.measurements import Measurements
 
 LEAD = "The last token's attention in every head. It says what each value is multiplied by, not what that does."
 

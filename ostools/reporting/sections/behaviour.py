@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ostools.measure.answers.behaviour import Behaviour
 from ostools.models.families import EMBEDDED
 from ostools.models.sources import EMBEDDED_DIRECTORY
 from ostools.reporting.charts.answers.behaviour import behaviour_chart
@@ -14,11 +15,8 @@ from ostools.reporting.findings.answers import answered
 from ostools.reporting.findings.behaviour import behaviour_findings
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
+from ostools.reporting.sections.measurements import Measurements
 from ostools.results import frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure.answers.behaviour import Behaviour
-    from ostools.reporting.sections.measurements import Measurements
 
 LEAD = "Prompts of Appendix C.1, answered greedily in this run; an answer is right if its last line is, exactly."
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ostools import tasks
+from ostools.measure import Collapse
 from ostools.reporting.charts.collapse.curves import collapse_chart
 from ostools.reporting.findings import profiles as findings
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
+from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Collapse
-    from ostools.reporting.sections.measurements import Measurements
 
 QUESTIONS = {
     "figure-5a": "ones behind a counting question",

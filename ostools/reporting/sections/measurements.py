@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ostools.experiments.lemmas.theory import TheoryChecks
+from ostools.experiments.study.study import Study
+from ostools.measure import Collapse, Comparison, Sensitivity
+from ostools.measure.answers.behaviour import Behaviour
+from ostools.measure.attention.attention import Attention
+from ostools.measure.profiles.looseness import Looseness
 from ostools.results import Provenance
-
-if TYPE_CHECKING:
-    from ostools.experiments.lemmas.theory import TheoryChecks
-    from ostools.experiments.study.study import Study
-    from ostools.measure import Collapse, Comparison, Sensitivity
-    from ostools.measure.answers.behaviour import Behaviour
-    from ostools.measure.attention.attention import Attention
-    from ostools.measure.profiles.looseness import Looseness
 
 
 @dataclass(frozen=True)

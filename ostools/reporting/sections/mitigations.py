@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
 
+from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import ABOUT, QUANTITIES, in_words
 from ostools.reporting.charts.answers.study import study_chart
 from ostools.reporting.findings.study import study_finding
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
-
-if TYPE_CHECKING:
-    from ostools.experiments.study.study import Study
-    from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.sections.measurements import Measurements
 
 LEAD = (
     "The same questions with each mitigation and without. A verdict takes an interval over lengths that leaves no effect out "

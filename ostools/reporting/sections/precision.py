@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from ostools.ground.words import number
+from ostools.measure import Collapse
 from ostools.measure.collapse.collapse import IDENTICAL
 from ostools.reporting.charts.collapse.precision import precision_chart
 from ostools.reporting.findings.collapse import collapse_ends, main_pair, precision_summary
 from ostools.reporting.findings.precision import precision_findings, tails
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import Part, Section, Table
+from ostools.reporting.sections.measurements import Measurements
 from ostools.results import frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Collapse
-    from ostools.reporting.sections.measurements import Measurements
 
 LEAD = (
     "From which length on is the pair closer than rounding moves either sequence? Storing weights in few bits moves both alike "

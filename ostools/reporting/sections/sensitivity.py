@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ostools.ground.words import number
+from ostools.measure import Comparison, Sensitivity
+from ostools.measure.profiles.looseness import Looseness
 from ostools.reporting.charts.profiles.looseness import looseness_chart
 from ostools.reporting.charts.profiles.over_tokens import comparison_chart, sensitivity_chart
 from ostools.reporting.charts.profiles.shape_and_layers import layers_chart
@@ -14,12 +16,8 @@ from ostools.reporting.findings.looseness import layers_finding, looseness_findi
 from ostools.reporting.look.theme import KINDS, METHODS, display_token
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
+from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Comparison, Sensitivity
-    from ostools.measure.profiles.looseness import Looseness
-    from ostools.reporting.sections.measurements import Measurements
 
 DRAWN = ("uniform", "local", "windowed(1)", "proof", "theorem-b5", "second-moment", "second-moment-full")
 """The variants in the chart; the table has all that were computed."""

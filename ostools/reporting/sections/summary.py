@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ostools.reporting.findings import profiles as findings
 from ostools.reporting.findings.answers import answered
 from ostools.reporting.findings.looseness import looseness_finding
 from ostools.reporting.findings.precision import precision_findings
 from ostools.reporting.findings.study import study_finding
-
-if TYPE_CHECKING:
-    from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.sections.measurements import Measurements
 
 
 def summary(found: Measurements) -> list[tuple[str, str, str]]:

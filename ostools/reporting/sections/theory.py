@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ostools.ground.words import number
 from ostools.reporting.charts.figures.theory import theory_chart
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
+from ostools.reporting.sections.measurements import Measurements
 from ostools.results import frame_of
-
-if TYPE_CHECKING:
-    from ostools.reporting.sections.measurements import Measurements
 
 LEAD = (
     "The statements that the measurements lean on, run on numbers drawn from a seed, with no model. Rows without one of the "

@@ -1,3 +1,1 @@
-"""What is asked of a sweep: `yaml_file` (read as hostile), `sweep` (its schema), `cells` (and their keys), `prompts`
-(of each cell).
-"""
+"""What is asked of a sweep: `yaml_file` (read as hostile), `sweep` (its schema), `cells` (and their keys)."""

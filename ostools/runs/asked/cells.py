@@ -1,4 +1,4 @@
-"""The cells of a sweep: one measurement on one model, task, dtype, mitigation and seed, at several lengths.
+"""The cells of a sweep and their keys.
 
 A cell's key is a hash of everything that defines its numbers, so the same command again finds what is there.
 """
@@ -11,7 +11,7 @@ import json
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -24,66 +24,39 @@ from ostools import tasks
 from ostools.models.checks import TEMPLATES
 from ostools.models.sources import Source
 from ostools.runs.asked.sweep import Sweep, form_of
+from ostools.runs.measurements import MEASUREMENTS
+from ostools.runs.measurements.record import Cell
 from ostools.tasks import CollapseTask, Task
 
-_DEFINING = ("ground", "theory", "models", "tasks", "measure", "runs/workers/measuring.py")
+_DEFINING = ("ground", "theory", "models", "tasks", "measure", "runs/measurements")
 """What of ostools decides a number; reporting, the command line and the other experiments do not."""
 _VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
 _KNOWN = {"hooks", "mitigations", "ostools", *sys.stdlib_module_names, *(name.replace("-", "_") for name in _VERSIONS)}
 """Packages that the version of the code speaks for."""
-_OTHER_THAN_OPTIONS = {"name", "dtypes"}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What is measured: `options` are the measurement's own, as JSON, so that a cell is a value that can be compared."""
-
-    model: str
-    task: str
-    dtype: str
-    mitigation: str
-    seed: int
-    measurement: str
-    options: str
-    lengths: tuple[int, ...]
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """What every row of the cell carries."""
-        return {name: value for name, value in asdict(self).items() if name not in ("options", "lengths")}
-
-    @property
-    def loads(self) -> tuple[str, str]:
-        """The model and the dtype to load it in: `collapse` casts a float32 one itself."""
-        return self.model, "float32" if self.measurement == "collapse" else self.dtype
-
-    def __str__(self) -> str:
-        under = "" if self.mitigation == NONE else f" under {self.mitigation}"
-        lengths = f"{self.lengths[0]}" if len(self.lengths) == 1 else f"{self.lengths[0]} to {self.lengths[-1]}"
-        where = f"{self.model}, {self.dtype}, seed {self.seed}, lengths {lengths}"
-        return f"{self.measurement} of {self.task}{under} on {where}"
+def to_load(cell: Cell) -> tuple[str, str]:
+    """The model of a cell, and the dtype to load it in."""
+    return cell.model, "float32" if MEASUREMENTS[cell.measurement].casts else cell.dtype
 
 
 def cells_of(sweep: Sweep) -> list[Cell]:
     """Every cell, ordered so that each model is loaded once in a dtype. What is asked twice is one cell."""
     found: dict[Cell, None] = {}
-    kinds = dict.fromkeys(measured.name for measured in sweep.measurements)
-    forms = {pair: form_of(*pair) for pair in itertools.product(dict.fromkeys(sweep.tasks), kinds)}
-    labels = {given: _mitigation_label(given) for given in dict.fromkeys(sweep.mitigations)}
-    names = {pair: _task_label(pair[0], form) for pair, form in forms.items()}
-    for measured, model, task, given in itertools.product(
+    form_once, mitigation_once = cache(_form_and_label), cache(_mitigation_label)
+    options = {asked: asked.as_json for asked in sweep.measurements}
+    for asked, model, task, given in itertools.product(
         sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations
     ):
-        form, mitigation = forms[task, measured.name], labels[given]
-        options = json.dumps(measured.model_dump(exclude=_OTHER_THAN_OPTIONS), sort_keys=True)
+        form, name = form_once(task, asked.name)
         # What draws nothing is the same under every seed.
-        seeds = sweep.seeds if form.random or measured.draws else (0,)
-        for dtype, seed in itertools.product(measured.dtypes or sweep.dtypes, seeds):
-            name = names[task, measured.name]
-            found[Cell(model, name, dtype, mitigation, seed, measured.name, options, sweep.lengths)] = None
-    order = {pair: index for index, pair in enumerate(dict.fromkeys(cell.loads for cell in found))}
+        seeds = sweep.seeds if form.random or asked.draws == "by seed" else (0,)
+        for dtype, seed in itertools.product(asked.dtypes or sweep.dtypes, seeds):
+            which = model, name, dtype, mitigation_once(given)
+            found[Cell(*which, seed, asked.name, options[asked], sweep.lengths)] = None
+    order = {pair: index for index, pair in enumerate(dict.fromkeys(map(to_load, found)))}
     models = {name: index for index, name in enumerate(dict.fromkeys(cell.model for cell in found))}
-    return sorted(found, key=lambda cell: (models[cell.model], order[cell.loads]))
+    return sorted(found, key=lambda cell: (models[cell.model], order[to_load(cell)]))
 
 
 def _mitigation_label(spec: str) -> str:
@@ -93,8 +66,9 @@ def _mitigation_label(spec: str) -> str:
     return _said(mitigations.label(given), given, spec)
 
 
-def _task_label(spec: str, form: Task | CollapseTask) -> str:
-    return _said(tasks.label(form), form, spec) if isinstance(form, Task) else spec
+def _form_and_label(spec: str, measurement: str) -> tuple[Task | CollapseTask, str]:
+    form = form_of(spec, measurement)
+    return form, _said(tasks.label(form), form, spec) if isinstance(form, Task) else spec
 
 
 def _said(label: str, given: object, spec: str) -> str:
@@ -108,8 +82,8 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
     The model's name is in it too, so that a row says the name that it was asked by.
     """
     others: list[Any] = [form_of(cell.task, cell.measurement)]
-    if cell.mitigation != NONE:
-        others += mitigations.parts(mitigations.mitigation(cell.mitigation))
+    if cell.mitigated is not None:
+        others += mitigations.parts(cell.mitigated)
     return digest(
         {
             **cell.columns,

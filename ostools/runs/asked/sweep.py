@@ -6,31 +6,26 @@ import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias, Union
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
+from pydantic_core import CoreSchema
 
 import mitigations
 from mitigations.named import NONE
 from ostools import tasks
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.lengths import parse_lengths
-from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.passes.precisions import PRECISIONS
-from ostools.measure.paths.variants import checked_variants
-from ostools.measure.prompts import checked_names
 from ostools.runs.asked.yaml_file import read_yaml
+from ostools.runs.measurements import MEASUREMENTS
+from ostools.runs.measurements.record import Names, Options, Strict, listed
 from ostools.tasks import CollapseTask, Task
-
-
-def _listed(value: Any) -> Any:
-    """One value where a list is meant is a list of one."""
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _lengths(value: Any) -> Any:
     """`1:64`, 8, or a list of such."""
-    parts = _listed(value)
+    parts = listed(value)
     if not parts or not all(isinstance(part, int | str) and not isinstance(part, bool) for part in parts):
         raise ValueError("expected lengths such as 4:64 or [8, 16, 32]")
     return tuple(parse_lengths(",".join(map(str, parts)), "lengths"))
@@ -40,11 +35,6 @@ MOST_CELLS = 100_000
 """How many cells a sweep may ask for: at a second each, more than a day."""
 
 _DEVICES = ("auto", "cpu", "cuda", "mps")
-Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
-
-
-def _linearisations(names: tuple[str, ...]) -> tuple[str, ...]:
-    return checked_names("linearisation", names, LINEARISATIONS)
 
 
 def _device(name: str) -> str:
@@ -54,96 +44,24 @@ def _device(name: str) -> str:
     return name
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)  # `seeds: true` is no seed
-
-
-class _Cells(_Strict):
-    """What every measurement of a sweep has."""
-
-    dtypes: Names | None = None
-
-    @property
-    def draws(self) -> bool:
-        """Whether it draws by the seed of the cell, whatever the task draws."""
-        return False
-
-
-class BehaviourCells(_Cells):
-    """`ost.behaviour`: what the model answers."""
-
-    name: Literal["behaviour"] = "behaviour"
-    temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
-    samples: int = Field(1, ge=1, le=10_000)
-    max_new_tokens: int = Field(64, ge=1, le=1_000_000)
-    """Where an answer is cut: one limit for all lengths, as a row may not depend on which others stand beside it."""
-
-    @model_validator(mode="after")
-    def _samples_differ(self) -> BehaviourCells:
-        if self.samples > 1 and self.temperature == 0:
-            raise ValueError(
-                f"at temperature 0 all {self.samples} samples would be the same; give a temperature, such as 1"
-            )
-        return self
-
-
-class CollapseCells(_Cells):
-    """`ost.collapse`: the distance between the representations of n and n + 1 items."""
-
-    name: Literal["collapse"] = "collapse"
-    bos: bool = True
-
-
-class SensitivityCells(_Cells):
-    """`ost.sensitivity` of every question: d y_n / d v_i."""
-
-    name: Literal["sensitivity"] = "sensitivity"
-    linearisations: Annotated[Names, AfterValidator(_linearisations)] = ("full", "frozen")
-    method: Literal["exact", "estimate"] = "exact"
-    """Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers."""
-    relative_error: float = Field(0.1, gt=0, allow_inf_nan=False)
-    confidence: float = Field(0.95, gt=0, lt=1)
-
-    @model_validator(mode="after")
-    def _settings_are_used(self) -> SensitivityCells:
-        unused = sorted({"relative_error", "confidence"} & self.model_fields_set)
-        if unused and self.method == "exact":
-            raise ValueError(f"exact norms have no {unused[0]}; leave it out, or give method: estimate")
-        return self
-
-    @property
-    def draws(self) -> bool:
-        return self.method == "estimate"
-
-
-class PathSumCells(_Cells):
-    """`ost.path_sum` of every question: Theorem 5.1's bounds and predictions."""
-
-    name: Literal["path-sum"] = "path-sum"
-    variants: Annotated[Names, AfterValidator(checked_variants)] = ("local",)
-
-
-MeasurementCells: TypeAlias = BehaviourCells | CollapseCells | SensitivityCells | PathSumCells
-KINDS: dict[str, type[MeasurementCells]] = {
-    "behaviour": BehaviourCells,
-    "collapse": CollapseCells,
-    "sensitivity": SensitivityCells,
-    "path-sum": PathSumCells,
-}
-
-
 def _measurement(value: Any) -> Any:
     """A name, or a mapping with a `name` and its options."""
     given = {"name": value} if isinstance(value, str) else value
-    if isinstance(given, dict) and isinstance(given.get("name"), str) and given["name"] not in KINDS:
-        raise unknown_name("measurement", given["name"], KINDS)
+    if isinstance(given, dict) and isinstance(given.get("name"), str) and given["name"] not in MEASUREMENTS:
+        raise unknown_name("measurement", given["name"], MEASUREMENTS)
     return given
 
 
-Measured: TypeAlias = Annotated[MeasurementCells, Field(discriminator="name"), BeforeValidator(_measurement)]
+def _one_of_them(_: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    kinds = tuple(one.options for one in MEASUREMENTS.values())
+    return handler.generate_schema(Annotated[Union[kinds], Field(discriminator="name")])  # noqa: UP007 (of a tuple)
 
 
-class Sweep(_Strict):
+AnyOptions: TypeAlias = Annotated[Options, GetPydanticSchema(_one_of_them), BeforeValidator(_measurement)]
+"""The options of any measurement: its name says whose."""
+
+
+class Sweep(Strict):
     """Models x tasks x dtypes x mitigations x seeds x measurements, each at all lengths.
 
     A measurement may name its own dtypes: `collapse` knows more of them (bfloat16-kv) than a model can be loaded in.
@@ -155,39 +73,37 @@ class Sweep(_Strict):
     dtypes: Names = ("float32",)
     mitigations: Names = ("none",)
     seeds: Annotated[
-        tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], BeforeValidator(_listed), Field(min_length=1)
+        tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], BeforeValidator(listed), Field(min_length=1)
     ] = (0,)
-    measurements: Annotated[tuple[Measured, ...], BeforeValidator(_listed), Field(min_length=1)]
+    measurements: Annotated[tuple[AnyOptions, ...], BeforeValidator(listed), Field(min_length=1)]
     device: Annotated[str, AfterValidator(_device)] = "auto"
 
     def checked(self) -> Sweep:
         """Every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""
         each = len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
-        cells = each * sum(len(measured.dtypes or self.dtypes) for measured in self.measurements)
+        cells = each * sum(len(asked.dtypes or self.dtypes) for asked in self.measurements)
         if cells > MOST_CELLS:  # before anything is done for each: a small file names more than a memory holds
             raise InputError(f"expected at most {MOST_CELLS} cells, found {cells}; split the sweep into several")
-        for spec, name in itertools.product(
-            dict.fromkeys(self.tasks), dict.fromkeys(m.name for m in self.measurements)
-        ):
-            form_of(spec, name)
+        for spec, asked in itertools.product(dict.fromkeys(self.tasks), self.measurements):
+            form_of(spec, asked.name)
         self._require_seeds_that_act()
-        for spec in dict.fromkeys(self.mitigations):
-            if spec != NONE:
-                mitigations.mitigation(spec)
-        for measured in self.measurements:
-            known = [name for name, kind in PRECISIONS.items() if measured.name == "collapse" or kind.part is None]
-            for name in measured.dtypes or self.dtypes:
+        for spec in {*self.mitigations} - {NONE}:
+            mitigations.mitigation(spec)
+        for asked in self.measurements:
+            casts = MEASUREMENTS[asked.name].casts
+            known = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
+            for name in asked.dtypes or self.dtypes:
                 if name not in known:
-                    raise unknown_name(f"dtype of {measured.name}", name, known)
+                    raise unknown_name(f"dtype of {asked.name}", name, known)
         return self
 
     def _require_seeds_that_act(self) -> None:
         """Answers to one prompt are drawn by the number of the sample: a seed would change nothing there, and seem to."""
-        sampled = any(isinstance(one, BehaviourCells) and one.temperature > 0 for one in self.measurements)
-        if not sampled or self.seeds == (0,):
+        sampled = next((asked.name for asked in self.measurements if asked.draws == "by sample"), None)
+        if sampled is None or self.seeds == (0,):
             return
         for spec in dict.fromkeys(self.tasks):
-            if not form_of(spec, "behaviour").random:
+            if not form_of(spec, sampled).random:
                 raise InputError(
                     f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are drawn by samples: leave seeds "
                     f"out and give samples, or ask {spec} in another sweep"
@@ -195,11 +111,11 @@ class Sweep(_Strict):
 
 
 def form_of(spec: str, measurement: str) -> Task | CollapseTask:
-    """The task of a name as a measurement takes it: `collapse` knows more, prompts that end in what is repeated.
+    """The task of a name as a measurement takes it: one of pairs knows more, prompts that end in what is repeated.
 
     Raises `InputError` for an unknown name, and for one that the measurement cannot ask.
     """
-    if measurement == "collapse" and spec in tasks.COLLAPSE_TASKS:
+    if MEASUREMENTS[measurement].pairs and spec in tasks.COLLAPSE_TASKS:
         return tasks.get(spec)
     if spec in tasks.COLLAPSE_TASKS and spec not in tasks.names():
         raise InputError(
@@ -233,7 +149,7 @@ def _in_words(error: ValidationError) -> str:
     """The first thing that is wrong, and where."""
     # An unknown key before one that is missing: it is most often the missing one, misspelled.
     first = min(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
-    where = ".".join(str(part) for part in first["loc"] if part not in KINDS) or "the sweep"
+    where = ".".join(str(part) for part in first["loc"] if part not in MEASUREMENTS) or "the sweep"
     if first["type"] == "extra_forbidden":
         return str(unknown_name(f"key of {_owner(first['loc'])}", first["loc"][-1], _fields(first["loc"])))
     if first["type"] == "missing":
@@ -244,10 +160,10 @@ def _in_words(error: ValidationError) -> str:
 
 
 def _owner(place: tuple[Any, ...]) -> str:
-    named = [part for part in place if part in KINDS]
+    named = [part for part in place if part in MEASUREMENTS]
     return f"the measurement {named[0]}" if named else "a sweep"
 
 
 def _fields(place: tuple[Any, ...]) -> Iterable[str]:
-    named = [part for part in place if part in KINDS]
-    return (KINDS[named[0]] if named else Sweep).model_fields
+    named = [part for part in place if part in MEASUREMENTS]
+    return (MEASUREMENTS[named[0]].options if named else Sweep).model_fields

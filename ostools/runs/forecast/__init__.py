@@ -1,1 +1,1 @@
-"""What a sweep will take: `counts` (passes and bytes of a measurement), `forecast` (of each cell, and whether it fits)."""
+"""What a sweep will take: `forecast` (of each cell), `prompts` (how long a cell's are, by its tokenizer alone)."""

@@ -7,7 +7,6 @@ configuration and a tokenizer, once a model.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,9 +20,11 @@ from safetensors import safe_open
 from ostools.models.checks import check_weight_files
 from ostools.models.shape import Shape
 from ostools.models.sources import Source
-from ostools.runs.asked.cells import Cell
-from ostools.runs.asked.prompts import prompt_tokens
-from ostools.runs.forecast.counts import COUNTS, Count, Passes
+from ostools.runs.asked.cells import to_load
+from ostools.runs.forecast.prompts import prompt_tokens
+from ostools.runs.measurements import MEASUREMENTS
+from ostools.runs.measurements.counts import Count
+from ostools.runs.measurements.record import Cell
 from ostools.theory.distances import dtype_named
 
 LIBRARIES = 560 << 20
@@ -55,13 +56,13 @@ def forecast(cell: Cell, source: Source, device: str) -> Forecast:
     libraries = LIBRARIES if kind == "cpu" else 0
     try:
         stored, weights = _weights(source.directory)
-        shape = _shape(source, dtype_named(cell.loads[1]), kind)
+        shape = _shape(source, dtype_named(to_load(cell)[1]), kind)
         tokens = prompt_tokens(cell, source)
     except (
         Exception
     ):  # whatever a plugin or a broken checkpoint raises: it is for the cell to fail, not for its forecast
         return Forecast(None, libraries)
-    count = COUNTS[cell.measurement](shape, cell, tokens, weights, json.loads(cell.options))
+    count = MEASUREMENTS[cell.measurement].count(shape, cell, tokens, weights)
     loading = weights * shape.element
     # Read through a mapping of the file, whose pages count as the process's own until they are dropped.
     memory = libraries + max(loading + (stored if kind == "cpu" else 0), count.memory)
@@ -137,6 +138,6 @@ _LOAD_OPERATIONS, _LAYER_OPERATIONS, _READ = 60_000, 8_000, 5e8
 def _seconds(count: Count, stored: int, shape: Shape, kind: str) -> float:
     speed = _speed(kind)
     loading = (_LOAD_OPERATIONS + _LAYER_OPERATIONS * shape.n_layers) * speed.operation + stored / _READ
-    passes: Passes = count.passes
+    passes = count.passes
     products = passes.single / speed.single + passes.double / speed.double
     return loading + products + passes.operations * speed.operation

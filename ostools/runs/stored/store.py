@@ -24,7 +24,8 @@ from filelock import FileLock, Timeout
 
 from ostools.ground.errors import InputError
 from ostools.results import Frame, Provenance, write_atomically
-from ostools.runs.asked.cells import Cell, lengths_key
+from ostools.runs.asked.cells import lengths_key
+from ostools.runs.measurements.record import Cell
 
 MANIFEST = "sweep.json"
 LOCK = ".lock"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ostools.runs.forecast.forecast import Forecast
+from ostools.runs.measurements.record import Rows
 from ostools.runs.stored.store import Wanted
-from ostools.runs.workers.measuring import Measured
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Terms:
     code: str
 
 
-Done: TypeAlias = tuple[Wanted, Measured | str]
+Done: TypeAlias = tuple[Wanted, Rows | str]
 """A cell with its rows and their provenance, or with the error in words."""
 
 

@@ -20,11 +20,12 @@ from ostools.models import load_model
 from ostools.models.load import resolve_device
 from ostools.models.shape import one_is_enough
 from ostools.models.sources import locate
-from ostools.runs.asked.cells import Cell, base_key, checkpoint_hash, code_version
+from ostools.runs.asked.cells import base_key, checkpoint_hash, code_version, to_load
 from ostools.runs.forecast.forecast import forecast
+from ostools.runs.measurements import measure
+from ostools.runs.measurements.record import Cell, Rows
 from ostools.runs.stored.store import Wanted
 from ostools.runs.workers.executor import Done, Executor, Job, Terms
-from ostools.runs.workers.measuring import Measured, measure
 from ostools.runs.workers.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.theory.chunks import smaller_chunks
 
@@ -47,7 +48,7 @@ class Bench:
         self.terms = terms
         self._held: tuple[tuple[str, str], TransformerBridge] | None = None
 
-    def measure_planned(self, wanted: Wanted) -> Measured | str:
+    def measure_planned(self, wanted: Wanted) -> Rows | str:
         """`measure`, where the plugins and files that the key was made of are still, and here, what they were."""
         cell, terms = wanted.cell, self.terms
         try:
@@ -60,7 +61,7 @@ class Bench:
             )
         return self.measure(cell)
 
-    def measure(self, cell: Cell) -> Measured | str:
+    def measure(self, cell: Cell) -> Rows | str:
         """The rows of a cell, or whatever it, or a plugin in it, raised, in one line.
 
         Where memory runs out: in chunks half as large, down to a sixteenth; then the failure says what was forecast and what
@@ -77,7 +78,7 @@ class Bench:
             share /= 2
         return lacked
 
-    def _attempt(self, cell: Cell, share: float) -> Measured | str | _Lacked:
+    def _attempt(self, cell: Cell, share: float) -> Rows | str | _Lacked:
         start, model = time.perf_counter(), None
         try:
             model = self._model(cell)
@@ -103,11 +104,11 @@ class Bench:
         )
 
     def _model(self, cell: Cell) -> TransformerBridge:
-        if self._held is None or self._held[0] != cell.loads:
+        name, dtype = loads = to_load(cell)
+        if self._held is None or self._held[0] != loads:
             self._held = None  # the last model's memory is free before the next is loaded
-            name, dtype = cell.loads
             self._require_same(name)
-            self._held = cell.loads, load_model(name, dtype=dtype, device=self.terms.device)
+            self._held = loads, load_model(name, dtype=dtype, device=self.terms.device)
         return self._held[1]
 
     def _require_same(self, name: str) -> None:

@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 import torch
 
 from ostools.ground.errors import InputError
-from ostools.runs.asked.cells import code_version
+from ostools.runs.asked.cells import code_version, to_load
+from ostools.runs.measurements.record import Rows
 from ostools.runs.stored.store import Wanted
 from ostools.runs.workers.executor import Done, Job, Terms
 from ostools.runs.workers.local import Bench
-from ostools.runs.workers.measuring import Measured
 
 RETRIES = 2
 """How often a cell whose worker was lost is tried again. Then it is recorded as failed: it may be what ends its workers."""
@@ -51,7 +51,7 @@ class Worker:
             )
         return None
 
-    def measure(self, job: Job) -> Measured | str:
+    def measure(self, job: Job) -> Rows | str:
         """The rows of a cell, or what went wrong."""
         return self._bench.measure_planned(job.wanted)
 
@@ -63,8 +63,8 @@ class Queue:
         self._jobs: dict[Loads, deque[Job]] = {}
         self._work: defaultdict[Loads, float] = defaultdict(float)  # seconds
         for job in sorted(jobs, key=_seconds, reverse=True):
-            self._jobs.setdefault(job.wanted.cell.loads, deque()).append(job)
-            self._work[job.wanted.cell.loads] += _seconds(job)
+            self._jobs.setdefault(to_load(job.wanted.cell), deque()).append(job)
+            self._work[to_load(job.wanted.cell)] += _seconds(job)
         self.memory = {loads: max(job.forecast.memory for job in group) for loads, group in self._jobs.items()}
 
     def __len__(self) -> int:
@@ -79,8 +79,8 @@ class Queue:
         return job
 
     def give_back(self, job: Job) -> None:
-        self._jobs[job.wanted.cell.loads].appendleft(job)
-        self._work[job.wanted.cell.loads] += _seconds(job)
+        self._jobs[to_load(job.wanted.cell)].appendleft(job)
+        self._work[to_load(job.wanted.cell)] += _seconds(job)
 
     def neediest(self, holders: Counter[Loads]) -> Loads | None:
         """The model whose cells take longest, if one more worker than `holders` counts shares them; None: nothing is left."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from ostools.experiments.ablation.ablation import Ablation
 from ostools.reporting.charts.answers.heads import cells, panel_title
 from ostools.reporting.look import axes, theme
 from ostools.results import Column, Frame
-
-if TYPE_CHECKING:
-    from ostools.experiments.ablation.ablation import Ablation
 
 QUANTITIES = {
     "frobenius_norm": "||J|| (Frobenius) of the tokens that carry the answer",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from ostools.ground.words import short_name
+from ostools.measure.answers.behaviour import Behaviour
 from ostools.reporting.findings.behaviour import behaviour_notes
 from ostools.reporting.look import axes, theme
 from ostools.reporting.look.answer_marks import length_axis, training_end
 from ostools.results import Column, Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure.answers.behaviour import Behaviour
 
 WIDTH, HEIGHT, BELOW = 520, 200, 150
 _ACCURACY, _PROBABILITY = "share of answers that are right", "probability of the right answer line"

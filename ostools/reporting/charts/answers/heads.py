@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
+from ostools.measure.attention.heads import HeadScores
 from ostools.reporting.look import axes
 from ostools.results import Frame
-
-if TYPE_CHECKING:
-    from ostools.measure.attention.heads import HeadScores
 
 PANELS = {
     "first_token": "weight on the first token",

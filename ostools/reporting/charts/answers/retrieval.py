@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from ostools.experiments.retrieval import Retrieval
 from ostools.ground.words import number, short_name
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.intervals import wilson
-
-if TYPE_CHECKING:
-    from ostools.experiments.retrieval import Retrieval
 
 WIDTH, HEIGHT = 540, 120
 _WANTED, _OTHERS = "tokens of the wanted record", "all other tokens"

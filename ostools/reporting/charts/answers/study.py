@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import bound
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame
-
-if TYPE_CHECKING:
-    from ostools.experiments.study.study import Study
 
 WIDTH, ROW = 250, 24
 COLUMNS = 3

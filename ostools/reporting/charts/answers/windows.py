@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from ostools.experiments.study.windows import WindowStudy
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame
-
-if TYPE_CHECKING:
-    from ostools.experiments.study.windows import WindowStudy
 
 WIDTH, HEIGHT, BELOW = 340, 240, 130
 _FRONT, _DOMINATED, _NONE = "on the Pareto front", "dominated", "no window"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
@@ -11,12 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.pooling import Bins, bins_of, max_pool
+from ostools.measure.attention.attention import Attention
+from ostools.measure.attention.difference import AttentionDifference
 from ostools.reporting.look.theme import COLOURS, display_token, inert
 from ostools.results import Frame
-
-if TYPE_CHECKING:
-    from ostools.measure.attention.attention import Attention
-    from ostools.measure.attention.difference import AttentionDifference
 
 LESS, MORE = COLOURS["frozen"], COLOURS["full"]
 """Of a difference: less in the second, more in it."""

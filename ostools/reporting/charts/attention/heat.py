@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import torch
 
 from ostools.ground.pooling import Bins, bins_of, pooling_rule
+from ostools.measure.attention.attention import Attention
+from ostools.measure.attention.difference import AttentionDifference
 from ostools.reporting.charts.attention.cells import (
     COLUMNS,
     LESS,
@@ -24,10 +26,6 @@ from ostools.reporting.charts.attention.cells import (
 from ostools.reporting.look import axes
 from ostools.reporting.look.theme import display_token, inert
 from ostools.results import Frame
-
-if TYPE_CHECKING:
-    from ostools.measure.attention.attention import Attention
-    from ostools.measure.attention.difference import AttentionDifference
 
 _WIDTH, _HEIGHT, _LOWEST = 620, 480, 3
 _WEIGHT = {

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ostools.ground.errors import InputError
 from ostools.ground.pooling import pooling_rule
+from ostools.measure.attention.attention import Attention
 from ostools.measure.attention.difference import attention_difference, told_apart
 from ostools.reporting.charts.attention.cells import (
     LESS,
@@ -35,9 +36,6 @@ from ostools.reporting.charts.attention.cells import (
 from ostools.reporting.look import notebook, theme
 from ostools.reporting.page.page import TEMPLATES, Script
 from ostools.results import checked_output, write_atomically
-
-if TYPE_CHECKING:
-    from ostools.measure.attention.attention import Attention
 
 HEADS = 32
 """How many heads circuitsvis gets; of a model with more, those whose last row is the most concentrated, or moved the most."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from ostools.measure.answers.counting import Counting
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, Row, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure.answers.counting import Counting
 
 WIDTH, HEIGHT, BELOW = 300, 190, 120
 _FLOORS = {

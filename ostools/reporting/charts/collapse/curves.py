@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.measure import Collapse
 from ostools.reporting.findings.collapse import trained_length
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Collapse
 
 NORM_WORDS = {"l1": "L1", "l2": "L2", "linf": "L∞", "cosine": "cosine"}
 WIDTH, HEIGHT = 240, 190

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.measure import Collapse
 from ostools.reporting.findings.collapse import main_pair
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Collapse
 
 PARTS = {
     "cast": "whole model cast",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from ostools.experiments import Repeats
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.experiments import Repeats
 
 COLOURS = {"present": theme.colour("BOS present"), "absent": theme.colour("BOS absent")}
 _WORDS = {"present": "BOS (sink) present", "absent": "BOS left out"}

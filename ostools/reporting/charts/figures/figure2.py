@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
+from ostools.experiments.figures.figure2 import Figure2
 from ostools.reporting.look import axes, theme
 from ostools.reporting.look.answer_marks import (
     NO_ANSWER,
@@ -18,9 +19,6 @@ from ostools.reporting.look.answer_marks import (
     training_end,
 )
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.experiments.figures.figure2 import Figure2
 
 WIDTH, ROW = 270, 44
 _TITLES = {"a": "(a) 1…10 and 01…1", "b": "(b) the same, with the hint", "c": "(c) 0s and 1s in turn"}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
+from ostools.experiments.figures.figure3 import Figure3
 from ostools.reporting.look import axes, theme
 from ostools.reporting.look.answer_marks import length_axis, training_end
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.experiments.figures.figure3 import Figure3
 
 WIDTH, HEIGHT, STRIP = 210, 190, 42
 COLUMNS = {

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
+from ostools.experiments.figures.figure4 import Figure4
 from ostools.ground.words import number
 from ostools.reporting.charts.figures.figure3 import COLUMNS, WAYS
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.experiments.figures.figure4 import Figure4
 
 WIDTH, HEIGHT = 225, 84
 _EXTENT = 24  # of an axis, so that panels stand below each other whatever its numbers are

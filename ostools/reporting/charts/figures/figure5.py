@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from ostools.experiments import Figure5
 from ostools.ground.words import number
 from ostools.reporting.charts.collapse.curves import JUMPS, NORM_WORDS
 from ostools.reporting.findings.collapse import trained_length
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.experiments import Figure5
 
 WIDTH, HEIGHT = 330, 190
 _PIECES = {

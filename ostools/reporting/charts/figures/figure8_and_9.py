@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from ostools.experiments.figures.figure8 import Figure8
+from ostools.experiments.figures.figure9 import Figure9
 from ostools.ground.words import number
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.fits import FEWEST
-
-if TYPE_CHECKING:
-    from ostools.experiments.figures.figure8 import Figure8
-    from ostools.experiments.figures.figure9 import Figure9
 
 READINGS = {"vectors": "q, k, v Gaussian", "weights": "weights Gaussian"}
 _COLOURS = {"vectors": "vectors", "weights": "weights", "delta": "vectors", "bound": "local"}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from ostools.experiments.lab.lab import Lab
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.fits import Law
-
-if TYPE_CHECKING:
-    from ostools.experiments.lab.lab import Lab
 
 _PANELS = {
     "positions": ("distance", "Collapse by encoding, 4 layers", "L2 distance at y"),

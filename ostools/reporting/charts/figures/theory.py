@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
+from ostools.experiments import TheoryChecks
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame
-
-if TYPE_CHECKING:
-    from ostools.experiments import TheoryChecks
 
 _COLUMNS = 3
 _WIDTH, _HEIGHT = 250, 170

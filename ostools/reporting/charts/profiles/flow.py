@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import altair as alt
 
+from ostools.measure.paths.flow import Flow
 from ostools.reporting.look import axes, theme
-
-if TYPE_CHECKING:
-    from ostools.measure.paths.flow import Flow
 
 _EDGES_A_BLOCK = 60
 _HUE = theme.colour("second-moment")  # what flows is predicted from second moments

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from ostools.ground.words import factor
+from ostools.measure.profiles.looseness import Looseness
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame
-
-if TYPE_CHECKING:
-    from ostools.measure.profiles.looseness import Looseness
 
 _WIDTH = 560
 

@@ -6,17 +6,15 @@ whose constant is unknown, of which only the shape counts, have a panel of their
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.measure import Comparison, PathSum, Sensitivity
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Comparison, PathSum, Sensitivity
 
 SHAPE = "shape"
 NORMS = {

@@ -4,18 +4,16 @@ of every layer as a heat map.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from ostools.measure import Profile, Sensitivity
 from ostools.reporting.charts.profiles.over_tokens import NORMS
 from ostools.reporting.look import axes, theme
 from ostools.results import Column, Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Profile, Sensitivity
 
 _RANKED = 12
 _TESTED = "without the sink"

@@ -4,16 +4,14 @@ of it the measured sensitivity shows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from ostools.measure import Spectra
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame, frame_of
-
-if TYPE_CHECKING:
-    from ostools.measure import Spectra
 
 _WORDS = {"pattern": "pattern A", "lazy": "lazy (A + I) / 2"}
 _LAST, _MEAN, _RATE = "last token", "mean over all tokens", "second eigenvalue of the whole product"

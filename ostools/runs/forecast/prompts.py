@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import mitigations
 from mitigations import Mitigation, changes_pass, insert, rewrite
-from mitigations.named import NONE
 from ostools.models.load import quiet, read_tokenizer
 from ostools.models.sources import Source
 from ostools.models.tokens import count_tokens
-from ostools.runs.asked.cells import Cell
 from ostools.runs.asked.sweep import form_of
+from ostools.runs.measurements import MEASUREMENTS
+from ostools.runs.measurements.counts import PromptTokens
+from ostools.runs.measurements.record import Cell
 from ostools.tasks import CollapseTask, Task
-
-
-@dataclass(frozen=True)
-class PromptTokens:
-    """Tokens of the prompt at each length of a cell, of what stands behind the sequence, and of the right answer; and whether
-    a mitigation acts in the forward pass."""
-
-    prompts: tuple[int, ...]
-    after: int
-    answer: int
-    hooked: bool
 
 
 def prompt_tokens(cell: Cell, source: Source) -> PromptTokens:
@@ -40,10 +29,10 @@ def _counted(cell: Cell, directory: Path) -> PromptTokens:
     """Of a cell without what changes no token."""
     tokenizer = _tokenizer(directory)
     form = form_of(cell.task, cell.measurement)
-    given = None if cell.mitigation == NONE else mitigations.mitigation(cell.mitigation)
+    given = cell.mitigated
     shortest, longest = min(cell.lengths), max(cell.lengths)
     if isinstance(form, Task):
-        chat = bool(tokenizer.chat_template) and cell.measurement != "collapse"
+        chat = bool(tokenizer.chat_template) and not MEASUREMENTS[cell.measurement].pairs
         low, high = (count_tokens(tokenizer, _text(form, given, n, cell.seed), chat=chat) for n in (shortest, longest))
         after = form.parts(form.items(shortest, cell.seed))[2]
         line = form.answer_line(form.answer(longest, cell.seed))

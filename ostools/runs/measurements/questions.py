@@ -1,0 +1,31 @@
+"""The measurements that take one question at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+from ostools import tasks
+from ostools.measure.answers.acted import Acted
+from ostools.measure.posed import pose
+from ostools.models import Prompt
+from ostools.results import Result
+from ostools.runs.measurements.record import Cell, Rows
+
+
+def each_question(model: TransformerBridge, cell: Cell, work: Callable[[Prompt], Result]) -> Rows:
+    """`work` on the prompt of each length, under the mitigation; `status` says whether that changed its text or a logit."""
+    given, form = cell.mitigated, tasks.task(cell.task)
+    acted = Acted(model, given)
+    tables, last = [], None
+    for length in cell.lengths:
+        posed = pose(model, form, length, seed=cell.seed, mitigation=given)
+        with mitigations.running(model, given):
+            last = work(posed.prompt)
+        tables.append(last.frame.assign(length=length, status=acted.status(posed)[0]))
+    if last is None:
+        raise RuntimeError("a cell without lengths was planned")
+    return pd.concat(tables, ignore_index=True), last.provenance

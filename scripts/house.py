@@ -1,0 +1,204 @@
+"""The house as its imports draw it: `python -m scripts.house` counts, and draws docs/architecture.svg.
+
+Counted are imports that run up the floors, circles between files, and rooms of more than a dozen files. The floors are those of
+the contracts in pyproject.toml. Every import counts: at the top of a file, inside a function, and for a type checker alone.
+They are read from the text of the files, and no file is imported. import-linter, which CI runs too, is another route to the
+same.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("hooks", "mitigations", "ostools")
+MOST = 12
+"""Files in a room."""
+PICTURE = ROOT / "docs" / "architecture.svg"
+
+Imports = Mapping[str, set[str]]
+"""Of each module by its dotted name, the modules that it imports."""
+
+
+def modules(root: Path = ROOT) -> dict[str, Path]:
+    """The files of the three packages, by dotted name; a package's `__init__` by the package's."""
+    files = sorted(path.relative_to(root) for package in PACKAGES for path in (root / package).rglob("*.py"))
+    return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+
+
+def imports(files: Mapping[str, Path], root: Path = ROOT) -> Imports:
+    """What each module imports of the others, wherever in the file."""
+    trees = {name: ast.parse((root / path).read_text("utf-8")) for name, path in files.items()}
+    faces = {name: _bound(trees[name]) for name, path in files.items() if path.name == "__init__.py"}
+    return {name: set(_named(tree, files, faces)) - {name} for name, tree in trees.items()}
+
+
+def _bound(face: ast.Module) -> dict[str, str]:
+    """The names that a package's `__init__` hands on, each with the module that it takes it from."""
+    taken = [node for node in ast.walk(face) if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: str(node.module) for node in taken for alias in node.names}
+
+
+def _named(tree: ast.Module, files: Mapping[str, Path], faces: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in files)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and node.module in files:
+            for alias in node.names:
+                # `from package import name` means the file so called, unless the package hands on something else by that
+                # name: `from ostools.measure import collapse` is a function.
+                whole = f"{node.module}.{alias.name}"
+                own = faces.get(node.module, {}).get(alias.name, node.module) == node.module
+                yield whole if whole in files and own else node.module
+
+
+def floors() -> list[str]:
+    """From the ground up, as the contracts name them; one line may hold two floors that do not import each other."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    found = next(one["layers"] for one in contracts if one.get("containers") == ["ostools"])
+    return ["hooks", "mitigations", *reversed(found)]
+
+
+def floor_of(module: str, order: list[str]) -> int:
+    """The number of a module's floor; -1 for `ostools` itself, which only hands names on."""
+    name = module.split(".")[1] if module.startswith("ostools.") else module.split(".")[0]
+    return next((number for number, level in enumerate(order) if name in level.split(" | ")), -1)
+
+
+def upward(found: Imports, order: list[str]) -> list[tuple[str, str]]:
+    """Imports that run from a floor to a higher one, or into the package above all floors."""
+    return [
+        (name, other)
+        for name in sorted(found)
+        for other in sorted(found[name])
+        if floor_of(name, order) >= 0 and (floor_of(other, order) > floor_of(name, order) or other == "ostools")
+    ]
+
+
+def circles(found: Imports) -> list[list[str]]:
+    """Sets of modules that reach each other (Tarjan's strongly connected components of more than one)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    result = []
+
+    def visit(name: str) -> None:
+        number[name] = lowest[name] = len(number)
+        path.append(name)
+        for other in sorted(found[name]):
+            if other not in number:
+                visit(other)
+            if other in path:
+                lowest[name] = min(lowest[name], lowest[other])
+        if lowest[name] == number[name]:
+            circle = path[path.index(name) :]
+            del path[path.index(name) :]
+            if len(circle) > 1:
+                result.append(sorted(circle))
+
+    for name in sorted(found):
+        if name not in number:
+            visit(name)
+    return result
+
+
+def rooms(files: Mapping[str, Path]) -> Counter[str]:
+    """How many files each folder holds."""
+    return Counter(path.parent.as_posix() for path in files.values())
+
+
+def picture(files: Mapping[str, Path], found: Imports, order: list[str]) -> str:
+    """The floors as bands, their rooms as boxes with the number of files, and at the side which floor imports which."""
+    held: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for room, count in sorted(rooms(files).items()):
+        level = floor_of(room.replace("/", "."), order)
+        if level >= 0:
+            held[level].append((room.removeprefix("ostools/").removeprefix(f"{order[level]}/"), count))
+    for name, path in files.items():
+        if path.parent.as_posix() == "ostools" and floor_of(name, order) >= 0:
+            held[floor_of(name, order)].append((path.name, 1))
+    arrows = sorted({(floor_of(a, order), floor_of(b, order)) for a in found for b in found[a]})
+    width, left, top, line = 760, 160, 12, 30
+    rows: dict[int, list[list[tuple[str, int]]]] = {}
+    for level, names in held.items():
+        rows[level] = [[]]
+        used = 0.0
+        for room, count in names:
+            wide = _wide(room, count)
+            if used + wide > width and rows[level][-1]:
+                rows[level].append([])
+                used = 0.0
+            rows[level][-1].append((room, count))
+            used += wide + 8
+    parts, middles, y = [], {}, top
+    for level in reversed(range(len(order))):
+        height = line * len(rows[level]) + 12
+        parts.append(f'<rect class="floor" x="8" y="{y}" width="{left + width + 8}" height="{height}" rx="6"/>')
+        parts.append(f'<text class="name" x="20" y="{y + height / 2 + 4}">{escape(order[level])}</text>')
+        for index, row in enumerate(rows[level]):
+            x = float(left)
+            for room, count in row:
+                wide = _wide(room, count)
+                place = f'x="{x:.0f}" y="{y + 8 + line * index}" width="{wide:.0f}" height="{line - 6}"'
+                parts.append(f'<rect class="room" {place} rx="4"/>')
+                words = f'{escape(room)} <tspan class="count">{count}</tspan>' if count > 1 else escape(room)
+                parts.append(f'<text x="{x + 8:.0f}" y="{y + 24 + line * index}">{words}</text>')
+                x += wide + 8
+        middles[level] = y + height / 2
+        y += height + 10
+    edge = left + width + 20
+    for above, below in arrows:
+        if above >= 0 and below >= 0 and above != below:
+            bend = edge + 18 + 15 * (above - below)
+            start, end = middles[above] + 4, middles[below] - 4
+            curve = f"M{edge},{start:.0f} C{bend},{start:.0f} {bend},{end:.0f} {edge + 4},{end:.0f}"
+            title = f"{order[above]} imports {order[below]}"
+            arrow = f'<path class="arrow" d="{curve}" marker-end="url(#end)"/>'
+            parts.append(f"<g><title>{escape(title)}</title>{arrow}</g>")
+    wide, high = edge + 18 + 15 * len(order) - 20, y + 4
+    body = "\n".join(parts)
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" role="img">
+<title>The floors and rooms of ostools; every import runs down</title>
+<style>
+svg {{ background: #ffffff }}
+text {{ font: 12px system-ui, sans-serif; fill: #1f2430 }}
+.name {{ font-weight: 600; font-size: 13px }}
+.count {{ fill: #6b7280 }}
+.floor {{ fill: #f3f4f8 }}
+.room {{ fill: #ffffff; stroke: #c5cad6 }}
+.arrow {{ fill: none; stroke: #4c5ea8; stroke-opacity: 0.55; stroke-width: 1.2 }}
+</style>
+<defs><marker id="end" viewBox="0 0 8 8" refX="1" refY="4" markerWidth="7" markerHeight="7" markerUnits="userSpaceOnUse"
+orient="180"><path d="M0,0 L8,4 L0,8 Z" fill="#4c5ea8"/></marker></defs>
+{body}
+</svg>
+"""
+
+
+def _wide(room: str, count: int) -> float:
+    """Of a box: letters are some 6.6 pixels wide."""
+    return 6.6 * len(f"{room} {count}" if count > 1 else room) + 16
+
+
+def main() -> int:
+    """Print what was counted and draw the picture; 1 where anything is not as it should be."""
+    files, order = modules(), floors()
+    found = imports(files)
+    up, around = upward(found, order), circles(found)
+    full = {room: count for room, count in rooms(files).items() if count > MOST}
+    print(f"{len(files)} files in {len(rooms(files))} rooms; {sum(map(len, found.values()))} imports between them")
+    print(f"imports that run up: {len(up)}", *(f"  {a} -> {b}" for a, b in up), sep="\n")
+    print(f"circles: {len(around)}", *(f"  {' '.join(circle)}" for circle in around), sep="\n")
+    print(f"rooms over {MOST} files: {len(full)}", *(f"  {room}: {count}" for room, count in full.items()), sep="\n")
+    PICTURE.write_text(picture(files, found, order), encoding="utf-8")
+    return 1 if up or around or full else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Lengths and seeds are refused in the same words, whoever asks for them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ostools.ground.errors import InputError
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number, whole_numbers
+
+
+@pytest.mark.parametrize("found", [1.5, True, np.bool_(True), None, "a", 1j])
+def test_what_is_no_whole_number_is_refused_in_one_line(found: object) -> None:
+    for given in ([1, found], [found], iter([found]), found):
+        with pytest.raises(
+            InputError, match=f"^depths: expected whole numbers of at least 1, found {re.escape(repr(found))}$"
+        ):
+            whole_numbers("depths", given, 1)
+    with pytest.raises(
+        InputError, match=f"^top: expected a whole number of at least 1, found {re.escape(repr(found))}$"
+    ):
+        whole_number("top", found, 1)
+
+
+@pytest.mark.parametrize(
+    ("check", "given", "message"),
+    [
+        (checked_lengths, [], r"lengths: expected whole numbers of at least 1, found none; for example range(1, 257)"),
+        (
+            checked_lengths,
+            range(3),
+            "lengths: expected whole numbers of at least 1, found 0; for example range(1, 257)",
+        ),
+        (checked_lengths, [1, 2**31], "lengths: expected whole numbers of at most 2,147,483,647, found 2147483648"),
+        (checked_seeds, (), "seeds: expected whole numbers of at least 0, found none; for example range(3)"),
+        (checked_seeds, -1, "seeds: expected whole numbers of at least 0, found -1; for example range(3)"),
+    ],
+)
+def test_lengths_and_seeds_out_of_range_are_refused_with_an_example(check: Any, given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        check(given)
+
+
+def test_lengths_ascend_and_seeds_keep_their_order_each_once_as_plain_numbers() -> None:
+    assert checked_lengths([3, np.int64(2), 3]) == [2, 3]
+    assert checked_seeds(iter([3, np.int64(2), 3])) == [3, 2]
+    assert checked_seeds(4) == [4]
+    assert all(type(number) is int for number in (*checked_seeds(np.arange(2)), whole_number("top", np.int32(1))))
