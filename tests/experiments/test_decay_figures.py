@@ -17,8 +17,8 @@ from ostools.experiments.figures import figure8
 from ostools.ground.errors import InputError
 from ostools.reporting.charts.figures.figure8_and_9 import figure_9_notes, in_words
 from ostools.theory.positions import sinusoidal
+from tests.cli.asking import assert_refused
 from tests.reporting.test_charts import rows_of, svg_of
-from tests.test_cli import assert_refused
 
 LENGTHS = [1, 2, 7, 30]
 
