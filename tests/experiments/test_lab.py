@@ -14,6 +14,7 @@ from ostools.cli import main
 from ostools.experiments.lab import runs as lab_runs
 from ostools.experiments.lab.lab import Lab, _collapse, _names, lab
 from ostools.ground.errors import InputError
+from ostools.reporting.look.axes import ROUNDING_NOTE
 from ostools.theory.decoder import Decoder
 
 
