@@ -21,7 +21,7 @@ SHORT = ("behaviour", "--task", "count-ones-figure-5", "--lengths", "1:2", "--no
         (["--mode", "cot"], ["expected mode to be 'none' or 'cot-zero-shot'", "found 'cot'"]),
         (["--task", "copy", "--mode", "cot-few-shot"], ["task 'copy' has no option 'mode'"]),
         (["--mitigation", "sepparator"], ["unknown mitigation 'sepparator'", "did you mean 'separator'"]),
-        (["--mitigation", "separator:every=0"], ["expected every >= 1, found 0"]),
+        (["--mitigation", "separator:every=0"], ["expected every of at least 1, found 0"]),
         (["--lengths", "9:3"], ["runs backwards"]),
         (["--seed", "one"], ["--seed"]),
         (["--out", "x.doc"], ["expected a name ending in", ".html"]),
