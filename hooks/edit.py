@@ -18,7 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
 from hooks.errors import HookError
-from hooks.register import HookBody, Order, attached, hidden, lowest
+from hooks.register import HookBody, Order, Placement, attached, hidden, lowest, positions
 from hooks.sites import points
 
 Mask = Bool[Tensor, "query key"]
@@ -69,7 +69,7 @@ def scale_scores(
     chosen = _checked_heads(model, heads)
 
     def body(scores: Tensor) -> Tensor:
-        queries = _positions(scores)[0][:, 0]
+        queries = positions(scores)[0][:, 0]
         values = factor(queries) if callable(factor) else torch.full(queries.shape, float(factor), dtype=torch.float64)
         if values.shape != queries.shape or not bool(torch.isfinite(values).all()):
             raise HookError(
@@ -208,7 +208,7 @@ def ablate_edges(
         raise HookError(f"ablate_edges: no forward pass held the query of edge {min(uncut)}; is the prompt that long?")
 
 
-def _everywhere(places: Mapping[int | None, HookPoint], body: HookBody) -> list[tuple[HookPoint, HookBody, Order]]:
+def _everywhere(places: Mapping[int | None, HookPoint], body: HookBody) -> list[Placement]:
     """The same edit at every one of the places."""
     return [(point, body, Order.EDIT) for point in places.values()]
 
@@ -219,14 +219,8 @@ def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:
         raise HookError(f"{what}: a query is left without any key to attend to; let it see at least itself")
 
 
-def _positions(scores: Tensor) -> tuple[Int[Tensor, "query 1"], Int[Tensor, "1 key"]]:
-    """Absolute positions of queries and keys; with a cache the queries are the last of the keys."""
-    keys = torch.arange(scores.shape[-1], device=scores.device)
-    return keys[scores.shape[-1] - scores.shape[-2] :, None], keys[None, :]
-
-
 def _permitted(allowed: Mask | MaskRule, scores: Tensor) -> Mask:
-    permitted = allowed(*_positions(scores)) if callable(allowed) else allowed
+    permitted = allowed(*positions(scores)) if callable(allowed) else allowed
     shape = tuple(scores.shape[-2:])
     if not isinstance(permitted, Tensor) or permitted.shape != shape or permitted.dtype != torch.bool:
         is_tensor = isinstance(permitted, Tensor)

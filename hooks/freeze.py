@@ -11,13 +11,12 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import HookError
 from hooks.norms import Norm
 from hooks.norms import norms as norms_of
-from hooks.register import HookBody, Order, attached
+from hooks.register import HookBody, Order, Placement, attached, with_input
 from hooks.sites import points
 
 # The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding only.
@@ -42,7 +41,8 @@ def frozen(model: TransformerBridge, attention: bool = True, norms: bool = True)
             placements = [(point, _stop, Order.FREEZE) for point in points(model, "pattern").values()]
             stack.enter_context(attached(placements, kind="freeze"))
         if norms:
-            stack.enter_context(attached(_frozen_norms(model), kind="freeze"))
+            norms_held = [placement for norm in norms_of(model).values() for placement in _frozen_norm(norm)]
+            stack.enter_context(attached(norms_held, kind="freeze"))
         yield
 
 
@@ -74,54 +74,34 @@ def _first_pattern() -> HookBody:
     return impose
 
 
-def _first_scale(norm: Norm) -> list[tuple[HookPoint, HookBody, Order]]:
-    """Two hooks: keep x before the norm; after it, g (x - c(x)) / r of the first pass."""
-    seen: list[Tensor] = []
+def _first_scale(norm: Norm) -> list[Placement]:
+    """After the norm, g (x - c(x)) / r of the first pass."""
     linear: list[Callable[[Tensor], Tensor]] = []
 
-    def before(x: Tensor) -> Tensor:
-        seen[:] = [x]
-        return x
-
-    def after(out: Tensor) -> Tensor:
-        x = seen.pop()
+    def impose(x: Tensor, out: Tensor) -> Tensor:
         if not linear:
             linear.append(_linear_map(norm, x))
             _check_reproduces(norm, linear[0](x), out)
         held_out = linear[0](x)
         return (held_out if norm.bias is None else held_out + norm.bias.to(held_out.dtype)).to(out.dtype)
 
-    return [(norm.before, before, Order.FREEZE), (norm.after, after, Order.FREEZE)]
+    return with_input(norm.before, norm.after, impose, Order.FREEZE, reads=Order.FREEZE)
+
+
+def _frozen_norm(norm: Norm) -> list[Placement]:
+    """After the norm, the same value with the gradient of g (x - c(x)) / stop(r)."""
+
+    def freeze(x: Tensor, out: Tensor) -> Tensor:
+        linear = _linear_map(norm, x)
+        _check_reproduces(norm, linear(x), out)
+        # x - stop(x) is exactly 0: the value is the model's own, the gradient the frozen map's.
+        return out.detach() + linear(x - x.detach()).to(out.dtype)
+
+    return with_input(norm.before, norm.after, freeze, Order.FREEZE, reads=Order.FREEZE)
 
 
 def _stop(tensor: Tensor) -> Tensor:
     return tensor.detach()
-
-
-def _frozen_norms(model: TransformerBridge) -> list[tuple[HookPoint, HookBody, Order]]:
-    placements: list[tuple[HookPoint, HookBody, Order]] = []
-    for norm in norms_of(model).values():
-        placements.extend(_frozen_norm(norm))
-    return placements
-
-
-def _frozen_norm(norm: Norm) -> list[tuple[HookPoint, HookBody, Order]]:
-    """Two hooks: keep x before the norm; after it, the same value with the gradient of g (x - c(x)) / stop(r)."""
-    seen: list[Tensor] = []
-
-    def before(x: Tensor) -> Tensor:
-        seen[:] = [x]
-        return x
-
-    def after(out: Tensor) -> Tensor:
-        x = seen.pop()
-        linear = _linear_map(norm, x)
-        _check_reproduces(norm, linear(x), out)
-        # x - stop(x) is exactly 0: the value is the model's own, the gradient the frozen map's.
-        through = linear(x - x.detach()).to(out.dtype)
-        return out.detach() + through
-
-    return [(norm.before, before, Order.FREEZE), (norm.after, after, Order.FREEZE)]
 
 
 def _linear_map(norm: Norm, x: Tensor) -> Callable[[Tensor], Tensor]:

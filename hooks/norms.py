@@ -58,10 +58,18 @@ def norms(model: TransformerBridge) -> dict[str, Norm]:
     return {name: _norm(model, name, points) for name in [*names, "ln_final"] if f"{name}.hook_out" in points}
 
 
-def _norm(model: TransformerBridge, name: str, points: dict[str, HookPoint]) -> Norm:
-    component: Any = model
+def component_of(model: TransformerBridge, name: str) -> Any:
+    """The part of the model with that path ("blocks.0.ln1"), None where it has none."""
+    found: Any = model
     for part in name.split("."):
-        component = component[int(part)] if part.isdigit() else getattr(component, part)
+        found = found[int(part)] if part.isdigit() else getattr(found, part, None)
+        if found is None:
+            return None
+    return found
+
+
+def _norm(model: TransformerBridge, name: str, points: dict[str, HookPoint]) -> Norm:
+    component: Any = component_of(model, name)
     original = component.original_component
     eps = getattr(original, "eps", getattr(original, "variance_epsilon", None))
     if eps is None:

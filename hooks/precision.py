@@ -11,12 +11,11 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import HookError
-from hooks.norms import Norm, norms
-from hooks.register import HookBody, Order, active_edits, attached
+from hooks.norms import norms
+from hooks.register import Order, active_edits, attached, with_input
 from hooks.sites import checked_layers, points
 
 
@@ -43,35 +42,17 @@ def exact_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = No
             raise HookError(
                 f"exact_arithmetic would undo the edit {edit.kind!r} at {edit.where}: leave its block first"
             )
-    placements: list[tuple[HookPoint, HookBody, Order]] = []
-    for norm in exact.values():
-        placements.extend(_exact_norm(norm))
     scores, patterns = points(model, "scores", chosen), points(model, "pattern", chosen)
-    for layer in patterns:
-        placements.extend(_exact_softmax(scores[layer], patterns[layer]))
+    recomputed = [(norm.before, norm.after, norm) for norm in exact.values()]
+    recomputed += [(scores[layer], patterns[layer], _softmax) for layer in patterns]
+    placements = [
+        placement
+        for before, after, function in recomputed
+        for placement in with_input(before, after, lambda x, out, function=function: function(x), Order.RECOMPUTE)
+    ]
     with attached(placements, kind="exact-arithmetic"):
         yield
 
 
-def _exact_norm(norm: Norm) -> list[tuple[HookPoint, HookBody, Order]]:
-    seen: list[Tensor] = []
-
-    def before(x: Tensor) -> None:
-        seen[:] = [x]
-
-    def after(out: Tensor) -> Tensor:
-        return norm(seen.pop())
-
-    return [(norm.before, before, Order.READ), (norm.after, after, Order.RECOMPUTE)]
-
-
-def _exact_softmax(scores: HookPoint, pattern: HookPoint) -> list[tuple[HookPoint, HookBody, Order]]:
-    seen: list[Tensor] = []
-
-    def before(x: Tensor) -> None:
-        seen[:] = [x]
-
-    def after(out: Tensor) -> Tensor:
-        return torch.softmax(seen.pop(), dim=-1)
-
-    return [(scores, before, Order.READ), (pattern, after, Order.RECOMPUTE)]
+def _softmax(scores: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=-1)

@@ -14,6 +14,7 @@ from enum import IntEnum
 from itertools import count
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint, LensHandle
 from transformer_lens.model_bridge import TransformerBridge
@@ -21,7 +22,6 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import HookError
 
 HookBody = Callable[[Tensor], Tensor | None]
-
 
 _blocks = count(1)
 
@@ -39,6 +39,9 @@ class Order(IntEnum):
     READ = 2
     FREEZE = 3
     OBSERVE = 4
+
+
+Placement = tuple[HookPoint, HookBody, Order]
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class _Placed:
 
 
 @contextmanager
-def attached(placements: Iterable[tuple[HookPoint, HookBody, Order]], kind: str | None = None) -> Iterator[None]:
+def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterator[None]:
     """Run the block with each body at its hook point, in its order there; `kind` names an edit, None an observation.
 
     The hooks are removed when the block ends, however it ends. An edit that no forward pass reached raises
@@ -172,6 +175,29 @@ def _bridges_own(function: Callable[..., object]) -> bool:
     """
     home = str(getattr(function, "__module__", ""))
     return home.startswith("transformer_lens.") and home != HookPoint.__module__
+
+
+def with_input(
+    before: HookPoint,
+    after: HookPoint,
+    body: Callable[[Tensor, Tensor], Tensor],
+    order: Order,
+    reads: Order = Order.READ,
+) -> list[Placement]:
+    """Two hooks: what passes `before` is kept, and `body` makes of it and of what passes `after` what goes on from there."""
+    seen: list[Tensor] = []
+
+    def keep(x: Tensor) -> None:
+        seen[:] = [x]
+
+    return [(before, keep, reads), (after, lambda out: body(seen.pop(), out), order)]
+
+
+def positions(scores: Tensor) -> tuple[Int[Tensor, "query 1"], Int[Tensor, "1 key"]]:
+    """Absolute positions of queries and keys; with a key/value cache the queries are the last of the keys."""
+    queries, keys = scores.shape[-2:]
+    key = torch.arange(keys, device=scores.device)
+    return key[keys - queries :, None], key[None, :]
 
 
 def lowest(tensor: Tensor) -> float:

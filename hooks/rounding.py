@@ -21,6 +21,7 @@ from hooks.capture import capture
 from hooks.errors import HookError, nearest
 from hooks.register import HookBody, Order, attached
 from hooks.sites import available_sites, points
+from hooks.upcast import SIXTEEN_BITS
 
 FLOATS: Mapping[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
@@ -35,8 +36,6 @@ INTEGERS: Mapping[str, int] = {"int8": 127, "int4": 7}
 
 FORMATS = (*FLOATS, *INTEGERS)
 PARTS = ("residual", "kv")
-
-_SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 
 @contextmanager
@@ -65,7 +64,7 @@ def rounded(
     if format not in FORMATS:
         raise HookError(f"rounded: unknown format {format!r}: {nearest(format, FORMATS)}")
     dtypes = {parameter.dtype for parameter in model.parameters()}
-    if dtypes & set(_SIXTEEN_BITS):
+    if dtypes & set(SIXTEEN_BITS):
         raise HookError(
             f"rounded: expected a model in float32 or float64, found {sorted(map(str, dtypes))}: its arithmetic would round "
             "too; cast a copy to float32"

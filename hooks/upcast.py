@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import HookError, nearest
-from hooks.norms import POST_NORMS, PRE_NORMS, QK_NORMS
+from hooks.norms import POST_NORMS, PRE_NORMS, QK_NORMS, component_of
 from hooks.register import Edit, ModuleHook, active_edits, hidden, next_block
 
 UPCAST_PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
@@ -106,10 +106,14 @@ def _places(model: TransformerBridge) -> list[_Place]:
     # The rotation's cosines are computed for the attention, in the dtype of what is handed to the module.
     once = {"embed": "residual", "pos_embed": "residual", "rotary_emb": "attention"}
     once |= {"ln_final": "norms", "unembed": "unembedding"}
-    places = [_Place(name, module, part) for name, part in once.items() if (module := _module(model, name)) is not None]
+    places = [
+        _Place(name, module, part) for name, part in once.items() if (module := component_of(model, name)) is not None
+    ]
     for layer in range(int(model.cfg.n_layers)):
         start = f"blocks.{layer}."
-        found = {name: _module(model, start + name) for name in ("attn", "mlp", *PRE_NORMS, *POST_NORMS, *QK_NORMS)}
+        found = {
+            name: component_of(model, start + name) for name in ("attn", "mlp", *PRE_NORMS, *POST_NORMS, *QK_NORMS)
+        }
         # The sum reads the sublayer, or the norm behind it; the rotation reads normed queries and keys.
         readers = {"ln1_post" if found["ln1_post"] is not None else "attn": "residual"}
         readers |= {"ln2_post" if found["ln2_post"] is not None else "mlp": "residual"}
@@ -121,15 +125,6 @@ def _places(model: TransformerBridge) -> list[_Place]:
             if module is not None
         ]
     return places
-
-
-def _module(model: TransformerBridge, name: str) -> nn.Module | None:
-    found: Any = model
-    for part in name.split("."):
-        found = found[int(part)] if part.isdigit() else getattr(found, part, None)
-        if found is None:
-            return None
-    return found
 
 
 @dataclass

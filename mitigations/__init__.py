@@ -20,24 +20,14 @@ from mitigations.prompts import Hint as Hint
 from mitigations.prompts import Interleave as Interleave
 from mitigations.prompts import RepeatPrompt as RepeatPrompt
 from mitigations.prompts import Separator as Separator
+from mitigations.temperature import AttentionTemperature as AttentionTemperature
+from mitigations.upcast import Upcast as Upcast
+from mitigations.window import SlidingWindow as SlidingWindow
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded on first use: they run a model, so they import torch, and a name with its options needs none
     from mitigations.contract import acts as acts
     from mitigations.contract import changes_pass as changes_pass
     from mitigations.contract import running as running
-    from mitigations.temperature import AttentionTemperature as AttentionTemperature
-    from mitigations.upcast import Upcast as Upcast
-    from mitigations.window import SlidingWindow as SlidingWindow
-
-# They change a forward pass, so they import torch: a prompt rewrite should not have to wait for it.
-_HOME = {
-    "AttentionTemperature": "mitigations.temperature",
-    "SlidingWindow": "mitigations.window",
-    "Upcast": "mitigations.upcast",
-    "acts": "mitigations.contract",
-    "changes_pass": "mitigations.contract",
-    "running": "mitigations.contract",
-}
 
 __all__ = [
     "BUILT_IN",
@@ -65,6 +55,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'mitigations' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module("mitigations.contract"), name)

@@ -19,6 +19,13 @@ class MitigationError(ValueError):
     """A mitigation cannot be built, or broke its promise; the message says what was expected and found."""
 
 
+def require_whole(thing: object, field: str, least: int) -> None:
+    """Refuse, with `MitigationError`, a field that is no whole number or below `least`."""
+    value = getattr(thing, field)
+    if type(value) is not int or value < least:
+        raise MitigationError(f"{type(thing).__name__}: expected {field} of at least {least}, found {value!r}")
+
+
 class Mitigation:
     """Something that may help. Override what you need; what is left alone does nothing.
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from hooks.register import hidden
+from hooks.register import positions as positions
 from mitigations.base import MitigationError
 
 Scores = Float[Tensor, "batch head query key"]
@@ -28,13 +29,6 @@ def layers_of(record: Mapping[str, Any], name: str) -> Iterator[tuple[int, Score
             f"{name}.verify: expected a record with 'pattern' and 'scores' by layer, found {sorted(record)}"
         ) from None
     yield from pairs
-
-
-def positions(pattern: Scores) -> tuple[Int[Tensor, "query 1"], Int[Tensor, "1 key"]]:
-    """Absolute positions: with a key/value cache the queries are the last of the keys."""
-    queries, keys = pattern.shape[-2:]
-    key = torch.arange(keys, device=pattern.device)
-    return key[keys - queries :, None], key[None, :]
 
 
 def causal(pattern: Scores) -> Seen:

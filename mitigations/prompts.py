@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mitigations.base import Mitigation, MitigationError
+from mitigations.base import Mitigation, MitigationError, require_whole
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,7 @@ class Separator(Mitigation):
     text: str = ","
 
     def __post_init__(self) -> None:
-        if not _is_whole(self.every) or self.every < 1:
-            raise MitigationError(f"Separator: expected every >= 1, found {self.every}")
+        require_whole(self, "every", 1)
         if not self.text or any(character.isalnum() for character in self.text):
             raise MitigationError(f"Separator: expected text without letters and digits, found {self.text!r}")
 
@@ -89,12 +88,7 @@ class RepeatPrompt(Mitigation):
     between: str = "\n"
 
     def __post_init__(self) -> None:
-        if not _is_whole(self.times) or self.times < 2:
-            raise MitigationError(f"RepeatPrompt: expected times >= 2, found {self.times}")
+        require_whole(self, "times", 2)
 
     def prompt(self, text: str) -> str:
         return self.between.join([text] * self.times)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mitigations.base import Mitigation, MitigationError
+from mitigations.base import Mitigation, MitigationError, require_whole
 
 if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
     from jaxtyping import Bool, Int
@@ -41,10 +41,8 @@ class SlidingWindow(Mitigation):
     sinks: int = 0
 
     def __post_init__(self) -> None:
-        for field, least in (("window", 1), ("sinks", 0)):
-            value = getattr(self, field)
-            if type(value) is not int or value < least:
-                raise MitigationError(f"SlidingWindow: expected {field} of at least {least}, found {value!r}")
+        require_whole(self, "window", 1)
+        require_whole(self, "sinks", 0)
         if self.layers in ("all", "alternate"):
             return
         layers = () if isinstance(self.layers, str) else tuple(self.layers)

@@ -23,18 +23,7 @@ from ostools.training.examples import Example, encode_example, pack_text, pad
 from ostools.training.recipe import Recipe
 from ostools.training.tokenizer import BOS_ID
 
-BANDS = (
-    (1, 8),
-    (9, 16),
-    (17, 32),
-    (33, 48),
-    (49, 64),
-    (65, 96),
-    (97, 128),
-    (129, 192),
-    (193, 256),
-    (257, 384),
-)
+BANDS = ((1, 8), (9, 16), (17, 32), (33, 48), (49, 64), (65, 96), (97, 128), (129, 192), (193, 256), (257, 384))
 """Lengths in items, both ends included. No band crosses the longest trained length of a task."""
 
 VARIANTS = tuple(

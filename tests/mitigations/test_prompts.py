@@ -47,7 +47,7 @@ def test_the_hint_is_the_papers() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Separator(every=0), "expected every >= 1, found 0"),
+        (lambda: Separator(every=0), "expected every of at least 1, found 0"),
         (lambda: Separator(text=""), "without letters and digits, found ''"),
         (lambda: Separator(text="1"), "without letters and digits, found '1'"),
         (lambda: Hint(text=" "), "expected a text, found none"),

@@ -67,7 +67,7 @@ def _with_needs(name: str) -> str:
         ("separator:evry=3", "has no option 'evry': did you mean 'every'"),
         ("interleave:every=3", "mitigation 'interleave' has no option 'every': it has none"),
         ("separator:every=three", "expected every to be a whole number, found 'three'"),
-        ("separator:every=0", "expected every >= 1, found 0"),
+        ("separator:every=0", "expected every of at least 1, found 0"),
         ("separator:every", "expected options such as key=value, found 'every'"),
         ("separator:every=1,every=2", "option 'every' is given twice"),
         ("sliding-window", "mitigation 'sliding-window' needs window, a whole number: write sliding-window:window="),

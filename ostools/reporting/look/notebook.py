@@ -44,28 +44,9 @@ class Offline(alt.TopLevelMixin):
         return chart_bundle(self, "ostools chart")
 
 
-class Chart(Offline, alt.Chart):
-    """`altair.Chart`, shown without a network."""
-
-
-class LayerChart(Offline, alt.LayerChart):
-    """`altair.LayerChart`, shown without a network."""
-
-
-class FacetChart(Offline, alt.FacetChart):
-    """`altair.FacetChart`, shown without a network."""
-
-
-class VConcatChart(Offline, alt.VConcatChart):
-    """`altair.VConcatChart`, shown without a network."""
-
-
-class HConcatChart(Offline, alt.HConcatChart):
-    """`altair.HConcatChart`, shown without a network."""
-
-
 _KINDS: dict[type, type] = {
-    kind.__bases__[1]: kind for kind in (Chart, LayerChart, FacetChart, VConcatChart, HConcatChart)
+    kind: type(kind.__name__, (Offline, kind), {"__doc__": f"`altair.{kind.__name__}`, shown without a network."})
+    for kind in (alt.Chart, alt.LayerChart, alt.FacetChart, alt.VConcatChart, alt.HConcatChart)
 }
 
 
