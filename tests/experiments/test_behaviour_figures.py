@@ -22,7 +22,7 @@ from ostools.results import Provenance
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import MODES
 from tests.checkpoints import tiny_model
-from tests.test_cli import assert_refused
+from tests.cli.asking import assert_refused
 
 SAME = ["key", "answer", "ended", "correct", "parsable", "number", "tokens", "within_training"]
 

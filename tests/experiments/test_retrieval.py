@@ -19,7 +19,7 @@ from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.models import encode
 from ostools.tasks.retrieve import RetrieveTask
 from tests.checkpoints import tiny_model
-from tests.test_cli import assert_refused
+from tests.cli.asking import assert_refused
 
 
 @pytest.fixture(scope="module")

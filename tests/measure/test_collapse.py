@@ -29,7 +29,7 @@ from ostools.measure.passes.trees import prefix_tree
 from ostools.models import cast_copy, encode
 from ostools.results import Provenance
 from ostools.theory.distances import distance, head_chunks, steps_between, vector_norm
-from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model, trained, write_tokenizer
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, trained, write_tokenizer
 
 every = cast("Callable[[object], bool]", np.all)  # of a table's column, whatever its type
 LENGTHS = (1, 2, 3, 4, 6, 7, 15, 40)
@@ -95,7 +95,7 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
 def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     """In float64, to rounding; the packed prompts are longer than GPT-2's table of positions and Gemma's window."""
     model = tiny_model(family, seed=3, scale=2.0, context=100, dtype=torch.float64)
-    task = tasks.get(name)
+    task = tasks.task(name, tasks.CollapseTask)
     prompts = list({ids for pair in task.pairs(_encoder(model), range(1, 45), 0) for ids in (pair.ids, pair.extended)})
     tree = prefix_tree(prompts)
     assert len(tree.ids) > 100
@@ -276,7 +276,7 @@ def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pyt
     np.testing.assert_allclose(found.frame["mean"], right.frame["mean"], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_the_users_model_is_bit_identical_afterwards(family: Family) -> None:
     model = tiny_model(family, seed=1)
     tokens = torch.arange(10, 30)[None]

@@ -18,6 +18,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
@@ -28,7 +29,6 @@ from ostools.measure.passes.last_tokens import way_of
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
-from ostools.theory.chunks import chunk
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
 # that is replaced or frozen is that of a whole text: of a step's one query a function would make another.

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import Precision
 from ostools.theory import distances
-from ostools.theory.chunks import chunk
 
 _CHUNK = 1 << 22  # numbers in one float64 chunk: 32 MB
 _NA = float("nan")

@@ -1,6 +1,6 @@
 """The network linearised once at a prompt, then applied to as many cotangents as one likes: matrix products only.
 
-A row vector g at every position is carried from y_n down to each v^(l), a block at a time (THEORY 3.2):
+A row vector g at every position is carried from y_n down to each v^(l), a block at a time (docs/theory.md 3.2):
 
     g_i <- g_i (I + D_i)            D_i = P_i W_down (diag(p_i) W_gate + diag(q_i) W_up) diag(g2) / r2_i N(z_i)
     g_j <- sum_i g_i T_ij           T_ij = delta_ij I + P_i [ values + keys + queries ] diag(g1) / r1_j N(v_j)

@@ -1,4 +1,4 @@
-"""The four linearisations of THEORY section 2, and what each holds constant: the one place that knows."""
+"""The four linearisations of docs/theory.md 2, and what each holds constant: the one place that knows."""
 
 from __future__ import annotations
 

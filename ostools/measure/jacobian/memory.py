@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
+from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import free_memory
 from ostools.measure.formulas.forward import KEPT
 from ostools.measure.jacobian.exact import NORM_BUDGET
 from ostools.measure.jacobian.linear import strip_bounds
 from ostools.models.shape import Shape
-from ostools.theory.chunks import chunk as chunk_of
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.

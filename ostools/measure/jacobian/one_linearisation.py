@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.measure.jacobian import exact
@@ -22,7 +23,6 @@ from ostools.measure.jacobian.linearisations import HELD, freezing
 from ostools.measure.jacobian.memory import MemoryPlan, available_memory, fits, plan
 from ostools.measure.jacobian.routes import AutogradRoute, InBlocks, Route
 from ostools.models.shape import Shape
-from ostools.theory.chunks import chunk
 
 METHODS = ("auto", "exact", "estimate")
 

@@ -86,7 +86,7 @@ def sensitivity(
     Checked on every run, and refused with `InputError` where it fails: the pass from embeddings and every frozen pass give
     the logits of the plain pass; the Jacobian at the lowest layer agrees with finite differences of the network, or with
     autograd where those cannot decide; every number is finite; the forecast fits into the memory. Active edits are
-    respected. Source: THEORY section 2.
+    respected. Source: docs/theory.md 2.
     """
     settings = Settings(method, relative_error, confidence, max_memory, seed)
     names, chosen = _validated(model, linearisations, layers, settings)

@@ -24,9 +24,9 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import DynamicCache
 
 import hooks
+from ostools.ground.chunks import chunk
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
-from ostools.theory.chunks import chunk
 
 _SITES = ("residual_post", "final_norm", "z")
 _FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.theory.chunks import chunk
+from ostools.ground.chunks import chunk
 
 Left = Float[Tensor, "head d_model d_head"]
 Right = Float[Tensor, "head d_head d_model"]

@@ -10,25 +10,8 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from ostools.cli.kit.manners import MANNERS
-from tests.test_cli import COMMANDS, in_a_process
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Any:
-    yield
-    MANNERS.quiet = MANNERS.json = False
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_quiet_and_json(run, command: str) -> None:
-    _, out, _ = run(command, "--help")
-    assert "  --quiet " in out
-    assert "  --json " in out
 
 
 def test_json_is_the_whole_result_and_nothing_else(run, directory: str) -> None:
@@ -77,21 +60,13 @@ def test_listings_as_json(run, command: str, keys: set[str]) -> None:
     assert set(found if isinstance(found, dict) else found[0]) == keys
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_answers(shell: str) -> None:
-    words = {"COMP_WORDS": "ostools coll", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "ostools coll"}
-    fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    done = in_a_process(env=os.environ | words | fish | {"_OSTOOLS_COMPLETE": f"complete_{shell}"})
-    assert "collapse" in done.stdout
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize("no_colour", [False, True])
-def test_no_color_is_honoured_on_a_terminal(no_colour: bool) -> None:
+def test_no_color_is_honoured_on_a_terminal(directory: str, no_colour: bool) -> None:
     ours, theirs = pty.openpty()
     variables = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
     variables |= {"TERM": "xterm-256color"} | ({"NO_COLOR": "1"} if no_colour else {})
-    code = "import sys; from ostools.cli import main; sys.argv = ['ostools', 'collapse', '--lengths', '1:2']; main()"
+    arguments = ["ostools", "collapse", "--lengths", "1:2", "--dtype", "float32", "--model", directory]
+    code = f"import sys; from ostools.cli import main; sys.argv = {arguments}; main()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=variables) as process:
         os.close(theirs)
         shown = b""

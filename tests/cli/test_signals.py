@@ -141,7 +141,7 @@ def under_a_shell(line: str) -> tuple[int, str]:
     """The exit code of the command line in a process of its own, and what it wrote to stderr."""
     code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {line}"
-    home = Path(__file__).resolve().parents[1]
+    home = Path(__file__).resolve().parents[2]
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=home, timeout=60)
     return done.returncode, done.stderr
 

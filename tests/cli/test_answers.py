@@ -1,0 +1,237 @@
+"""What the commands show on the terminal and write to files: results on stdout, and nothing else there."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.cli.asking import assert_forecasts, in_a_process
+
+PROMPT = "--prompt 'The 11'"
+ABLATE = "ablate --task copy-first --length 2 --measure answers"
+BEHAVIOUR = "behaviour --task count-ones-figure-5 --lengths 1:2 --no-chat"
+COUNTING = "counting --task count-ones-figure-5 --lengths 1:2 --dtype float32"
+
+SHOWN = [
+    (f"looseness {PROMPT}", "constants|chaining|assumptions", ""),
+    (f"profile {PROMPT}", "verdict|sink_share|share_without_sink", ""),
+    (f"flow {PROMPT}", "key_token|query_token|flow", ""),
+    (f"spectra {PROMPT}", "first_mass_last|lazy", ""),
+    (
+        "collapse --lengths 1:9 --dtype float32 --dtype bfloat16",
+        "bfloat16 noise|collapse in bfloat16",
+        " float16 noise",
+    ),
+    (f"{ABLATE} --target 0.1 --target 1.0", "real effect|predicted|First order", ""),
+    ("attention --prompt 1234", "The greatest weights", ""),
+    (
+        "attention --prompt 1234 --mitigation sliding-window:window=2",
+        "mitigation: none against mitigation: sliding-window:window=2|the median head moves",
+        "",
+    ),
+    (
+        BEHAVIOUR,
+        "Answers to count-ones-figure-5|All lengths: 0 of 2 answers are right.|Nothing was drawn: there is no interval.",
+        "95%|acted",
+    ),
+    (
+        COUNTING,
+        "Answers to count-ones-figure-5|float32: no impossible count is predicted, not reached by 2.|one-sided",
+        "",
+    ),
+    ("windows --lengths 3 --windows 5 --layers 1", "none|front", ""),
+    (
+        "study --mitigation separator:every=2 --lengths 3,4 --sensitivity-lengths 0 --dtype float32",
+        "verdicts|separator:every=2|not decided|share of right answers|(Bonferroni)|×|3 of them hold together at 95%",
+        "",
+    ),
+]
+"""A command line, what is shown, and what is not."""
+
+
+@pytest.mark.parametrize(("line", "words", "never"), SHOWN, ids=[line for line, *_ in SHOWN])
+def test_a_table_and_what_it_says(run, directory: str, bare: str, line: str, words: str, never: str) -> None:
+    model = bare if line.startswith(("study", "windows")) else directory
+    code, out, err = run(*shlex.split(line), "--model", model)
+    assert (code, err) == (0, "")
+    said = " ".join(out.split())
+    for word in words.split("|"):
+        assert word in out or word in said
+    for word in filter(None, never.split("|")):
+        assert word not in out
+    assert out.replace("\n", "").isprintable()
+
+
+def test_sensitivity_prints_a_table_and_what_it_shows(run, directory: str) -> None:
+    code, out, err = run("sensitivity", "--prompt", "The 11", "--model", directory)
+    assert code == 0
+    assert_forecasts(err)
+    assert "full operator" in out
+    assert "frozen frobenius" in out
+    assert "Measured, full:" in out
+
+
+def test_an_estimate_is_not_shown_as_measured(run, directory: str) -> None:
+    code, out, _ = run("sensitivity", "--prompt", "The 11", "--model", directory, "--method", "estimate")
+    assert code == 0
+    assert "Estimated sensitivity" in out
+    assert "full operator lower" in out
+    assert "full operator upper" in out
+    assert "Measured" not in out
+
+
+def test_path_sum_says_what_each_column_is(run, directory: str) -> None:
+    code, out, err = run(
+        "path-sum", "--prompt", "The 11", "--model", directory, "--variant", "local", "--variant", "proof"
+    )
+    assert code == 0
+    assert err.startswith("forecast: path sums: ")
+    assert len(err.splitlines()) == 1
+    assert "local: certified bound" in out
+    assert "proof: paper's form (not certified)" in out
+    assert "uniform" not in out
+
+
+def test_models_lists_what_can_be_loaded(run) -> None:
+    code, out, err = run("models")
+    assert (code, err) == (0, "")
+    for words in ("embedded", "google/gemma-7b", "GemmaForCausalLM", "LlamaForCausalLM"):
+        assert words in out
+
+
+@pytest.mark.parametrize(("command", "name"), [("tasks", "count-ones-bernoulli"), ("mitigations", "sliding-window")])
+def test_what_can_be_named_is_listed_with_whose_it_is(run, command: str, name: str) -> None:
+    code, out, err = run(command)
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith(f"{name} ")]
+    assert line.split()[1] == "ostools"
+
+
+# --- files
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "parquet", "svg", "png", "pdf", "html"])
+def test_out_is_written_by_its_ending(run, tmp_path: Path, directory: str, ending: str) -> None:
+    name = f"profile.{ending}"
+    code, out, err = run("sensitivity", "--prompt", "The 11", "--model", directory, "--out", name)
+    assert (code, out) == (0, f"wrote {name}\n")
+    assert_forecasts(err)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("command", ["looseness", "profile", "flow", "spectra"])
+def test_what_is_read_off_a_prompt_is_drawn(run, directory: str, tmp_path: Path, command: str) -> None:
+    found = run(command, "--prompt", "The 11", "--model", directory, "--out", "x.svg")
+    assert found == (0, "wrote x.svg\n", "")
+    assert (tmp_path / "x.svg").stat().st_size > 1000
+
+
+def test_every_layer_and_every_last_position_can_be_saved(run, directory: str, tmp_path: Path) -> None:
+    prompt = ["--prompt", "The 11", "--model", directory]
+    assert run("sensitivity", *prompt, "--layers", "0,2", "--out", "x.parquet")[0] == 0
+    assert set(pd.read_parquet(tmp_path / "x.parquet")["layer"]) == {0, 2}
+    assert run("path-sum", *prompt, "--variant", "local", "--positions", "all", "--out", "y.parquet")[0] == 0
+    triangle = pd.read_parquet(tmp_path / "y.parquet")
+    n = triangle["last"].max() + 1
+    assert len(triangle) == n * (n + 1) // 2
+
+
+def test_a_saved_collapse_has_every_length_and_seed(run, tmp_path: Path, directory: str) -> None:
+    arguments = ["--task", "figure-5b", "--lengths", "2:4,9", "--seed", "3", "--seed", "5", "--dtype", "float32"]
+    assert run("collapse", *arguments, "--model", directory, "--out", "x.parquet")[0] == 0
+    frame = pd.read_parquet(tmp_path / "x.parquet")
+    assert set(frame["length"]) == {2, 3, 4, 9}
+    assert set(frame["seed"]) == {3, 5}
+    assert set(frame["dtype"]) == {"float32"}
+
+
+def test_the_model_is_loaded_in_the_dtype_asked_for(run, tmp_path: Path, directory: str) -> None:
+    arguments = ["--prompt", "The 11", "--model", directory, "--dtype", "float64", "--out", "x.parquet"]
+    assert run("path-sum", *arguments)[0] == 0
+    assert pd.read_parquet(tmp_path / "x.parquet").attrs["ostools"]["model"]["dtype"] == "float64"
+
+
+def test_an_ablation_file_has_every_part(run, tmp_path: Path, directory: str) -> None:
+    code, *_ = run(*ABLATE.split(), "--model", directory, "--what", "layers", "--out", "ablate.csv")
+    assert code == 0
+    table = pd.read_csv(tmp_path / "ablate.csv")
+    assert set(table["part"]) == {"attention", "mlp"}
+    assert all(math.isfinite(value) for value in table["predicted_effect"])
+
+
+def test_what_cannot_be_subtracted_is_shown_side_by_side(run, tmp_path: Path, directory: str) -> None:
+    asked = ("attention", "--model", directory, "--prompt", "123", "--against-prompt", "12")
+    code, out, _ = run(*asked, "--out", "x.html")
+    assert (code, out.split()) == (0, ["wrote", "x.html"])
+    assert "Side by side only" in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_the_table_and_json_of_attention_hold_every_row(run, tmp_path: Path, directory: str) -> None:
+    asked = ("attention", "--model", directory, "--prompt", "1234", "--against-model", directory)
+    assert run(*asked, "--out", "x.parquet")[0] == 0
+    table: Any = pd.read_parquet(tmp_path / "x.parquet")
+    assert (table["difference"] == 0).all()
+    code, out, _ = run(*asked, "--json")
+    assert code == 0
+    assert len(json.loads(out)["rows"]) == len(table)
+
+
+def test_a_file_holds_every_answer_and_json_all_of_it(run, tmp_path: Path, directory: str) -> None:
+    drawn = ("--temperature", "1", "--samples", "2", "--mitigation", "separator:every=1")
+    code, out, _ = run(*BEHAVIOUR.split(), *drawn, "--model", directory, "--out", "answers.csv")
+    assert (code, out) == (0, "wrote answers.csv\n")
+    found = pd.read_csv(tmp_path / "answers.csv")
+    assert found["length"].tolist() == [1, 1, 2, 2]
+    assert found["sample"].tolist() == [0, 1, 0, 1]
+    assert found["status"].tolist() == ["inactive", "inactive", "active", "active"]
+    code, out, _ = run(*BEHAVIOUR.split(), "--json", "--model", directory)
+    assert code == 0
+    assert json.loads(out)["provenance"]["parameters"]["measurement"] == "behaviour"
+
+
+def test_a_file_holds_every_count(run, tmp_path: Path, directory: str) -> None:
+    code, out, _ = run(*COUNTING.split(), "--model", directory, "--out", "counts.csv")
+    assert (code, out) == (0, "wrote counts.csv\n")
+    assert pd.read_csv(tmp_path / "counts.csv")["length"].tolist() == [1, 2]
+
+
+def test_windows_to_a_file(run, bare: str, tmp_path: Path) -> None:
+    out = tmp_path / "windows.parquet"
+    code, said, _ = run("windows", "--model", bare, "--lengths", "3", "--windows", "2,40", "--out", str(out))
+    assert code == 0
+    assert "wrote" in said
+    assert pd.read_parquet(out)["window"].tolist() == [pd.NA, 2, 40]
+
+
+# --- the process
+
+
+def test_nothing_but_forecasts_and_results_is_written_in_a_process_of_its_own(directory: str, tmp_path: Path) -> None:
+    done = in_a_process("sensitivity", "--prompt", "The", "--model", directory, cwd=tmp_path)
+    assert done.returncode == 0
+    assert_forecasts(done.stderr)
+    assert done.stdout.startswith("Measured sensitivity")
+
+
+def test_an_interrupt_is_130_without_a_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(lines: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ostools.cli.kit.output.print_text", interrupted)
+    assert run("models") == (130, "", "ostools: interrupted\n")
+
+
+def test_a_reader_who_leaves_is_no_error(directory: str) -> None:
+    code = "import sys; from ostools.cli import main; sys.argv = ['ostools', 'models']; main()"
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" -c "{code}" | true', sys.executable], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
