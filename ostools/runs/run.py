@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ostools.ground.errors import in_words
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, tell
 from ostools.models.sources import locate
 from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.asked.sweep import Sweep
@@ -134,8 +134,7 @@ def _store_all(
             say(failed[-1])
         else:
             store.add(one, content)
-        if progress is not None:
-            progress(index + 1, len(asked.pending))
+        tell(progress, index + 1, len(asked.pending))
     return failed
 
 

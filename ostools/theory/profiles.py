@@ -32,7 +32,7 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
-class Interval:
+class TestedValue:
     """An estimate, its 95% interval, and the two-sided p-value of its being zero."""
 
     value: float
@@ -51,9 +51,9 @@ class UShape:
     """
 
     thirds: tuple[float, float, float]
-    start: Interval
-    end: Interval
-    curvature: Interval
+    start: TestedValue
+    end: TestedValue
+    curvature: TestedValue
     vertex: float
     neighbours: float
 
@@ -106,7 +106,7 @@ def u_shape(log10_norms: Profile) -> UShape:
     )
 
 
-def _contrast(one: Float[np.ndarray, " block"], other: Float[np.ndarray, " block"]) -> Interval:
+def _contrast(one: Float[np.ndarray, " block"], other: Float[np.ndarray, " block"]) -> TestedValue:
     """Difference of two means of blocks, by Welch's t: one third may scatter more than the other."""
     freedom = BLOCKS - 2
     parts = np.array([(_around_line(third) ** 2).sum() / freedom / BLOCKS for third in (one, other)])
@@ -115,15 +115,15 @@ def _contrast(one: Float[np.ndarray, " block"], other: Float[np.ndarray, " block
     return _interval(float(one.mean() - other.mean()), variance**0.5, joint)
 
 
-def _interval(value: float, error: float, freedom: float) -> Interval:
+def _interval(value: float, error: float, freedom: float) -> TestedValue:
     value = value if abs(value) > _ROUNDING else 0.0
     half = float(stdtrit(freedom, 0.975)) * error
     if error == 0:
-        return Interval(value, value, value, 1.0 if value == 0 else 0.0)
-    return Interval(value, value - half, value + half, float(2 * stdtr(freedom, -abs(value) / error)))
+        return TestedValue(value, value, value, 1.0 if value == 0 else 0.0)
+    return TestedValue(value, value - half, value + half, float(2 * stdtr(freedom, -abs(value) / error)))
 
 
-def _quadratic(blocks: Float[np.ndarray, " block"], tokens: int) -> tuple[Interval, float]:
+def _quadratic(blocks: Float[np.ndarray, " block"], tokens: int) -> tuple[TestedValue, float]:
     """Least squares through the blocks; its vertex as a fraction of the prompt."""
     along = np.linspace(-1.0, 1.0, tokens)
     places = np.array([place.mean() for place in np.array_split(along, len(blocks))])

@@ -28,6 +28,7 @@ from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
 from ostools.models import Prompt, prompt_from_ids
 from ostools.theory.path_sum import edges, operators
+from ostools.theory.path_sum.second_moment import Mlp
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
@@ -263,9 +264,10 @@ def test_mlp_jacobian_norm_trace_and_inner_products(family: Family) -> None:
         norms = torch.linalg.matrix_norm(exact.mlp, ord=2)
         assert BlockView(block, "svd").mlp_norms.tolist() == pytest.approx(norms.tolist(), rel=1e-7)
         assert (BlockView(block, "product").mlp_norms >= norms * (1 - 1e-9)).all()
-        close(operators.mlp_traces(*parts) / scale, exact.mlp.diagonal(dim1=1, dim2=2).sum(-1))
+        eye = torch.eye(len(weights.down)).to(weights.down)
+        close(Mlp(*parts).traces(eye) / scale, exact.mlp.diagonal(dim1=1, dim2=2).sum(-1))
         inner = torch.einsum("iab,jab->ij", exact.mlp, exact.mlp)
-        close(operators.mlp_inner_products(*parts) / (scale[:, None] * scale), inner)
+        close(Mlp(*parts).inner_products(eye) / (scale[:, None] * scale), inner)
 
 
 @every_family

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ostools.theory.path_sum import operators
+from ostools.theory.path_sum.second_moment import Mlp
 
 CASES = st.tuples(st.integers(1, 3), st.integers(2, 9), st.integers(1, 6), st.integers(0, 10_000), st.booleans())
 
@@ -53,9 +54,10 @@ def test_mlp_jacobian_is_the_derivative_of_the_mlp(case: tuple[int, int, int, in
     with patch.object(operators, "chunks", partial(operators.chunks, budget=1)):  # one position at a time
         torch.testing.assert_close(operators.mlp_norms(*arguments), norms)
     assert bool((operators.mlp_norm_products(*arguments) >= norms * (1 - 1e-12)).all())
-    torch.testing.assert_close(operators.mlp_traces(*arguments), torch.einsum("ndd->n", measured))
+    eye = torch.eye(d_model, dtype=torch.float64)
+    torch.testing.assert_close(Mlp(*arguments).traces(eye), torch.einsum("ndd->n", measured))
     inner = torch.einsum("nde,mde->nm", measured, measured)
-    torch.testing.assert_close(operators.mlp_inner_products(*arguments), inner)
+    torch.testing.assert_close(Mlp(*arguments).inner_products(eye), inner)
 
 
 def _jacobian(function, at: Tensor) -> Tensor:

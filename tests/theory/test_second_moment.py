@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import assume, given
@@ -151,13 +153,12 @@ def test_probes_are_unbiased_and_exact_when_there_are_d_of_them() -> None:
     source = generator(4)
     metric = normal(source, D, D)
     metric = metric @ metric.T
-    parts = (mlp.down, mlp.gate, mlp.up, mlp.p, mlp.q)
-    exact = operators.mlp_inner_products(*parts, metric=metric)
+    exact = mlp.inner_products(metric)
     whole = operators.orthogonal_probes(D, D + 3, 0, exact)
-    torch.testing.assert_close(operators.mlp_inner_products(*parts, metric=metric, probes=whole), exact)
+    torch.testing.assert_close(replace(mlp, probes=whole).inner_products(metric), exact)
     found = torch.stack(
         [
-            operators.mlp_inner_products(*parts, metric=metric, probes=operators.orthogonal_probes(D, 2, seed, exact))
+            replace(mlp, probes=operators.orthogonal_probes(D, 2, seed, exact)).inner_products(metric)
             for seed in range(1000)
         ]
     )

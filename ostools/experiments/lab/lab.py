@@ -22,7 +22,7 @@ import torch
 from ostools.experiments import decay
 from ostools.experiments.lab import runs as lab_runs
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number, whole_numbers
 from ostools.results import Frame, Provenance, Result
 from ostools.theory.distances import collapse_start
@@ -119,8 +119,7 @@ def lab(
         for keys, curve in _measured(one, encoding, question, seed, chosen_lengths, chosen_depths, chosen_precisions):
             named = {"encoding": encoding, "question": question, "seed": seed, "rounding": _FLOOR} | keys
             rows.append(pd.DataFrame({"length": list(curve), "value": list(curve.values())}).assign(**named))
-        if progress is not None:
-            progress(done + 1, len(plan))
+        tell(progress, done + 1, len(plan))
     columns = [*_KEYS[:-1], "seed", "quantity", "length", "value", "rounding"]
     frame: Frame = pd.concat(rows, ignore_index=True)[columns]
     provenance = Provenance.without_model(

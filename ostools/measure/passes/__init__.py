@@ -1,4 +1,4 @@
 """Forward passes, many at once and in every precision: `batches` and `trees` (prompts that share a beginning),
 `last_tokens` (of all prompts in one pass), `precisions` (by name, what each one rounds), `arithmetic` (true float32),
-`sampling` (greedy decoding).
+`sampling` (the next token).
 """

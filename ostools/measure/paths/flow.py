@@ -5,8 +5,9 @@ terms are edges: token j before block l passes on to token i after it
 
     w_ij^(l) = Kt_ii tr(T_ij^T Sigma_i T_ij),   sum_i w_ij^(l) + interference_j = K_jj^(l) = predicted ||d y_n / d v_j^(l)||^2
 
-with Kt the kernel after the MLP and T_ij attention's block with its skip connection (`ostools.theory.second_moment`). Cost: the
-prediction's, and n^2 / 2 numbers a block. It is predicted, not measured: `sensitivity(..., layers="all")` measures the nodes.
+with Kt the kernel after the MLP and T_ij attention's block with its skip connection
+(`ostools.theory.path_sum.second_moment`). Cost: the prediction's, and n^2 / 2 numbers a block. It is predicted, not measured:
+`sensitivity(..., layers="all")` measures the nodes.
 """
 
 from __future__ import annotations

@@ -51,12 +51,7 @@ def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
     Raises `InputError` where the two are not of the same weights, configuration, tokens and edits, and where a variant has
     no measured partner (its linearisation was not measured).
     """
-    if not isinstance(measured, Sensitivity) or not isinstance(paths, PathSum):
-        raise InputError(
-            f"compare: expected a Sensitivity and a PathSum, found {type(measured).__name__} and {type(paths).__name__}"
-        )
-    require_same_run(measured.provenance, paths.provenance)
-    profile = at_the_embeddings(measured)
+    profile = profile_beside("compare", measured, paths)
     rounding = _ROUNDING.get(str(measured.provenance.model["dtype"]), _ROUNDING["float32"])
     last = paths.frame["last"].max()
     of_last = paths.frame.loc[paths.frame["last"] == last].drop(columns="last")
@@ -82,13 +77,21 @@ def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
     return Comparison(frame, measured.provenance, pd.DataFrame(rows))
 
 
-def at_the_embeddings(measured: Sensitivity) -> Any:
-    """The profile of v^(0) in long form: a row a position, linearisation and norm, with value, lower and upper."""
+def profile_beside(asked: str, measured: Sensitivity, paths: PathSum) -> Any:
+    """The profile of v^(0) in long form: a row a position, linearisation and norm, with value, lower and upper.
+
+    Raises `InputError`, on behalf of what was asked for, where path sums cannot stand beside it.
+    """
+    if not isinstance(measured, Sensitivity) or not isinstance(paths, PathSum):
+        raise InputError(
+            f"{asked}: expected a Sensitivity and a PathSum, found {type(measured).__name__} and {type(paths).__name__}"
+        )
+    require_same_run(asked, measured.provenance, paths.provenance, "the path sum")
     frame: Any = measured.frame
     frame = frame[frame["layer"] == 0]
     if frame.empty:
         raise InputError(
-            "compare: path sums stand beside the derivative at the embeddings, layer 0, which this profile lacks: "
+            f"{asked}: path sums stand beside the derivative at the embeddings, layer 0, which this profile lacks: "
             "measure it with sensitivity(..., layers=[0])"
         )
     columns = ["position", "token_id", "token", "linearisation", "method"]
@@ -101,18 +104,18 @@ def at_the_embeddings(measured: Sensitivity) -> Any:
     return pd.concat(norms, ignore_index=True)
 
 
-def require_same_run(measured: Provenance, paths: Provenance) -> None:
-    """The same tokens, weights, configuration and edits; else `InputError`."""
-    if measured.token_ids != paths.token_ids:
-        raise InputError("compare: the profile and the path sum are of different prompts (their token ids differ)")
-    if measured.model["weight_hash"] != paths.model["weight_hash"]:
-        raise InputError("compare: the profile and the path sum are of different models (their weight hashes differ)")
-    if measured.model.get("config_hash") != paths.model.get("config_hash"):
-        raise InputError("compare: the profile and the path sum are of different configurations of the model")
-    if measured.edits != paths.edits:
+def require_same_run(asked: str, measured: Provenance, other: Provenance, its_name: str) -> None:
+    """The same tokens, weights, configuration and edits; else `InputError`, on behalf of what was asked for."""
+    differ = {
+        "of different prompts (their token ids differ)": measured.token_ids != other.token_ids,
+        "of different models (their weight hashes differ)": measured.model["weight_hash"] != other.model["weight_hash"],
+        "of different configurations of the model": measured.model.get("config_hash") != other.model.get("config_hash"),
+        "under different edits of the forward pass": measured.edits != other.edits,
+    }
+    if wrong := [how for how, found in differ.items() if found]:
         raise InputError(
-            "compare: the profile and the path sum were measured under different edits of the forward pass; "
-            "measure both inside the same with-block"
+            f"{asked}: the profile and {its_name} are {wrong[0]}; measure both on one model and prompt, inside the same "
+            "with-block"
         )
 
 

@@ -24,7 +24,7 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
-from ostools.measure.profiles.compare import at_the_embeddings, log10_ratio, require_same_run
+from ostools.measure.profiles.compare import log10_ratio, profile_beside
 from ostools.results import Result
 
 CHAIN = ("uniform", "local", "heads", "edge", "windowed(1)")
@@ -63,12 +63,7 @@ def looseness(measured: Sensitivity, paths: PathSum) -> Looseness:
     Raises `InputError` where the two are not of one run, where a term is missing, for estimated norms, and for bounds with
     mlp_norm="product", whose excess would hide in `joint edge`. Source: docs/theory.md 3.2.
     """
-    if not isinstance(measured, Sensitivity) or not isinstance(paths, PathSum):
-        raise InputError(
-            f"looseness: expected a Sensitivity and a PathSum, found {type(measured).__name__} and {type(paths).__name__}"
-        )
-    require_same_run(measured.provenance, paths.provenance)
-    profile = at_the_embeddings(measured)
+    profile = profile_beside("looseness", measured, paths)
     profile = profile[profile["norm"] == "operator"]
     terms = {**_bounds(paths), **_measured(profile)}
     columns = profile.loc[profile["linearisation"] == "full", ["position", "token_id", "token"]].reset_index(drop=True)

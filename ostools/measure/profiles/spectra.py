@@ -23,6 +23,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.profiles.compare import require_same_run
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
@@ -92,7 +93,7 @@ def spectra(
         )
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers)
     if measured is not None:
-        _require_same_run(measured, provenance)
+        require_same_run("spectra", measured.provenance, provenance, "these patterns")
     rows, patterns = _patterns(full_precision(model, "spectra"), tokens)
     layers = {"pattern": patterns, "lazy": [theory.lazy(pattern) for pattern in patterns]}
     against = [] if measured is None else _against(layers, measured)
@@ -214,19 +215,3 @@ def _against(layers: _Layers, measured: Sensitivity) -> list[dict[str, Any]]:
                 values = (int(layer), name, linearisation, norm, group["method"].iloc[0], float(row[0]), share)
                 rows.append(dict(zip(_AGAINST, (*values, profiles.rank_correlation(row, norms)), strict=True)))
     return rows
-
-
-def _require_same_run(measured: Sensitivity, here: Provenance) -> None:
-    there = measured.provenance
-    differences = {
-        "tokens": there.token_ids != here.token_ids,
-        "weights": there.model["weight_hash"] != here.model["weight_hash"],
-        "configuration": there.model.get("config_hash") != here.model.get("config_hash"),
-        "edits of the forward pass": there.edits != here.edits,
-    }
-    for what, differ in differences.items():
-        if differ:
-            raise InputError(
-                f"spectra: the measured profile is of another run, its {what} differ; measure the same model on the same "
-                f"prompt, inside the same with-block"
-            )

@@ -1,6 +1,6 @@
-"""Norms and inner products of the operators on a path, from small cores.
+"""Norms of the operators on a path, from small cores.
 
-A head's B = W_OV^h = L R has rank d_head: its norm, trace and inner products need d_head x d_head matrices, never d x d.
+A head's B = W_OV^h = L R has rank d_head: its norm needs d_head x d_head matrices, never d x d.
 The gated MLP's Jacobian is W_down (diag(p) W_gate + diag(q) W_up) with p = act'(a) u, q = act(a): n of them, one a position.
 """
 
@@ -74,80 +74,6 @@ def mlp_norm_products(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor 
     if up is not None and q is not None:
         inner = inner + q.abs().amax(-1) * torch.linalg.matrix_norm(up, ord=2)
     return torch.linalg.matrix_norm(down, ord=2) * inner
-
-
-def mlp_mean_jacobian(
-    down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None, weights: Float[Tensor, " pos"]
-) -> Float[Tensor, "d_model d_model"]:
-    """sum_j w_j J_psi,j: linear in p and q, so one matrix product; at one position with w = e_j."""
-    inner = (weights @ p)[:, None] * gate
-    if up is not None and q is not None:
-        inner = inner + (weights @ q)[:, None] * up
-    return down @ inner
-
-
-def mlp_traces(
-    down: Down,
-    gate: Up,
-    up: Up | None,
-    p: Factor,
-    q: Factor | None,
-    metric: Float[Tensor, "d_model d_model"] | None = None,
-) -> Float[Tensor, " pos"]:
-    """tr(metric J_psi) at every position; the identity without a metric."""
-    left = down.T if metric is None else down.T @ metric.T
-    trace = p @ (gate * left).sum(1)
-    return trace if up is None or q is None else trace + q @ (up * left).sum(1)
-
-
-def mlp_inner_products(
-    down: Down,
-    gate: Up,
-    up: Up | None,
-    p: Factor,
-    q: Factor | None,
-    metric: Float[Tensor, "d_model d_model"] | None = None,
-    probes: Float[Tensor, "d_model probe"] | None = None,
-) -> Float[Tensor, "pos pos"]:
-    """tr(J_psi,j^T metric J_psi,j') for every pair of positions; `metric` symmetric, the identity if None.
-
-    Exactly through three ff x ff Gram matrices, O(ff^2 (d + n)); or, unbiased, as the mean over k probes z with
-    E[z z^T] = I of (J_psi,j z)^T metric (J_psi,j' z), O(k n ff d).
-    """
-    if probes is not None:
-        return _probed_inner_products(down, gate, up, p, q, metric, probes)
-    outer = down.T @ (down if metric is None else metric @ down)
-    if up is None or q is None:
-        return p @ (outer * (gate @ gate.T)) @ p.T
-    # <., .> of gate with gate, of gate with up and of up with gate in one product, made symmetric afterwards.
-    half = (p @ (outer * (gate @ gate.T)) + 2.0 * q @ (outer * (up @ gate.T))) @ p.T
-    half = half + q @ (outer * (up @ up.T)) @ q.T
-    return (half + half.T) / 2.0
-
-
-def _probed_inner_products(
-    down: Down,
-    gate: Up,
-    up: Up | None,
-    p: Factor,
-    q: Factor | None,
-    metric: Float[Tensor, "d_model d_model"] | None,
-    probes: Float[Tensor, "d_model probe"],
-) -> Float[Tensor, "pos pos"]:
-    """<D_j, D_j'> = <D, D_j> + <D, D_j'> - <D, D> + <D_j - D, D_j' - D> with D the mean: only the last term is estimated."""
-    even = torch.full_like(p[:, 0], 1.0 / len(p))
-    mean = mlp_mean_jacobian(down, gate, up, p, q, even)
-    pulled = mean.T if metric is None else mean.T @ metric
-    with_mean = mlp_traces(down, gate, up, p, q, metric=pulled)
-    total = p.new_zeros(len(p), len(p))
-    centred_p, centred_q = p - p.mean(0), None if q is None else q - q.mean(0)
-    for probe in probes.T:
-        hidden = centred_p * (gate @ probe)
-        if up is not None and centred_q is not None:
-            hidden.addcmul_(centred_q, (up @ probe)[None])
-        moved = hidden @ down.T
-        total.addmm_(moved if metric is None else moved @ metric, moved.T)
-    return total / probes.shape[1] + with_mean[:, None] + with_mean[None, :] - (pulled * mean.T).sum()
 
 
 def orthogonal_probes(d_model: int, count: int, seed: int, like: Tensor) -> Float[Tensor, "d_model probe"]:

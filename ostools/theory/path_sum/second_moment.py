@@ -28,8 +28,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.theory.path_sum import operators
-
 Kernel = Float[Tensor, "pos pos"]
 Direction = Float[Tensor, "d_model d_model"]
 
@@ -45,23 +43,55 @@ class Mlp:
     q: Float[Tensor, "pos d_mlp"] | None
     probes: Float[Tensor, "d_model probe"] | None = None
 
-    @property
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor | None]:
-        return self.down, self.gate, self.up, self.p, self.q
-
     def mean(self, weights: Float[Tensor, " pos"]) -> Direction:
-        """sum_j w_j D_j."""
-        return operators.mlp_mean_jacobian(*self._parts, weights)
+        """sum_j w_j D_j: linear in p and q, so one matrix product."""
+        inner = (weights @ self.p)[:, None] * self.gate
+        if self.up is not None and self.q is not None:
+            inner = inner + (weights @ self.q)[:, None] * self.up
+        return self.down @ inner
 
     def traces(self, metric: Direction) -> Float[Tensor, " pos"]:
         """tr(metric D_j)."""
-        return operators.mlp_traces(*self._parts, metric=metric)
+        left = self.down.T @ metric.T
+        trace = self.p @ (self.gate * left).sum(1)
+        return trace if self.up is None or self.q is None else trace + self.q @ (self.up * left).sum(1)
 
     def overlap(self, metric: Direction) -> Kernel:
-        """tr((I + D_j)^T metric (I + D_j')), its inner products exact or by `probes`; metric of trace 1."""
+        """tr((I + D_j)^T metric (I + D_j')); metric of trace 1."""
         trace = self.traces(metric)
-        inner = operators.mlp_inner_products(*self._parts, metric=metric, probes=self.probes)
-        return 1.0 + trace[:, None] + trace[None, :] + inner
+        return 1.0 + trace[:, None] + trace[None, :] + self.inner_products(metric)
+
+    def inner_products(self, metric: Direction) -> Kernel:
+        """tr(D_j^T metric D_j'), `metric` symmetric; exact by three ff x ff Gram matrices, O(ff^2 (d + n)), or by `probes`."""
+        if self.probes is not None:
+            return self._probed(metric, self.probes)
+        gate, up, p, q = self.gate, self.up, self.p, self.q
+        outer = self.down.T @ (metric @ self.down)
+        if up is None or q is None:
+            return p @ (outer * (gate @ gate.T)) @ p.T
+        # <., .> of gate with gate, of gate with up and of up with gate in one product, made symmetric afterwards.
+        half = (p @ (outer * (gate @ gate.T)) + 2.0 * q @ (outer * (up @ gate.T))) @ p.T
+        half = half + q @ (outer * (up @ up.T)) @ q.T
+        return (half + half.T) / 2.0
+
+    def _probed(self, metric: Direction, probes: Float[Tensor, "d_model probe"]) -> Kernel:
+        """Without bias, as a mean over k probes z with E[z z^T] = I: O(k n ff d).
+
+        <D_j, D_j'> = <D, D_j> + <D, D_j'> - <D, D> + <D_j - D, D_j' - D> with D the mean: only the last term is estimated.
+        """
+        p, q = self.p, self.q
+        mean = Mlp.mean(self, torch.full_like(p[:, 0], 1.0 / len(p)))
+        pulled = mean.T @ metric
+        with_mean = Mlp.traces(self, pulled)
+        total = p.new_zeros(len(p), len(p))
+        centred_p, centred_q = p - p.mean(0), None if q is None else q - q.mean(0)
+        for probe in probes.T:
+            hidden = centred_p * (self.gate @ probe)
+            if self.up is not None and centred_q is not None:
+                hidden.addcmul_(centred_q, (self.up @ probe)[None])
+            moved = hidden @ self.down.T
+            total.addmm_(moved @ metric, moved.T)
+        return total / probes.shape[1] + with_mean[:, None] + with_mean[None, :] - (pulled * mean.T).sum()
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ PerToken = Float[Tensor, " pos"]
 
 
 @dataclass(frozen=True)
-class Interval:
+class TraceInterval:
     """An unbiased estimate and its two-sided confidence interval, one a position."""
 
     value: PerToken
@@ -71,7 +71,7 @@ def effective_rank(rest: Gram) -> PerToken:
     return torch.where(squares > 0, traces / squares, 1.0).clamp_min(1.0)
 
 
-def trace_interval(rest: Gram, level: float) -> Interval:
+def trace_interval(rest: Gram, level: float) -> TraceInterval:
     """tr M = ||R||_F^2 from m Gaussian rows: the mean of ||g_k^T R||^2, and an interval that misses with probability `level`.
 
     The mean is a weighted chi-square, tr(M) sum_i w_i chi2_m,i / m with sum_i w_i = 1 and sum_i w_i^2 = 1 / nu. Lower end:
@@ -85,7 +85,7 @@ def trace_interval(rest: Gram, level: float) -> Interval:
     nu = effective_rank(rest)
     tail = torch.from_numpy(np.asarray(chi2.isf(level / 2, m * nu.numpy())))
     rank_one = m / float(chi2.ppf(level / 2, m)) - 1.0
-    return Interval(value, lower=value * m * nu / tail, upper=value * (1.0 + rank_one / nu.sqrt()))
+    return TraceInterval(value, lower=value * m * nu / tail, upper=value * (1.0 + rank_one / nu.sqrt()))
 
 
 def norm_limit(rest: Gram, level: float) -> PerToken:

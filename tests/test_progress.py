@@ -1,0 +1,57 @@
+"""A part's progress told as the whole's: it rises, stays within, and ends where the whole does."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ostools.ground.progress import part_of, rising, tell
+
+
+@given(
+    shares=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    steps=st.integers(0, 9),
+    units=st.sampled_from([None, 1, 100]),
+)
+def test_parts_one_after_the_other_make_the_whole(shares: list[int], steps: int, units: int | None) -> None:
+    """In the part's own steps where they are in proportion to the shares, else in units of the whole."""
+    told: list[tuple[int, int]] = []
+    whole = sum(shares)
+    ends = [sum(shares[: index + 1]) for index in range(len(shares))]
+    for share, end in zip(shares, ends, strict=True):
+        part = part_of(lambda *now: told.append(now), end - share, end, whole, units)
+        total = steps * share if units is None else steps + share  # any number at all, in units
+        for done in range(total + 1):
+            tell(part, done, total)
+    assert all(0 <= done <= total for done, total in told)
+    assert all(one[0] * other[1] <= other[0] * one[1] for one, other in pairwise(told))
+    assert len({total for _, total in told}) == 1
+    if steps or units is not None:
+        assert told[-1][0] == told[-1][1]
+
+
+def test_steps_in_proportion_are_told_one_by_one() -> None:
+    """Three parts of 1, 3 and 1 shares, four steps a share: 20 steps in all."""
+    told: list[tuple[int, int]] = []
+    for start, end in ((0, 1), (1, 4), (4, 5)):
+        part = part_of(lambda *now: told.append(now), start, end, 5)
+        for done in range(1, 4 * (end - start) + 1):
+            tell(part, done, 4 * (end - start))
+    assert told == [(done, 20) for done in range(1, 21)]
+
+
+def test_work_that_is_done_again_is_not_told_again() -> None:
+    told: list[int] = []
+    progress = rising(lambda done, total: told.append(done))
+    for done in (1, 2, 1, 2, 3):
+        tell(progress, done, 3)
+    assert told == [1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("made", [lambda: part_of(None, 0, 1, 2), lambda: rising(None)])
+def test_nobody_who_listens_is_told_nothing(made) -> None:
+    assert made() is None
+    tell(None, 1, 1)
