@@ -63,8 +63,10 @@ def _hue(field: str, names: Sequence[str], colours: Sequence[str]) -> alt.Color:
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(names), range=list(colours)), legend=_LEGEND)
 
 
-def _panel_title(text: str) -> alt.TitleParams:
-    return alt.TitleParams(theme.visible(text), fontSize=11, fontWeight="normal", offset=6, frame="group")
+def _panel(layers: Sequence[Any], title: str) -> Any:
+    layered: Any = alt.layer(*layers)
+    heading = alt.TitleParams(theme.visible(title), fontSize=11, fontWeight="normal", offset=6, frame="group")
+    return layered.properties(width=WIDTH, height=HEIGHT, title=heading)
 
 
 def _accuracy(rows: Frame, names: list[str], dtype: str, trained: int | None, last: bool) -> Any:
@@ -81,8 +83,7 @@ def _accuracy(rows: Frame, names: list[str], dtype: str, trained: int | None, la
         shown = axes.unfolded(axes.chart(bands), bands).encode(x=x, color=hue)
         ends = shown.encode(y=alt.Y("wilson_low:Q", scale=scale, axis=axis, title="right answers"), y2="wilson_high:Q")
         layers.insert(0, ends.mark_rule(strokeWidth=4, opacity=0.25))
-    layered: Any = alt.layer(*layers, *training_end(trained, rows["length"], 0.3 * HEIGHT))
-    return layered.properties(width=WIDTH, height=HEIGHT, title=_panel_title(dtype))
+    return _panel([*layers, *training_end(trained, rows["length"], 0.3 * HEIGHT)], dtype)
 
 
 def _log_probability(rows: Frame, names: list[str], everywhere: Any, trained: int | None) -> Any:
@@ -146,8 +147,7 @@ def profiles_chart(rows: Frame, norm: str, title: str, notes: Sequence[str]) -> 
         layers = [base.mark_line(strokeWidth=1.2), base.mark_circle(size=14, opacity=0).encode(tooltip=tooltip)]
         if floor is not None:
             layers.append(axes.zero_marks(base))
-        layered: Any = alt.layer(*layers)
-        panels.append(layered.properties(width=WIDTH, height=HEIGHT, title=_panel_title(str(panel))))
+        panels.append(_panel(layers, str(panel)))
     zeros = [axes.ZERO_NOTE] if floor is not None else []
     return _grid(panels, title, [*notes, *zeros])
 
@@ -181,7 +181,5 @@ def path_sums_chart(rows: Frame, title: str, notes: Sequence[str]) -> alt.VConca
             layers.insert(
                 0, base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", scale=scale, axis=axis, title=""), y2="high:Q")
             )
-        layered: Any = alt.layer(*layers)
-        heading = f"{KIND_TITLES[str(kind)]}, {panel}"
-        panels.append(layered.properties(width=WIDTH, height=HEIGHT, title=_panel_title(heading)))
+        panels.append(_panel(layers, f"{KIND_TITLES[str(kind)]}, {panel}"))
     return _grid(panels, title, notes, alike=False)

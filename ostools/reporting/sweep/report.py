@@ -186,23 +186,13 @@ def _model(
     """What every load of a model shares, and its dtypes and devices."""
     one = loaded[0]
     size = one.get("n_parameters")
+    parameters = f", {size:,} parameters" if isinstance(size, int) else ""
     return [
         ("revision", str(one.get("revision") or "none (not from a hub)")),
         ("checkpoint (sha256 of its files)", ", ".join(one or "unknown" for one in checkpoints)),
-        (
-            "weights (sha256) by dtype",
-            "; ".join(f"{dtype} {', '.join(map(str, found))}" for dtype, found in hashes.items()),
-        ),
-        (
-            "architecture",
-            f"{one.get('architecture')}, {size:,} parameters"
-            if isinstance(size, int)
-            else str(one.get("architecture")),
-        ),
-        (
-            "dtypes, device",
-            f"{', '.join(dict.fromkeys(str(each.get('dtype')) for each in loaded))} on {one.get('device')}",
-        ),
+        ("weights (sha256) by dtype", "; ".join(f"{dtype} {', '.join(map(str, f))}" for dtype, f in hashes.items())),
+        ("architecture", f"{one.get('architecture')}{parameters}"),
+        ("dtypes, device", f"{', '.join(hashes)} on {one.get('device')}"),
     ]
 
 

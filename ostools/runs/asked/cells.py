@@ -28,7 +28,7 @@ from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Cell
 from ostools.tasks import CollapseTask, Task
 
-_DEFINING = ("ground", "theory", "models", "tasks", "measure", "runs/measurements")
+_DEFINING = ("ground", "theory", "models", "tasks", "measure", "results.py", "runs/measurements")
 """What of ostools decides a number; reporting, the command line and the other experiments do not."""
 _VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
 _KNOWN = {"hooks", "mitigations", "ostools", *sys.stdlib_module_names, *(name.replace("-", "_") for name in _VERSIONS)}

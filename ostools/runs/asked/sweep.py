@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, Union
 
@@ -151,19 +150,12 @@ def _in_words(error: ValidationError) -> str:
     first = min(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"] if part not in MEASUREMENTS) or "the sweep"
     if first["type"] == "extra_forbidden":
-        return str(unknown_name(f"key of {_owner(first['loc'])}", first["loc"][-1], _fields(first["loc"])))
+        named = [part for part in first["loc"] if part in MEASUREMENTS]
+        owner = f"the measurement {named[0]}" if named else "a sweep"
+        known = MEASUREMENTS[named[0]].options if named else Sweep
+        return str(unknown_name(f"key of {owner}", first["loc"][-1], known.model_fields))
     if first["type"] == "missing":
         return f"expected the key {where!r}, found none"
     cause = first.get("ctx", {}).get("error")
     said = str(cause) if cause is not None else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
     return f"{where}: {said}; found {str(first['input'])[:60]!r}"
-
-
-def _owner(place: tuple[Any, ...]) -> str:
-    named = [part for part in place if part in MEASUREMENTS]
-    return f"the measurement {named[0]}" if named else "a sweep"
-
-
-def _fields(place: tuple[Any, ...]) -> Iterable[str]:
-    named = [part for part in place if part in MEASUREMENTS]
-    return (MEASUREMENTS[named[0]].options if named else Sweep).model_fields

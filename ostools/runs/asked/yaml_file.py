@@ -24,24 +24,23 @@ class _Plain(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.constructor.ConstructorError(None, None, "expected no alias (*name)", mark)
+            raise _refused("expected no alias (*name)", self.peek_event())
         tag = getattr(self.peek_event(), "tag", None)
         if tag is not None:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"expected no tag, found {tag}", self.peek_event().start_mark
-            )
+            raise _refused(f"expected no tag, found {tag}", self.peek_event())
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()
         for key, _ in node.value:
             if str(key.value) in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands twice", key.start_mark
-                )
+                raise _refused(f"the key {key.value!r} stands twice", key)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+
+def _refused(why: str, there: Any) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, why, there.start_mark)
 
 
 _Plain.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|)$"), ["~", "n", ""])

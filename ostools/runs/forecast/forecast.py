@@ -7,6 +7,7 @@ configuration and a tokenizer, once a model.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,10 +82,7 @@ def _weights(directory: Path) -> tuple[int, int]:
         stored += shard.stat().st_size
         with safe_open(shard, "pt") as file:
             for name in file.keys():  # noqa: SIM118 (a file is no mapping)
-                size = 1
-                for side in file.get_slice(name).get_shape():
-                    size *= side
-                numbers += size
+                numbers += math.prod(file.get_slice(name).get_shape())
     return stored, numbers
 
 
@@ -106,7 +104,7 @@ def _speed(kind: str) -> _Speed:
         size = 384 if kind == "cpu" else 4096
         single = torch.ones(size, size, device=kind)
         double, small = single.double(), single[0, :8].clone()
-        done = torch.cuda.synchronize if kind == "cuda" else _nothing
+        done = torch.cuda.synchronize if kind == "cuda" else lambda: None  # a CPU is done when it returns
         products = 2 * size**3
         return _Speed(
             products / _best(lambda: single @ single, done),
@@ -115,10 +113,6 @@ def _speed(kind: str) -> _Speed:
         )
     finally:
         torch.set_num_threads(threads)
-
-
-def _nothing() -> None:
-    """A CPU is done when it returns."""
 
 
 def _best(work: Callable[[], Any], done: Callable[[], None]) -> float:
@@ -138,6 +132,5 @@ _LOAD_OPERATIONS, _LAYER_OPERATIONS, _READ = 60_000, 8_000, 5e8
 def _seconds(count: Count, stored: int, shape: Shape, kind: str) -> float:
     speed = _speed(kind)
     loading = (_LOAD_OPERATIONS + _LAYER_OPERATIONS * shape.n_layers) * speed.operation + stored / _READ
-    passes = count.passes
-    products = passes.single / speed.single + passes.double / speed.double
-    return loading + products + passes.operations * speed.operation
+    products = count.single / speed.single + count.double / speed.double
+    return loading + products + count.operations * speed.operation

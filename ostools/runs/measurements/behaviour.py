@@ -14,7 +14,7 @@ from ostools.measure.answers.behaviour import summarise
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance
-from ostools.runs.measurements.counts import BLOCK, QUESTION, Count, Passes, PromptTokens, one_pass, pass_bytes
+from ostools.runs.measurements.counts import BLOCK, QUESTION, Count, PromptTokens, one_pass, pass_bytes
 from ostools.runs.measurements.record import Cell, Measurement, Options, Rows
 
 _DRAWN = 64  # samples of a prompt that batches are made of; more of them take as much more time
@@ -76,7 +76,7 @@ def _count(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int) -> Coun
         single += sum(2 * one_pass(shape, 1, pos) for pos in tokens.prompts)
         operations += 2 * len(tokens.prompts) * shape.n_layers * BLOCK
     more = asked / samples
-    return Count(weights * shape.element + memory, Passes(single=single * more, operations=operations * more))
+    return Count(weights * shape.element + memory, single=single * more, operations=operations * more)
 
 
 def _step(shape: Shape, rows: int) -> float:

@@ -10,7 +10,7 @@ from ostools.measure import collapse
 from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models.shape import Shape
-from ostools.runs.measurements.counts import BLOCK, QUESTION, Count, Passes, PromptTokens, one_pass, pass_bytes
+from ostools.runs.measurements.counts import BLOCK, QUESTION, Count, PromptTokens, one_pass, pass_bytes
 from ostools.runs.measurements.record import Cell, Measurement, Options, Rows
 
 _COPY = 4000  # small operations of a copy of a block's modules
@@ -50,7 +50,7 @@ def _count(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int) -> Coun
     memory = copies + pass_bytes(shape, 1, trunk, 1, 8) + pairs
     operations = 1.0 * (2 * passes + 2) * shape.n_layers * BLOCK + count * QUESTION
     operations += (1 + _runs_a_copy(precision)) * shape.n_layers * _COPY
-    return Count(memory, Passes(0.0 if precision == PRECISIONS["float64"] else work, work, operations))
+    return Count(memory, 0.0 if precision == PRECISIONS["float64"] else work, work, operations)
 
 
 def _runs_a_copy(precision: Precision) -> bool:

@@ -30,20 +30,14 @@ class PromptTokens:
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Floating-point operations in float32 (or below) and in float64, and small operations, whose size does not matter."""
+class Count:
+    """Bytes at the peak, the model among them; floating-point operations in float32 (or below) and in float64; and small
+    operations, whose size does not matter."""
 
+    memory: int
     single: float = 0.0
     double: float = 0.0
     operations: float = 0.0
-
-
-@dataclass(frozen=True)
-class Count:
-    """Bytes at the peak, the model among them, and all that is computed."""
-
-    memory: int
-    passes: Passes
 
 
 def one_pass(shape: Shape, rows: int, pos: int) -> float:

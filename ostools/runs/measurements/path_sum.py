@@ -16,7 +16,6 @@ from ostools.runs.measurements.counts import (
     EIGENVALUES,
     QUESTION,
     Count,
-    Passes,
     PromptTokens,
     in_full,
     one_pass,
@@ -55,7 +54,7 @@ def _count(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int) -> Coun
         block += len(predicted) * (shape.n_heads * pos**3 + 2 * shape.d_mlp**2 * (shape.d_model + pos))
         double += shape.n_layers * block + 4 * one_pass(work, 1, pos)
         operations += 4 * shape.n_layers * BLOCK + QUESTION
-    return Count(held + memory, Passes(double=double, operations=operations))
+    return Count(held + memory, double=double, operations=operations)
 
 
 PATH_SUM = Measurement(PathSumOptions, _count, _measure, PathSum)

@@ -18,7 +18,6 @@ from ostools.runs.measurements.counts import (
     EIGENVALUES,
     QUESTION,
     Count,
-    Passes,
     PromptTokens,
     in_full,
     one_pass,
@@ -76,9 +75,8 @@ def _count(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int) -> Coun
             products += through + norms + _CHECKS * one_pass(work, 1, pos)
             blocks = -(-rows // way.chunk) + _CHECKS
             operations += blocks * shape.n_layers * BLOCK + QUESTION
-    in_double = work.element == 8
-    passes = Passes(0.0 if in_double else products, products if in_double else 0.0, operations)
-    return Count(held + memory, passes)
+    single, double = (0.0, products) if work.element == 8 else (products, 0.0)
+    return Count(held + memory, single, double, operations)
 
 
 SENSITIVITY = Measurement(SensitivityOptions, _count, _measure, Sensitivity)

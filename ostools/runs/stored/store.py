@@ -229,9 +229,11 @@ class Store:
                 if content is None:
                     continue
                 try:
-                    found[base].append(CellFile.of(path, content).lengths)
+                    lengths = CellFile.of(path, content).lengths
                 except UNREADABLE as error:
                     self._drop(path, why_broken(error))
+                else:
+                    found[base].append(lengths)
         return found
 
     def _drop(self, path: Path, reason: str) -> None:
