@@ -19,6 +19,12 @@ def rows(data: Frame) -> Any:
     return axes.unfolded(axes.chart(data), data)
 
 
+def layers(*marks: Any, **properties: Any) -> Any:
+    """Marks over each other in one panel, with its width, height and title."""
+    chart: Any = alt.layer(*marks)
+    return chart.properties(**properties)
+
+
 def heading(text: str) -> alt.TitleParams:
     """A panel's own title, smaller than the chart's."""
     return alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6, frame="group")
