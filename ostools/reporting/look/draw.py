@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -37,7 +37,9 @@ def hue(field: str, colours: Mapping[str, str], **legend: Any) -> alt.Color:
     return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(**options))
 
 
-def dashes(looks: Mapping[str, tuple[str, list[float]]], present: Iterable[str], **legend: Any) -> alt.StrokeDash:
+def dashes(
+    looks: Mapping[str, tuple[str, Sequence[float | int]]], present: Iterable[str], **legend: Any
+) -> alt.StrokeDash:
     """The dash of each quantity that is present; `looks`: by quantity the legend's words and the dash."""
     there = set(present)
     known = [name for name in looks if name in there]
