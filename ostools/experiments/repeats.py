@@ -18,7 +18,7 @@ import hooks
 from ostools import tasks
 from ostools.experiments.decay import fits
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.collapse import (
     FITTED_FROM,
@@ -76,8 +76,7 @@ def repeats(
     differences: dict[str, Any] = {}
     runs = [(task, bos) for task in chosen for bos in sinks]
     for done, (task, bos) in enumerate(runs):
-        if progress is not None:
-            progress(done, len(runs))
+        tell(progress, done, len(runs))
         found = collapse(model, task, lengths=wanted, dtypes=dtypes, bos=bos or not has_bos)
         _require_theorem(found, task)
         key = {"task": task.name, "sink": PRESENT if bos else ABSENT}
@@ -92,8 +91,7 @@ def repeats(
     # Below the floor the float64 run's own rounding would be fitted.
     floor = SAME_IN_FLOAT64 * float((table["distance"] / table["relative"]).max())
     laws = fits(table, ["distance"], fitted_from, ["task", "sink"], floor).drop(columns="quantity")
-    if progress is not None:
-        progress(len(runs), len(runs))
+    tell(progress, len(runs), len(runs))
     provenance = Provenance.collect(
         model,
         None,

@@ -20,7 +20,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge
@@ -94,8 +94,7 @@ def retrieval(
     rows = []
     for done, (one, answer, log_p) in enumerate(zip(posed, said, likely, strict=True)):
         rows.append(_row(one, answer, log_p) | _sensitive(model, one, linearisation, norm, method))
-        if progress is not None:
-            progress(done + 1, len(posed))
+        tell(progress, done + 1, len(posed))
     frame = pd.DataFrame(rows)
     provenance = Provenance.collect(
         model,

@@ -32,7 +32,7 @@ from ostools.experiments.ablation.targets import (
     taken_out,
 )
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress, part_of
+from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.measure.prompts import checked_names
@@ -233,8 +233,7 @@ def _rows(
                     | {"measure": measure, "quantity": quantity, "value": value, "ablated": ablated}
                     | {"effect": ablated - value, "predicted_effect": predicted[measure][quantity][index]}
                 )
-        if progress is not None:
-            progress(index + 1, len(targets))
+        tell(progress, index + 1, len(targets))
 
 
 def _predicted(

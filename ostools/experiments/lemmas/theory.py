@@ -18,7 +18,7 @@ import pandas as pd
 from ostools.experiments.lemmas import decoders, softmax, stochastic
 from ostools.experiments.lemmas.check import LENGTHS, Check, Checked
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.results import Provenance, Result
 
@@ -130,8 +130,7 @@ def theory(
         _require_lengths(lengths, chosen)
     frames, curves = [], []
     for done, lemma in enumerate(chosen):
-        if progress is not None:
-            progress(done, len(chosen))
+        tell(progress, done, len(chosen))
         found = lemma.run(seed, _lengths(lemma, lengths))
         frames.append(_frame(lemma, found.checks))
         curves.append(found.curves.assign(lemma=lemma.name))

@@ -19,7 +19,7 @@ from mitigations import Mitigation, acts
 from ostools import tasks
 from ostools.experiments.decay import spread_lengths
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.behaviour import behaviour
 from ostools.measure.collapse.collapse import collapse, reference_at_y
@@ -107,8 +107,7 @@ def windows(
         acts(model, arm, extended[wanted[-1], same_seeds[0]])
     tables = []
     for done, (size, arm) in enumerate(arms.items()):
-        if progress is not None:
-            progress(done, len(arms))
+        tell(progress, done, len(arms))
         said: Any = behaviour(model, form, lengths=wanted, seeds=chosen, mitigation=arm, chat=chat).frame
         found = collapse(
             exact,
@@ -128,8 +127,7 @@ def windows(
             for n, seed, own in zip(rows["length"], rows["seed"], rows["status"], strict=True)
         ]
         tables.append(rows.assign(window=pd.NA if size is None else size, status=status))
-    if progress is not None:
-        progress(len(arms), len(arms))
+    tell(progress, len(arms), len(arms))
     frame: Any = pd.concat([table.astype({"window": "Int64"}) for table in tables], ignore_index=True)
     frame = frame.assign(within_training=frame["within_training"].fillna(True).astype(bool))
     provenance = Provenance.collect(
