@@ -19,7 +19,7 @@ from ostools import tasks
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.arms import BOUND, Arm, Cell, StudyPlan, timings
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.passes.precisions import Precision
@@ -133,8 +133,7 @@ class _Steps:
 
     def __call__(self) -> None:
         self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.total)
+        tell(self.progress, self.done, self.total)
 
 
 def _checked(given: Sequence[Mitigation | str]) -> dict[str, Mitigation]:

@@ -35,9 +35,9 @@ def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None
     """The paragraphs under a collapse curve, at y in L2; `trained`: the longest trained length by task, from a card."""
     from ostools.measure.collapse.collapse import exact_from
 
-    rows, pair = _whole(frame_of(result), "y"), main_pair(result)
+    rows, pair = whole(frame_of(result), "y"), main_pair(result)
     main = rows[rows["pair"] == pair]
-    logits, ends = _whole(frame_of(result), "logits"), collapse_ends(result)
+    logits, ends = whole(frame_of(result), "logits"), collapse_ends(result)
     said = [
         _fall(reference_curve(result), exact_from(result.reference_curve(pair)), COMPARED[pair]),
         *(_stop(main, dtype, ends.get(dtype)) for dtype in dict.fromkeys(main["dtype"])),
@@ -123,7 +123,8 @@ def collapse_ends(result: Collapse, which: str = "collapse_length") -> dict[str,
     return {dtype: None if bool(ends.isna().any()) else int(ends.max()) for dtype, ends in reached.items()}
 
 
-def _whole(rows: Frame, site: str) -> Frame:
+def whole(rows: Frame, site: str) -> Frame:
+    """Whole vectors at that site in L2, of which the theorem speaks."""
     return rows[(rows["site"] == site) & (rows["per"] == "vector") & (rows["norm"] == "l2")]
 
 

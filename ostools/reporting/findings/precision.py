@@ -7,8 +7,8 @@ from typing import Any
 
 from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
-from ostools.reporting.findings.collapse import collapse_ends, main_pair
-from ostools.results import Frame, frame_of
+from ostools.reporting.findings.collapse import collapse_ends, main_pair, whole
+from ostools.results import frame_of
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,9 @@ class Tail:
 
 def tails(result: Collapse) -> list[Tail]:
     """A `Tail` for each precision but float64, in the order measured."""
-    frame: Frame = frame_of(result)
+    frame = whole(frame_of(result), "y")
     pair = main_pair(result)
-    at_y = (frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")
-    frame = frame[at_y & (frame["pair"] == pair) & (frame["dtype"] != "float64")]
+    frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
     exact: Any = result.reference
     exact = exact[(exact["pair"] == pair) & (exact["site"] == "y")]
     curves = {
@@ -69,9 +68,8 @@ def below_at_the_end(result: Collapse) -> dict[str, int | None]:
     No margin of lengths is asked for, as a collapse length asks: at the end of the range that may be chance. The greatest over
     seeds.
     """
-    frame: Frame = frame_of(result)
-    at_y = (frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")
-    frame = frame[at_y & (frame["pair"] == main_pair(result)) & (frame["dtype"] != "float64")]
+    frame = whole(frame_of(result), "y")
+    frame = frame[(frame["pair"] == main_pair(result)) & (frame["dtype"] != "float64")]
     curve = ["pair", "seed", "weights", "length", "site"]
     exact: Any = result.reference
     joined = frame.merge(exact[[*curve, "distance"]], on=curve, validate="many_to_one")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -19,6 +19,12 @@ def rows(data: Frame) -> Any:
     return axes.unfolded(axes.chart(data), data)
 
 
+def layers(*marks: Any, **properties: Any) -> Any:
+    """Marks over each other in one panel, with its width, height and title."""
+    chart: Any = alt.layer(*marks)
+    return chart.properties(**properties)
+
+
 def heading(text: str) -> alt.TitleParams:
     """A panel's own title, smaller than the chart's."""
     return alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6, frame="group")
@@ -31,7 +37,9 @@ def hue(field: str, colours: Mapping[str, str], **legend: Any) -> alt.Color:
     return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(**options))
 
 
-def dashes(looks: Mapping[str, tuple[str, list[float]]], present: Iterable[str], **legend: Any) -> alt.StrokeDash:
+def dashes(
+    looks: Mapping[str, tuple[str, Sequence[float | int]]], present: Iterable[str], **legend: Any
+) -> alt.StrokeDash:
     """The dash of each quantity that is present; `looks`: by quantity the legend's words and the dash."""
     there = set(present)
     known = [name for name in looks if name in there]

@@ -155,6 +155,11 @@ def display_token(token: str, length: int = TOKEN_LENGTH) -> str:
     return shown or "(empty)"
 
 
+def shown(text: str, length: int = TOKEN_LENGTH) -> str:
+    """A token, or an answer, as a chart holds it: one short visible word that ends no script."""
+    return inert(display_token(text, length))
+
+
 # Characters that every font has: a chart that falls back to another font in the middle of a word is hard to read.
 _SPELLED = {" ": "·", "\n": "\\n", "\t": "\\t", "\r": "\\r", "▁": "·"}
 

@@ -94,8 +94,7 @@ def _shares(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any
         area = band.mark_area(opacity=0.16, color=theme.colour("full"))
         rule = band.mark_rule(color=theme.colour("full"), strokeWidth=1.2)
         layers.insert(0, area if len(bands) > 1 else rule)
-    layered: Any = alt.layer(*layers, *training_end(end, summary["length"], 0.62 * HEIGHT))
-    return layered.properties(width=WIDTH, height=HEIGHT)
+    return draw.layers(*layers, *training_end(end, summary["length"], 0.62 * HEIGHT), width=WIDTH, height=HEIGHT)
 
 
 def _errors(frame: Frame, end: int | None) -> Any:
@@ -103,7 +102,7 @@ def _errors(frame: Frame, end: int | None) -> Any:
     largest = max(1, int(errors.max()))
     top = 2 * largest + 1  # above every error, for the answers that have none
     each: Frame = frame[["length", "key", "answer"]].assign(
-        error=errors.fillna(float(top)), kind=_kinds(errors), answer=[_shown(text) for text in frame["answer"]]
+        error=errors.fillna(float(top)), kind=_kinds(errors), answer=[theme.shown(text, 60) for text in frame["answer"]]
     )
     means: Frame = frame.assign(error=errors).groupby("length", as_index=False)["error"].mean().dropna()
     means = means.assign(kind=_MEAN)
@@ -131,16 +130,11 @@ def _errors(frame: Frame, end: int | None) -> Any:
         ),
         draw.rows(means).mark_line(strokeWidth=1.5).encode(x=x, y=y, color=hue),
     ]
-    layered: Any = alt.layer(*layers, *training_end(end, frame["length"], None))
-    return layered.properties(width=WIDTH, height=BELOW)
+    return draw.layers(*layers, *training_end(end, frame["length"], None), width=WIDTH, height=BELOW)
 
 
 def _kinds(errors: Column) -> Column:
     return errors.isna().map({True: _NONE, False: _ONE})
-
-
-def _shown(text: str) -> str:
-    return theme.inert(theme.display_token(text, 60))
 
 
 def _ticks(largest: int) -> list[int]:

@@ -86,8 +86,13 @@ def _found(frame: Frame) -> Any:
     )
     y = alt.Y("share:Q", title="share found", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=3))
     bars = base.mark_rule(strokeWidth=1.2).encode(y=alt.Y("low:Q"), y2="high:Q")
-    layered: Any = alt.layer(bars, base.mark_line(strokeWidth=2).encode(y=y), base.mark_circle(size=34).encode(y=y))
-    return layered.properties(width=WIDTH, height=HEIGHT * 0.8)
+    return draw.layers(
+        bars,
+        base.mark_line(strokeWidth=2).encode(y=y),
+        base.mark_circle(size=34).encode(y=y),
+        width=WIDTH,
+        height=HEIGHT * 0.8,
+    )
 
 
 def _likely(frame: Frame) -> Any:
@@ -116,5 +121,10 @@ def _seeds(data: Frame, frame: Frame, y: alt.Y, last: bool) -> Any:
     base = draw.rows(rows).encode(x=_x(frame, last), y=y, color=hue, detail="seed:N")
     thin = base.transform_filter("!datum.mean").mark_line(strokeWidth=0.8, opacity=0.35)
     thick = base.transform_filter("datum.mean")
-    layered: Any = alt.layer(thin, thick.mark_line(strokeWidth=2.2), thick.mark_circle(size=30).encode(tooltip=tooltip))
-    return layered.properties(width=WIDTH, height=HEIGHT)
+    return draw.layers(
+        thin,
+        thick.mark_line(strokeWidth=2.2),
+        thick.mark_circle(size=30).encode(tooltip=tooltip),
+        width=WIDTH,
+        height=HEIGHT,
+    )

@@ -144,8 +144,7 @@ def _panel(rows: Frame, names: list[str], labelled: bool) -> alt.LayerChart:
         .encode(x=alt.value(6), text="word:N", color=alt.value(theme.colour("float64"))),
     ]
     title = draw.heading(str(rows["panel"].iloc[0]))
-    layered: Any = alt.layer(*layers)
-    return layered.properties(width=WIDTH, height=alt.Step(ROW), title=title)
+    return draw.layers(*layers, width=WIDTH, height=alt.Step(ROW), title=title)
 
 
 def _x(measured: Frame, ratio: bool, none: float) -> alt.X:

@@ -98,8 +98,7 @@ def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
         for right, side in ((True, "true"), (False, "false"))
         for low, place in ((True, "true"), (False, "false"))
     ]
-    layered: Any = alt.layer(front_line.encode(order="distance:Q"), points, *words)
-    return layered.properties(width=WIDTH, height=HEIGHT)
+    return draw.layers(front_line.encode(order="distance:Q"), points, *words, width=WIDTH, height=HEIGHT)
 
 
 def _labels(data: Frame, across: list[float], up: list[float]) -> list[str]:
@@ -169,8 +168,7 @@ def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
     if len(none):
         level = alt.Chart(alt.InlineData(values=[{"y": float(none[name].iloc[0])}]))
         layers.append(level.mark_rule(strokeDash=[6, 4], color=theme.colour(_LOOKS[_NONE])).encode(y=alt.Y("y:Q")))
-    layered: Any = alt.layer(*layers)
-    return layered.properties(width=width, height=BELOW)
+    return draw.layers(*layers, width=width, height=BELOW)
 
 
 def _ticks(first: int, last: int) -> list[int]:

@@ -104,8 +104,7 @@ def _distances(curves: Frame, floor: float | None, row: Row, length: alt.X, mark
     ]
     layers += draw.zeros(base, floor)
     title = alt.TitleParams(str(row["dtype"]), fontSize=12)
-    layered: Any = alt.layer(*layers, *marks, title=title)
-    return layered.properties(width=WIDTH, height=HEIGHT)
+    return draw.layers(*layers, *marks, title=title, width=WIDTH, height=HEIGHT)
 
 
 def _answers(frame: Frame, row: Row, length: alt.X, marks: list[alt.Chart]) -> alt.LayerChart:
@@ -116,7 +115,7 @@ def _answers(frame: Frame, row: Row, length: alt.X, marks: list[alt.Chart]) -> a
     top = 2 * largest + 1  # above every error, for the answers that have none
     error = here["absolute_error"].astype("Float64").fillna(float(top)).astype(float)
     data: Frame = here[["length", "key", "answer"]].assign(outcome=outcome, error=error)
-    data = data.assign(answer=[theme.inert(theme.display_token(text, 40)) for text in data["answer"]])
+    data = data.assign(answer=[theme.shown(text, 40) for text in data["answer"]])
     colours, shapes = zip(*_OUTCOMES.values(), strict=True)
     legend = alt.Legend(
         title=None, symbolStrokeColor=theme.colour("float64"), symbolType=alt.Undefined, symbolSize=60, columns=2
@@ -135,8 +134,7 @@ def _answers(frame: Frame, row: Row, length: alt.X, marks: list[alt.Chart]) -> a
         shape=alt.Shape("outcome:N", scale=alt.Scale(domain=list(_OUTCOMES), range=list(shapes)), legend=legend),
         tooltip=["length:Q", "key:N", "answer:N", "outcome:N"],
     )
-    layered: Any = alt.layer(shown, *marks)
-    return layered.properties(width=WIDTH, height=BELOW)
+    return draw.layers(shown, *marks, width=WIDTH, height=BELOW)
 
 
 def _ticks(largest: int) -> list[int]:

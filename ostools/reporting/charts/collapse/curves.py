@@ -13,7 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.measure import Collapse
 from ostools.reporting.findings.collapse import trained_length
 from ostools.reporting.look import axes, draw, theme
-from ostools.results import Frame, frame_of
+from ostools.results import Column, Frame, frame_of
 
 NORM_WORDS = {"l1": "L1", "l2": "L2", "linf": "L∞", "cosine": "cosine"}
 WIDTH, HEIGHT = 240, 190
@@ -105,10 +105,15 @@ def _jumping(rows: Frame) -> list[str]:
     """The panels whose measured curve jumps up and down from one length to the next."""
     found = []
     for panel, curve in rows[(rows["quantity"] == "distance") & (rows["value"] > 0)].groupby("panel"):
-        steps = np.abs(np.diff(np.log10(curve.sort_values("length")["value"].to_numpy())))
-        if len(steps) > 30 and float(np.median(steps)) > JUMPS:
+        if jumps(curve.sort_values("length")["value"]):
             found.append(str(panel))
     return found
+
+
+def jumps(values: Column) -> bool:
+    """Whether neighbours differ so much that a line would only fill a band; dots then show what it is made of."""
+    steps = np.abs(np.diff(np.log10(values[values > 0].to_numpy(dtype=float))))
+    return len(steps) > 30 and float(np.median(steps)) > JUMPS
 
 
 def _reached(result: Collapse, sites: Sequence[str], dtypes: Sequence[str]) -> dict[str, int]:
@@ -167,8 +172,7 @@ def _collapse_layers(
         layers += _collapse_marks(base, reached)
     if trained is not None:
         layers += _training_marks(base, trained)
-    layered: Any = alt.layer(*layers)
-    return layered.properties(width=WIDTH, height=HEIGHT)
+    return draw.layers(*layers, width=WIDTH, height=HEIGHT)
 
 
 def _collapse_marks(base: alt.Chart, reached: dict[str, int]) -> list[alt.Chart]:

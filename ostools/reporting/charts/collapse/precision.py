@@ -9,7 +9,7 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.measure import Collapse
-from ostools.reporting.findings.collapse import main_pair
+from ostools.reporting.findings.collapse import main_pair, whole
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -36,10 +36,9 @@ def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
 
     Where a format's noise stays above the distance, the pair is hidden: from there on it is collapsed in that precision.
     """
-    frame: Frame = frame_of(result)
+    frame = whole(frame_of(result), site)
     pair = main_pair(result)
-    frame = frame[(frame["pair"] == pair) & (frame["per"] == "vector") & (frame["norm"] == "l2")]
-    frame = frame[(frame["site"] == site) & (frame["dtype"] != "float64")]
+    frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
     if frame.empty:
         raise InputError(f"a chart of precisions needs rows of site {site!r} in another dtype than float64, found none")
     task = str(frame["task"].iloc[0])

@@ -44,7 +44,7 @@ def _panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
     data = group[["length", "key", "answer"]].assign(
         place=group["task"].map(lambda name: _MARKS[name][0]), outcome=group["outcome"]
     )
-    data["answer"] = [theme.inert(theme.display_token(text, 60)) for text in data["answer"]]
+    data["answer"] = [theme.shown(text, 60) for text in data["answer"]]
     names, shapes = zip(*_MARKS.values(), strict=True)
     legend = alt.Legend(
         title=None, columns=2, symbolType=alt.Undefined, symbolSize=70, symbolStrokeColor=theme.colour("float64")

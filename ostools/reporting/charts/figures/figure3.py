@@ -132,5 +132,4 @@ def _strip(rows: Frame, end: int | None, first: bool) -> Any:
     ticks = base.mark_tick(thickness=2, size=STRIP / 4).encode(
         x=length_axis(rows["length"], "sequence length (items)"), y=y, color=_hue(), opacity=opacity, tooltip=tooltip
     )
-    layered: Any = alt.layer(ticks, *training_end(end, rows["length"], None))
-    return layered.properties(width=WIDTH, height=STRIP)
+    return draw.layers(ticks, *training_end(end, rows["length"], None), width=WIDTH, height=STRIP)

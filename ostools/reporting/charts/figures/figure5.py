@@ -11,7 +11,7 @@ import pandas as pd
 
 from ostools.experiments import Figure5
 from ostools.ground.words import number
-from ostools.reporting.charts.collapse.curves import JUMPS, NORM_WORDS
+from ostools.reporting.charts.collapse.curves import NORM_WORDS, jumps
 from ostools.reporting.findings.collapse import trained_length
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -144,7 +144,7 @@ def _curves(group: Frame, low: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> 
     base = draw.rows(data).encode(x=x, y=y, color=_hue(dtypes), tooltip=tooltip)
     floors = base.transform_filter("datum.quantity !== 'distance'").encode(strokeDash=dash)
     layers = [floors.mark_line(strokeWidth=0.9, clip=True)]
-    dotted = any(_jumps(curve["mean"]) for _, curve in group.groupby("dtype"))
+    dotted = any(jumps(curve["mean"]) for _, curve in group.groupby("dtype"))
     for dtype in dtypes:
         first = dtype == dtypes[0]
         curve = base.transform_filter(f"datum.quantity === 'distance' && datum.dtype === '{dtype}'")
@@ -153,12 +153,6 @@ def _curves(group: Frame, low: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> 
         else:
             layers.append(curve.mark_line(strokeWidth=2.4 if first else 1.2, clip=True).encode(strokeDash=dash))
     return layers
-
-
-def _jumps(values: Any) -> bool:
-    """Whether neighbours differ so much that a line would only fill a band; dots then show what it is made of."""
-    steps = np.abs(np.diff(np.log10(values[values > 0].to_numpy(dtype=float))))
-    return len(steps) > 30 and float(np.median(steps)) > JUMPS
 
 
 def _marks(result: Figure5, panel: str, pair: str, x: alt.X, dtypes: list[str]) -> list[Any]:

@@ -86,7 +86,7 @@ def _drawn(rows: Frame) -> Frame:
     return pd.DataFrame(
         {
             "position": rows["position"].astype(int),
-            "token": [theme.inert(theme.display_token(str(token))) for token in rows["token"]],
+            "token": [theme.shown(str(token)) for token in rows["token"]],
             "series": [
                 theme.series(str(kind), str(name)) for kind, name in zip(rows["kind"], rows["name"], strict=True)
             ],

@@ -58,7 +58,7 @@ def _verdicts(result: Profile, names: list[str]) -> list[str]:
 
 def _shown_tokens(frame: Frame) -> list[str]:
     places = frame.drop_duplicates("position").sort_values("position")
-    return [theme.inert(theme.display_token(str(token))) for token in places["token"]]
+    return [theme.shown(str(token)) for token in places["token"]]
 
 
 def _colour(names: list[str]) -> alt.Color:
@@ -145,7 +145,7 @@ def _drawn(frame: Frame, column: str) -> Frame:
     return pd.DataFrame(
         {
             "position": frame["position"].astype(int).tolist(),
-            "token": [theme.inert(theme.display_token(str(token))) for token in frame["token"]],
+            "token": [theme.shown(str(token)) for token in frame["token"]],
             "linearisation": frame["linearisation"].astype(str).tolist(),
             "value": frame[column].astype(float).tolist(),
         }
