@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,39 +14,43 @@ import hooks
 from tests import traces
 from tests.checkpoints import make_tokenizer, tiny_model, write_checkpoint
 
+TOKENS = torch.tensor([[2, 40]])
 
-def written_to(model: TransformerBridge) -> None:
+
+def written_to(model: TransformerBridge, stack: ExitStack) -> None:
     model.ln_final.weight.mul_(1.0)  # no number changes
 
 
-def edited(model: TransformerBridge) -> None:
-    hooks.scale_scores(model, 0.5).__enter__()
+def edited(model: TransformerBridge, stack: ExitStack) -> None:
+    stack.enter_context(hooks.scale_scores(model, 0.5))
+    model(TOKENS)  # an edit that nothing met is refused
 
 
-def observed(model: TransformerBridge) -> None:
+def observed(model: TransformerBridge, stack: ExitStack) -> None:
     model.hook_dict["blocks.0.hook_in"].add_hook(lambda tensor, hook: None)
 
 
-def configured(model: TransformerBridge) -> None:
+def configured(model: TransformerBridge, stack: ExitStack) -> None:
     model.cfg.architecture = "SomethingForCausalLM"
 
 
-def ended(model: TransformerBridge) -> None:
+def ended(model: TransformerBridge, stack: ExitStack) -> None:
     own: Any = model.original_model
     own.generation_config.eos_token_id = None
 
 
-def trained(model: TransformerBridge) -> None:
+def trained(model: TransformerBridge, stack: ExitStack) -> None:
     model.train()
 
 
 @pytest.mark.parametrize("change", [written_to, edited, observed, configured, ended, trained])
-def test_a_change_is_told_once_with_what_it_is(change: Callable[[TransformerBridge], None]) -> None:
+def test_a_change_is_told_once_with_what_it_is(change: Callable[[TransformerBridge, ExitStack], None]) -> None:
     model = traces.watched(tiny_model("llama", fresh=True), "mine")
-    model(torch.tensor([[2, 40]]))  # where the bridge places hooks of its own
+    model(TOKENS)  # where the bridge places hooks of its own
     assert traces.changes(numbers=True) == []
-    change(model)
-    ((found, said),) = traces.changes(numbers=False)
+    with ExitStack() as stack:
+        change(model, stack)
+        ((found, said),) = traces.changes(numbers=False)
     assert found is model
     assert said.startswith("mine: ")
     assert " was " in said
