@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost

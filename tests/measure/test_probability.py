@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
 import hooks

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import (

@@ -16,6 +16,7 @@ import pytest
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import mitigations

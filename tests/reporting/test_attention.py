@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.measure.attention import SIDE, Attention
