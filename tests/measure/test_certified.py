@@ -25,7 +25,7 @@ IDS = [2, 40, 50, 60, 60, 61, 70]
 FROZEN = ("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)", "windowed(3)")
 FULL = ("local-full", "edge-full")
 
-EXAMPLES = 5 if settings.default.max_examples <= 20 else 40  # of each family: one takes a second
+EXAMPLES = 5 if settings().max_examples <= 20 else 40  # of each family: one takes a second
 every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
 
 

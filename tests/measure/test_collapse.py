@@ -276,6 +276,7 @@ def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pyt
     np.testing.assert_allclose(found.frame["mean"], right.frame["mean"], rtol=1e-3, atol=1e-6)
 
 
+# Copying is the families' business (tests/models/test_casting.py); here it is only that the copies are what is changed.
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_the_users_model_is_bit_identical_afterwards(family: Family) -> None:
     model = tiny_model(family, seed=1)

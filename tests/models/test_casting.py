@@ -47,6 +47,7 @@ def test_a_copy_is_what_loading_in_that_dtype_gives(family: Family, dtype: torch
     assert torch.equal(model(IDS), logits)
 
 
+# What a copy holds is asked of every family above; what it shares, of one with tied weights and the one with views.
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_a_copy_shares_nothing_with_its_model_but_the_tokenizer(family: Family) -> None:
     model = tiny_model(family, fresh=True)

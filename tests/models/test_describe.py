@@ -104,6 +104,7 @@ def _replaced(model: TransformerBridge, name: str) -> None:
     setattr(module, last, torch.nn.Parameter(_value(model, name).detach() + 1, requires_grad=False))
 
 
+# A hash reads names and bytes, whatever the family: the two have all kinds of parameters, and views of one another.
 @pytest.mark.parametrize("edit", [_in_place, _through_data, _last_bit, _swapped, _replaced])
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_an_edited_model_has_a_new_hash(family: Family, edit: Any) -> None:

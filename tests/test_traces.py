@@ -1,0 +1,80 @@
+"""The law that nobody leaves a trace sees what it says it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from tests import traces
+from tests.checkpoints import make_tokenizer, tiny_model, write_checkpoint
+
+TOKENS = torch.tensor([[2, 40]])
+
+
+def written_to(model: TransformerBridge, stack: ExitStack) -> None:
+    model.ln_final.weight.mul_(1.0)  # no number changes
+
+
+def edited(model: TransformerBridge, stack: ExitStack) -> None:
+    stack.enter_context(hooks.scale_scores(model, 0.5))
+    model(TOKENS)  # an edit that nothing met is refused
+
+
+def observed(model: TransformerBridge, stack: ExitStack) -> None:
+    model.hook_dict["blocks.0.hook_in"].add_hook(lambda tensor, hook: None)
+
+
+def configured(model: TransformerBridge, stack: ExitStack) -> None:
+    model.cfg.architecture = "SomethingForCausalLM"
+
+
+def ended(model: TransformerBridge, stack: ExitStack) -> None:
+    own: Any = model.original_model
+    own.generation_config.eos_token_id = None
+
+
+def trained(model: TransformerBridge, stack: ExitStack) -> None:
+    model.train()
+
+
+@pytest.mark.parametrize("change", [written_to, edited, observed, configured, ended, trained])
+def test_a_change_is_told_once_with_what_it_is(change: Callable[[TransformerBridge, ExitStack], None]) -> None:
+    model = traces.watched(tiny_model("llama", fresh=True), "mine")
+    model(TOKENS)  # where the bridge places hooks of its own
+    assert traces.changes(numbers=True) == []
+    with ExitStack() as stack:
+        change(model, stack)
+        ((found, said),) = traces.changes(numbers=False)
+    assert found is model
+    assert said.startswith("mine: ")
+    assert " was " in said
+    assert traces.changes(numbers=True) == []
+
+
+def test_a_write_that_torch_does_not_count_is_seen_in_the_numbers() -> None:
+    model = traces.watched(tiny_model("llama", fresh=True), "mine")
+    model.ln_final.weight.data[0] += 1
+    assert traces.changes(numbers=False) == []
+    assert [said for _, said in traces.changes(numbers=True)] == ["mine: its weights are other numbers"]
+
+
+def test_tokenizers_too() -> None:
+    tokenizer = traces.watched(make_tokenizer(fresh=True), "mine")
+    tokenizer.chat_template = None
+    assert [found for found, _ in traces.changes(numbers=False)] == [tokenizer]
+
+
+def test_models_are_shared_unless_they_are_asked_for_fresh(tmp_path: Any) -> None:
+    assert tiny_model("gpt2", seed=3) is tiny_model("gpt2", seed=3)
+    assert tiny_model("gpt2", seed=3) is not tiny_model("gpt2", seed=3, scale=2.0)
+    assert tiny_model("gpt2", seed=3, fresh=True) is not tiny_model("gpt2", seed=3)
+    one, other = (write_checkpoint(tmp_path / name, "gpt2") for name in ("one", "other"))
+    (one / "config.json").unlink()
+    assert (other / "config.json").is_file()
+    assert (write_checkpoint(tmp_path / "third", "gpt2") / "config.json").is_file()
