@@ -2,6 +2,7 @@
 # make test     what to run before every commit: ruff, import-linter, pyright, and every law that is quick
 # make test-slow  the rest: Ray, kernels and tutorials, the site, the browser, kills, memory; 100 examples of every property
 # make test-full  both
+# make test-portable  the quick tests of theory, measure and experiments once more, as a CPU without AVX adds numbers
 # make lint     ruff, import-linter and pyright
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
@@ -12,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report test test-slow test-full lint style types quick docs tutorials house bench stress
+.PHONY: report test test-slow test-full test-portable quick lint style types docs tutorials house bench stress
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
@@ -29,6 +30,12 @@ test-slow: $(INSTALLED)
 
 test-full: test
 	$(MAKE) --no-print-directory test-slow
+
+test-portable: export ATEN_CPU_CAPABILITY := default
+test-portable: export OMP_NUM_THREADS := 1
+test-portable: export MKL_NUM_THREADS := 1
+test-portable: $(INSTALLED)
+	$(PYTEST) --dist worksteal -m "not slow" tests/theory tests/measure tests/experiments
 
 quick: $(INSTALLED)
 	$(PYTEST) --dist worksteal -m "not slow"

@@ -30,7 +30,7 @@ def frozen(model: TransformerBridge, attention: bool = True, norms: bool = True)
 
     alpha -> stop(alpha) and norm(x) -> g * x / stop(r(x)), for the pre-, post-, qk- and final norms of the model. The
     values of the forward pass stay bit-identical. The Jacobian d y_n / d v_i^(0) taken inside is the `frozen` one of
-    THEORY section 2 (`attention` alone: `frozen-attention`; `norms` alone: `frozen-norm`).
+    docs/theory.md 2 (`attention` alone: `frozen-attention`; `norms` alone: `frozen-norm`).
 
     Raises `HookError` where both are False, where a norm's frozen map does not reproduce its output, and at the end of
     the block where no forward pass ran.

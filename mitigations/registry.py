@@ -118,7 +118,7 @@ class Registry(Generic[Thing]):
     def _class(self, name: str) -> type[Thing]:
         points = self._points(name)
         if not points:
-            raise self.error(f"unknown {self.kind} {name!r}: {_nearest(name, self.names())}")
+            raise self.error(f"unknown {self.kind} {name!r}: {nearest(name, self.names())}")
         owners = [point.dist.name if point.dist is not None else "ostools" for point in points]
         if len(points) > 1:
             raise self.error(
@@ -161,7 +161,7 @@ class Registry(Generic[Thing]):
                 raise self.error(f"{self.kind} {name!r}: expected options such as key=value, found {pair!r}")
             key, value = match[1], match[2]
             if key not in kinds:
-                known = _nearest(key, tuple(kinds)) if kinds else "it has none"
+                known = nearest(key, tuple(kinds)) if kinds else "it has none"
                 raise self.error(f"{self.kind} {name!r} has no option {key!r}: {known}")
             if key in found:
                 raise self.error(f"{self.kind} {name!r}: option {key!r} is given twice")
@@ -264,7 +264,11 @@ def _as_text(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def _nearest(found: str, known: tuple[str, ...]) -> str:
+def nearest(found: str, known: tuple[str, ...]) -> str:
+    """The end of an error message: the nearest of the right names, then all of them.
+
+    As `hooks.errors.nearest`, without torch, which `hooks` imports: a mitigation by its name needs none.
+    """
     near = difflib.get_close_matches(found, known, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return f"{hint}known are {', '.join(known)}"

@@ -5,13 +5,13 @@ Section 4 of the paper: two representations that differ by less than the format 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mitigations.base import Mitigation, MitigationError
+from mitigations.registry import nearest
 
 if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
     from transformer_lens.model_bridge import TransformerBridge
@@ -37,9 +37,7 @@ class Upcast(Mitigation):
         parts = (self.parts,) if isinstance(self.parts, str) else tuple(self.parts)
         for part in parts:
             if part not in PARTS:
-                near = difflib.get_close_matches(str(part), PARTS, n=1, cutoff=0.4)
-                hint = f"did you mean {near[0]!r}? " if near else ""
-                raise MitigationError(f"Upcast: unknown part {part!r}: {hint}known are {', '.join(PARTS)}")
+                raise MitigationError(f"Upcast: unknown part {part!r}: {nearest(str(part), PARTS)}")
         if not parts:
             raise MitigationError(f"Upcast: expected at least one part of {', '.join(PARTS)}, found none")
         object.__setattr__(self, "parts", tuple(part for part in PARTS if part in parts))

@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from ostools.ground.errors import InputError as InputError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and editors, which read no tables
     from ostools import experiments as experiments
+    from ostools import measure as measure
+    from ostools import models as models
+    from ostools import reporting as reporting
     from ostools import runs as runs
     from ostools import tasks as tasks
     from ostools import theory as theory
@@ -46,54 +49,30 @@ if TYPE_CHECKING:
     from ostools.models import load_model as load_model
     from ostools.reporting import report as report
 
-_HOME = {
-    "ablation": "ostools.experiments",
-    "head_scores": "ostools.measure",
-    "attention": "ostools.measure",
-    "attention_difference": "ostools.measure",
-    "behaviour": "ostools.measure",
-    "collapse": "ostools.measure",
-    "compare": "ostools.measure",
-    "counting": "ostools.measure",
-    "flow": "ostools.measure",
-    "looseness": "ostools.measure",
-    "path_sum": "ostools.measure",
-    "profile": "ostools.measure",
-    "sensitivity": "ostools.measure",
-    "study": "ostools.experiments",
-    "windows": "ostools.experiments",
-    "spectra": "ostools.measure",
-    "encode": "ostools.models",
-    "load_model": "ostools.models",
-    "report": "ostools.reporting",
+_NAMES = {
+    "ostools.measure": (
+        "attention",
+        "attention_difference",
+        "behaviour",
+        "collapse",
+        "compare",
+        "counting",
+        "flow",
+        "head_scores",
+        "looseness",
+        "path_sum",
+        "profile",
+        "sensitivity",
+        "spectra",
+    ),
+    "ostools.experiments": ("ablation", "study", "windows"),
+    "ostools.models": ("encode", "load_model"),
+    "ostools.reporting": ("report",),
 }
-_ROOMS = ("tasks", "theory", "models", "measure", "experiments", "reporting", "runs")
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+_ROOMS = ("experiments", "measure", "models", "reporting", "runs", "tasks", "theory")
 
-__all__ = [
-    "InputError",
-    "attention",
-    "attention_difference",
-    "behaviour",
-    "collapse",
-    "compare",
-    "counting",
-    "encode",
-    "experiments",
-    "flow",
-    "head_scores",
-    "load_model",
-    "looseness",
-    "path_sum",
-    "profile",
-    "report",
-    "runs",
-    "sensitivity",
-    "spectra",
-    "study",
-    "tasks",
-    "theory",
-    "windows",
-]
+__all__ = sorted(["InputError", *_HOME, *_ROOMS])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -105,4 +84,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_ROOMS})
+    return sorted({*globals(), *__all__})

@@ -10,6 +10,7 @@ Models and tokenizers are shared between tests: whoever changes one asks for its
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections import OrderedDict
 from functools import cache, lru_cache
@@ -41,6 +42,9 @@ Family = Literal["gemma", "gemma2", "gemma3", "gemma3-multimodal", "llama", "gpt
 
 TEXT_FAMILIES: tuple[Family, ...] = ("gemma", "gemma2", "gemma3", "llama", "gpt2")
 FAMILIES: tuple[Family, ...] = (*TEXT_FAMILIES, "gemma3-multimodal")
+TWO_FAMILIES: tuple[Family, ...] = ("gemma3", "gpt2")
+"""The two that differ most, for what no formula of a family decides: norms before and behind each part, windows, grouped heads
+and rotations; and layer norms, biases, learned positions and one projection that q, k and v are views of."""
 
 STORIES = Path(__file__).resolve().parents[2] / "shared" / "models" / "stories260K"
 """A real pretrained model that is not the project's to ship: tests skip where it is absent."""
@@ -321,11 +325,20 @@ def write_checkpoint(
     chat_template: str | None = CHAT_TEMPLATE,
     **config: Any,
 ) -> Path:
-    """Write a tiny random model and its tokenizer as a Hugging Face directory and return that directory."""
-    path = Path(path)
-    make_model(family, seed=seed, scale=scale, **config).save_pretrained(path)
-    write_tokenizer(path, bos=family != "gpt2", chat_template=chat_template)
-    return path
+    """Write a tiny random model and its tokenizer as a Hugging Face directory and return that directory.
+
+    Made once a process for the same arguments, and copied: whoever asks may spoil what he got.
+    """
+    key = repr((family, seed, scale, chat_template, sorted(config.items())))
+    if key not in _WRITTEN:
+        made = Path(_HOME.name) / str(len(_WRITTEN))
+        make_model(family, seed=seed, scale=scale, **config).save_pretrained(made)
+        _WRITTEN[key] = write_tokenizer(made, bos=family != "gpt2", chat_template=chat_template)
+    return Path(shutil.copytree(_WRITTEN[key], path, dirs_exist_ok=True))
+
+
+_HOME = tempfile.TemporaryDirectory(prefix="ostools-checkpoints-", ignore_cleanup_errors=True)
+_WRITTEN: dict[str, Path] = {}
 
 
 def edit_config(path: Path, **changes: Any) -> None:

@@ -21,16 +21,6 @@ settings.register_profile("project", deadline=None, derandomize=True, max_exampl
 settings.register_profile("full", settings.get_profile("project"), max_examples=100)
 settings.load_profile("project")
 
-SLOW = {"site", "browser", "cluster", "ground"}
-"""What needs one of these fixtures (the built site, Chromium, a Ray cluster, what is attacked) is slow, whoever asks for it."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if SLOW.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker("slow")
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_are_heard() -> None:

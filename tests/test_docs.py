@@ -84,6 +84,7 @@ def _built(site: Path) -> list[Path]:
     return sorted(path for path in site.rglob("*.html") if path.name != "404.html")
 
 
+@pytest.mark.slow
 def test_every_relative_link_and_anchor_exists(site: Path) -> None:
     broken = []
     for page in _built(site):
@@ -103,6 +104,7 @@ def test_every_relative_link_and_anchor_exists(site: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in _built(site):
         elsewhere = [link for link in _read(page).loads if urlsplit(link).scheme not in ("", "data")]
@@ -116,6 +118,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert loaded == [], sheet
 
 
+@pytest.mark.slow
 def test_a_browser_asks_for_nothing_and_complains_of_nothing(site: Path, tmp_path: Path) -> None:
     """Every page in light and dark, at the widths of a telephone and of a desk: in a process of its own."""
     if CHROMIUM is None:
@@ -172,6 +175,7 @@ print(json.dumps({"complaints": complaints, "visits": visits, "search": search})
 """
 
 
+@pytest.mark.slow
 def test_every_formula_is_typeset(site: Path) -> None:
     pages = {page.relative_to(site).as_posix(): page.read_text("utf-8") for page in _built(site)}
     assert pages["theory.html"].count("<math ") > 100
@@ -180,6 +184,7 @@ def test_every_formula_is_typeset(site: Path) -> None:
         assert re.search(r"<p>[^<]*\$\$", text) is None, name
 
 
+@pytest.mark.slow
 def test_every_picture_is_described(site: Path) -> None:
     for page in _built(site):
         for picture in re.findall(r"<img [^>]*>", page.read_text("utf-8")):
@@ -216,6 +221,7 @@ def _documented() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.slow
 def test_every_public_name_is_in_the_reference(room: str, site: Path) -> None:
     ids = set().union(*(_read(page).ids for page in (site / "reference").glob("*.html")))
     module = importlib.import_module(room)
@@ -265,12 +271,13 @@ def test_docstrings_cite_sections_that_the_page_has() -> None:
     cited = {
         number.replace(".", "-")
         for path in sources
-        for number in re.findall(r"THEORY (?:sections? )?(\d(?:\.\d)?)", path.read_text("utf-8"))
+        for number in re.findall(r"docs/theory\.md (\d(?:\.\d)?)", path.read_text("utf-8"))
     }
     assert cited
     assert cited <= sections
 
 
+@pytest.mark.slow
 def test_every_command_and_option_is_on_the_page_of_the_command_line(site: Path) -> None:
     from ostools.cli import app
 
@@ -327,7 +334,7 @@ def test_docstrings_are_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert escaped("`a*b_c` and [x]") == r"`a*b_c` and \[x\]"
     assert escaped("As:\n\n    a*b\n    c_d\n\nx*") == "As:\n\n    a*b\n    c_d\n\n" + r"x\*"
     assert escaped("Args:\n    max_memory: n_b bytes") == "Args:\n    max_memory: " + r"n\_b bytes"
-    assert escaped("see THEORY section 3.2.") == "see [Theory 3.2][section-3-2]."
+    assert escaped("see docs/theory.md 3.2.") == "see [Theory 3.2][section-3-2]."
 
 
 def test_mathematics_that_cannot_be_typeset_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +20,35 @@ def test_importing_ostools_imports_nothing_heavy() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_the_ground_imports_nothing_heavy() -> None:
+    code = f"""
+import importlib, pkgutil, sys
+import ostools.ground
+for module in pkgutil.iter_modules(ostools.ground.__path__, "ostools.ground."):
+    importlib.import_module(module.name)
+print(sorted(sys.modules.keys() & {set(HEAVY)}))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 def test_every_public_name_resolves() -> None:
     for package in (hooks, mitigations, ostools):
         for name in package.__all__:
             assert getattr(package, name) is not None
         assert (Path(str(package.__file__)).parent / "py.typed").is_file()
+
+
+def test_type_checkers_see_the_names_that_are_there() -> None:
+    tree = ast.parse(Path(str(ostools.__file__)).read_text())
+    (seen,) = (node for node in tree.body if isinstance(node, ast.If))
+    said = {
+        (line.module, alias.asname) for line in seen.body if isinstance(line, ast.ImportFrom) for alias in line.names
+    }
+    assert said == {
+        *((home, name) for name, home in ostools._HOME.items()),
+        *(("ostools", room) for room in ostools._ROOMS),
+    }
 
 
 def test_unknown_attributes_are_attribute_errors() -> None:

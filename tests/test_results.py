@@ -14,7 +14,7 @@ from ostools.ground.errors import InputError
 from ostools.reporting.look.notebook import LARGEST, VEGA_LITE, summary
 from ostools.results import CHARTS, TABLES, Provenance, Result, checked_output, write_atomically
 from tests.checkpoints import tiny_model
-from tests.reporting.every import EVERY
+from tests.reporting.every import EVERY, chart
 from tests.reporting.made import HOSTILE, made_sensitivity
 
 READ = {
@@ -37,8 +37,8 @@ def test_every_result_has_a_case() -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_every_result_shows_itself_and_is_saved(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = EVERY[name]()
-    chart = result.plot()
-    monkeypatch.setattr(type(result), "plot", lambda self: chart)  # made once: it is the dear part
+    drawn = chart(name)
+    monkeypatch.setattr(type(result), "plot", lambda self: drawn)  # made once: it is the dear part
     data, metadata = result._repr_mimebundle_()
     assert data["text/plain"] == summary(result)
     assert "text/html" not in data  # front ends would show it in place of the chart

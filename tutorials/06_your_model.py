@@ -32,7 +32,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import ostools as ost
-from ostools.measure.jacobian.cost import choose_method
+from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.memory import path_sum_bytes, plan
 from ostools.models.shape import Shape
 

@@ -1,7 +1,7 @@
 """Docstrings are plain text with mathematics in it (`||y - y*||_p`, `j < i`): Markdown must read no emphasis or tags there.
 
 A griffe extension: it escapes what stands outside `code`, examples and indented blocks, before mkdocstrings renders it, and
-leads from "THEORY section 3.2" to that section of the page on the theory.
+leads from "docs/theory.md 3.2" to that section of the page on the theory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import griffe
 
 _CODE = re.compile(r"(`+[^`]+`+)")
 _SPECIAL = re.compile(r"([\\*_<|\[\]$~])")
-_THEORY = re.compile(r"THEORY (?:section )?(\d(?:\.\d)?)")
+_THEORY = re.compile(r"docs/theory\.md (\d(?:\.\d)?)")
 _ARGUMENT = re.compile(r" {4}[\w, ]+: ")
 
 

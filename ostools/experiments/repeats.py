@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools import tasks
-from ostools.experiments.figures.decay import fits
+from ostools.experiments.decay import fits
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
@@ -109,7 +109,7 @@ def repeats(
 
 def _checked_prompts(prompts: Sequence[CollapseTask | str]) -> list[CollapseTask]:
     given = [prompts] if isinstance(prompts, (str, CollapseTask)) else list(prompts)
-    chosen = [tasks.get(prompt) if isinstance(prompt, str) else prompt for prompt in given]
+    chosen = [tasks.task(prompt, CollapseTask) if isinstance(prompt, str) else prompt for prompt in given]
     if not chosen:
         raise InputError("repeats: expected at least one prompt, found none")
     names = [task.name for task in chosen]

@@ -7,7 +7,7 @@ and the command line prints just that line and exits with code 2.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class InputError(ValueError):
@@ -29,6 +29,13 @@ def unknown_name(what: str, found: object, known: Iterable[str]) -> InputError:
     `what` is the kind of thing in words ("variant"), `found` what the user wrote, `known` every right name.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(str(found), names, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return InputError(f"unknown {what} {found!r}: {hint}known are {', '.join(names)}")
+    return InputError(f"unknown {what} {found!r}: {did_you_mean(found, names)}known are {', '.join(names)}")
+
+
+def did_you_mean(found: object, known: Sequence[str], cutoff: float = 0.4) -> str:
+    """The nearest of the right names, as the question in an error message; empty where none is near.
+
+    `hooks` and `mitigations` stand alone, and have theirs.
+    """
+    near = difflib.get_close_matches(str(found), known, n=3, cutoff=cutoff)
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
 
 Bins = tuple[tuple[int, int], ...]
 """Consecutive positions, as (start, end) with the end excluded."""
@@ -18,8 +19,10 @@ def bins_of(length: int, most: int) -> Bins:
     return (*((max(start, 0), start + width) for start in starts), (length - 1, length))
 
 
-def max_pool(values: Tensor, bins: Bins, dim: int = -1) -> Tensor:
+def max_pool(values: torch.Tensor, bins: Bins, dim: int = -1) -> torch.Tensor:
     """The greatest value of each bin along one dimension."""
+    import torch
+
     return torch.stack([values.narrow(dim, start, end - start).amax(dim) for start, end in bins], dim=dim)
 
 

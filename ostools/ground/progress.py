@@ -33,3 +33,17 @@ def part_of(progress: Progress | None, start: int, end: int, whole: int, units: 
             progress(at * units // of, units)
 
     return told
+
+
+def rising(progress: Progress | None) -> Progress | None:
+    """The same, told never to fall back: what is done over again was told when it was done first."""
+    if progress is None:
+        return None
+    most = 0
+
+    def told(done: int, total: int) -> None:
+        nonlocal most
+        most = max(most, done)
+        progress(most, total)
+
+    return told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub import errors as hub_errors
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, did_you_mean, unknown_name
 from ostools.models.families import BARE_HUB_IDS, EMBEDDED, KNOWN_HUB_IDS
 
 EMBEDDED_DIRECTORY = Path(__file__).parent / "embedded"
@@ -118,5 +117,4 @@ def _download(name: str, revision: str | None) -> Source:
 
 def _nearest(name: str) -> str:
     """ "did you mean ..." for a name that is not itself well known."""
-    near = difflib.get_close_matches(name, (EMBEDDED, *KNOWN_HUB_IDS), n=3, cutoff=0.6)
-    return "" if not near or name in KNOWN_HUB_IDS else f"did you mean {' or '.join(map(repr, near))}? "
+    return "" if name in KNOWN_HUB_IDS else did_you_mean(name, (EMBEDDED, *KNOWN_HUB_IDS), cutoff=0.6)

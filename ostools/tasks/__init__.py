@@ -1,7 +1,6 @@
-"""The paper's prompts: `task("count-ones")` for what a model answers; for collapse `figure_5a()` to `figure_5d()`, repeats of
-other tokens, and `task_pairs`."""
+"""The paper's prompts: `task("count-ones")` for what a model answers; for collapse `task("figure-5a", CollapseTask)`, or
+`figure_5a()` to `figure_5d()`, repeats of other tokens, and `task_pairs`."""
 
-from ostools.ground.errors import InputError, unknown_name
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import AppendixTask as AppendixTask
 from ostools.tasks.base import Task as Task
@@ -14,6 +13,7 @@ from ostools.tasks.figure5 import figure_5a as figure_5a
 from ostools.tasks.figure5 import figure_5b as figure_5b
 from ostools.tasks.figure5 import figure_5c as figure_5c
 from ostools.tasks.figure5 import figure_5d as figure_5d
+from ostools.tasks.named import COLLAPSE_TASKS as COLLAPSE_TASKS
 from ostools.tasks.named import label as label
 from ostools.tasks.named import names as names
 from ostools.tasks.named import task as task
@@ -27,26 +27,6 @@ from ostools.tasks.repeats import RepeatTask as RepeatTask
 from ostools.tasks.repeats import last_token as last_token
 from ostools.tasks.repeats import letters as letters
 from ostools.tasks.repeats import words as words
-
-COLLAPSE_TASKS = (*FIGURE_5, *REPEATS, "text", *TASK_PAIRS)
-"""The names that `get` knows."""
-
-
-def get(name: str, items: ItemsAs = "text") -> CollapseTask:
-    """The task for `collapse` of that name; an unknown one raises `InputError` with the nearest.
-
-    `items`: "text" or "ids", for tasks that end in a sequence of items; the others have one way only.
-    """
-    if name in FIGURE_5:
-        return FIGURE_5[name](items)
-    if name in REPEATS:
-        return REPEATS[name](items)
-    if name not in COLLAPSE_TASKS:
-        raise unknown_name("task", name, COLLAPSE_TASKS)
-    if items != "text":
-        raise InputError(f"{name} has one way of putting its items in: leave items out")
-    return last_token() if name == "text" else task_pairs(name)
-
 
 __all__ = [
     "APPENDIX_NAMES",
@@ -67,7 +47,6 @@ __all__ = [
     "figure_5b",
     "figure_5c",
     "figure_5d",
-    "get",
     "label",
     "last_token",
     "letters",

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import cast, overload
+
 from mitigations.registry import Listed, Registry
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, unknown_name
 from ostools.tasks.appendix_c import NAMES
-from ostools.tasks.base import Task
+from ostools.tasks.base import AnyTask, Task
+from ostools.tasks.counting import TASK_PAIRS, task_pairs
+from ostools.tasks.figure5 import FIGURE_5
+from ostools.tasks.pairs import CollapseTask, ItemsAs
+from ostools.tasks.repeats import REPEATS, last_token
 
 GROUP = "ostools.tasks"
 BUILT_IN = dict.fromkeys(NAMES, "ostools.tasks.appendix_c:AppendixTask") | {
     "retrieve-at-position": "ostools.tasks.retrieve:RetrieveTask"
 }
 """Where each built-in task is found."""
+_ENDING_IN_ITEMS = {**FIGURE_5, **REPEATS}
+COLLAPSE_TASKS = (*_ENDING_IN_ITEMS, "text", *TASK_PAIRS)
+"""The names of pairs for `collapse`."""
 
 _REGISTRY = Registry("task", Task, BUILT_IN, GROUP, InputError)
 
@@ -26,18 +35,34 @@ def listing() -> list[Listed]:
     return _REGISTRY.listing()
 
 
-def task(spec: str | Task) -> Task:
+@overload
+def task(spec: str | Task) -> Task: ...
+@overload
+def task(spec: str | CollapseTask, kind: type[CollapseTask]) -> CollapseTask: ...
+def task(spec: str | AnyTask, kind: type[AnyTask] = Task) -> AnyTask:
     """The task that a text describes: `count-ones`, `count-ones:mode=cot-zero-shot`, `copy-last:uniform=true`.
 
-    A task stays itself.
+    kind: `Task`, what a model answers; `CollapseTask`, the pairs of prompts that `collapse` compares, by a name of
+        `COLLAPSE_TASKS`: `figure-5a`, `letters:items=ids`, `count-ones`. A task stays itself.
 
     Raises `InputError` for an unknown name or option, with the nearest, and for a distribution that cannot be used.
     """
-    if isinstance(spec, Task):
+    if isinstance(spec, kind):
         return spec
     if not isinstance(spec, str):
         raise InputError(f"expected a task or its name, such as 'copy-last', found {type(spec).__name__}")
-    return _REGISTRY.make(spec)
+    return _pairs(spec) if kind is CollapseTask else _REGISTRY.make(spec)
+
+
+def _pairs(spec: str) -> CollapseTask:
+    name, _, items = spec.partition(":items=")
+    if name in _ENDING_IN_ITEMS:
+        return _ENDING_IN_ITEMS[name](cast(ItemsAs, items or "text"))
+    if name not in COLLAPSE_TASKS:
+        raise unknown_name("task", name, COLLAPSE_TASKS)
+    if items not in ("", "text"):
+        raise InputError(f"{name} has one way of putting its items in: leave items out")
+    return last_token() if name == "text" else task_pairs(name)
 
 
 def label(given: Task) -> str:

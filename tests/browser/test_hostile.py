@@ -15,6 +15,8 @@ from tests.browser.test_pages import assert_whole
 from tests.reporting.every import EVERY
 from tests.reporting.made import HOSTILE, made_comparison, made_sensitivity
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+
 NASTY = (
     *HOSTILE,
     "]]>",

@@ -15,6 +15,8 @@ from tests.browser.opening import CONTRAST, Opened
 from tests.reporting.every import EVERY
 from tests.reporting.made import made_sensitivity
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+
 WIDTHS = (400, 800, 1600)
 PALE = {
     "Flow": "mark-rule role-mark layer_0",  # ink is the quantity: what is pale is little

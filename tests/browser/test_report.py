@@ -16,6 +16,8 @@ from tests.browser.test_pages import assert_whole
 from tests.checkpoints import tiny_model
 from tests.reporting.made import HOSTILE
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+
 FOCUSED = """() => { const at = document.activeElement;
     return at === document.body ? "" :
         `${at.tagName.toLowerCase()}#${at.id}.${at.className}|${at.textContent.slice(0, 20)}`; }"""

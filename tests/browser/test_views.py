@@ -13,6 +13,8 @@ from tests.browser.opening import Opened
 from tests.checkpoints import tiny_model
 from tests.reporting.every import model, prompt
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+
 DRAWN = "() => document.querySelector('canvas, .heads img')"
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.experiments.figures import decay, figure8
-from ostools.experiments.figures.decay import spread_lengths
+from ostools.experiments import decay
+from ostools.experiments.decay import spread_lengths
+from ostools.experiments.figures import figure8
 from ostools.ground.errors import InputError
 from ostools.reporting.charts.figures.figure8_and_9 import figure_9_notes, in_words
 from ostools.theory.positions import sinusoidal

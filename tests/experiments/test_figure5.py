@@ -57,7 +57,7 @@ def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
 def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> None:
     """Linf in each of the heads' chunks of y, and their mean, least and greatest; (b): over the seeds too."""
     model = tiny_model("gemma", seed=1)
-    task: Any = tasks.get(f"figure-5{panel}")
+    task: Any = tasks.task(f"figure-5{panel}", tasks.CollapseTask)
     length = 9
     by_seed = []
     for seed in range(4) if panel == "b" else (0,):

@@ -1,5 +1,6 @@
 """The laboratory: its shortcuts against separate passes, what must be so whatever the weights, and its refusals."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from ostools.cli import main
 from ostools.experiments.lab import runs as lab_runs
 from ostools.experiments.lab.lab import Lab, _collapse, _names, lab
 from ostools.ground.errors import InputError
-from ostools.reporting.look.axes import ZERO_NOTE
 from ostools.theory.decoder import Decoder
 
 
@@ -53,8 +53,10 @@ def test_the_assumption_is_measured_on_the_rows_of_whole_passes(name: str) -> No
 
 def test_a_scores_step_is_nothing_without_positions_and_the_slope_under_alibi() -> None:
     tokens, lengths = lab_runs.prompt(0, 1025, 0), [16, 256, 1024]
-    none = lab_runs.assumption(lab_runs.random_decoder(0, "none", 1), tokens, lengths)["score_step"]
-    assert torch.equal(none, torch.zeros(2, dtype=torch.float64))
+    decoder = lab_runs.random_decoder(0, "none", 1)
+    # Two products of the same numbers by kernels of other shapes: 0 up to the rounding of their sums, 3e-16 here.
+    none = lab_runs.assumption(decoder, tokens, lengths)["score_step"]
+    assert none.max() <= lab_runs.score_rounding(decoder, tokens) < 1e-10
     alibi = lab_runs.assumption(lab_runs.random_decoder(0, "alibi", 1), tokens, lengths)["score_step"]
     slopes = torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256], dtype=torch.float64)
     torch.testing.assert_close(alibi, slopes.square().mean().sqrt().expand(2), rtol=1e-9, atol=0)
@@ -230,7 +232,20 @@ def test_the_chart_has_a_row_a_study_and_its_data(small: Lab) -> None:
     spec = small.plot().to_dict()
     assert len(spec["vconcat"]) == 4
     assert "NaN" not in str(spec)
-    assert ZERO_NOTE in spec["title"]["subtitle"]
+    assert ROUNDING_NOTE in spec["title"]["subtitle"]
+
+
+def test_what_is_below_its_rounding_stands_below_the_axis_whatever_its_size(small: Lab) -> None:
+    frame: Any = small.frame
+    steps = (frame["quantity"] == "score_step") & (frame["encoding"] == "none")
+    assert (frame["value"][steps] <= frame["rounding"][steps]).all()
+    assert (frame["value"][frame["study"] == "depth"] > frame["rounding"][frame["study"] == "depth"]).all()
+    drawn = []
+    for size in (0.0, 3e-16):  # one machine's sums, and another's
+        values = frame["value"].where(~steps, size)
+        drawn.append(replace(small, frame=frame.assign(value=values)).plot().to_dict())
+    assert str(drawn[0]["vconcat"]) == str(drawn[1]["vconcat"])
+    assert "at most" in str(drawn[0]["vconcat"][1])
 
 
 def test_triangles_are_explained_only_where_they_are_drawn() -> None:

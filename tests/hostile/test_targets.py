@@ -14,6 +14,8 @@ from tests.hostile.attempts import Attempt, LawBroken, Reached, attempt, watched
 from tests.hostile.spoiling import PICKLE, write_files
 from tests.hostile.targets import TARGETS, Ground, Target, attack
 
+pytestmark = pytest.mark.slow
+
 CASES = 16
 
 

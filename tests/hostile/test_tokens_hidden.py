@@ -12,6 +12,8 @@ from huggingface_hub import errors
 from tests.hostile.attempts import attempt
 from tests.hostile.targets import Ground
 
+pytestmark = pytest.mark.slow
+
 SECRET = "hf_ThisMustBeSeenNowhere"
 
 

@@ -296,7 +296,7 @@ def test_local_is_its_formula_with_norms_read_independently(family: Family, laye
 @every_family
 @pytest.mark.parametrize("variant", ["theorem-5.1", "theorem-b5", "proof", "multi-head"])
 def test_printed_forms_equal_the_sum_over_enumerated_paths(family: Family, variant: str) -> None:
-    """Three blocks, every path i <= k_1 <= k_2 <= n one by one, constants as THEORY 3.1 prints them."""
+    """Three blocks, every path i <= k_1 <= k_2 <= n one by one, constants as docs/theory.md 3.1 prints them."""
     blocks = (case := held(family, 3)).blocks
     beta_1, beta_2 = zip(*(block.betas for block in blocks), strict=True)
     sigma = max(block.sigma for block in blocks)

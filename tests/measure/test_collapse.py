@@ -24,12 +24,12 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import COLUMNS, Collapse, collapse
 from ostools.measure.collapse.distances import pair_columns
-from ostools.measure.passes.last_tokens import last_rows, route, sliding_window
+from ostools.measure.passes.last_tokens import last_rows, sliding_window, way_of
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models import cast_copy, encode
 from ostools.results import Provenance
-from ostools.theory.distances import distance, head_chunks, machine_line
-from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model, trained, write_tokenizer
+from ostools.theory.distances import distance, head_chunks, steps_between, vector_norm
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, trained, write_tokenizer
 
 every = cast("Callable[[object], bool]", np.all)  # of a table's column, whatever its type
 LENGTHS = (1, 2, 3, 4, 6, 7, 15, 40)
@@ -95,11 +95,11 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
 def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     """In float64, to rounding; the packed prompts are longer than GPT-2's table of positions and Gemma's window."""
     model = tiny_model(family, seed=3, scale=2.0, context=100, dtype=torch.float64)
-    task = tasks.get(name)
+    task = tasks.task(name, tasks.CollapseTask)
     prompts = list({ids for pair in task.pairs(_encoder(model), range(1, 45), 0) for ids in (pair.ids, pair.extended)})
     tree = prefix_tree(prompts)
     assert len(tree.ids) > 100
-    way = route(model, [tree])
+    way = way_of(model, [tree])
     assert way.name == "packed pass"
     packed = last_rows(model, prompts, tree, way)
     looped = last_rows(model, prompts, tree, type(way)("loop", "test"))
@@ -155,7 +155,7 @@ def test_floors_by_their_definitions() -> None:
         for norm in ("l1", "l2", "linf"):
             (row,) = select(frame, site=site, per="vector", norm=norm).to_dict("records")
             y, y_star = v[site].double(), v_star[site].double()
-            line = float(machine_line(y, y_star, torch.bfloat16, norm))
+            line = float(vector_norm(steps_between(y, y_star, torch.bfloat16), norm))
             apart, size = float(distance(y, y_star, norm)), float(distance(y, 0 * y, norm))
             noise = float(distance(y, reference[site], norm))
             pair_noise = float(distance(y - y_star, reference[site] - reference_star[site], norm))
@@ -191,15 +191,15 @@ def test_total_variation_and_identity_of_the_logits() -> None:
 
 
 def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
-    from ostools.measure.collapse.distances import Measured, References
+    from ostools.measure.collapse.distances import LastTokens, References
     from ostools.measure.passes.last_tokens import Unembedding
     from ostools.measure.passes.precisions import Precision
 
     model = tiny_model("gemma", seed=1, dtype=torch.float64)
     prompts = [(5, 6, 7), (5, 6, 8)]
     tree = prefix_tree(prompts)
-    rows = last_rows(model, prompts, tree, route(model, [tree]))
-    here = Measured(Precision.named("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
+    rows = last_rows(model, prompts, tree, way_of(model, [tree]))
+    here = LastTokens(Precision.named("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
     zero = torch.zeros(1, dtype=torch.int64)
     for site, _, norm, columns in pair_columns(here, References(here, None), zero, zero):
         assert columns["mean"] == 0.0, (site, norm)
@@ -245,7 +245,7 @@ def test_rotations_that_depend_on_the_length_take_the_loop() -> None:
     rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     model = tiny_model("llama", seed=1, context=64, rope_parameters=rope)
     assert (
-        route(model, [prefix_tree([(1, 2)])]).reason
+        way_of(model, [prefix_tree([(1, 2)])]).reason
         == "the 'dynamic' rotary embedding depends on the length of the prompt"
     )
     found = collapse(model, "figure-5c", lengths=[1, 5, 9], dtypes=["float32"])
@@ -259,7 +259,7 @@ def test_rotations_that_depend_on_the_length_take_the_loop() -> None:
 def test_an_unknown_architecture_takes_the_loop() -> None:
     model = tiny_model("llama", seed=1, fresh=True)
     model.cfg.architecture = "SomethingForCausalLM"
-    assert "SomethingForCausalLM is not a family" in route(model, [prefix_tree([(1, 2)])]).reason
+    assert "SomethingForCausalLM is not a family" in way_of(model, [prefix_tree([(1, 2)])]).reason
 
 
 def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +276,7 @@ def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pyt
     np.testing.assert_allclose(found.frame["mean"], right.frame["mean"], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_the_users_model_is_bit_identical_afterwards(family: Family) -> None:
     model = tiny_model(family, seed=1)
     tokens = torch.arange(10, 30)[None]
@@ -328,6 +328,34 @@ def test_progress_is_told_to_the_end() -> None:
 
     collapse(tiny_model("llama"), "figure-5b", lengths=[1], dtypes=["float32"], seeds=[0, 1], progress=progress)
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_progress_rises_to_the_end_when_the_way_changes_midway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second seed's packed pass does not fit, so that the first seed's is done again, by the loop."""
+    from ostools.measure.passes import last_tokens
+
+    true_mask = last_tokens.PrefixTree.seen
+    trees: list[Any] = []
+
+    def seen(tree: Any, group: Any) -> torch.Tensor:
+        trees.extend([tree] if all(tree is not known for known in trees) else [])
+        return true_mask(tree, group) if tree is trees[0] else torch.ones_like(true_mask(tree, group))
+
+    monkeypatch.setattr(last_tokens.PrefixTree, "seen", seen)
+    told: list[tuple[int, int]] = []
+    found = collapse(
+        tiny_model("llama", seed=1),
+        "figure-5b",
+        lengths=range(1, 12),
+        dtypes=["float32", "bfloat16"],
+        seeds=[0, 1, 2],
+        progress=lambda *now: told.append(now),
+    )
+    assert len(trees) == 2
+    assert found.provenance.parameters["route"] == "loop"
+    assert {total for _, total in told} == {told[-1][0]}
+    done = [steps for steps, _ in told]
+    assert done == sorted(done)
 
 
 def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Collapse:

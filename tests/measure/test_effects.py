@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_the_jacobian_is_the_measured_one() -> None:
 def test_a_prompt_longer_than_a_block_of_copies_has_one_copy_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", seed=4, **TINY)
     whole = JacobianNorm(IDS, (2,)).jacobian(model)
-    monkeypatch.setattr("ostools.experiments.ablation.effects._TOKENS", 3)
+    monkeypatch.setattr(importlib.import_module(JacobianNorm.__module__), "_TOKENS", 3)
     torch.testing.assert_close(JacobianNorm(IDS, (2,)).jacobian(model), whole, rtol=1e-5, atol=1e-7)
 
 

@@ -12,8 +12,14 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError
 from ostools.measure import jacobian
-from ostools.measure.jacobian.cost import choose_method
-from ostools.measure.jacobian.estimate import Estimates, default_directions, default_passes, estimate_norms, most_rows
+from ostools.measure.jacobian.estimate import (
+    Estimates,
+    choose_method,
+    default_directions,
+    default_passes,
+    estimate_norms,
+    most_rows,
+)
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
 from ostools.models import encode

@@ -19,7 +19,7 @@ from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import LiveParts
 from ostools.models import Prompt, cast_copy, prompt_from_ids
 from ostools.theory.path_sum import edges, second_moment
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
 from tests.measure.test_blocks import IDS, N, held
 
 LINEARISATION = {"second-moment": "frozen", "second-moment-full": "full"}
@@ -168,7 +168,7 @@ def test_all_positions_are_the_runs_on_prefixes(variant: str, trace: str) -> Non
         assert row == pytest.approx(prefix, rel=1e-9)
 
 
-@every_family
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 @both
 def test_float32_gives_the_float64_prediction(family: Family, variant: str) -> None:
     single = tiny_model(family, seed=4, n_layers=3)

@@ -13,7 +13,7 @@ import torch
 import hooks
 from ostools.ground.errors import InputError
 from ostools.models import cast_copy, describe, load_model
-from tests.checkpoints import FAMILIES, TEXT_FAMILIES, Family, tiny_model, write_checkpoint
+from tests.checkpoints import FAMILIES, TWO_FAMILIES, Family, tiny_model, write_checkpoint
 
 IDS = torch.randint(6, 262, (1, 30), generator=torch.Generator().manual_seed(3))
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -47,7 +47,7 @@ def test_a_copy_is_what_loading_in_that_dtype_gives(family: Family, dtype: torch
     assert torch.equal(model(IDS), logits)
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_a_copy_shares_nothing_with_its_model_but_the_tokenizer(family: Family) -> None:
     model = tiny_model(family, fresh=True)
     copied = cast_copy(model, torch.float32)
@@ -59,7 +59,7 @@ def test_a_copy_shares_nothing_with_its_model_but_the_tokenizer(family: Family) 
     assert copied.cfg is not model.cfg
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_a_copy_outlives_its_model_and_writes_nothing_into_it(family: Family) -> None:
     model = tiny_model(family, fresh=True)
     logits, attention = model(IDS), model.blocks[0].attn
@@ -84,7 +84,7 @@ def test_views_stay_views_in_the_copy() -> None:
     assert sum(storages.values()) == 2 * describe(copied).n_parameters
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_hooks_work_on_the_copy_and_leave_the_model_alone(family: Family) -> None:
     model = tiny_model(family)
     copied, logits = cast_copy(model, torch.bfloat16), model(IDS)

@@ -80,3 +80,15 @@ EVERY: dict[str, Callable[[], Result]] = {
 }
 """By the name of the class; each is made once."""
 EVERY.update({name: cache(make) for name, make in EVERY.items()})
+
+
+@cache
+def chart(name: str) -> Any:
+    """The chart of the result, drawn once: that takes longer than making most of them."""
+    return EVERY[name]().plot()
+
+
+@cache
+def spec(name: str) -> dict[str, Any]:
+    """The whole specification of that chart, which nobody may change."""
+    return chart(name).to_dict(validate=False)

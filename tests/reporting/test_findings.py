@@ -11,14 +11,16 @@ import pandas as pd
 import pytest
 
 from ostools.ground.words import factor, number
-from ostools.reporting.findings import profiles as findings
+from ostools.reporting.findings import sensitivity as findings
+from ostools.reporting.findings.behaviour import card_findings
+from ostools.reporting.findings.collapse import collapse_findings, collapse_summary, precision_summary
 from tests.reporting.made import made_collapse, made_comparison, made_sensitivity
 
 # --- collapse
 
 
 def _said(result) -> str:
-    return " ".join(findings.collapse_findings(result))
+    return " ".join(collapse_findings(result))
 
 
 def test_a_falling_curve_is_said_to_fall_with_its_power() -> None:
@@ -97,23 +99,23 @@ def test_one_more_digit_is_told_apart_and_only_where_it_was_measured() -> None:
     ("longest", "words"), [(500, "lie inside what the model was trained on"), (64, "up to n = 64")]
 )
 def test_trained_lengths_are_told_apart(longest: int, words: str) -> None:
-    said = " ".join(findings.collapse_findings(made_collapse(lambda n: 1.0), {"count-ones-figure-5": longest}))
+    said = " ".join(collapse_findings(made_collapse(lambda n: 1.0), {"count-ones-figure-5": longest}))
     assert words in said
 
 
 def test_without_a_card_nothing_is_said_of_training() -> None:
     assert "trained" not in _said(made_collapse(lambda n: 1.0))
-    assert "trained" not in " ".join(findings.collapse_findings(made_collapse(lambda n: 1.0), {"sum-ones": 5}))
+    assert "trained" not in " ".join(collapse_findings(made_collapse(lambda n: 1.0), {"sum-ones": 5}))
 
 
 def test_the_summary_sorts_tasks_by_what_they_do() -> None:
     noise = {"float32": 1e-9, "bfloat16": 0.33}
     falling = made_collapse(lambda n: 10.0 / n, noise=noise)
     steady = made_collapse(lambda n: 3.0, noise=noise, task="figure-5b")
-    (trend,) = findings.collapse_summary([falling, steady])
+    (trend,) = collapse_summary([falling, steady])
     assert ", falls on figure-5a" in trend
     assert "; does not fall on figure-5b (1)" in trend
-    (precision,) = findings.precision_summary([falling, steady])
+    (precision,) = precision_summary([falling, steady])
     assert precision == (
         "With the model cast, the float64 distance stays below the rounding noise of each sequence in float32 on no prompt; "
         "in bfloat16 on figure-5a (from n = 31), up to n = 128."
@@ -133,19 +135,19 @@ def test_the_headline_is_of_the_trained_lengths_where_there_are_some(trained: in
     """10 up to n = 32, 1 up to 64, then 100: a tenth inside the trained lengths, ten times as much beyond them."""
     result = made_collapse(lambda n: 10.0 if n <= 32 else 1.0 if n <= 64 else 100.0)
     model = {"name": "made", **({} if trained is None else {"trained_lengths": {"count-ones-figure-5": trained}})}
-    (trend,) = findings.collapse_summary([replace(result, provenance=replace(result.provenance, model=model))])
+    (trend,) = collapse_summary([replace(result, provenance=replace(result.provenance, model=model))])
     assert f", {said}:" in trend
 
 
 def test_dtypes_of_which_the_same_is_true_share_their_words() -> None:
     steady = made_collapse(lambda n: 3.0, noise={"float32": 1e-9, "bfloat16": 0.33})
-    (said,) = findings.precision_summary([steady])
+    (said,) = precision_summary([steady])
     assert said.endswith(" of each sequence in float32 and bfloat16 on no prompt, up to n = 128.")
 
 
 def test_no_curves_no_summary() -> None:
-    assert findings.collapse_summary([]) == []
-    assert findings.precision_summary([]) == []
+    assert collapse_summary([]) == []
+    assert precision_summary([]) == []
 
 
 # --- sensitivity
@@ -343,14 +345,14 @@ def test_accuracies_inside_and_beyond_are_never_one_number() -> None:
         {"accuracy": 0.5, "within_training": True},
         {"accuracy": 0.0, "within_training": False},
     ]
-    inside, beyond, caution = findings.card_findings(rows)
+    inside, beyond, caution = card_findings(rows)
     assert "Inside the trained lengths: of 2" in inside
     assert "1 are answered exactly" in inside
     assert "Beyond the trained lengths: of 1" in beyond
     assert "1 never" in beyond
     assert "little about over-squashing" in caution
-    assert len(findings.card_findings(rows[:2])) == 1
-    assert findings.card_findings([]) == []
+    assert len(card_findings(rows[:2])) == 1
+    assert card_findings([]) == []
 
 
 # --- numbers

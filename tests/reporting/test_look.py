@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
 
 from ostools.reporting.look import theme
+from tests.reporting import every
 from tests.reporting.every import EVERY
 
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
@@ -19,10 +19,8 @@ TOKENS = ("Sensitivity", "PathSum", "Comparison", "Profile")
 """Charts with tokens along an axis."""
 
 
-@cache
 def spec(name: str) -> dict[str, Any]:
-    found = EVERY[name]().plot().to_dict(validate=False)
-    return {key: part for key, part in found.items() if key not in ("config", "datasets")}
+    return {key: part for key, part in every.spec(name).items() if key not in ("config", "datasets")}
 
 
 def nodes(node: Any) -> Iterator[dict[str, Any]]:
@@ -127,7 +125,7 @@ def test_a_chart_over_tokens_tells_the_token_and_its_position(name: str) -> None
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_chart_has_a_title_and_the_themes_config(name: str) -> None:
-    whole = EVERY[name]().plot().to_dict(validate=False)
+    whole = every.spec(name)
     assert whole["title"]["text"] if isinstance(whole["title"], dict) else whole["title"]
     assert whole["config"]["axis"] == theme.config()["axis"]
 

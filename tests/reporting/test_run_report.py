@@ -93,10 +93,10 @@ def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:
 
 
 def test_bounds_and_predictions_share_no_panel(sweep: Path) -> None:
-    from ostools.reporting.sweep.profiles import paths_section
+    from ostools.reporting.sweep.report import SECTIONS
     from ostools.runs.stored.reading import read
 
-    section = paths_section(read(sweep))
+    section = SECTIONS["path-sum"].of(read(sweep))
     assert section is not None
     figure = section.parts[0].figure
     assert figure is not None
@@ -111,6 +111,14 @@ def test_nothing_is_measured_and_nothing_changed_in_the_directory(sweep: Path, t
     before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
     ost.report(run=sweep, out=tmp_path / "r.html")
     assert {path: path.stat().st_mtime_ns for path in sweep.rglob("*")} == before
+
+
+def test_every_measurement_of_a_sweep_has_a_section() -> None:
+    from ostools.reporting.sweep.report import SECTIONS
+    from ostools.runs.measurements import MEASUREMENTS
+
+    assert SECTIONS.keys() == MEASUREMENTS.keys()
+    assert all(SECTIONS[name].measurement is one for name, one in MEASUREMENTS.items())
 
 
 def cell(seed: int, measurement: str = "collapse", task: str = "figure-5a", model: str = "made") -> Wanted:

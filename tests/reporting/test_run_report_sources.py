@@ -11,8 +11,7 @@ import pytest
 
 import ostools.runs
 from ostools.measure.collapse.rows import as_rows
-from ostools.reporting.sweep.answers import collapse_section
-from ostools.reporting.sweep.profiles import paths_section, sensitivity_section
+from ostools.reporting.sweep.report import SECTIONS
 from ostools.results import Provenance
 from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.reading import Reading, read
@@ -47,7 +46,7 @@ def sums() -> Any:
 
 
 def bounds(found: Reading) -> tuple[list[str], list[str]]:
-    section = paths_section(found)
+    section = SECTIONS["path-sum"].of(found)
     assert section is not None
     return [table.caption for table in section.parts[0].tables], list(section.parts[0].notes)
 
@@ -79,7 +78,7 @@ def test_checkpoints_under_one_name_have_figures_of_their_own(tmp_path: Path) ->
     for seed, checkpoint in enumerate(("first", "second")):
         one = cell("collapse", seed, lengths=(3, 4))
         keep(tmp_path, one, rows, source(checkpoint), checkpoint)
-    section = collapse_section(read(tmp_path))
+    section = SECTIONS["collapse"].of(read(tmp_path))
     assert section is not None
     assert [part.title for part in section.parts] == [
         f"copy-last, made, checkpoint {name}" for name in ("first", "second")
@@ -105,7 +104,7 @@ def test_several_weights_in_one_dtype_alarm_where_files_name_no_checkpoint(tmp_p
 def test_a_condition_without_the_least_seed_is_drawn(tmp_path: Path) -> None:
     keep(tmp_path, cell("sensitivity", 0), norms(), source())
     keep(tmp_path, cell("sensitivity", 1, "bfloat16"), norms(), source(dtype="bfloat16"))
-    section = sensitivity_section(read(tmp_path))
+    section = SECTIONS["sensitivity"].of(read(tmp_path))
     assert section is not None
     figure = section.parts[0].figure
     assert figure is not None
@@ -120,7 +119,7 @@ def test_a_norm_that_is_not_finite_costs_its_figure_only(tmp_path: Path) -> None
     keep(tmp_path, cell("sensitivity"), norms((1.0, np.inf, 3.0)), source())
     keep(tmp_path, cell("path-sum"), sums(), source())
     found = read(tmp_path)
-    section = sensitivity_section(found)
+    section = SECTIONS["sensitivity"].of(found)
     assert section is not None
     assert section.parts[0].figure is None
     assert "1 of 3 values are not finite" in section.parts[0].notes[0]

@@ -13,9 +13,9 @@ import pytest
 from ostools.experiments.study.study import Study
 from ostools.measure import Collapse, Sensitivity
 from ostools.measure.profiles.looseness import CHAIN, looseness
-from ostools.reporting.findings.answers import answered
-from ostools.reporting.findings.looseness import layers_finding, looseness_finding
+from ostools.reporting.findings.behaviour import answered
 from ostools.reporting.findings.precision import below_at_the_end, precision_findings, tails
+from ostools.reporting.findings.sensitivity import layers_finding, looseness_finding
 from ostools.reporting.findings.study import study_finding
 from ostools.reporting.sections.precision import precision_section
 from ostools.results import Provenance

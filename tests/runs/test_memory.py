@@ -18,6 +18,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
+from ostools.ground.chunks import chunk, smaller_chunks
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.measure.passes import last_tokens as prefixes
 from ostools.models.sources import locate
@@ -28,7 +29,6 @@ from ostools.runs.stored.store import Store
 from ostools.runs.workers.executor import Terms
 from ostools.runs.workers.local import Bench
 from ostools.runs.workers.out_of_memory import held_to_what_is_free, is_out_of_memory
-from ostools.theory.chunks import chunk, smaller_chunks
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 MIB = 1 << 20
@@ -195,6 +195,7 @@ def test_a_model_that_does_not_fit_is_said_to_be_what_does_not(
 
 
 @linux
+@pytest.mark.slow
 def test_more_than_is_free_is_an_error_and_not_the_end_of_the_process() -> None:
     """In a process of its own: where the error does not come, the machine's memory would be gone."""
     code = """

@@ -127,6 +127,7 @@ def kill_a_worker() -> None:
 
 
 @pytest.mark.parametrize("lost", ["worker", "node"])
+@pytest.mark.slow
 def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     cluster: Any, written: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], lost: str
 ) -> None:
@@ -155,6 +156,7 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True)
 
 
+@pytest.mark.slow
 def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
     cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
     assert run(sweep, tmp_path / "out").failed[0].endswith(failed)
 
 
+@pytest.mark.slow
 def test_a_cell_that_raises_or_fits_nowhere_has_failed_and_is_not_tried_again(
     cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_cell_that_raises_or_fits_nowhere_has_failed_and_is_not_tried_again(
 # --- what must be the same on every node
 
 
+@pytest.mark.slow
 def test_a_cluster_with_other_code_is_refused(
     cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +244,7 @@ def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
 # --- room
 
 
+@pytest.mark.slow
 def test_a_cluster_without_room_for_a_worker_is_refused(cluster: Any, written: Path, tmp_path: Path) -> None:
     sweep = sweep_of(asked(written, **FEW))
     with pytest.raises(InputError, match="a node with 64 CPUs for a worker, found nodes with 1 CPUs, 0 GPUs; 1 CPUs"):
@@ -251,6 +256,7 @@ def test_a_cluster_without_room_for_a_worker_is_refused(cluster: Any, written: P
     assert not ray.is_initialized()
 
 
+@pytest.mark.slow
 def test_a_cluster_can_be_used_behind_one_of_our_own_which_had_no_room(
     cluster: Any, written: Path, tmp_path: Path
 ) -> None:

@@ -98,16 +98,26 @@ def test_lengths_added_later_are_measured_alone(written: Path, tmp_path: Path) -
     done = run(sweep_of({**small, "lengths": "3:6"}), tmp_path)
     assert (done.measured, done.present) == (1, 0)
     kept = Store(tmp_path).stored()
-    assert sorted(sorted(file.lengths) for files in kept.values() for file in files) == [[3, 4], [5, 6]]
+    assert sorted(sorted(lengths) for files in kept.values() for lengths in files) == [[3, 4], [5, 6]]
     assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6]
     run(sweep_of({**small, "lengths": "4:5"}), tmp_path)
     assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6]
 
 
+@pytest.fixture(scope="module")
+def four(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The uninterrupted sweep of four cells, which tests spoil copies of."""
+    directory = tmp_path_factory.mktemp("four") / "out"
+    run(sweep_of(asked(written, tasks="copy-last", measurements="behaviour")), directory)
+    return directory
+
+
 @pytest.mark.parametrize("harm", ["cut", "changed", "emptied", "foreign"])
-def test_a_file_broken_on_disk_is_found_said_and_measured_again(written: Path, tmp_path: Path, harm: str) -> None:
+def test_a_file_broken_on_disk_is_found_said_and_measured_again(
+    written: Path, four: Path, tmp_path: Path, harm: str
+) -> None:
     sweep = sweep_of(asked(written, tasks="copy-last", measurements="behaviour"))
-    run(sweep, tmp_path)
+    shutil.copytree(four, tmp_path, dirs_exist_ok=True)
     expected = table(tmp_path)
     victim = sorted((tmp_path / "cells").iterdir())[1]
     data = victim.read_bytes()

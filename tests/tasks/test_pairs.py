@@ -156,9 +156,9 @@ def test_a_digit_without_a_token_of_its_own_is_refused() -> None:
 
 
 def test_names() -> None:
-    assert [tasks.get(name).name for name in tasks.FIGURE_5] == list(tasks.FIGURE_5)
+    assert [tasks.task(name, tasks.CollapseTask).name for name in tasks.FIGURE_5] == list(tasks.FIGURE_5)
     with pytest.raises(InputError, match="unknown task 'figure5a': did you mean 'figure-5a'"):
-        tasks.get("figure5a")
+        tasks.task("figure5a", tasks.CollapseTask)
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:

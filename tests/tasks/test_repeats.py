@@ -88,14 +88,14 @@ def test_ids_behind_no_text_are_refused() -> None:
 @pytest.mark.parametrize("name", ["text", "count-ones"])
 def test_items_are_refused_where_there_is_no_choice(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} has one way of putting its items in: leave items out"):
-        tasks.get(name, "ids")
+        tasks.task(f"{name}:items=ids", tasks.CollapseTask)
 
 
 def test_every_name_is_got() -> None:
-    assert [tasks.get(name).name for name in tasks.COLLAPSE_TASKS] == list(tasks.COLLAPSE_TASKS)
-    assert {name for name in tasks.COLLAPSE_TASKS if tasks.get(name).random} == {
+    assert [tasks.task(name, tasks.CollapseTask).name for name in tasks.COLLAPSE_TASKS] == list(tasks.COLLAPSE_TASKS)
+    assert {name for name in tasks.COLLAPSE_TASKS if tasks.task(name, tasks.CollapseTask).random} == {
         "figure-5b", "count-ones-bernoulli", "count-word",
     }  # fmt: skip
-    assert all(tasks.get(name).example for name in tasks.COLLAPSE_TASKS)
+    assert all(tasks.task(name, tasks.CollapseTask).example for name in tasks.COLLAPSE_TASKS)
     with pytest.raises(InputError, match="unknown task 'leters': did you mean 'letters'"):
-        tasks.get("leters")
+        tasks.task("leters", tasks.CollapseTask)

@@ -220,7 +220,7 @@ def test_stored_keys_and_values_are_what_attention_reads() -> None:
 
 
 def test_without_norm_one_head_can_be_the_identity() -> None:
-    """THEORY's exact case: W_OV = I, no MLP, no norm, uniform scores: v^(1) = v + its running mean."""
+    """docs/theory.md 3.4, an exact case: W_OV = I, no MLP, no norm, uniform scores: v^(1) = v + its running mean."""
     eye, zero = torch.eye(4, dtype=torch.float64)[None], torch.zeros(1, 4, 4, dtype=torch.float64)
     ones, mlp = torch.ones(4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
     block = Block(ones, zero, zero, eye, eye, ones, mlp, mlp, mlp)

@@ -18,7 +18,6 @@ from ostools.theory.distances import (
     distance,
     dtype_named,
     head_chunks,
-    machine_line,
     spacing,
     steps_between,
     total_variation,
@@ -114,7 +113,7 @@ def test_vectors_one_step_apart_are_at_the_machine_line(norm: str) -> None:
     y = torch.tensor([1.0, -3.0, 100.0, 0.25], dtype=torch.bfloat16)
     y_star = torch.tensor([1.0078125, -2.984375, 100.5, 0.251953125], dtype=torch.bfloat16)
     assert steps_between(y, y_star, torch.bfloat16).tolist() == [2.0**-7, 2.0**-6, 0.5, 2.0**-9]
-    ulps = distance(y.double(), y_star.double(), norm) / machine_line(y, y_star, torch.bfloat16, norm)
+    ulps = distance(y.double(), y_star.double(), norm) / vector_norm(steps_between(y, y_star, torch.bfloat16), norm)
     assert float(ulps) == 1.0
 
 

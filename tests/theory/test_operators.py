@@ -22,13 +22,11 @@ def heads(head: int, d_model: int, d_head: int, seed: int) -> tuple[Tensor, Tens
 
 
 @given(CASES)
-def test_head_norms_traces_and_inner_products(case: tuple[int, int, int, int, bool]) -> None:
+def test_head_norms(case: tuple[int, int, int, int, bool]) -> None:
     head, d_model, d_head, seed, _ = case
     left, right = heads(head, d_model, d_head, seed)
     dense = left @ right
     torch.testing.assert_close(operators.head_norms(left, right), torch.linalg.matrix_norm(dense, ord=2))
-    torch.testing.assert_close(operators.head_traces(left, right), torch.einsum("hdd->h", dense))
-    torch.testing.assert_close(operators.head_gram(left, right), torch.einsum("hde,kde->hk", dense, dense))
 
 
 @given(CASES)

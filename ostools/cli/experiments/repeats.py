@@ -39,7 +39,7 @@ def repeats(
     from ostools.experiments.repeats import TASKS
 
     check(out)
-    wanted, chosen = parse_lengths(lengths), [tasks.get(name) for name in task or TASKS]
+    wanted, chosen = parse_lengths(lengths), [tasks.task(name, tasks.CollapseTask) for name in task or TASKS]
     check_precisions(dtype)
     with at_work("comparing pairs", model, device) as (loaded, progress):
         result = experiments.repeats(

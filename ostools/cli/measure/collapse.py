@@ -89,7 +89,7 @@ def _chosen(task: str | None, prompt: str | None, item: str | None, items: str) 
     if prompt is None:
         if item is not None:
             raise InputError("--item is what --prompt repeats: give --prompt too")
-        return tasks.get(task or "figure-5a", put)
+        return tasks.task(f"{task or 'figure-5a'}:items={items}", tasks.CollapseTask)
     if task is not None:
         raise InputError("--task and --prompt exclude each other: leave one out")
     # Without an item the text's own last token is repeated, which is done on ids.
@@ -97,7 +97,7 @@ def _chosen(task: str | None, prompt: str | None, item: str | None, items: str) 
 
 
 def _show(result: Collapse) -> None:
-    from ostools.reporting.findings import profiles as findings
+    from ostools.reporting.findings.collapse import collapse_findings
 
     frame: Any = result.frame
     frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
@@ -113,4 +113,4 @@ def _show(result: Collapse) -> None:
     names = ["pair", "seed", "n", *(f"{dtype}{words[value]}" for value, dtype in columns)]
     output.print_table(title, names, rows)
     trained = result.provenance.model.get("trained_lengths")
-    output.print_text(["", *findings.collapse_findings(result, trained)])
+    output.print_text(["", *collapse_findings(result, trained)])

@@ -129,7 +129,7 @@ def _announce(forecast: str) -> None:
 
 
 def _show_sensitivity(result: Sensitivity) -> None:
-    from ostools.reporting.findings import profiles as findings
+    from ostools.reporting.findings import sensitivity as findings
 
     frame: Any = result.frame
     lowest, is_estimate = frame["layer"].min(), (frame["method"] == "estimate").any()

@@ -14,7 +14,7 @@ that, however many parts carry a gate.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -26,6 +26,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError
+from ostools.measure.jacobian.routes import AutogradRoute
 
 Numbers: TypeAlias = dict[str, float]
 Slopes: TypeAlias = dict[str, Float[Tensor, " gate"]]
@@ -135,16 +136,12 @@ class JacobianNorm(Measure):
 
     def jacobian(self, model: TransformerBridge) -> Float[Tensor, "d_out carrier_d_model"]:
         """J_C in float64, row k the gradient of component k of y_n."""
-        rows = _Rows(model, self.prompt, self.carriers)
-        found = [rows.pull(part).detach().double() for part in rows.basis().split(rows.copies)]
-        return torch.cat(found).flatten(1)
+        return torch.cat([found.detach().double() for found in self._rows(self._route(model))]).flatten(1)
 
     def slopes(self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]) -> Slopes:
-        with torch.enable_grad(), gated(gates):
-            rows = _Rows(model, self.prompt, self.carriers)
+        route = self._route(model, gated(gates))
         parts, frobenius = [], torch.zeros_like(gates)
-        for part in rows.basis().split(rows.copies):
-            found = rows.pull(part, create_graph=True)
+        for found in self._rows(route, create_graph=True):
             frobenius += _gradient(found.square().sum(), gates)
             parts.append(found.detach().double())
         jacobian = torch.cat(parts).flatten(1)
@@ -152,33 +149,21 @@ class JacobianNorm(Measure):
             raise InputError("ablation: the Jacobian is 0: the tokens that carry the answer do not reach the last one")
         leading = torch.linalg.eigh(jacobian @ jacobian.mT).eigenvectors[:, -1]
         # At fixed a, d ||a^T J|| = a^T dJ b: the leading singular value to first order.
-        operator = _gradient(rows.pull(leading[None], create_graph=True).norm(), gates)
+        at_leading = route.pull(leading[None], create_graph=True)[:, list(self.carriers)]
+        operator = _gradient(at_leading.norm(), gates)
         return {"frobenius_norm": frobenius / (2 * float(jacobian.norm())), "operator_norm": operator}
 
-
-class _Rows:
-    """One forward pass over copies of the prompt, each of which a cotangent can be sent back through, to the carriers."""
-
-    def __init__(self, model: TransformerBridge, prompt: Ids, carriers: Sequence[int]) -> None:
+    def _route(self, model: TransformerBridge, gates: AbstractContextManager[None] | None = None) -> AutogradRoute:
+        """Products with the Jacobian at every token, of a forward pass with `gates` on."""
         with torch.no_grad():
-            embedded = model.input_to_embed(prompt[None])[0]
-        self.copies = min(embedded.shape[-1], max(1, _TOKENS // len(prompt)))
-        self.carriers = list(carriers)
-        self.start = embedded.expand(self.copies, *embedded.shape[1:]).clone().requires_grad_(True)
-        with torch.enable_grad():
-            self.last = _last_token(model, self.start, start_at_layer=0)
+            embedded = model.input_to_embed(self.prompt[None])[0][0]
+        copies = min(embedded.shape[-1], max(1, _TOKENS // len(embedded)))
+        return AutogradRoute(model, embedded, freeze=gates, rows=copies)
 
-    def basis(self) -> Float[Tensor, "row d_model"]:
-        return torch.eye(self.last.shape[-1], dtype=self.last.dtype, device=self.last.device)
-
-    def pull(
-        self, cotangents: Float[Tensor, "row d_model"], create_graph: bool = False
-    ) -> Float[Tensor, "row carrier d_model"]:
-        """w^T J_i for every cotangent w, at most `copies` of them, and carrier i."""
-        filled = torch.zeros_like(self.last)
-        filled[: len(cotangents)] = cotangents.to(self.last)
-        (gradient,) = torch.autograd.grad(self.last, self.start, filled, create_graph=create_graph, retain_graph=True)
-        return gradient[: len(cotangents), self.carriers]
+    def _rows(self, route: AutogradRoute, create_graph: bool = False) -> Iterator[Float[Tensor, "row carrier d_model"]]:
+        """The rows of J_C, as many at a time as there are copies of the prompt."""
+        for part in route.basis().split(route.rows):
+            yield route.pull(part, create_graph=create_graph)[:, list(self.carriers)]
 
 
 def _last_token(model: TransformerBridge, given: Tensor, **options: int) -> Float[Tensor, "batch d_model"]:

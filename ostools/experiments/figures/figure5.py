@@ -97,7 +97,7 @@ def figure_5(
     """
     chosen, per = _checked_panels(panels), _checked_reading(model, site, per, norm)
     wanted, seeds = checked_lengths(lengths), checked_seeds(seeds)
-    runs = {panel: tasks.get(f"figure-5{panel}", items) for panel in chosen}
+    runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in chosen}
     # Panels take as many passes as they have seeds.
     streams = {panel: seeds if task.random else [0] for panel, task in runs.items()}
     ends = dict(zip(streams, accumulate(map(len, streams.values())), strict=True))

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.experiments.figures import decay
+from ostools.experiments import decay
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.results import Provenance, Result
@@ -60,7 +60,7 @@ class Figure8(Result):
     relative (l2 / norm of the first), total_variation (of the attention weights of n and n + 1: sum_j |alpha_j - alpha*_j|,
     the copy's own weight against 0).
 
-    `fits`: how the mean over seeds falls, a row a reading and quantity, see `ostools.experiments.figures.decay.fits`.
+    `fits`: how the mean over seeds falls, a row a reading and quantity, see `ostools.experiments.decay.fits`.
     """
 
     fits: pd.DataFrame

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
-from ostools.experiments.figures import decay
+from ostools.experiments import decay
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.results import Provenance, Result
@@ -33,7 +33,7 @@ class Figure9(Result):
     """`frame`, one row a seed and length: length (n), seed, delta (total variation, L1, at most 2), bound (certified, of Lemma
     B.2: 2 min(k, n) e (e^eps - 1) / n).
 
-    `fits`: how the mean over seeds falls from n = 100 k on (or 10 k), see `ostools.experiments.figures.decay.fits`.
+    `fits`: how the mean over seeds falls from n = 100 k on (or 10 k), see `ostools.experiments.decay.fits`.
     """
 
     fits: pd.DataFrame

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ostools.experiments.figures import decay
+from ostools.experiments import decay
 from ostools.experiments.lab import runs as lab_runs
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress
@@ -43,15 +43,16 @@ PRECISE_ENCODINGS = ("none", "rope-10000")
 
 _KEYS = ["study", "encoding", "depth", "precision", "question", "quantity"]
 _FLOOR = 1e-12
-"""Distances below this are float64's rounding, of vectors of norm 8."""
-"""Seeds beyond, with what is added for the prompt, are more than a generator takes."""
+"""Distances and variations up to this are float64's rounding, of vectors of norm 8 and rows that sum to 1: copies of one token
+and nothing else, whose distance is 0, come out a tenth of it apart at most, after 1 layer as after 64."""
 _Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Lab(Result):
     """`frame`, one row a study, encoding, depth (layers), precision, question (tokens before the repeated one; 0, in
-    "positions" only: nothing but copies), seed, quantity and length: `value`. By study:
+    "positions" only: nothing but copies), seed, quantity and length: `value`, and `rounding`: a value up to it is rounding, and
+    was not measured. By study:
 
     positions, depth: `distance` (||y_n - y*_(n+1)||_2, y after the final norm), `total_variation` (Lemma 4.1's delta between
     the last rows of n and n + 1, tokens numbered from the first, in the deepest layer; mean over heads), `shifted_variation`
@@ -116,11 +117,12 @@ def lab(
     rows: list[Frame] = []
     for done, (one, encoding, question, seed) in enumerate(plan):
         for keys, curve in _measured(one, encoding, question, seed, chosen_lengths, chosen_depths, chosen_precisions):
-            named = {"encoding": encoding, "question": question, "seed": seed} | keys
+            named = {"encoding": encoding, "question": question, "seed": seed, "rounding": _FLOOR} | keys
             rows.append(pd.DataFrame({"length": list(curve), "value": list(curve.values())}).assign(**named))
         if progress is not None:
             progress(done + 1, len(plan))
-    frame: Frame = pd.concat(rows, ignore_index=True)[[*_KEYS[:-1], "seed", "quantity", "length", "value"]]
+    columns = [*_KEYS[:-1], "seed", "quantity", "length", "value", "rounding"]
+    frame: Frame = pd.concat(rows, ignore_index=True)[columns]
     provenance = Provenance.without_model(
         **{"study": study, "encodings": encodings, "depths": chosen_depths, "precisions": chosen_precisions},
         **{"lengths": chosen_lengths, "seeds": chosen_seeds, "fit_from": fit_from},
@@ -158,7 +160,7 @@ def _measured(
     depths: list[int],
     precisions: list[str],
 ) -> Iterator[tuple[_Row, dict[int, float]]]:
-    """One decoder's curves: what they are, and value by length."""
+    """One decoder's curves: what they are, with their `rounding` where it is not `_FLOOR`, and value by length."""
     tokens = lab_runs.prompt(seed, question, lengths[-1] + 1)
     index = torch.tensor(lengths) - 1
 
@@ -169,8 +171,10 @@ def _measured(
         decoder = lab_runs.random_decoder(seed, encoding, DEPTH)
         for name, quantities in lab_runs.rounding(decoder, tokens, question, precisions):
             keys = {"study": study, "depth": DEPTH, "precision": name}
+            # In a low precision, the rounding of a difference is what was measured as its noise.
+            quantities_rounding = {"distance": {"rounding": quantities["pair_noise"][index].tolist()}}
             for quantity, values in quantities.items():
-                yield curve(keys | {"quantity": quantity}, values)
+                yield curve(keys | {"quantity": quantity} | quantities_rounding.get(quantity, {}), values)
         return
     wanted = depths if study == "depth" else [DEPTH]
     decoder = lab_runs.random_decoder(seed, encoding, wanted[-1])
@@ -181,8 +185,10 @@ def _measured(
     if study == "positions" and question:
         keys = {"study": "assumption", "depth": 1, "precision": "float64"}
         far = lab_runs.prompt(seed, ASSUMPTION_LENGTHS[-1] + 1, 0)
+        floors = {"score_step": lab_runs.score_rounding(decoder, far), "total_variation": _FLOOR}
         for quantity, values in lab_runs.assumption(decoder, far, list(ASSUMPTION_LENGTHS)).items():
-            yield keys | {"quantity": quantity}, dict(zip(ASSUMPTION_LENGTHS, values.tolist(), strict=False))
+            named = keys | {"quantity": quantity, "rounding": floors[quantity]}
+            yield named, dict(zip(ASSUMPTION_LENGTHS, values.tolist(), strict=False))
 
 
 def _fits(frame: Frame, fit_from: int) -> pd.DataFrame:
@@ -192,18 +198,17 @@ def _fits(frame: Frame, fit_from: int) -> pd.DataFrame:
     for keys, group in fitted.groupby(_KEYS, sort=False):
         # The assumption is about all distances; elsewhere the question has to be a small part first.
         kept = group if keys[0] == "assumption" else group[group["length"] >= fit_from]
-        rows.append(
-            dict(zip(_KEYS, keys, strict=True)) | _fit(kept.pivot(index="length", columns="seed", values="value"))
-        )
+        curves = kept.pivot(index="length", columns="seed", values="value")
+        rows.append(dict(zip(_KEYS, keys, strict=True)) | _fit(curves, floor=float(group["rounding"].max())))
     return pd.DataFrame(rows)
 
 
-def _fit(curves: Frame) -> _Row:
+def _fit(curves: Frame, floor: float) -> _Row:
     """The law of the geometric mean over seeds, and the power law's rates of the single ones."""
     values, lengths = curves.to_numpy(dtype=float), curves.index.to_numpy(dtype=float)
     with np.errstate(divide="ignore"):
         mean = np.exp(np.log(values).mean(axis=1)) if len(values) else np.zeros(0)
-    found = fit_decay(lengths, mean, floor=_FLOOR)
+    found = fit_decay(lengths, mean, floor=floor)
     low, high = np.nan, np.nan
     if found.power is not None:
         x, log_d = np.log(lengths[: found.used]), np.log(values[: found.used])

@@ -17,7 +17,7 @@ from torch import Tensor
 from ostools.ground.errors import unknown_name
 from ostools.theory import positions as encodings
 from ostools.theory.decoder import Decoder, Pattern
-from ostools.theory.distances import distance, total_variation
+from ostools.theory.distances import distance, sum_rounding, total_variation
 
 Curve = Float[Tensor, " length"]
 
@@ -129,6 +129,25 @@ def assumption(decoder: Decoder, tokens: Int[Tensor, "batch pos"], lengths: list
     step = (longer[:, :-1] - row).square().flip(-1)
     steps = [step[:, r : max(r + 1, r * 5 // 4)].mean().sqrt() for r in lengths[:-1]]
     return {"total_variation": torch.stack(variation), "score_step": torch.stack(steps)}
+
+
+def score_rounding(decoder: Decoder, tokens: Int[Tensor, "batch pos"]) -> float:
+    """Up to this size a `score_step` of `assumption` is rounding: two scores that are one number differ by no more.
+
+    s = q k / sqrt(d_head), q and k sums of d_model products of norm1(v), which itself holds a sum of d_model squares: 4 d_model
+    + d_head + 16 roundings, each relative to |norm1(v)| |W_Q| |W_K| |norm1(v)| / sqrt(d_head), twice that where RoPE turns
+    pairs, and to ALiBi's slope times distance (`sum_rounding`). A step has two scores. The tables of positions are data.
+    """
+    block, size = decoder.blocks[0], decoder.normed(decoder.embedded(tokens), decoder.blocks[0].gain1).abs()
+    query, key = (
+        einsum(size, W.abs(), "batch pos d_model, head d_model d -> batch head pos d").norm(dim=-1).amax((0, 2))
+        for W in (block.W_Q, block.W_K)
+    )
+    heads, d_model, d_head = block.W_Q.shape
+    largest = 2.0 * query * key * d_head**-0.5
+    if decoder.positions == "alibi":
+        largest = largest + encodings.alibi_slopes(heads) * tokens.shape[1]
+    return 2.0 * sum_rounding(4 * d_model + d_head + 16) * float(largest.amax())
 
 
 def rounding(

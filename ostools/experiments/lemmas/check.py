@@ -37,12 +37,6 @@ class Check:
         """A figure that is not a number passes nothing."""
         return _HOLDS[self.relation](self.figure, self.required, self.tolerance)
 
-    @property
-    def requirement(self) -> str:
-        """What was required, in words and figures."""
-        within = f" ± {self.tolerance:.1g}" if self.tolerance else ""
-        return f"{self.relation} {self.required:.6g}{within}"
-
 
 @dataclass(frozen=True)
 class Checked:

@@ -44,7 +44,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """What is measured: the questions, in which precisions, and at which lengths sensitivities are."""
 
     form: Task
@@ -65,7 +65,7 @@ class Arm:
 
     model: TransformerBridge
     work: TransformerBridge
-    plan: Plan
+    plan: StudyPlan
     mitigation: Mitigation | None
     cells: dict[Key, Cell] = field(default_factory=dict)
     collapse_lengths: list[dict[str, Any]] = field(default_factory=list)

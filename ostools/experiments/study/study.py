@@ -17,7 +17,7 @@ import mitigations as m
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.experiments.study import verdicts as judging
-from ostools.experiments.study.arms import BOUND, Arm, Cell, Plan, timings
+from ostools.experiments.study.arms import BOUND, Arm, Cell, StudyPlan, timings
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, whole_number
@@ -69,7 +69,7 @@ def study(
     sensitivity_lengths: int = 12,
     progress: Progress | None = None,
 ) -> Study:
-    """Each mitigation against none, on the same questions (THEORY sections 6 and 7).
+    """Each mitigation against none, on the same questions (docs/theory.md 6 and 7).
 
     Args:
         task: a `tasks.Task`, or its name with options.
@@ -88,7 +88,7 @@ def study(
     if not 0 < level < 1:
         raise InputError(f"study: expected a level between 0 and 1, found {level}; for example 0.95")
     dtypes = tuple(Precision.named(name).name for name in ([dtypes] if isinstance(dtypes, str) else dtypes))
-    plan = Plan(form, wanted, chosen, dtypes, chat, _spread(wanted, sensitivity_lengths))
+    plan = StudyPlan(form, wanted, chosen, dtypes, chat, _spread(wanted, sensitivity_lengths))
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)
     arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in given.items()}

@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, acts
 from ostools import tasks
-from ostools.experiments.figures.decay import spread_lengths
+from ostools.experiments.decay import spread_lengths
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
@@ -69,7 +69,7 @@ def windows(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> WindowStudy:
-    """Collapse against answers, over sizes of a sliding window, and without one (THEORY section 7, question 3).
+    """Collapse against answers, over sizes of a sliding window, and without one (docs/theory.md 7, question 3).
 
     Args:
         windows: sizes in tokens; None: about 24 from 2 to one less than the longest prompt, evenly spread on a log axis.

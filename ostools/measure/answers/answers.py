@@ -18,17 +18,17 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
-from ostools.measure.passes.last_tokens import route
+from ostools.measure.passes.last_tokens import way_of
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
-from ostools.theory.chunks import chunk
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
 # that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
@@ -141,7 +141,7 @@ def _answered(
 def cache_is_exact(model: TransformerBridge) -> bool:
     """Whether a step through a key/value cache is what the whole text would give, under the edits that are active."""
     edits = {edit.kind for edit in hooks.active_edits(model)}
-    return route(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
+    return way_of(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
 
 
 def how_read(model: TransformerBridge) -> dict[str, Any]:

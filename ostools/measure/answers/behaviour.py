@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -23,8 +23,6 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, how_read
-from ostools.measure.answers.behaviour_summary import LEVEL
-from ostools.measure.answers.behaviour_summary import summarise as summarise
 from ostools.measure.answers.judging import answer_columns
 from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
 from ostools.measure.passes.sampling import require_temperature
@@ -33,9 +31,7 @@ from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
-
-if TYPE_CHECKING:
-    pass
+from ostools.theory.statistics.intervals import wilson
 
 COLUMNS = {
     **{"task": "str", "mode": "str", "mitigation": "str", "status": "str"},
@@ -44,6 +40,8 @@ COLUMNS = {
     **{"correct": "boolean", "parsable": "boolean", "number": "Int64", "absolute_error": "Int64"},
     **{"log_probability": "float64", "seconds": "float64", "within_training": "boolean"},
 }
+LEVEL = 0.95
+PROMPTS, SAMPLES, NOTHING = "prompts", "samples of one prompt", "nothing was drawn"
 # Room behind the right answer line, to see that an answer ends where it should; and for reasoning before it.
 _SPARE, _REASONING = 8, 256
 
@@ -235,4 +233,51 @@ def _row(one: Posed, sample: int, answer: Answer, log_p: float, status: str, tra
         "log_probability": log_p,
         "seconds": answer.seconds,
         "within_training": None if trained is None else one.length <= trained,
+    }
+
+
+def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
+    """One row a length: how many answers were right, with Wilson's interval, and how far and how likely.
+
+    Columns: length, prompts, asked (answers), right, accuracy, wilson_low and wilson_high (95%), trials and interval_of,
+    unparsable (neither right nor an error), mean_absolute_error (of the parsable; NaN: none, or not a number), probability (of
+    the right line, mean over prompts), active (answers on which the mitigation acted), within_training.
+
+    random, drawn: whether the prompts were drawn, and whether the answers were, at a temperature.
+
+    An interval needs something that was drawn, and its trials have to be independent. `interval_of` "prompts": the prompts
+    were, and each is one trial, with the share of its samples that are right; samples behind one prompt are not independent of
+    each other. "samples of one prompt": of the one prompt, which is all that there is. "nothing was drawn": the greedy answer
+    to the one prompt, which has no interval (NaN).
+    """
+    rows = [
+        _summary(int(cast(Any, length)), here, random, drawn) for length, here in cast(Any, frame).groupby("length")
+    ]
+    return pd.DataFrame(rows).astype({"within_training": "boolean"})
+
+
+def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any]:
+    each = here.groupby("seed")
+    shares = each["correct"].mean().astype(float)
+    samples = len(here) // len(shares)
+    of_prompts = random and (len(shares) > 1 or samples == 1)
+    trials = len(shares) if of_prompts else samples if drawn else 0
+    accuracy = float(shares.mean())
+    low, high = wilson(accuracy * trials, trials, LEVEL) if trials else (math.nan, math.nan)
+    errors = here["absolute_error"].dropna().astype(float)
+    return {
+        "length": length,
+        "prompts": len(shares),
+        "asked": len(here),
+        "right": int(here["correct"].sum()),
+        "accuracy": accuracy,
+        "wilson_low": low,
+        "wilson_high": high,
+        "trials": trials,
+        "interval_of": PROMPTS if of_prompts else SAMPLES if trials else NOTHING,
+        "unparsable": int((~here["parsable"]).sum()),
+        "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
+        "probability": float(each["log_probability"].first().map(math.exp).mean(skipna=False)),
+        "active": int(here["status"].eq("active").sum()),
+        "within_training": here["within_training"].iloc[0],
     }

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.answers import end_ids
@@ -24,7 +25,6 @@ from ostools.measure.posed import Posed
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.tokens import control_ids
-from ostools.theory.chunks import chunk
 
 BEHIND, ALONE = "behind the prompt", "by itself"
 _LOGITS = 1 << 26  # numbers in the logits of one batch

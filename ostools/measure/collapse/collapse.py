@@ -160,11 +160,10 @@ def collapse(
     wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), seeds_of(task, seeds)
     _check_model(model)
     sets = [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds]
-    run = Run(model, task.name, sets, precisions, mitigation, progress)
-    tables, curves = run.tables()
+    found = Run(model, task.name, sets, precisions, mitigation).found(progress)
     provenance = Provenance.collect(
         model,
-        max((prompts.longest() for prompts in run.sets), key=len),
+        max((prompts.longest() for prompts in sets), key=len),
         measurement="collapse",
         task=task.name,
         items=task.items,
@@ -174,11 +173,11 @@ def collapse(
         lengths=wanted,
         dtypes=[precision.name for precision in precisions],
         seeds=seeds,
-        route=run.way.name,
-        route_reason=run.way.reason,
-        difference_from_separate_pass=run.differences,
+        route=found.way.name,
+        route_reason=found.way.reason,
+        difference_from_separate_pass=found.differences,
     )
-    return Collapse(pd.concat(tables, ignore_index=True), provenance, pd.concat(curves, ignore_index=True))
+    return Collapse(pd.concat(found.tables, ignore_index=True), provenance, pd.concat(found.curves, ignore_index=True))
 
 
 def _checked_precisions(dtypes: Sequence[str]) -> list[Precision]:

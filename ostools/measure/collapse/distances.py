@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import Precision
 from ostools.theory import distances
-from ostools.theory.chunks import chunk
 
 _CHUNK = 1 << 22  # numbers in one float64 chunk: 32 MB
 _NA = float("nan")
@@ -31,7 +31,7 @@ Heads = Float[Tensor, "head d_head d_model"]
 
 
 @dataclass(frozen=True)
-class Measured:
+class LastTokens:
     """The last tokens of all prompts in one precision, with what turns them into logits and head outputs."""
 
     precision: Precision
@@ -63,12 +63,12 @@ class References:
     """Two float64 runs: of the weights as this precision stores them (None where the run itself is that one, whose own
     rounding is not known), and of the weights as the model was given (None where they are the same)."""
 
-    same_weights: Measured | None
-    given_weights: Measured | None
+    same_weights: LastTokens | None
+    given_weights: LastTokens | None
 
 
 def pair_columns(
-    here: Measured, references: References, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+    here: LastTokens, references: References, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
 ) -> Iterator[tuple[str, str, str, Columns]]:
     """For each (site, per, norm) the columns over pairs of rows: v = `first`, v* = `second`.
 
@@ -99,7 +99,7 @@ def pair_columns(
 
 
 def vector_distances(
-    here: Measured, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+    here: LastTokens, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
 ) -> dict[str, tuple[Float[np.ndarray, " pair"], Float[np.ndarray, " pair"]]]:
     """The L2 distance of the whole vectors of each pair, by site, and that over ||v||: what a collapse length is read from."""
     found = {}
@@ -181,14 +181,14 @@ def _said(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Tensor, "pai
     }
 
 
-def require_finite(measured: Measured, what: str, lengths: list[int]) -> None:
+def require_finite(found: LastTokens, what: str, lengths: list[int]) -> None:
     """Refuse rows that are not finite: say in which precision, where, and from which length. `lengths`: items of each row."""
-    name, dtype = measured.precision.name, measured.precision.dtype
-    step = max(1, chunk(_CHUNK) // measured.width("logits"))
+    name, dtype = found.precision.name, found.precision.dtype
+    step = max(1, chunk(_CHUNK) // found.width("logits"))
     for site in ("residual", "y", "attention", "logits"):
         for start in range(0, len(lengths), step):
             index = torch.arange(start, min(start + step, len(lengths)))
-            wrong = ~torch.isfinite(measured.at(site, index)).flatten(1).all(-1)
+            wrong = ~torch.isfinite(found.at(site, index)).flatten(1).all(-1)
             if bool(wrong.any()):
                 length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
                 raise InputError(

@@ -67,7 +67,7 @@ def as_pairs(
     the pair would no longer be one.
     """
     if isinstance(task, str):
-        task = tasks.get(task) if _is_collapse_task(task) else tasks.task(task)
+        task = tasks.task(task, CollapseTask) if _is_pairs(task) else tasks.task(task)
     if isinstance(task, TaskPairs) and (mitigation is not None or chat is not False):
         task = task.form
     if isinstance(task, Task):
@@ -80,8 +80,8 @@ def as_pairs(
     return task
 
 
-def _is_collapse_task(name: str) -> bool:
-    """Whether `tasks.get` answers for a name: its own names, and those that nothing knows."""
+def _is_pairs(name: str) -> bool:
+    """Whether a name is one of pairs, or one that nothing knows: then the names of pairs are the ones to say."""
     return name in tasks.COLLAPSE_TASKS or name.partition(":")[0].strip() not in tasks.names()
 
 

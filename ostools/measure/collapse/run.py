@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 import torch
@@ -9,24 +11,16 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
-from ostools.measure.collapse.distances import Measured, References, pair_columns, require_finite, vector_distances
+from ostools.ground.progress import Progress, part_of, rising, tell
+from ostools.measure.collapse.distances import LastTokens, References, pair_columns, require_finite, vector_distances
 from ostools.measure.collapse.prompt_sets import PromptSet
-from ostools.measure.passes.last_tokens import Route, Unembedding, last_rows, route, separate_rows
+from ostools.measure.passes.last_tokens import Unembedding, Way, last_rows, separate_rows, way_of
 from ostools.measure.passes.precisions import GIVEN, Precision
 
 CURVE = ["task", "pair", "seed", "weights", "length", "site"]
 _NUMBERS = [
-    "mean",
-    "minimum",
-    "maximum",
-    "relative",
-    "ulps",
-    "noise",
-    "pair_noise",
-    "machine_line",
-    "weight_shift",
-    "total_variation",
+    *("mean", "minimum", "maximum", "relative", "ulps"),
+    *("noise", "pair_noise", "machine_line", "weight_shift", "total_variation"),
 ]
 _FLAGS = ["same_top_token", "identical_logits"]
 COLUMNS = ["task", "pair", "seed", "length", "tokens", "dtype", "weights", "site", "per", "norm", *_NUMBERS, *_FLAGS]
@@ -45,87 +39,99 @@ _SAME = 1e-8
 _SAME_LOGITS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
+@dataclass(frozen=True)
+class Passes:
+    """The last tokens in one precision, one `LastTokens` a set of prompts; by which way, and how far, at most, they are from
+    those of a prompt's own pass."""
+
+    tokens: list[LastTokens]
+    way: Way
+    difference: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run found: a table for each precision, in the order given, the float64 curves for each way of storing weights,
+    the way that it ended with, and each precision's `Passes.difference`."""
+
+    tables: list[pd.DataFrame]
+    curves: list[pd.DataFrame]
+    way: Way
+    differences: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Run:
-    """One call of `collapse`: the forward passes in each precision, and the tables made of them."""
+    """What one call of `collapse` runs: the sets of prompts, in each precision, under the mitigation."""
 
-    def __init__(
-        self,
-        model: TransformerBridge,
-        task: str,
-        sets: list[PromptSet],
-        precisions: list[Precision],
-        mitigation: Mitigation | None,
-        progress: Progress | None,
-    ) -> None:
-        self.model = model
-        self.task = task
-        self.sets = sets
-        self.mitigation = mitigation
-        self.progress = progress
-        # The precisions by how they store the weights, the given ones first: they share a float64 reference.
-        self.by_weights: dict[str, list[Precision]] = {GIVEN: []}
-        for precision in precisions:
-            self.by_weights.setdefault(precision.weights_key(model), []).append(precision)
-        self.order = [precision.name for precision in precisions]
-        runs = len(self.by_weights) + sum(precision != REFERENCE for precision in precisions)
-        self.done, self.total = 0, runs * len(sets)
-        # Hooks may act on absolute positions, which a packed tree does not have.
-        edited = Route("loop", f"{label(mitigation)} changes the forward pass: every prompt has its own")
-        self.way = edited if changes_pass(mitigation) else route(model, [prompts.tree for prompts in sets])
-        self.differences: dict[str, float] = {}
+    model: TransformerBridge
+    task: str
+    sets: list[PromptSet]
+    precisions: list[Precision]
+    mitigation: Mitigation | None
 
-    def tables(self) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
-        """A table for each precision, in the order given, and the float64 curves for each way of storing weights."""
+    def found(self, progress: Progress | None) -> Found:
+        """Every precision beside the float64 run of the same stored weights."""
+        by_weights = self._by_weights()
+        parts = len(by_weights) + sum(precision != REFERENCE for precision in self.precisions)
+        whole = rising(progress)
+        told = (part_of(whole, index, index + 1, parts) for index in range(parts))
+        way, given = self._way(), None
         tables: dict[str, pd.DataFrame] = {}
-        curves: list[pd.DataFrame] = []
-        given: list[Measured] = []
-        for key, precisions in self.by_weights.items():
-            exact = self.measure(
-                REFERENCE, (REFERENCE.prepared if key == GIVEN else precisions[0].exact)(self.model), key
-            )
-            given = given or exact
-            curves.append(self.curves(exact, key))
+        curves, differences = [], {}
+        for key, precisions in by_weights.items():
+            prepare = REFERENCE.prepared if key == GIVEN else precisions[0].exact
+            exact = self._passes(REFERENCE, prepare(self.model), way, next(told))
+            way, given = exact.way, given or exact
+            differences[REFERENCE.name if key == GIVEN else f"{REFERENCE.name} of {key}"] = exact.difference
+            curves.append(self._curves(exact, key))
             for precision in precisions:
-                if precision == REFERENCE:
-                    here, references = exact, [References(None, None)] * len(exact)
-                else:
-                    here = self.measure(precision, precision.prepared(self.model), key)
-                    moved = [None] * len(given) if key == GIVEN else given
-                    references = [References(*runs) for runs in zip(exact, moved, strict=True)]
-                tables[precision.name] = self.table(here, references, key)
-        return [tables[name] for name in self.order], curves
+                here, references = exact, [References(None, None)] * len(self.sets)
+                if precision != REFERENCE:
+                    here = self._passes(precision, precision.prepared(self.model), way, next(told))
+                    differences[precision.name] = here.difference
+                    moved = [None] * len(self.sets) if key == GIVEN else given.tokens
+                    references = [References(*runs) for runs in zip(exact.tokens, moved, strict=True)]
+                tables[precision.name] = self._table(here, references, key)
+        return Found([tables[precision.name] for precision in self.precisions], curves, way, differences)
 
-    def measure(self, precision: Precision, prepared: TransformerBridge, key: str) -> list[Measured]:
-        """The last tokens of every prompt in that precision, a `Measured` per seed. `key`: how the weights are stored.
+    def _by_weights(self) -> dict[str, list[Precision]]:
+        """The precisions by how they store the weights, the given ones first: they share a float64 reference."""
+        found: dict[str, list[Precision]] = {GIVEN: []}
+        for precision in self.precisions:
+            found.setdefault(precision.weights_key(self.model), []).append(precision)
+        return found
 
-        float64 comes first: it can show that the one-pass route does not fit the model, and then all goes by the loop.
-        """
-        found = []
-        name = precision.name if key == GIVEN or precision != REFERENCE else f"{precision.name} of {key}"
+    def _way(self) -> Way:
+        """The way to begin with. Hooks may act on absolute positions, which a packed tree does not have."""
+        if changes_pass(self.mitigation):
+            return Way("loop", f"{label(self.mitigation)} changes the forward pass: every prompt has its own")
+        return way_of(self.model, [prompts.tree for prompts in self.sets])
+
+    def _passes(self, precision: Precision, prepared: TransformerBridge, way: Way, progress: Progress | None) -> Passes:
+        """The last tokens of every prompt. float64 can show that a packed way does not fit: then all go by the loop, again."""
+        tokens, differences = [], []
         for prompts in self.sets:
             with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
-                measured, difference = _measured(prepared, precision, prompts, self.way, self.task)
-                logits = measured.unembedding(measured.rows.y[:1])
-            if not torch.equal(measured.unembedding(measured.rows.y[:1]), logits):
+                found, difference = _last_tokens(prepared, precision, prompts, way, self.task)
+                logits = found.unembedding(found.rows.y[:1])
+            if not torch.equal(found.unembedding(found.rows.y[:1]), logits):
                 raise InputError(
                     f"{label(self.mitigation)} changes the unembedding itself, which collapse applies to y when the run is "
                     "over: its logits would be those of the model without it"
                 )
-            if precision == REFERENCE and self.way.name != "loop" and not difference <= _SAME:
-                reason = f"the {self.way.name} differs from a prompt's own pass by {difference:.2g} (relative, float64)"
-                self.way = Route("loop", reason)
-                return self.measure(precision, prepared, key)
-            self.differences[name] = max(difference, self.differences.get(name, 0.0))
-            found.append(measured)
-            self.done += 1
-            if self.progress is not None:
-                self.progress(self.done, self.total)
-        return found
+            if precision == REFERENCE and way.name != "loop" and not difference <= _SAME:
+                reason = f"the {way.name} differs from a prompt's own pass by {difference:.2g} (relative, float64)"
+                return self._passes(precision, prepared, Way("loop", reason), progress)
+            tokens.append(found)
+            differences.append(difference)
+            tell(progress, len(tokens), len(self.sets))
+        return Passes(tokens, way, max(differences))
 
-    def table(self, measured: list[Measured], references: list[References], key: str) -> pd.DataFrame:
+    def _table(self, passes: Passes, references: list[References], key: str) -> pd.DataFrame:
         """The rows of one precision."""
         parts = []
-        for prompts, here, reference in zip(self.sets, measured, references, strict=True):
+        for prompts, here, reference in zip(self.sets, passes.tokens, references, strict=True):
             same = prompts.columns() | {"task": self.task, "dtype": here.precision.name, "weights": key}
             for site, per, norm, columns in pair_columns(here, reference, prompts.first, prompts.second):
                 parts.append(same | {"site": site, "per": per, "norm": norm} | columns)
@@ -136,10 +142,10 @@ class Run:
         }
         return pd.DataFrame(table).astype(_KINDS)
 
-    def curves(self, references: list[Measured], key: str) -> pd.DataFrame:
+    def _curves(self, exact: Passes, key: str) -> pd.DataFrame:
         """The float64 distances that collapse lengths are read from."""
         parts = []
-        for prompts, here in zip(self.sets, references, strict=True):
+        for prompts, here in zip(self.sets, exact.tokens, strict=True):
             same = {name: values for name, values in prompts.columns().items() if name != "tokens"}
             for site, (found, relative) in vector_distances(here, prompts.first, prompts.second).items():
                 columns = same | {
@@ -153,10 +159,10 @@ class Run:
         return pd.concat(parts, ignore_index=True)
 
 
-def _measured(
-    model: TransformerBridge, precision: Precision, prompts: PromptSet, way: Route, what: str
-) -> tuple[Measured, float]:
-    """The last tokens of all prompts by this route, and how far some of them are at most from a pass of their own.
+def _last_tokens(
+    model: TransformerBridge, precision: Precision, prompts: PromptSet, way: Way, what: str
+) -> tuple[LastTokens, float]:
+    """The last tokens of all prompts by this way, and how far some of them are at most from a pass of their own.
 
     The difference is ||y - y'||_2 / ||y'||_2. In 16 bits kernels may round otherwise at another length, so more prompts are
     tried there. Raises `InputError` for numbers that are not finite, and where W_U y (with the
@@ -164,19 +170,19 @@ def _measured(
     """
     rows = last_rows(model, prompts.prompts, prompts.tree, way)
     w_o = model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
-    measured = Measured(precision, rows, Unembedding.of(model), w_o)
-    require_finite(measured, what, prompts.prompt_lengths())
+    found = LastTokens(precision, rows, Unembedding.of(model), w_o)
+    require_finite(found, what, prompts.prompt_lengths())
     differences = []
     for probe in prompts.probes(_PROBES_16_BIT if precision.dtype in _SIXTEEN_BITS else 1):
         alone, logits = separate_rows(model, prompts.prompts[probe])
-        error = _relative(measured.unembedding(alone.y)[0], logits)
+        error = _relative(found.unembedding(alone.y)[0], logits)
         if not error <= _SAME_LOGITS[precision.dtype]:
             raise InputError(
                 f"expected the model's logits to be its unembedding of y, found a difference of {error:.2g} (relative): "
                 f"{model.cfg.architecture} does something after the final norm that collapse does not know"
             )
         differences.append(_relative(rows.y[probe], alone.y[0]))
-    return measured, max(differences)
+    return found, max(differences)
 
 
 def _relative(x: torch.Tensor, y: torch.Tensor) -> float:

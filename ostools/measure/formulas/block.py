@@ -12,8 +12,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import Norm
-from ostools.measure.formulas.checks import require_close
-from ostools.measure.formulas.scores import Scores, read_scores
+from ostools.measure.formulas.scores import Scores, read_scores, require_close
 from ostools.measure.formulas.weights import BlockWeights, block_weights
 
 SITES = (

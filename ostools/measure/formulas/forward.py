@@ -18,11 +18,11 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers.cache_utils import Cache
 
 import hooks
+from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import LIVE_SITES, SITES, Block
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models.shape import Shape
-from ostools.theory.chunks import chunk
 
 # What the formulas know: they enter through the pattern alone. Freezing changes no value.
 KNOWN_EDITS = frozenset(

@@ -20,10 +20,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks import Norm
 from hooks.register import hidden
 from ostools.ground.errors import InputError
-from ostools.measure.formulas.checks import require_close
 from ostools.measure.formulas.weights import BlockWeights
 
 Heads = Float[Tensor, "*batch head pos d_head"]
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,17 @@ def _turned(x: Heads) -> Heads:
 class HeadMap:
     """The linear map at every position from the normalised residual stream to the rotated queries, or keys.
 
-    R_i (diag(g_q) / r_q,i) N(q~_i) W_Q diag(g1) C: everything but 1 / r1_i and N(v_i). `group`: query heads per own head.
+    R_i (diag(g_q) / r_q,i) N(q~_i) W_Q diag(g1) C: everything but 1 / r1_i and N(v_i). `group`: query heads per key/value head.
     """
 
-    weight: Float[Tensor, "own_head d_head d_model"]
+    weight: Float[Tensor, "kv_head d_head d_model"]
     group: int
     pos: int
     rotation: Rotation | None
-    norm: Float[Tensor, "own_head pos d_head"] | None  # diag(g_q) / r_q,i
-    direction: Float[Tensor, "own_head pos d_head"] | None  # q~_i / (sqrt(d_head) r_q,i)
+    norm: Float[Tensor, "kv_head pos d_head"] | None  # diag(g_q) / r_q,i
+    direction: Float[Tensor, "kv_head pos d_head"] | None  # q~_i / (sqrt(d_head) r_q,i)
 
-    def pull(self, gradient: Heads, *, norms: bool = True) -> Float[Tensor, "*batch own_head pos d_head"]:
+    def pull(self, gradient: Heads, *, norms: bool = True) -> Float[Tensor, "*batch kv_head pos d_head"]:
         """g^T R_i diag(g_q) / r_q,i N: a row vector at each position, carried back to where W gives it.
 
         Linear, so that the query heads which share a key are summed first. `norms=False` holds r_q constant.
@@ -76,7 +76,7 @@ class HeadMap:
             gradient = gradient - (gradient * self.direction).sum(-1, keepdim=True) * self.direction
         return gradient
 
-    def push(self, tangent: Float[Tensor, "*batch own_head pos d_head"], *, norms: bool = True) -> Heads:
+    def push(self, tangent: Float[Tensor, "*batch kv_head pos d_head"], *, norms: bool = True) -> Heads:
         """The same map forwards, on what W gives: the change of every query head's rotated query or key."""
         if self.norm is not None and self.direction is not None:
             if norms:
@@ -151,8 +151,8 @@ def read_scores(
 
 
 def _mapped(
-    weight: Float[Tensor, "own_head d_head d_model"],
-    bias: Float[Tensor, "own_head d_head"],
+    weight: Float[Tensor, "kv_head d_head d_model"],
+    bias: Float[Tensor, "kv_head d_head"],
     normalised: Float[Tensor, "pos d_model"],
     rotation: Rotation | None,
     norm: Norm | None,
@@ -213,3 +213,17 @@ def _temperature(
             f"be read off; leave the edit's block, or measure with sensitivity()"
         )
     return seen / own
+
+
+def require_close(found: Tensor, computed: Tensor, layer: int, what: str) -> None:
+    """What every formula stands on: what is computed from the weights is what the model itself computed.
+
+    `computed` is the model's own, in its dtype, which sets the rounding to be expected; `InputError` beyond it.
+    """
+    size = float(computed.abs().max())
+    error = float((found - computed).abs().max())
+    if not error <= _ROUNDING[computed.dtype] * size:
+        raise InputError(
+            f"block {layer}: {what}, computed from the weights as read here, differs from the model's own by {error:.2g} "
+            f"(values up to {size:.2g}); the formulas do not describe this model"
+        )

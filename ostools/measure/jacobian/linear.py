@@ -1,13 +1,13 @@
 """The network linearised once at a prompt, then applied to as many cotangents as one likes: matrix products only.
 
-A row vector g at every position is carried from y_n down to each v^(l), a block at a time (THEORY 3.2):
+A row vector g at every position is carried from y_n down to each v^(l), a block at a time (docs/theory.md 3.2):
 
     g_i <- g_i (I + D_i)            D_i = P_i W_down (diag(p_i) W_gate + diag(q_i) W_up) diag(g2) / r2_i N(z_i)
     g_j <- sum_i g_i T_ij           T_ij = delta_ij I + P_i [ values + keys + queries ] diag(g1) / r1_j N(v_j)
 
 Holding patterns constant leaves out keys and queries, holding norm scales every N(x) = I - u u^T. Below the last block only
 the last position is linearised. Autograd gives the same numbers and stays the oracle and the route for every model that is
-not read here. Memory: the patterns and slopes of every block, and `c` cotangents at every position.
+not read here. Memory: the patterns and slopes of every block, and so many rows of cotangents at every position.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ostools.measure.formulas.forward import Forward, forward
 from ostools.measure.jacobian.linearisations import HELD
 
 # Position first: the cotangents of a position lie side by side, so that every product below is one large one.
-Gradients = Float[Tensor, "pos c d_model"]
-AtQueries = Float[Tensor, "query c d_model"]
-AtKeys = Float[Tensor, "key c d_model"]
-PerHead = Float[Tensor, "head query c d_head"]
+Gradients = Float[Tensor, "pos row d_model"]
+AtQueries = Float[Tensor, "query row d_model"]
+AtKeys = Float[Tensor, "key row d_model"]
+PerHead = Float[Tensor, "head query row d_head"]
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class LinearScores:
 
 
 def _to_residual(
-    gradient: Float[Tensor, "c own_head pos d_head"], weight: Float[Tensor, "own_head d_model d_head"]
+    gradient: Float[Tensor, "row kv_head pos d_head"], weight: Float[Tensor, "kv_head d_model d_head"]
 ) -> Gradients:
     """sum_h g_h W_h^T."""
     c, own, pos, d_head = gradient.shape

@@ -1,4 +1,4 @@
-"""The four linearisations of THEORY section 2, and what each holds constant: the one place that knows."""
+"""The four linearisations of docs/theory.md 2, and what each holds constant: the one place that knows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import hooks
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldParts:
     """Whether attention patterns, and whether norm scales, are constants of the derivative."""
 
     attention: bool
     norms: bool
 
 
-HELD: Mapping[str, Held] = {
-    "full": Held(attention=False, norms=False),
-    "frozen": Held(attention=True, norms=True),
-    "frozen-attention": Held(attention=True, norms=False),
-    "frozen-norm": Held(attention=False, norms=True),
+HELD: Mapping[str, HeldParts] = {
+    "full": HeldParts(attention=False, norms=False),
+    "frozen": HeldParts(attention=True, norms=True),
+    "frozen-attention": HeldParts(attention=True, norms=False),
+    "frozen-norm": HeldParts(attention=False, norms=True),
 }
 LINEARISATIONS = tuple(HELD)
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
+from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import free_memory
 from ostools.measure.formulas.forward import KEPT
 from ostools.measure.jacobian.exact import NORM_BUDGET
 from ostools.measure.jacobian.linear import strip_bounds
 from ostools.models.shape import Shape
-from ostools.theory.chunks import chunk as chunk_of
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
@@ -26,7 +26,7 @@ _SMALLEST = {"cpu": 4, "cuda": 16}
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """How a run will go, and its forecast in bytes on top of the loaded model.
 
     `chunk` cotangents go through at a time. `reading`: while the blocks are read; `kept`: of what is read; `work`: of a block
@@ -68,7 +68,7 @@ def plan(
     max_memory: int,
     rows: int | None = None,
     by_autograd: bool = False,
-) -> Plan:
+) -> MemoryPlan:
     """The fastest way through a prompt of `pos` tokens, measured at `layers` layers, within `max_memory` bytes.
 
     Args:
@@ -125,7 +125,7 @@ def _forecast(
     chunk: int,
     on_disk: bool,
     by_autograd: bool,
-) -> Plan:
+) -> MemoryPlan:
     """Counted in numbers, from the shapes that the routes allocate; times the size of one in the end."""
     d_model, heads, n_layers, element = shape.d_model, shape.n_heads, shape.n_layers, shape.element
     d_mlp, gated = shape.d_mlp, 2 if shape.gated else 1
@@ -145,7 +145,7 @@ def _forecast(
         reading, work = kept, kept // n_layers
     places = pos * layers
     norms = min(3 * places * d_model**2, 3 * NORM_BUDGET // element)
-    return Plan(
+    return MemoryPlan(
         chunk=chunk,
         on_disk=on_disk,
         reading=reading * element + (sites if sites <= chunk_of(KEPT) else sites // n_layers),

@@ -68,7 +68,7 @@ class AutogradRoute:
         rows: int = 4,
         layers: tuple[int, ...] = (0,),
     ) -> None:
-        self._rows = rows
+        self.rows = rows
         last_layer = int(model.cfg.n_layers)
         start = embedded.detach().expand(rows, *embedded.shape).clone().requires_grad_(True)
         sites = ("final_norm", "residual_pre", "residual_post")
@@ -86,11 +86,17 @@ class AutogradRoute:
             cotangents = torch.zeros_like(self._last, requires_grad=True)
             return cotangents, torch.autograd.grad(self._last, self._inputs, cotangents, create_graph=True)
 
-    def pull(self, cotangents: Cotangents) -> Tangents:
+    def basis(self) -> Float[Tensor, "row d_model"]:
+        """The cotangents whose pulls are the rows of J."""
+        return torch.eye(self._last.shape[-1], dtype=self._last.dtype, device=self._last.device)
+
+    def pull(self, cotangents: Cotangents, create_graph: bool = False) -> Tangents:
+        """g_c^T J_i; with `create_graph` as a function of what the forward pass depended on."""
         found = []
-        for block in cotangents.to(self._last).split(self._rows):
+        for block in cotangents.to(self._last).split(self.rows):
+            filled = self._filled(block, self._last)
             gradients = torch.autograd.grad(
-                self._last, self._inputs, self._filled(block, self._last), retain_graph=True
+                self._last, self._inputs, filled, create_graph=create_graph, retain_graph=True
             )
             found.append(torch.cat(gradients, dim=1)[: len(block)])
         return torch.cat(found)
@@ -99,7 +105,7 @@ class AutogradRoute:
         cotangents, pulled = self._transposed
         places = pulled[0].shape[1]
         found = []
-        for block in tangents.to(self._last).split(self._rows):
+        for block in tangents.to(self._last).split(self.rows):
             fields = [self._filled(field, pulled[0]) for field in block.split(places, dim=1)]
             (gradient,) = torch.autograd.grad(pulled, cotangents, fields, retain_graph=True)
             found.append(gradient[: len(block)])

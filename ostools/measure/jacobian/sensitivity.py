@@ -22,11 +22,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, part_of
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.estimate import check_settings
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
-from ostools.measure.jacobian.one_linearisation import METHODS, Measured, Settings, checked_start, measured
+from ostools.measure.jacobian.one_linearisation import METHODS, MeasuredNorms, OneLinearisation, Settings, checked_start
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.measure.prompts import as_prompt, checked_names, token_columns
@@ -81,37 +81,47 @@ def sensitivity(
         relative_error, confidence, seed: of an estimate: it stops when every Frobenius interval is that narrow.
         max_memory: bytes that the run may take beside the model; what is free by default.
         announce: called with each linearisation's forecast of its memory before it runs.
-        progress: called as progress(done, total) after each block of rows.
+        progress: called as progress(done, total), in percent, after each block of rows.
 
     Checked on every run, and refused with `InputError` where it fails: the pass from embeddings and every frozen pass give
     the logits of the plain pass; the Jacobian at the lowest layer agrees with finite differences of the network, or with
     autograd where those cannot decide; every number is finite; the forecast fits into the memory. Active edits are
-    respected. Source: THEORY section 2.
+    respected. Source: docs/theory.md 2.
     """
+    settings = Settings(method, relative_error, confidence, max_memory, seed)
+    names, chosen = _validated(model, linearisations, layers, settings)
+    tokens = as_prompt(model, prompt)
+    runs: dict[str, Any] = {}
+    asked: dict[str, Any] = {"linearisations": names, "layers": chosen, **asdict(settings)}
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **asked, runs=runs)
+    work = full_precision(model, "sensitivity")
+    tables = []
+    with torch.inference_mode(False), true_arithmetic(work):
+        start = checked_start(work, tokens.ids.to(next(work.parameters()).device))
+        for index, name in enumerate(names):
+            told = part_of(progress, index, index + 1, len(names), units=100)
+            found = OneLinearisation(work, start, name, chosen, settings).measured(announce, told)
+            runs[name] = found.account
+            tables.extend(_tables(tokens, name, chosen, found))
+    return Sensitivity(pd.concat(tables, ignore_index=True), provenance)
+
+
+def _validated(
+    model: TransformerBridge,
+    linearisations: Sequence[str],
+    layers: Literal["all"] | Iterable[int],
+    settings: Settings,
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The names of the linearisations, and the layers. Refuses, with `InputError`, what cannot be measured."""
     names = checked_names("linearisation", linearisations, LINEARISATIONS)
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
+    if settings.method not in METHODS:
+        raise unknown_name("method", settings.method, METHODS)
     if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
         raise InputError(
             "sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first"
         )
-    check_settings(relative_error, confidence)
-    chosen = _checked_layers(model, layers)
-    tokens = as_prompt(model, prompt)
-    settings = Settings(method, relative_error, confidence, max_memory, seed)
-    parameters: dict[str, Any] = {"linearisations": names, "layers": chosen, **asdict(settings)}
-    runs: dict[str, Any] = {}
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **parameters, runs=runs)
-    work = full_precision(model, "sensitivity")
-    ids = tokens.ids.to(next(work.parameters()).device)
-    tables = []
-    with torch.inference_mode(False), true_arithmetic(work):
-        start = checked_start(work, ids)
-        for index, name in enumerate(names):
-            found = measured(work, ids, start, name, chosen, settings, announce, _part(progress, index, len(names)))
-            runs[name] = found.account
-            tables.extend(_tables(tokens, name, chosen, found))
-    return Sensitivity(pd.concat(tables, ignore_index=True), provenance)
+    check_settings(settings.relative_error, settings.confidence)
+    return names, _checked_layers(model, layers)
 
 
 def jacobian(
@@ -148,17 +158,10 @@ def _checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[
     return tuple(sorted({layer for layer in found if isinstance(layer, int)}))
 
 
-def _part(progress: Progress | None, index: int, parts: int) -> Progress | None:
-    """The progress of one of several equal parts, told as progress of the whole."""
-    if progress is None:
-        return None
-    return lambda done, total: progress(index * total + done, parts * total)
-
-
-def _tables(tokens: Prompt, linearisation: str, layers: Sequence[int], found: Measured) -> list[pd.DataFrame]:
+def _tables(tokens: Prompt, linearisation: str, layers: Sequence[int], found: MeasuredNorms) -> list[pd.DataFrame]:
     """One table a layer; the measured places are the tokens of each layer, layer by layer."""
     pos = len(tokens.ids)
-    norms = {name: getattr(found, name).view(-1, pos) for name in Measured.NORMS}
+    norms = {name: values.view(-1, pos) for name, values in found.columns.items()}
     return [
         token_columns(tokens).assign(
             linearisation=linearisation,

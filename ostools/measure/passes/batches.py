@@ -19,7 +19,7 @@ from transformers.cache_utils import DynamicCache
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.passes.last_tokens import route
+from ostools.measure.passes.last_tokens import way_of
 
 TOKENS = 4096
 """The most tokens of a batch, padding included."""
@@ -42,7 +42,7 @@ def padding(model: TransformerBridge) -> Padding:
     into the forward pass: an edit or a capture would see the padding, and positions that it shifts. In 16 bits sums over more
     keys round otherwise, and two tokens that are nearly as likely may change places.
     """
-    way = route(model, ())
+    way = way_of(model, ())
     if way.name == "loop":
         return Padding(False, way.reason)
     for dtype in {parameter.dtype for parameter in model.parameters()} - {torch.float32, torch.float64}:

@@ -4,7 +4,7 @@ A causal model's representation of a prefix does not depend on what follows, so 
 into one tree (`trees`): each node is a token at its own position, and sees its ancestors only. The longest prompt, the trunk,
 needs no mask; the branches follow in groups, with the trunk's keys and values before them and a tree attention mask. A model
 whose rotation of keys depends on the length of the prompt, or that is not one of the known families, goes through a loop
-over lengths instead (`route`).
+over lengths instead (`way_of`).
 
 Cost: every node goes through the model once: O(N) tokens where a loop over N lengths reads O(N^2). Memory: the scores of the
 trunk, heads x trunk^2, and its keys and values.
@@ -24,9 +24,9 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import DynamicCache
 
 import hooks
+from ostools.ground.chunks import chunk
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
-from ostools.theory.chunks import chunk
 
 _SITES = ("residual_post", "final_norm", "z")
 _FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
@@ -66,25 +66,25 @@ class LastRows:
 
 
 @dataclass(frozen=True)
-class Route:
+class Way:
     """How the representations were computed: "one pass", "packed pass" or "loop", and why."""
 
     name: str
     reason: str
 
 
-def route(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Route:
+def way_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Way:
     """A pass per tree wherever the model's causality is known to allow it, the loop otherwise."""
     config = model.original_model.config
     architecture = str(model.cfg.architecture)
     if architecture not in _FAMILIES:
-        return Route("loop", f"{architecture} is not a family whose masks and positions are known")
+        return Way("loop", f"{architecture} is not a family whose masks and positions are known")
     unknown = sorted(set(_rope_types(config)) - set(_STATIC_ROPE))
     if unknown:
-        return Route("loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt")
+        return Way("loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt")
     if all(tree.is_chain for tree in trees):
-        return Route("one pass", "every prompt is a prefix of the longest")
-    return Route("packed pass", "the prompts share prefixes: packed with a tree attention mask and position ids")
+        return Way("one pass", "every prompt is a prefix of the longest")
+    return Way("packed pass", "the prompts share prefixes: packed with a tree attention mask and position ids")
 
 
 def _rope_types(config: Any) -> Iterator[str]:
@@ -95,8 +95,8 @@ def _rope_types(config: Any) -> Iterator[str]:
             yield str(value["rope_type"])
 
 
-def last_rows(model: TransformerBridge, prompts: Sequence[Sequence[int]], tree: PrefixTree, way: Route) -> LastRows:
-    """The representations of the prompts' last tokens, in the prompts' order, by the given route; `tree` is the prompts'."""
+def last_rows(model: TransformerBridge, prompts: Sequence[Sequence[int]], tree: PrefixTree, way: Way) -> LastRows:
+    """The representations of the prompts' last tokens, in the prompts' order, by the given way; `tree` is the prompts'."""
     return _loop(model, prompts) if way.name == "loop" else _packed(model, tree)
 
 

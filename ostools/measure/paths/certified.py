@@ -1,6 +1,6 @@
 """The certified edges of one block: upper bounds of what it moves from j to i, no free constant, none estimated from below.
 
-Each >= the next >= the norm of the block's own Jacobian (I + D_i) T_ij (THEORY 3.2). Cost of a block, beside its pattern:
+Each >= the next >= the norm of the block's own Jacobian (I + D_i) T_ij (docs/theory.md 3.2). A block costs, beside its pattern:
 
     uniform, local    n norms of d x d matrices (mlp_norm="svd")
     heads             and n^2 / 2 of m x m, m = min(d_model, n_kv d_head)

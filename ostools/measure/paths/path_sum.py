@@ -75,7 +75,7 @@ def path_sum(
 
     Raises `InputError` for an unknown variant, for an active edit of the forward pass that the formulas do not know, for
     numbers that are not finite, and where the weights as read here do not reproduce the model's own attention and MLP.
-    Source: THEORY section 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
+    Source: docs/theory.md 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
     """
     names = checked_variants(variants)
     _refuse_replaced_pattern(model, names)

@@ -4,7 +4,7 @@
                = min over a < c < b of ( W[c, b] W[a, c] )_ij, entry by entry    elsewhere
 
 so that it falls as k grows, and W[0, L] is the measured norm once k >= L. Cost: n d_model cotangents a block through up to k
-blocks, and a d_model x d_model norm for every pair, window and block; memory L n d_model^2. Source: THEORY section 3.2.
+blocks, and a d_model x d_model norm for every pair, window and block; memory L n d_model^2. Source: docs/theory.md 3.2.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def looseness(measured: Sensitivity, paths: PathSum) -> Looseness:
         ost.looseness(profile, ost.path_sum(model, prompt, variants=chain)).plot()
 
     Raises `InputError` where the two are not of one run, where a term is missing, for estimated norms, and for bounds with
-    mlp_norm="product", whose excess would hide in `joint edge`. Source: THEORY section 3.2.
+    mlp_norm="product", whose excess would hide in `joint edge`. Source: docs/theory.md 3.2.
     """
     if not isinstance(measured, Sensitivity) or not isinstance(paths, PathSum):
         raise InputError(

@@ -1,8 +1,9 @@
 """The charts of the results, as Altair objects that carry their own data and look; a room a subject.
 
 `answers`: behaviour, retrieval, mitigations, windows, ablations, heads. `attention`: heat maps, and heads to click through.
-`collapse`: curves, precisions, repeats, counting. `figures`: the paper's, its lemmas, the laboratory. `profiles`: over tokens,
-layers, paths and spectra. Each chart takes a result and returns `.save("figure.pdf")`, or the last line of a notebook cell.
+`collapse`: curves, precisions, repeats, counting. `figures`: the paper's, its lemmas, the laboratory. `sensitivity`: over
+tokens, layers, paths and spectra. Each chart takes a result and returns `.save("figure.pdf")`, or the last line of a notebook
+cell.
 
 `CHARTS` says which result is drawn by which: `Result.plot` looks there, and a new result needs a row. This is the one door
 through which `ostools.results` reaches all that shows a result.
@@ -18,19 +19,18 @@ import altair as alt
 from ostools import experiments, measure
 from ostools.ground.errors import InputError
 from ostools.measure.passes.precisions import Precision
-from ostools.reporting.charts.answers.ablation import ablation_chart as ablation_chart
-from ostools.reporting.charts.answers.behaviour import behaviour_chart as behaviour_chart
-from ostools.reporting.charts.answers.heads import heads_chart as heads_chart
+from ostools.reporting.charts.answers.ablation import ablation_chart
+from ostools.reporting.charts.answers.behaviour import behaviour_chart
+from ostools.reporting.charts.answers.heads import heads_chart
 from ostools.reporting.charts.answers.retrieval import retrieval_chart
 from ostools.reporting.charts.answers.study import study_chart
 from ostools.reporting.charts.answers.windows import windows_chart
-from ostools.reporting.charts.attention.heat import attention_chart as attention_chart
-from ostools.reporting.charts.attention.heat import attention_difference_chart
+from ostools.reporting.charts.attention.heat import attention_chart, attention_difference_chart
 from ostools.reporting.charts.attention.view import attention_view as attention_view
-from ostools.reporting.charts.collapse.counting import counting_chart as counting_chart
-from ostools.reporting.charts.collapse.curves import collapse_chart as collapse_chart
-from ostools.reporting.charts.collapse.precision import precision_chart as precision_chart
-from ostools.reporting.charts.collapse.repeats import repeats_chart as repeats_chart
+from ostools.reporting.charts.collapse.counting import counting_chart
+from ostools.reporting.charts.collapse.curves import collapse_chart
+from ostools.reporting.charts.collapse.precision import precision_chart
+from ostools.reporting.charts.collapse.repeats import repeats_chart
 from ostools.reporting.charts.figures.figure2 import figure_2_chart
 from ostools.reporting.charts.figures.figure3 import figure_3_chart
 from ostools.reporting.charts.figures.figure4 import figure_4_chart
@@ -38,14 +38,11 @@ from ostools.reporting.charts.figures.figure5 import figure_5_chart
 from ostools.reporting.charts.figures.figure8_and_9 import figure_8_chart, figure_9_chart
 from ostools.reporting.charts.figures.lab import lab_chart
 from ostools.reporting.charts.figures.theory import theory_chart
-from ostools.reporting.charts.profiles.flow import flow_chart
-from ostools.reporting.charts.profiles.looseness import looseness_chart as looseness_chart
-from ostools.reporting.charts.profiles.over_tokens import comparison_chart as comparison_chart
-from ostools.reporting.charts.profiles.over_tokens import path_sum_chart as path_sum_chart
-from ostools.reporting.charts.profiles.over_tokens import sensitivity_chart as sensitivity_chart
-from ostools.reporting.charts.profiles.shape_and_layers import layers_chart as layers_chart
-from ostools.reporting.charts.profiles.shape_and_layers import profile_chart as profile_chart
-from ostools.reporting.charts.profiles.spectra import spectra_chart as spectra_chart
+from ostools.reporting.charts.sensitivity.flow import flow_chart
+from ostools.reporting.charts.sensitivity.looseness import looseness_chart
+from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, path_sum_chart, sensitivity_chart
+from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
+from ostools.reporting.charts.sensitivity.spectra import spectra_chart
 from ostools.reporting.look.notebook import result_bundle as result_bundle
 from ostools.reporting.page.page import chart_page as chart_page
 from ostools.results import Result

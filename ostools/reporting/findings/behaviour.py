@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from ostools.measure.answers.behaviour import Behaviour
-from ostools.measure.answers.behaviour_summary import NOTHING, PROMPTS
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ostools.measure.answers.behaviour import NOTHING, PROMPTS, Behaviour
 from ostools.results import Frame, frame_of
 
 
@@ -55,3 +60,41 @@ def behaviour_findings(result: Behaviour) -> list[str]:
 
 def _right(rows: Frame, where: str) -> str:
     return f"{where}: {int(rows['correct'].sum())} of {len(rows)} answers are right."
+
+
+def answered(result: Behaviour) -> str:
+    """Of all lengths, and of the length that went worst, where they differ."""
+    frame: Frame = frame_of(result)
+    summary: Frame = result.summary
+    task = str(frame["task"].iloc[0])
+    right, asked = int(summary["right"].sum()), int(summary["asked"].sum())
+    lengths = summary["length"].tolist()
+    span = f"{lengths[0]} to {lengths[-1]} items" if len(lengths) > 1 else f"{lengths[0]} items"
+    said = f"Measured on {task}, {right} of {asked} answers are right ({span})"
+    if summary["accuracy"].nunique() == 1:
+        return f"{said}."
+    worst = summary.loc[summary["accuracy"].idxmin()]
+    low, high = float(worst["wilson_low"]), float(worst["wilson_high"])
+    interval = "" if low != low else f", Wilson 95% {low:.0%} to {high:.0%}"
+    within = worst["within_training"]
+    where = "" if pd.isna(within) or bool(within) else ", a length never trained"
+    return f"{said}; fewest at {int(worst['length'])} items{where}: {int(worst['right'])} of {int(worst['asked'])}{interval}."
+
+
+def card_findings(accuracy: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Accuracies measured for a model's card, within its trained lengths and beyond them, never in one number."""
+    said = []
+    for within, words in ((True, "Inside the trained lengths"), (False, "Beyond the trained lengths")):
+        shares = [float(row["accuracy"]) for row in accuracy if bool(row["within_training"]) is within]
+        if not shares:
+            continue
+        right, wrong = sum(share >= 0.99 for share in shares), sum(share <= 0.01 for share in shares)
+        said.append(
+            f"{words}: of {len(shares)} measured combinations of task and length, {right} are answered exactly (99% of the "
+            f"prompts or more), {wrong} never (1% or fewer); the median is {float(np.median(shares)):.0%}."
+        )
+    if any(not bool(row["within_training"]) for row in accuracy):
+        said.append(
+            "Beyond them are lengths of these tasks that were never trained: failures there say little about over-squashing."
+        )
+    return said

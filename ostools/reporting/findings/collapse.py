@@ -238,7 +238,7 @@ def trained_length(result: Collapse, trained: Mapping[str, int] | None) -> int |
 
 def _trained_on(rows: Frame, trained: Mapping[str, int] | None) -> int | None:
     name = "" if rows.empty else str(rows["task"].iloc[0])
-    known = tasks.get(name).trained_as if name in tasks.COLLAPSE_TASKS else None
+    known = tasks.task(name, tasks.CollapseTask).trained_as if name in tasks.COLLAPSE_TASKS else None
     return None if known is None else (trained or {}).get(known)
 
 

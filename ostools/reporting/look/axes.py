@@ -1,6 +1,7 @@
 """What the charts share: log axes that say what they cannot show, data that travel inside the chart, one look.
 
-An exact zero has no place on a log axis: it is drawn at the bottom edge as a hollow triangle, and the chart says so.
+An exact zero has no place on a log axis: it is drawn at the bottom edge as a hollow triangle, and the chart says so. So is
+what lies below its own rounding: its size is that of a machine's order of adding numbers, and was not measured.
 Non-finite and negative values are refused.
 """
 
@@ -17,6 +18,10 @@ from ostools.reporting.look import notebook, theme
 from ostools.results import Column, Frame
 
 ZERO_NOTE = "Triangles at the bottom edge are exact zeros: a log axis has no place for them."
+ROUNDING_NOTE = (
+    "Triangles at the bottom edge are below rounding (exact zeros, or what sums in another order would change)."
+)
+"""In place of `ZERO_NOTE` where the values have a rounding."""
 TOKENS_NAMED = 48
 """Most tokens that an axis names one by one."""
 
@@ -52,11 +57,14 @@ def require_finite(values: Column, what: str) -> None:
 
 
 def floored(data: Frame) -> tuple[Frame, float | None]:
-    """The rows with `shown`, what stands on the log axis, and where the zeros stand (None without zeros)."""
+    """The rows with `shown`, what stands on the log axis, and where the zeros stand (None without zeros).
+
+    Where there is a column `rounding`, a value up to it stands with the zeros.
+    """
     values = data["value"].astype(float)
     if (values < 0).any():
         raise InputError("a log axis was asked to show negative values; norms and distances cannot be negative")
-    zero = values == 0
+    zero = values <= data.get("rounding", 0.0)
     if not zero.any():
         return data.assign(shown=values, zero=False), None
     least = values[~zero].min() if (~zero).any() else 1.0
@@ -95,12 +103,13 @@ def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
     return [*range(-(-first // step) * step, last + 1, step)] or [first]
 
 
-def length_axis(first: int, last: int) -> alt.X:
+def length_axis(lengths: Column, title: str = "length n (items of the sequence)") -> alt.X:
     """Logarithmic where the lengths span a factor of ten, with ticks at 1, 2, 5, 10, ..."""
+    first, last = int(lengths.min()), int(lengths.max())
     kind = "log" if last >= 10 * first else "linear"
     return alt.X(
         "length:Q",
-        title="length n (items of the sequence)",
+        title=title,
         scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False),
         axis=alt.Axis(grid=False, format="d", values=length_ticks(first, last)),
     )

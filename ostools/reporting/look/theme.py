@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 KINDS: dict[str, str] = {
@@ -109,7 +109,6 @@ _ORDERED = ("#178a5b", "#2e8b9a", "#3282bd", "#5878d8", "#7a6fd0", "#9a48d0", "#
 INK = "#33383f"
 """Text, and lines that belong to no series."""
 LIGHT_GROUND = "#ffffff"
-DARK_GROUND = "#14171c"
 
 TOKEN_LENGTH = 14
 """Longest token that a chart or a table shows; the rest is cut and marked."""
@@ -128,6 +127,13 @@ def colours(names: Sequence[str]) -> list[str]:
         order = [*_SPARE[start:], *_SPARE[:start]]
         found[name] = next((one for one in order if one not in found.values()), order[0])
     return [found[name] for name in names]
+
+
+def in_order(names: Collection[str]) -> dict[str, str]:
+    """The names with their colours, in the order in which the colours are listed; names yet unknown last."""
+    known = [name for name in COLOURS if name in names]
+    known += sorted(set(names).difference(known))
+    return dict(zip(known, colours(known), strict=True))
 
 
 def ordered(count: int) -> list[str]:

@@ -10,9 +10,7 @@ from ostools.measure.answers.behaviour import Behaviour
 from ostools.models.families import EMBEDDED
 from ostools.models.sources import EMBEDDED_DIRECTORY
 from ostools.reporting.charts.answers.behaviour import behaviour_chart
-from ostools.reporting.findings import profiles as findings
-from ostools.reporting.findings.answers import answered
-from ostools.reporting.findings.behaviour import behaviour_findings
+from ostools.reporting.findings.behaviour import answered, behaviour_findings, card_findings
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
 from ostools.reporting.sections.measurements import Measurements
@@ -67,7 +65,7 @@ def _card(name: str) -> list[Part]:
         "sequences the answer to copy-last and copy-first is always a zero: only rows marked “uniform” tell whether the "
         "model looks."
     )
-    return [Part(title="From the model's card", findings=findings.card_findings(accuracy), notes=[note], more=[more])]
+    return [Part(title="From the model's card", findings=card_findings(accuracy), notes=[note], more=[more])]
 
 
 def _card_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:

@@ -8,7 +8,7 @@ from typing import Any
 from ostools import tasks
 from ostools.measure import Collapse
 from ostools.reporting.charts.collapse.curves import collapse_chart
-from ostools.reporting.findings import profiles as findings
+from ostools.reporting.findings.collapse import collapse_findings
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
 from ostools.reporting.sections.measurements import Measurements
@@ -37,7 +37,7 @@ def collapse_section(found: Measurements) -> Section | None:
 
 def _part(result: Collapse, trained: Mapping[str, int] | None) -> Part:
     name = str(frame_of(result)["task"].iloc[0])
-    said = findings.collapse_findings(result, trained)
+    said = collapse_findings(result, trained)
     caption = "L2 distance of the two y against the number of items, one panel per dtype"
     route = result.provenance.parameters
     more = More(
@@ -48,7 +48,7 @@ def _part(result: Collapse, trained: Mapping[str, int] | None) -> Part:
     )
     return Part(
         title=f"{name}: {QUESTIONS.get(name, 'a prompt and one more item')}",
-        quote=f"{tasks.get(name).example}…" if name in tasks.COLLAPSE_TASKS else "",
+        quote=f"{tasks.task(name, tasks.CollapseTask).example}…" if name in tasks.COLLAPSE_TASKS else "",
         figure=Figure(name, collapse_chart(result, ("y",)), caption, f"{caption}. {said[0]}"),
         findings=said[:1],
         more=[more],

@@ -8,11 +8,10 @@ from typing import Any
 from ostools.ground.words import number
 from ostools.measure import Comparison, Sensitivity
 from ostools.measure.profiles.looseness import Looseness
-from ostools.reporting.charts.profiles.looseness import looseness_chart
-from ostools.reporting.charts.profiles.over_tokens import comparison_chart, sensitivity_chart
-from ostools.reporting.charts.profiles.shape_and_layers import layers_chart
-from ostools.reporting.findings import profiles as findings
-from ostools.reporting.findings.looseness import layers_finding, looseness_finding
+from ostools.reporting.charts.sensitivity.looseness import looseness_chart
+from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, sensitivity_chart
+from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart
+from ostools.reporting.findings import sensitivity as findings
 from ostools.reporting.look.theme import KINDS, METHODS, display_token
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
@@ -101,7 +100,7 @@ def _values(profile: Sensitivity) -> Table:
 
 def _looseness(result: Looseness) -> Part:
     caption = "Where the certified bound loses, in decades that add up"
-    said = looseness_finding(result)
+    said = findings.looseness_finding(result)
     columns = ["part", "from", "to", "mean", "median", "quartiles"]
     rows = [
         [
@@ -126,7 +125,7 @@ def layers_section(found: Measurements) -> Section | None:
     if found.layers is None:
         return None
     shown, rule = _fewer_layers(found.layers)
-    said = layers_finding(found.layers)
+    said = findings.layers_finding(found.layers)
     caption = "Sensitivity of y to every token at every layer"
     part = Part(
         figure=Figure("layers-chart", layers_chart(shown), caption, f"{caption}. {said}"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ostools.reporting.findings import profiles as findings
-from ostools.reporting.findings.answers import answered
-from ostools.reporting.findings.looseness import looseness_finding
+from ostools.reporting.findings import sensitivity as findings
+from ostools.reporting.findings.behaviour import answered
+from ostools.reporting.findings.collapse import collapse_summary, precision_summary
 from ostools.reporting.findings.precision import precision_findings
 from ostools.reporting.findings.study import study_finding
 from ostools.reporting.sections.measurements import Measurements
@@ -13,7 +13,7 @@ from ostools.reporting.sections.measurements import Measurements
 def summary(found: Measurements) -> list[tuple[str, str, str]]:
     """Title, text and section of each finding whose data exist."""
     said = [
-        ("Collapse", findings.collapse_summary(found.collapses), "collapse"),
+        ("Collapse", collapse_summary(found.collapses), "collapse"),
         ("Precision", _precision(found), "precision"),
         ("Sensitivity", _sensitivity(found), "sensitivity"),
         ("Bounds", _bounds(found), "sensitivity"),
@@ -23,7 +23,7 @@ def summary(found: Measurements) -> list[tuple[str, str, str]]:
 
 
 def _precision(found: Measurements) -> list[str]:
-    casts = findings.precision_summary(found.casts)
+    casts = precision_summary(found.casts)
     return casts if found.precision is None else [*casts, *precision_findings(found.precision)]
 
 
@@ -40,7 +40,7 @@ def _bounds(found: Measurements) -> list[str]:
     if found.comparison is None:
         return []
     said = findings.bounds_summary(found.comparison)
-    return said if found.looseness is None else [*said, looseness_finding(found.looseness)]
+    return said if found.looseness is None else [*said, findings.looseness_finding(found.looseness)]
 
 
 def _behaviour(found: Measurements) -> list[str]:

@@ -1,1 +1,1 @@
-"""The report on a sweep: `report` (the page), `answers` and `profiles` (its sections), `charts`."""
+"""The report on a sweep: `report` (the page), a file for the section of each measurement, `parts` they share, `charts`."""

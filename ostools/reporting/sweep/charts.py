@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.reporting.charts.profiles.over_tokens import NORMS, SHAPE
+from ostools.reporting.charts.sensitivity.over_tokens import NORMS, SHAPE
 from ostools.reporting.look import axes, theme
 from ostools.reporting.look.answer_marks import length_axis, training_end
 from ostools.results import Frame
@@ -49,10 +49,14 @@ def answers_chart(summaries: Frame, title: str, notes: Sequence[str], trained: i
     return _grid(rows, title, notes)
 
 
-def _grid(panels: Sequence[Any], title: str, notes: Sequence[str]) -> alt.VConcatChart:
+def _grid(panels: Sequence[Any], title: str, notes: Sequence[str], *, alike: bool = True) -> alt.VConcatChart:
+    """Two panels a row; `alike`: colours and dashes mean the same in all of them."""
     rows = [alt.hconcat(*panels[start : start + COLUMNS], spacing=24) for start in range(0, len(panels), COLUMNS)]
+    if not alike:
+        rows = [row.resolve_scale(color="independent") for row in rows]
     chart = alt.vconcat(*rows, spacing=20, title=alt.TitleParams(title, subtitle=list(notes)))
-    return axes.themed(chart.resolve_scale(color="shared", strokeDash="shared"))
+    scales: Any = {"color": "shared", "strokeDash": "shared"} if alike else {"color": "independent"}
+    return axes.themed(chart.resolve_scale(**scales))
 
 
 def _hue(field: str, names: Sequence[str], colours: Sequence[str]) -> alt.Color:
@@ -69,13 +73,9 @@ def _accuracy(rows: Frame, names: list[str], dtype: str, trained: int | None, la
     axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".0%")
     hue = _hue("mitigation", names, theme.colours(names))
     data = rows[["mitigation", "length", "accuracy", "right", "asked", "idle"]]
-    base = axes.unfolded(axes.chart(data), data).encode(x=x, color=hue)
     y = alt.Y("accuracy:Q", title="right answers", scale=scale, axis=axis)
     tooltip = ["mitigation:N", "length:Q", "right:Q", "asked:Q", alt.Tooltip("accuracy:Q", format=".1%")]
-    layers: list[Any] = [
-        base.mark_line(strokeWidth=1.6).encode(y=y, strokeDash=_dashes(names)),
-        *_points(base, y, tooltip),
-    ]
+    layers = _curves(data, names, x, y, tooltip)
     bands = rows[["mitigation", "length", "wilson_low", "wilson_high"]].dropna()
     if len(bands):
         shown = axes.unfolded(axes.chart(bands), bands).encode(x=x, color=hue)
@@ -90,10 +90,7 @@ def _log_probability(rows: Frame, names: list[str], everywhere: Any, trained: in
     rows = rows[["mitigation", "length", "log_probability", "idle"]].dropna()
     low, high = float(everywhere.min()), float(everywhere.max())
     room = 0.05 * (high - low) or 1.0
-    base = axes.unfolded(axes.chart(rows), rows).encode(
-        x=length_axis(rows["length"] if len(rows) else pd.Series([1, 2]), "sequence length (items)"),
-        color=_hue("mitigation", names, theme.colours(names)),
-    )
+    x = length_axis(rows["length"] if len(rows) else pd.Series([1, 2]), "sequence length (items)")
     y = alt.Y(
         "log_probability:Q",
         title="mean log p (nats)",
@@ -101,25 +98,25 @@ def _log_probability(rows: Frame, names: list[str], everywhere: Any, trained: in
         axis=alt.Axis(tickCount=5),
     )
     tooltip = ["mitigation:N", "length:Q", alt.Tooltip("log_probability:Q", format=".4g")]
-    layers = [base.mark_line(strokeWidth=1.6).encode(y=y, strokeDash=_dashes(names)), *_points(base, y, tooltip)]
+    layers = _curves(rows, names, x, y, tooltip)
     layered: Any = alt.layer(*layers, *(training_end(trained, rows["length"], None) if len(rows) else []))
     return layered.properties(width=WIDTH, height=BELOW)
 
 
-def _dashes(names: list[str]) -> alt.StrokeDash:
-    """None solid and the others broken, so that curves that coincide are both seen."""
+def _curves(rows: Frame, names: list[str], x: alt.X, y: alt.Y, tooltip: list[Any]) -> list[Any]:
+    """A line a mitigation: none solid and the others broken, so that curves that coincide are both seen."""
     known = [[1, 0], [6, 4], [2, 3], [8, 3, 2, 3], [12, 4]]
     scale = alt.Scale(domain=names, range=[known[place % len(known)] for place in range(len(names))])
-    return alt.StrokeDash("mitigation:N", scale=scale, legend=_LEGEND)
-
-
-def _points(base: Any, y: alt.Y, tooltip: list[Any]) -> list[Any]:
+    hue = _hue("mitigation", names, theme.colours(names))
+    base = axes.unfolded(axes.chart(rows), rows).encode(x=x, color=hue)
     hollow = base.transform_filter("datum.idle").mark_point(
         size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4
     )
+    full = base.transform_filter("!datum.idle").mark_circle(size=28, opacity=1)
+    dash = alt.StrokeDash("mitigation:N", scale=scale, legend=_LEGEND)
     return [
-        base.transform_filter("!datum.idle").mark_circle(size=28, opacity=1).encode(y=y, tooltip=tooltip),
-        hollow.encode(y=y, tooltip=tooltip),
+        base.mark_line(strokeWidth=1.6).encode(y=y, strokeDash=dash),
+        *(points.encode(y=y, tooltip=tooltip) for points in (full, hollow)),
     ]
 
 
@@ -187,9 +184,4 @@ def path_sums_chart(rows: Frame, title: str, notes: Sequence[str]) -> alt.VConca
         layered: Any = alt.layer(*layers)
         heading = f"{KIND_TITLES[str(kind)]}, {panel}"
         panels.append(layered.properties(width=WIDTH, height=HEIGHT, title=_panel_title(heading)))
-    rows_of = [
-        alt.hconcat(*panels[start : start + COLUMNS], spacing=24).resolve_scale(color="independent")
-        for start in range(0, len(panels), COLUMNS)
-    ]
-    chart = alt.vconcat(*rows_of, spacing=20, title=alt.TitleParams(title, subtitle=list(notes)))
-    return axes.themed(chart.resolve_scale(color="independent"))
+    return _grid(panels, title, notes, alike=False)

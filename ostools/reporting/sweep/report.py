@@ -17,16 +17,14 @@ from ostools.reporting.page.page import render
 from ostools.reporting.page.section import Finding, More, Part, Section, Table, spelled
 from ostools.reporting.page.shell import quoted
 from ostools.reporting.sections.about import reading_section
-from ostools.reporting.sweep.answers import answers_section, collapse_section
-from ostools.reporting.sweep.profiles import paths_section, sensitivity_section
+from ostools.reporting.sweep import behaviour, collapse, path_sum, sensitivity
+from ostools.reporting.sweep.parts import CellsSection
 from ostools.results import checked_output, write_atomically
-from ostools.runs.stored.reading import UNREADABLE, Held, Reading, distinct, read
+from ostools.runs.stored.reading import STATES, AskedCell, Reading, distinct, read
+from ostools.runs.stored.store import UNREADABLE
 
-SECTIONS: dict[str, Callable[[Reading], Section | None]] = {
-    "behaviour": answers_section,
-    "collapse": collapse_section,
-    "sensitivity": sensitivity_section,
-    "path-sum": paths_section,
+SECTIONS: dict[str, CellsSection] = {
+    one.measurement.name: one for one in (behaviour.SECTION, collapse.SECTION, sensitivity.SECTION, path_sum.SECTION)
 }
 """The section of each measurement, in the order of the report."""
 TOLD = 50
@@ -65,14 +63,14 @@ def render_run(found: Reading, broken: Sequence[str], command: Sequence[str]) ->
 def _built(measurement: str, found: Reading) -> Section | None:
     """The section of a measurement; where what is stored cannot be shown, that and why."""
     try:
-        return SECTIONS[measurement](found)
+        return SECTIONS[measurement].of(found)
     except UNREADABLE as error:
         why = f"This could not be shown from what is stored: {type(error).__name__}: {error}"
         return Section(measurement, measurement, measurement, "", [Part(title=measurement, findings=[why])])
 
 
 def _counted(found: Reading) -> str:
-    counts = {state: len(found.of(state)) for state in ("measured", "failed", "missing")}
+    counts = {state: len(found.of(state)) for state in STATES}
     if counts["measured"] == len(found.cells):
         return f"Complete: all {len(found.cells)} cells are measured"
     said = f"PARTIAL: {counts['measured']} of {len(found.cells)} cells are measured"
@@ -129,7 +127,7 @@ def _headlines(built: Sequence[Section]) -> list[Finding]:
 
 def _asked(found: Reading) -> Table:
     """A row a measurement, model and task."""
-    grouped: dict[tuple[str, str, str], list[Held]] = {}
+    grouped: dict[tuple[str, str, str], list[AskedCell]] = {}
     for cell in found.cells:
         one = cell.wanted.cell
         grouped.setdefault((one.measurement, one.task, one.model), []).append(cell)
@@ -141,23 +139,9 @@ def _asked(found: Reading) -> Table:
         }
         lengths = sorted({length for cell in cells for length in cell.wanted.cell.lengths})
         states = Counter(cell.state for cell in cells)
-        rows.append(
-            [*key, *values.values(), _span(lengths)]
-            + [str(states[state]) for state in ("measured", "failed", "missing")]
-        )
-    columns = [
-        "measurement",
-        "task",
-        "model",
-        "dtypes",
-        "mitigations",
-        "seeds",
-        "lengths",
-        "measured",
-        "failed",
-        "missing",
-    ]
-    return Table("Cells, by what was asked", columns, rows)
+        rows.append([*key, *values.values(), _span(lengths)] + [str(states[state]) for state in STATES])
+    columns = ["measurement", "task", "model", "dtypes", "mitigations", "seeds", "lengths"]
+    return Table("Cells, by what was asked", [*columns, *STATES], rows)
 
 
 def _span(lengths: Sequence[int]) -> str:

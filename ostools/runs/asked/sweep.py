@@ -116,7 +116,7 @@ def form_of(spec: str, measurement: str) -> Task | CollapseTask:
     Raises `InputError` for an unknown name, and for one that the measurement cannot ask.
     """
     if MEASUREMENTS[measurement].pairs and spec in tasks.COLLAPSE_TASKS:
-        return tasks.get(spec)
+        return tasks.task(spec, CollapseTask)
     if spec in tasks.COLLAPSE_TASKS and spec not in tasks.names():
         raise InputError(
             f"{measurement} of {spec!r}: expected a task with an answer; known are {', '.join(tasks.names())}"

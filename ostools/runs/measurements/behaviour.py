@@ -10,7 +10,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure import Behaviour, behaviour
-from ostools.measure.answers.behaviour_summary import summarise
+from ostools.measure.answers.behaviour import summarise
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance

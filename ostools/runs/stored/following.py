@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from ostools.runs.stored.reading import UNREADABLE, by_base, cell_files, held, require_sweep
-from ostools.runs.stored.store import LOCK, Store
+from ostools.runs.stored.reading import AskedCell, by_base, require_sweep
+from ostools.runs.stored.store import LOCK, UNREADABLE, Store
 
 _LOCKS = Path("/proc/locks")
 
@@ -58,11 +58,11 @@ class Following:
     def look(self) -> Progress:
         """What is there now. A file that appears while we look may be counted by the next look."""
         running = lock_held(self.store.directory / LOCK)  # before the files: what is written after it is seen below
-        files, failures = cell_files(self.store.cells), by_base(self.store.failures())
+        files, failures = self.store.files(), by_base(self.store.failures())
         cells = []
         for one in self.store.asked():
             lengths = [n for path in files.get(one.base, ()) for n in self._lengths_of(path)]
-            cells.append(held(one, lengths, failures.get(one.base, ())))
+            cells.append(AskedCell.of(one, lengths, failures.get(one.base, ())))
         told = [str(record) for cell in cells if cell.state == "failed" for record in cell.failures]
         states = [cell.state for cell in cells]
         return Progress(len(cells), states.count("measured"), states.count("failed"), tuple(told), running)

@@ -20,28 +20,19 @@ import pyarrow as pa
 
 from ostools.ground.errors import InputError
 from ostools.results import Frame
-from ostools.runs.stored.store import CELL, MANIFEST, Failure, Store, Wanted, file_hash, files_in, rows_of
+from ostools.runs.stored.store import MANIFEST, UNREADABLE, CellFile, Failure, Store, Wanted, why_broken
 
 _PLACE = "__cell__"
 """The column that says, while tables are put together, which cell a row is of."""
 MADE_BY = ("checkpoint", "code")
 """The columns that say what a row was measured with: hashes of the model's files and of the code; "" where a file has none."""
 _CELL = ("model", "task", "dtype", "mitigation", "seed", "measurement", "options")
-_NO_CELL = "it is no cell of a sweep; it is left out"
-UNREADABLE = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    pa.ArrowException,
-)
+STATES = ("measured", "failed", "missing")
+"""Of a cell: all of it is measured; what is not, failed; something is still to be measured."""
 
 
 @dataclass(frozen=True)
-class Held:
+class AskedCell:
     """A cell that was asked for, and what there is of it: the lengths that are `measured`, the records of the others that
     failed, and of each of its files what its numbers come from (`Provenance` as a mapping)."""
 
@@ -49,6 +40,16 @@ class Held:
     measured: tuple[int, ...]
     failures: tuple[Failure, ...] = ()
     sources: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def of(
+        cls, one: Wanted, lengths: Iterable[int], failures: Iterable[Failure], sources: Iterable[Any] = ()
+    ) -> AskedCell:
+        """What there is of a cell, with files of these lengths: a failure counts for what no file has."""
+        have = set(lengths)
+        measured = tuple(length for length in one.cell.lengths if length in have)
+        left = set(one.cell.lengths) - have
+        return cls(one, measured, tuple(record for record in failures if left & set(record.lengths)), tuple(sources))
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -58,18 +59,10 @@ class Held:
 
     @property
     def state(self) -> str:
-        """ "measured"; "failed": what is not measured failed; "missing": something is still to be measured."""
+        """One of `STATES`."""
         if self.missing:
             return "missing"
         return "failed" if self.failures else "measured"
-
-
-def held(one: Wanted, lengths: Iterable[int], failures: Iterable[Failure], sources: Iterable[Any] = ()) -> Held:
-    """What there is of a cell, with files of these lengths: a failure counts for what no file has."""
-    have = set(lengths)
-    measured = tuple(length for length in one.cell.lengths if length in have)
-    left = set(one.cell.lengths) - have
-    return Held(one, measured, tuple(record for record in failures if left & set(record.lengths)), tuple(sources))
 
 
 @dataclass(frozen=True)
@@ -78,10 +71,10 @@ class Reading:
     measurement, each with the place of its cell."""
 
     directory: Path
-    cells: tuple[Held, ...]
+    cells: tuple[AskedCell, ...]
     tables: Mapping[str, Frame]
 
-    def of(self, state: str) -> list[Held]:
+    def of(self, state: str) -> list[AskedCell]:
         return [cell for cell in self.cells if cell.state == state]
 
     def rows(self, measurement: str) -> Frame:
@@ -106,8 +99,7 @@ class Reading:
         times = sorted(str(source.get("time", "")) for source in sources)
         options = {(cell.wanted.cell.measurement, cell.wanted.cell.options): None for cell in self.cells}
         return {
-            "cells": {"asked": len(self.cells)}
-            | {state: len(self.of(state)) for state in ("measured", "failed", "missing")},
+            "cells": {"asked": len(self.cells)} | {state: len(self.of(state)) for state in STATES},
             "models": distinct(source.get("model", {}) for source in sources),
             "versions": distinct(source.get("versions", {}) for source in sources),
             "checkpoints": distinct(told for source in sources if (told := source.get("checkpoint"))),
@@ -142,7 +134,7 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
     store = Store(require_sweep(directory), say)
     asked = store.asked()
     failures = by_base(store.failures())
-    files = cell_files(store.cells)
+    files = store.files()
     with ThreadPoolExecutor() as threads:  # hashing and decoding let go of the interpreter
         loaded = list(threads.map(lambda one: [_load(path) for path in files.get(one.base, ())], asked))
     tables, cells = _Tables(_schemas(asked, loaded)), []
@@ -151,11 +143,11 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
         sources = []
         for file in found:
             if isinstance(file, str) or not tables.add(one, place, file, lengths):
-                say(file if isinstance(file, str) else f"{file.path}: {_NO_CELL}")
+                say(file if isinstance(file, str) else _left_out(file.path, ValueError()))
             else:
                 lengths |= file.lengths
                 sources.append(file.source)
-        cells.append(held(one, lengths, failures.get(one.base, ()), sources))
+        cells.append(AskedCell.of(one, lengths, failures.get(one.base, ()), sources))
     return Reading(store.directory, tuple(cells), tables.joined(asked))
 
 
@@ -175,36 +167,27 @@ def by_base(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
     return found
 
 
-def cell_files(folder: Path) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = defaultdict(list)
-    for path in files_in(folder, CELL):
-        found[path.name.partition(".")[0]].append(path)
-    return found
-
-
 @dataclass(frozen=True)
-class _File:
-    """A file of a cell: the lengths in it, what its numbers come from, and its rows as pyarrow has them."""
+class _Loaded(CellFile):
+    """A file of a cell, and what its numbers come from."""
 
-    path: Path
-    lengths: frozenset[int]
     source: Mapping[str, Any]
-    table: Any
 
 
-def _load(path: Path) -> _File | str:
+def _load(path: Path) -> _Loaded | str:
     """A file of a cell, read once; or, where it is not as it was written, that in words."""
     try:
-        content = path.read_bytes()
-        if file_hash(content) != path.name.split(".")[2]:
-            return f"{path}: its bytes are not those that were written; it is left out"
-        table, kept = rows_of(content)
-        table = table.replace_schema_metadata({b"pandas": table.schema.metadata[b"pandas"]})
+        found = CellFile.of(path, path.read_bytes())
+        table = found.table.replace_schema_metadata({b"pandas": found.table.schema.metadata[b"pandas"]})
         if {_PLACE, *MADE_BY} & set(table.column_names):
-            return f"{path}: {_NO_CELL}"
-        return _File(path, frozenset(map(int, kept["lengths"])), _source(kept["provenance"]), table)
-    except UNREADABLE:
-        return f"{path}: {_NO_CELL}"
+            raise ValueError("a column that is ours to add")
+        return _Loaded(path, found.lengths, table, found.kept, _source(found.kept["provenance"]))
+    except UNREADABLE as error:
+        return _left_out(path, error)
+
+
+def _left_out(path: Path, error: Exception) -> str:
+    return f"{path}: {why_broken(error)}; it is left out"
 
 
 def _source(told: Any) -> dict[str, Any]:
@@ -218,11 +201,11 @@ def _source(told: Any) -> dict[str, Any]:
     return given
 
 
-def _schemas(asked: Iterable[Wanted], loaded: Iterable[Iterable[_File | str]]) -> dict[str, Any]:
+def _schemas(asked: Iterable[Wanted], loaded: Iterable[Iterable[_Loaded | str]]) -> dict[str, Any]:
     """The columns of each measurement's table: those of most of its files, and of every other whose types go with them."""
     counts: dict[str, Counter[Any]] = defaultdict(Counter)
     for one, found in zip(asked, loaded, strict=True):
-        counts[one.cell.measurement].update(file.table.schema for file in found if isinstance(file, _File))
+        counts[one.cell.measurement].update(file.table.schema for file in found if isinstance(file, _Loaded))
     joined: dict[str, Any] = {}
     for kind, schemas in counts.items():
         for schema, _ in schemas.most_common():
@@ -247,7 +230,7 @@ class _Tables:
         self.schemas = schemas
         self.known: set[bytes] = set()  # what files tell pandas of their columns, tried once each
 
-    def add(self, one: Wanted, place: int, file: _File, have: set[int]) -> bool:
+    def add(self, one: Wanted, place: int, file: _Loaded, have: set[int]) -> bool:
         """Keep a file's rows of the lengths that were asked of the cell at `place` and are not there; whether they fit."""
         kind, table = one.cell.measurement, file.table
         schema = self.schemas[kind]

@@ -12,9 +12,9 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,25 @@ from ostools.runs.measurements.record import Cell
 
 MANIFEST = "sweep.json"
 LOCK = ".lock"
-CELL = re.compile(r"([0-9a-f]{16})\.[0-9a-f]{8}\.([0-9a-f]{16})\.parquet")
+_CELL = re.compile(r"([0-9a-f]{16})\.[0-9a-f]{8}\.([0-9a-f]{16})\.parquet")
 _BASE = re.compile(r"[0-9a-f]{16}")
 _FAILED = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.json")
 _HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
 """What a killed run leaves half written: the temporary names of `write_atomically`."""
 _FORM = 1
 """Of the manifest: what a later form means, this code cannot know."""
-_BROKEN = (ValueError, KeyError, TypeError, OverflowError, RecursionError, NotImplementedError, pa.ArrowException)
-"""What reading a file raises that is not what we wrote."""
+UNREADABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    NotImplementedError,
+    pa.ArrowException,
+)
+"""What reading a file raises that is not what we wrote: pyarrow's own errors are of many kinds."""
 _PLAIN = (
     pa.types.is_boolean,
     pa.types.is_integer,
@@ -61,13 +71,14 @@ class Wanted:
         """The cell but for its lengths and its code: what a later version of the same numbers replaces."""
         return json.dumps([self.cell.columns, self.cell.options])
 
+    @property
+    def stem(self) -> str:
+        """What the names of its files begin with."""
+        return f"{self.base}.{lengths_key(self.cell.lengths)}"
 
-@dataclass(frozen=True)
-class Stored:
-    """A file of the directory, and the lengths in it."""
-
-    path: Path
-    lengths: frozenset[int]
+    def at(self, lengths: Iterable[int]) -> Wanted:
+        """The same cell at other lengths."""
+        return replace(self, cell=replace(self.cell, lengths=tuple(sorted(set(lengths)))))
 
 
 @dataclass(frozen=True)
@@ -150,7 +161,7 @@ class Store:
             return [_wanted(row) for row in held["cells"]]
         except InputError:
             raise
-        except _BROKEN as error:
+        except UNREADABLE as error:
             raise InputError(
                 f"{path}: expected what `ostools run` wrote in this version, found something else "
                 f"({type(error).__name__}); move it away and run the sweep again: measured cells stay"
@@ -162,37 +173,30 @@ class Store:
         Gives the number of cells that were measured and are replaced: their files stay, and are in no table any more.
         """
         known, replaced = {one.identity: one for one in self.asked()}, 0
-        there = {path.name.partition(".")[0] for path in files_in(self.cells, CELL)}
+        there = self.files()
         for one in wanted:
             before = known.get(one.identity)
             if before is not None and before.base != one.base:
                 replaced += before.base in there
-            lengths = (
-                one.cell.lengths
-                if before is None or before.base != one.base
-                else before.cell.lengths + one.cell.lengths
-            )
-            known[one.identity] = Wanted(_with_lengths(one.cell, lengths), one.base)
-        rows = [
-            {"base": one.base, "cell": {**one.cell.columns, "options": one.cell.options, "lengths": one.cell.lengths}}
-            for one in known.values()
-        ]
+            earlier = before.cell.lengths if before is not None and before.base == one.base else ()
+            known[one.identity] = one.at(earlier + one.cell.lengths)
+        rows = [{"base": one.base, "cell": asdict(one.cell)} for one in known.values()]
         text = json.dumps({"form": _FORM, "cells": rows}, indent=1)
         write_atomically(self.directory / MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
         return replaced
 
     def add(self, one: Wanted, content: bytes) -> None:
         """Store a cell as `file_of` made it; the record of an earlier failure goes first, so that no cell is ever both."""
-        stem = f"{one.base}.{lengths_key(one.cell.lengths)}"
         with _told(self.failed, "cannot be written"):
-            (self.failed / f"{stem}.json").unlink(missing_ok=True)
-        write_atomically(self.cells / f"{stem}.{file_hash(content)}.parquet", lambda part: part.write_bytes(content))
+            (self.failed / f"{one.stem}.json").unlink(missing_ok=True)
+        path = self.cells / f"{one.stem}.{file_hash(content)}.parquet"
+        write_atomically(path, lambda part: part.write_bytes(content))
 
     def fail(self, one: Wanted, error: str) -> None:
         """Record why a cell has no rows."""
         record = {"base": one.base, "cell": str(one.cell), "lengths": list(one.cell.lengths), "error": error}
-        path = self.failed / f"{one.base}.{lengths_key(one.cell.lengths)}.json"
-        write_atomically(path, lambda part: part.write_text(json.dumps(record, indent=1), encoding="utf-8"))
+        text = json.dumps(record, indent=1)
+        write_atomically(self.failed / f"{one.stem}.json", lambda part: part.write_text(text, encoding="utf-8"))
 
     def failures(self) -> list[Failure]:
         """The records of the cells that failed."""
@@ -205,26 +209,29 @@ class Store:
                 record = json.loads(content)
                 lengths = tuple(map(int, record["lengths"]))
                 found.append(Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"])))
-            except _BROKEN:
+            except UNREADABLE:
                 self._drop(path, "no record of a failure")
         return found
 
-    def stored(self) -> dict[str, list[Stored]]:
-        """The whole files of the directory by their base; a broken one is said and removed."""
-        found: dict[str, list[Stored]] = defaultdict(list)
-        for path in files_in(self.cells, CELL):
-            base, written = CELL.fullmatch(path.name).groups()  # pyright: ignore[reportOptionalMemberAccess]
-            content = self._read(path)
-            if content is None:
-                continue
-            if written != file_hash(content):
-                self._drop(path, "its bytes are not those that were written")
-                continue
-            try:
-                _, kept = rows_of(content)
-                found[base].append(Stored(path, frozenset(map(int, kept["lengths"]))))
-            except (*_BROKEN, OSError):  # pyarrow's own errors are of many kinds
-                self._drop(path, "it is no cell of a sweep")
+    def files(self) -> dict[str, list[Path]]:
+        """The files of cells by their base, whole or not."""
+        found: dict[str, list[Path]] = defaultdict(list)
+        for path in files_in(self.cells, _CELL):
+            found[path.name.partition(".")[0]].append(path)
+        return found
+
+    def stored(self) -> dict[str, list[frozenset[int]]]:
+        """The lengths in each whole file, by its base; a broken one is said and removed."""
+        found: dict[str, list[frozenset[int]]] = defaultdict(list)
+        for base, paths in self.files().items():
+            for path in paths:
+                content = self._read(path)
+                if content is None:
+                    continue
+                try:
+                    found[base].append(CellFile.of(path, content).lengths)
+                except UNREADABLE as error:
+                    self._drop(path, why_broken(error))
         return found
 
     def _drop(self, path: Path, reason: str) -> None:
@@ -255,11 +262,37 @@ def file_of(one: Wanted, table: Frame, provenance: Provenance, *, code: str, che
     return kept.to_parquet(index=False)
 
 
-def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
-    """The rows of a cell's file as pyarrow has them, and what `file_of` kept beside them.
+class BytesChangedError(ValueError):
+    """A file's bytes are not those whose hash is in its name."""
 
-    Raises OSError and what is in `_BROKEN` for anything else: text that is no UTF-8, a column twice or of no plain type.
-    """
+
+def why_broken(error: Exception) -> str:
+    """What is wrong with a file, by what `CellFile.of` raised."""
+    is_changed = isinstance(error, BytesChangedError)
+    return "its bytes are not those that were written" if is_changed else "it is no cell of a sweep"
+
+
+@dataclass(frozen=True)
+class CellFile:
+    """A file of a cell: the lengths in it, its rows as pyarrow has them, and what its numbers come from, as it says."""
+
+    path: Path
+    lengths: frozenset[int]
+    table: Any
+    kept: dict[str, Any]
+
+    @classmethod
+    def of(cls, path: Path, content: bytes) -> CellFile:
+        """Raises what is in `UNREADABLE` for bytes that `file_of` did not make, or that were changed since."""
+        if file_hash(content) != path.name.split(".")[2]:
+            raise BytesChangedError
+        table, kept = _rows_of(content)
+        return cls(path, frozenset(map(int, kept["lengths"])), table, kept)
+
+
+def _rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
+    """The rows of a cell's file, and what `file_of` kept beside them; neither text that is no UTF-8, nor a column twice or of
+    no plain type."""
     table = parquet.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     table.validate(full=True)
     table.schema.field("length")
@@ -269,11 +302,10 @@ def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
     return table, json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
 
 
-def missing(one: Wanted, stored: list[Stored]) -> Wanted | None:
+def missing(one: Wanted, stored: list[frozenset[int]]) -> Wanted | None:
     """The lengths of a cell that are not stored, as a cell of their own; None where there are none."""
-    have = {length for file in stored for length in file.lengths}
-    left = tuple(length for length in one.cell.lengths if length not in have)
-    return Wanted(_with_lengths(one.cell, left), one.base) if left else None
+    left = set(one.cell.lengths).difference(*stored)
+    return one.at(left) if left else None
 
 
 def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
@@ -296,7 +328,7 @@ def _told(path: Path, what: str) -> Iterator[None]:
 
 
 def _wanted(row: dict[str, Any]) -> Wanted:
-    """A cell as the manifest holds it. Raises what is in `_BROKEN` for anything else."""
+    """A cell as the manifest holds it. Raises what is in `UNREADABLE` for anything else."""
     values, base = row["cell"], row["base"]
     words = {name: values[name] for name in ("model", "task", "dtype", "mitigation", "measurement", "options")}
     if not all(isinstance(word, str) for word in words.values()) or not isinstance(values["lengths"], list):
@@ -308,10 +340,6 @@ def _wanted(row: dict[str, Any]) -> Wanted:
     if not known or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
         raise ValueError("a key, options, a seed and at least one length")
     return Wanted(cell, base)
-
-
-def _with_lengths(cell: Cell, lengths: tuple[int, ...]) -> Cell:
-    return replace(cell, lengths=tuple(sorted(set(lengths))))
 
 
 def file_hash(content: bytes) -> str:

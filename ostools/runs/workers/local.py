@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.chunks import smaller_chunks
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.memory import free_memory
 from ostools.measure.jacobian.memory import available_memory
@@ -27,7 +28,6 @@ from ostools.runs.measurements.record import Cell, Rows
 from ostools.runs.stored.store import Wanted
 from ostools.runs.workers.executor import Done, Executor, Job, Terms
 from ostools.runs.workers.out_of_memory import held_to_what_is_free, is_out_of_memory
-from ostools.theory.chunks import smaller_chunks
 
 SMALLEST = 1 / 16
 """The share of a chunk below which a cell that does not fit is given up."""

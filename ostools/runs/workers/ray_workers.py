@@ -3,6 +3,12 @@
 A worker stays with the model that it holds while cells of it are left; then it goes where most work is left. What a worker
 asks of the cluster is fixed when it starts (the largest forecast among its model's cells), so it is replaced where that is not
 enough, or so much that more workers would have room.
+
+Ray's own retries are not used, nor its ActorPool. Workers keep models between cells, and Ray counts memory for running tasks
+and living actors alone: tasks that found a model in a process's cache would hold memory that nobody counts. A restarted actor
+waits, with its cell and without its model, until there is room for it again, and tells nobody; an ActorPool hires none for one
+that died, and gives a cell to any actor, whatever model it holds. Here a lost cell goes back into the queue, is told, and is
+measured by whichever worker is free.
 """
 
 from __future__ import annotations
@@ -170,7 +176,7 @@ class Crew:
         nodes = alive(self.ray)
         while True:
             starting = sum(member.job is None for member in self._under_way.values())
-            loads = self._queue.neediest(Counter(member.loads for member in self._under_way.values()))
+            loads = self._neediest()
             if loads is None or starting >= len(self._queue) or len(self._under_way) == self.needs.workers:
                 return
             memory = self._queue.memory[loads]
@@ -181,6 +187,9 @@ class Crew:
             if 0 in shares or sum(1 / share for share in shares) > 1 + 1e-9:
                 return
             self._start(memory, loads)
+
+    def _neediest(self) -> Loads | None:
+        return self._queue.neediest(Counter(member.loads for member in self._under_way.values()))
 
     def _start(self, memory: int, loads: Loads) -> None:
         asked = self.needs.resources(memory)
@@ -232,7 +241,7 @@ class Crew:
     def _occupy(self, member: _Member) -> None:
         """Its next cell: of the model that it holds, if there is one."""
         if not self._queue.has(member.loads):
-            loads = self._queue.neediest(Counter(other.loads for other in self._under_way.values()))
+            loads = self._neediest()
             if loads is None or not self._suits(member, self._queue.memory[loads]):
                 self._dismiss(member)  # where work is left, another one is hired
                 return

@@ -9,7 +9,7 @@ Nothing held (`LiveAttention`), with w_ij = v_j - vbar_i, c_ij = alpha_ij d s_ij
     a_ij = K_j^hT q_i    S_i = sum_m c_im w_im k_m^T    Q_i, K_j: d (rotated, normalised query or key) / d (normalised residual)
 
 the gain of the norm before it in W_V, Q and K. For one j all a_ij lie in the rows of K_j, so that the matrices of a column
-need 2 n_kv d_head columns, or d_model where that is less. Source: THEORY section 3.2.
+need 2 n_kv d_head columns, or d_model where that is less. Source: docs/theory.md 3.2.
 """
 
 from __future__ import annotations

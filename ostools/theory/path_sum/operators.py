@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.theory.chunks import chunk
+from ostools.ground.chunks import chunk
 
 Left = Float[Tensor, "head d_model d_head"]
 Right = Float[Tensor, "head d_head d_model"]
@@ -47,18 +47,6 @@ def head_norms(left: Left, right: Right) -> Float[Tensor, " head"]:
     r_left = torch.linalg.qr(left).R
     r_right = torch.linalg.qr(right.mT).R
     return torch.linalg.matrix_norm(r_left @ r_right.mT, ord=2)
-
-
-def head_traces(left: Left, right: Right) -> Float[Tensor, " head"]:
-    """tr(L_h R_h)."""
-    return torch.einsum("hde,hed->h", left, right)
-
-
-def head_gram(left: Left, right: Right) -> Float[Tensor, "head head"]:
-    """<L_h R_h, L_k R_k> = tr( (L_k^T L_h) (R_h R_k^T) )."""
-    lefts = torch.einsum("kde,hdf->hkef", left, left)
-    rights = torch.einsum("hfd,ked->hkfe", right, right)
-    return torch.einsum("hkef,hkfe->hk", lefts, rights)
 
 
 def mlp_jacobian(

@@ -9,8 +9,8 @@ import altair as alt
 import pandas as pd
 
 from ostools.experiments.ablation.ablation import Ablation
-from ostools.reporting.charts.answers.heads import cells, panel_title
-from ostools.reporting.look import axes, theme
+from ostools.reporting.charts.answers.heads import cells
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame
 
 QUANTITIES = {
@@ -66,15 +66,13 @@ def _scatter(data: Frame, words: str) -> Any:
     named = _named(points, 0.06 * (high - low))
     left = points["predicted_effect"] > (low + high) / 2
     points = points.assign(label=points["target"].where(named, ""), left=left)
-    base = axes.unfolded(axes.chart(points), points).encode(
+    base = draw.rows(points).encode(
         x=alt.X("predicted_effect:Q", title="predicted effect (first order)", scale=scale, axis=alt.Axis(tickCount=4)),
         y=alt.Y("effect:Q", title="real effect", scale=scale, axis=alt.Axis(tickCount=4)),
         tooltip=["target:N", alt.Tooltip("effect:Q", format=".4g"), alt.Tooltip("predicted_effect:Q", format=".4g")],
     )
     ends = pd.DataFrame({"at": [float(low - margin), float(high + margin)]})
-    diagonal = axes.unfolded(axes.chart(ends), ends).mark_line(
-        strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64")
-    )
+    diagonal = draw.rows(ends).mark_line(strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64"))
     x, y = alt.X("at:Q", scale=scale), alt.Y("at:Q", scale=scale)
     marks = base.mark_circle(size=46).encode(color=_layer_colour(points["layer"].astype(int)))
     names = [
@@ -84,7 +82,7 @@ def _scatter(data: Frame, words: str) -> Any:
         for word, side, sign in (("false", "left", 1), ("true", "right", -1))
     ]
     chart = alt.layer(diagonal.encode(x=x, y=y), marks, *names)
-    return chart.properties(width=_SIDE, height=_SIDE, title=panel_title(words))
+    return chart.properties(width=_SIDE, height=_SIDE, title=draw.heading(words))
 
 
 def _named(points: Frame, apart: float) -> Column:
@@ -123,7 +121,7 @@ def _heat(data: Frame, what: str) -> Any:
     named = columns * layers <= _NUMBERED
     chart = cells(mean, f"{column}:O", column, scale, named=named, light=dark, digits=f".{decimals}f")
     width = min(_SIDE, (92 if what == "layers" else 46) * columns)
-    return chart.properties(width=width, height=_SIDE, title=panel_title(_real(data)))
+    return chart.properties(width=width, height=_SIDE, title=draw.heading(_real(data)))
 
 
 def _real(data: Frame) -> str:
@@ -136,7 +134,7 @@ def _bars(data: Frame) -> Any:
     mean = data.groupby("target", as_index=False)[["effect", "predicted_effect"]].mean()
     order = mean["effect"].abs().sort_values(ascending=False).index[:_BARS]
     mean = mean.loc[order]
-    base = axes.unfolded(axes.chart(mean), mean).encode(
+    base = draw.rows(mean).encode(
         y=alt.Y("target:N", sort=mean["target"].tolist(), title="layer.head: query → key", axis=alt.Axis(ticks=False))
     )
     bars = base.mark_bar(color=theme.colour("full"), height=9).encode(
@@ -148,5 +146,5 @@ def _bars(data: Frame) -> Any:
     )
     strokes = base.mark_tick(color=theme.colour("second-moment"), thickness=2.5, size=15).encode(x="predicted_effect:Q")
     return alt.layer(bars, strokes).properties(
-        width=_SIDE, height=_SIDE, title=panel_title(f"{_real(data)}, the {len(mean)} greatest")
+        width=_SIDE, height=_SIDE, title=draw.heading(f"{_real(data)}, the {len(mean)} greatest")
     )

@@ -10,7 +10,7 @@ import pandas as pd
 from ostools.ground.words import short_name
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.reporting.findings.behaviour import behaviour_notes
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.look.answer_marks import length_axis, training_end
 from ostools.results import Column, Frame, frame_of
 
@@ -77,8 +77,8 @@ def _shares(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any
         scale=alt.Scale(domain=[0, 1], nice=False, padding=5),
         axis=alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".0%"),
     )
-    base = axes.unfolded(axes.chart(rows), rows).encode(x=x, color=alt.Color("quantity:N", scale=hues, legend=legend))
-    tooltip = ["length:Q", "quantity:N", alt.Tooltip("value:Q", format=".4g"), "right:Q", "asked:Q"]
+    base = draw.rows(rows).encode(x=x, color=alt.Color("quantity:N", scale=hues, legend=legend))
+    tooltip = ["length:Q", "quantity:N", draw.VALUE, "right:Q", "asked:Q"]
     measured = base.transform_filter(f"datum.quantity == {theme.safe_json(_ACCURACY)}")
     layers: list[Any] = [
         base.mark_line(strokeWidth=1.5, strokeJoin="round").encode(
@@ -90,7 +90,7 @@ def _shares(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any
         .encode(y=y, tooltip=tooltip),
     ]
     if not bands.empty:
-        band = axes.unfolded(axes.chart(bands), bands).encode(x=x, y=alt.Y("wilson_low:Q"), y2="wilson_high:Q")
+        band = draw.rows(bands).encode(x=x, y=alt.Y("wilson_low:Q"), y2="wilson_high:Q")
         area = band.mark_area(opacity=0.16, color=theme.colour("full"))
         rule = band.mark_rule(color=theme.colour("full"), strokeWidth=1.2)
         layers.insert(0, area if len(bands) > 1 else rule)
@@ -120,7 +120,7 @@ def _errors(frame: Frame, end: int | None) -> Any:
         axis=alt.Axis(values=_ticks(largest), format=",d" if largest < 10**5 else ".0e", labelOverlap=False),
     )
     hue = alt.Color("kind:N", scale=hues, legend=legend)
-    points = axes.unfolded(axes.chart(each), each).mark_point(filled=False, size=24, strokeWidth=1.1)
+    points = draw.rows(each).mark_point(filled=False, size=24, strokeWidth=1.1)
     layers: list[Any] = [
         points.encode(
             x=x,
@@ -129,7 +129,7 @@ def _errors(frame: Frame, end: int | None) -> Any:
             shape=alt.Shape("kind:N", scale=shapes, legend=legend),
             tooltip=["length:Q", "key:N", "answer:N", "kind:N"],
         ),
-        axes.unfolded(axes.chart(means), means).mark_line(strokeWidth=1.5).encode(x=x, y=y, color=hue),
+        draw.rows(means).mark_line(strokeWidth=1.5).encode(x=x, y=y, color=hue),
     ]
     layered: Any = alt.layer(*layers, *training_end(end, frame["length"], None))
     return layered.properties(width=WIDTH, height=BELOW)

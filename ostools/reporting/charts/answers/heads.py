@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 
 from ostools.measure.attention.heads import HeadScores
-from ostools.reporting.look import axes
+from ostools.reporting.look import axes, draw
 from ostools.results import Frame
 
 PANELS = {
@@ -40,12 +40,8 @@ def _panel(summary: Frame, name: str, title: str) -> alt.LayerChart:
     data = summary[["layer", "head"]].assign(value=summary[name].astype(float)).dropna()
     heads, layers = int(summary["head"].max()) + 1, int(summary["layer"].max()) + 1
     return cells(data, "head:O", "head", alt.Scale(scheme="viridis", domain=[0, 1]), named=heads <= _NAMED).properties(
-        width=min(30 * heads, 260), height=min(24 * layers, 420), title=panel_title(title)
+        width=min(30 * heads, 260), height=min(24 * layers, 420), title=draw.heading(title)
     )
-
-
-def panel_title(text: str) -> alt.TitleParams:
-    return alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6, frame="group")
 
 
 def cells(
@@ -63,13 +59,13 @@ def cells(
     `light`: the expression that says where the cell is dark and its number white. On every shade white or black has a contrast
     of at least 4.5; the default is where viridis over 0 to 1 changes between them.
     """
-    base = axes.unfolded(axes.chart(data), data).encode(
+    base = draw.rows(data).encode(
         x=alt.X(x, title=x_title, axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap=True)),
         y=alt.Y("layer:O", title="layer", sort="descending", axis=alt.Axis(ticks=False, labelOverlap=True)),
     )
     legend = alt.Legend(title=None, orient="right", gradientLength=80, format=".2~g", tickCount=3)
     colour = alt.Color("value:Q", scale=scale, legend=legend)
-    tooltip = ["layer:O", alt.Tooltip(x, title=x_title), alt.Tooltip("value:Q", format=".4g")]
+    tooltip = ["layer:O", alt.Tooltip(x, title=x_title), draw.VALUE]
     layers = [base.mark_rect().encode(color=colour, tooltip=tooltip)]
     if named:
         ink = alt.condition(light, alt.value("#ffffff"), alt.value("#000000"))

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ostools.experiments.retrieval import Retrieval
 from ostools.ground.words import number, short_name
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.intervals import wilson
 
@@ -81,7 +81,7 @@ def _found(frame: Frame) -> Any:
     data: Frame = table.assign(
         share=table["sum"] / table["size"], low=[e.low for e in ends], high=[e.high for e in ends]
     )
-    base = axes.unfolded(axes.chart(data), data).encode(
+    base = draw.rows(data).encode(
         x=_x(frame, last=False), color=alt.value(theme.colour("full")), tooltip=["position:Q", "sum:Q", "size:Q"]
     )
     y = alt.Y("share:Q", title="share found", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=3))
@@ -104,18 +104,16 @@ def _sensitive(frame: Frame, norm: str) -> Any:
         for column, of in (("sensitivity_mean", _WANTED), ("sensitivity_others", _OTHERS))
     ]
     data = pd.concat(parts, ignore_index=True)
-    scale, axis = axes.log_axis(data["value"], None)
-    y = alt.Y("value:Q", title=f"mean {norm} norm", scale=scale, axis=axis)
-    return _seeds(data, frame, y, last=True)
+    return _seeds(data, frame, draw.log_y(data["value"], f"mean {norm} norm", field="value"), last=True)
 
 
 def _seeds(data: Frame, frame: Frame, y: alt.Y, last: bool) -> Any:
     means = data.groupby(["of", "position"], as_index=False)["value"].mean().assign(seed=-1)
     rows = pd.concat([data.assign(mean=False), means.assign(mean=True)], ignore_index=True)
-    scale = alt.Scale(domain=[_WANTED, _OTHERS], range=[theme.colour("full"), theme.colour("float64")])
-    hue = alt.Color("of:N", scale=scale, legend=alt.Legend(title=None, columns=2, symbolStrokeWidth=3))
-    tooltip = ["position:Q", "seed:Q", alt.Tooltip("value:Q", format=".4g")]
-    base = axes.unfolded(axes.chart(rows), rows).encode(x=_x(frame, last), y=y, color=hue, detail="seed:N")
+    colours = {_WANTED: theme.colour("full"), _OTHERS: theme.colour("float64")}
+    hue = draw.hue("of", colours, columns=2, symbolStrokeWidth=3)
+    tooltip = ["position:Q", "seed:Q", draw.VALUE]
+    base = draw.rows(rows).encode(x=_x(frame, last), y=y, color=hue, detail="seed:N")
     thin = base.transform_filter("!datum.mean").mark_line(strokeWidth=0.8, opacity=0.35)
     thick = base.transform_filter("datum.mean")
     layered: Any = alt.layer(thin, thick.mark_line(strokeWidth=2.2), thick.mark_circle(size=30).encode(tooltip=tooltip))

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import bound
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame
 
 WIDTH, ROW = 250, 24
@@ -111,7 +111,7 @@ def _panel(rows: Frame, names: list[str], labelled: bool) -> alt.LayerChart:
     kinds = list(_LOOKS)
     colours = theme.colours(kinds)
     legend = alt.Legend(title=None, columns=4, symbolSize=90)
-    base = axes.unfolded(axes.chart(data), data).encode(
+    base = draw.rows(data).encode(
         y=alt.Y(
             "mitigation:N",
             sort=names,
@@ -143,7 +143,7 @@ def _panel(rows: Frame, names: list[str], labelled: bool) -> alt.LayerChart:
         .mark_text(fontSize=10, align="left", fontStyle="italic")
         .encode(x=alt.value(6), text="word:N", color=alt.value(theme.colour("float64"))),
     ]
-    title = alt.TitleParams(str(rows["panel"].iloc[0]), fontSize=11, fontWeight="normal", offset=6, frame="group")
+    title = draw.heading(str(rows["panel"].iloc[0]))
     layered: Any = alt.layer(*layers)
     return layered.properties(width=WIDTH, height=alt.Step(ROW), title=title)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments.study.windows import WindowStudy
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame
 
 WIDTH, HEIGHT, BELOW = 340, 240, 130
@@ -80,8 +80,7 @@ def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
     data = data.assign(
         low=data["y"] < 0.9 * room["domain"][0] + 0.1 * room["domain"][1]
     )  # words above, not on the axis
-    legend = alt.Legend(title=None, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
-    base = axes.unfolded(axes.chart(data), data).encode(
+    base = draw.rows(data).encode(
         x=alt.X("distance:Q", title=f"{_DISTANCE} (right: less collapse)", scale=scale, axis=axis),
         y=alt.Y("y:Q", title=_WORDS[objective], scale=room),
         tooltip=["window:N", alt.Tooltip("distance:Q", format=".4g"), alt.Tooltip("y:Q", format=".4g"), "kind:N"],
@@ -89,8 +88,9 @@ def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
     front_line = base.transform_filter("datum.front").mark_line(
         color=theme.colour(_LOOKS[_FRONT]), strokeWidth=1.4, interpolate="step-before"
     )
-    colours = alt.Scale(domain=list(_LOOKS), range=[theme.colour(name) for name in _LOOKS.values()])
-    points = base.mark_circle(size=52).encode(color=alt.Color("kind:N", scale=colours, legend=legend))
+    colours = {kind: theme.colour(name) for kind, name in _LOOKS.items()}
+    hue = draw.hue("kind", colours, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
+    points = base.mark_circle(size=52).encode(color=hue)
     words = [
         base.transform_filter(f"datum.label !== '' && datum.right === {side} && datum.low === {place}")
         .mark_text(dy=-10 if low else 11, dx=-4 if right else 4, align="right" if right else "left", fontSize=10)
@@ -147,7 +147,7 @@ def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
         data = data.assign(low=sized["wilson_low"], high=sized["wilson_high"])
     first, last = int(data["window"].min()), int(data["window"].max())
     kind = "log" if last >= 10 * first else "linear"
-    base = axes.unfolded(axes.chart(data), data).encode(
+    base = draw.rows(data).encode(
         x=alt.X(
             "window:Q",
             title="window w (keys seen)",
@@ -158,11 +158,9 @@ def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
         ),
         tooltip=["window:Q", alt.Tooltip("y:Q", format=".4g")],
     )
+    y = alt.Y("y:Q", title=_WORDS.get(name), scale=_room(summary[name]))
     if name == "distance":
-        scale, axis = axes.log_axis(summary["distance"], None)
-        y = alt.Y("y:Q", title=_DISTANCE, scale=scale, axis=axis)
-    else:
-        y = alt.Y("y:Q", title=_WORDS[name], scale=_room(summary[name]))
+        y = draw.log_y(summary["distance"], _DISTANCE, field="y")
     colour = theme.colour(_LOOKS[_FRONT])
     layers: list[Any] = []
     if name == "accuracy":

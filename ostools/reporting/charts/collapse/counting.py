@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from ostools.measure.answers.counting import Counting
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, Row, frame_of
 
 WIDTH, HEIGHT, BELOW = 300, 190, 120
@@ -64,10 +64,6 @@ def counting_chart(result: Counting) -> alt.HConcatChart:
     return axes.themed(chart)
 
 
-def _legend(**options: Any) -> alt.Legend:
-    return alt.Legend(title=None, symbolStrokeColor=theme.colour("float64"), **options)
-
-
 def _subtitle(row: Row) -> str:
     """Predicted, then measured."""
     impossible = row["impossible_status"] if pd.isna(row["impossible_from"]) else f"n = {row['impossible_from']}"
@@ -95,17 +91,9 @@ def _length_axis(first: int, last: int, title: str | None) -> alt.X:
 
 def _distances(curves: Frame, floor: float | None, row: Row, length: alt.X, marks: list[alt.Chart]) -> alt.LayerChart:
     data = curves[curves["dtype"] == row["dtype"]]
-    scale, axis = axes.log_axis(curves["shown"], floor)
-    known = [name for name in _FLOORS if (curves["quantity"] == name).any()]
-    dashes = alt.StrokeDash(
-        "quantity:N",
-        scale=alt.Scale(domain=known, range=[_FLOORS[name][1] for name in known]),
-        legend=_legend(columns=1, labelExpr=axes.lookup(known, [_FLOORS[name][0] for name in known])),
-    )
-    tooltip = ["length:Q", "quantity:N", alt.Tooltip("value:Q", format=".4g")]
-    base = axes.unfolded(axes.chart(data), data).encode(
-        x=length, y=alt.Y("shown:Q", title="L2 distance at y", scale=scale, axis=axis), tooltip=tooltip
-    )
+    dashes = draw.dashes(_FLOORS, curves["quantity"], symbolStrokeColor=theme.colour("float64"))
+    tooltip = ["length:Q", "quantity:N", draw.VALUE]
+    base = draw.rows(data).encode(x=length, y=draw.log_y(curves["shown"], "L2 distance at y", floor), tooltip=tooltip)
     colour = theme.colour(str(row["dtype"]))
     layers: list[Any] = [
         base.mark_line(strokeWidth=1.5, color=colour).encode(strokeDash=dashes),
@@ -114,8 +102,7 @@ def _distances(curves: Frame, floor: float | None, row: Row, length: alt.X, mark
         ),
         base.mark_circle(size=24, opacity=0),
     ]
-    if floor is not None:
-        layers.append(axes.zero_marks(base))
+    layers += draw.zeros(base, floor)
     title = alt.TitleParams(str(row["dtype"]), fontSize=12)
     layered: Any = alt.layer(*layers, *marks, title=title)
     return layered.properties(width=WIDTH, height=HEIGHT)
@@ -131,9 +118,11 @@ def _answers(frame: Frame, row: Row, length: alt.X, marks: list[alt.Chart]) -> a
     data: Frame = here[["length", "key", "answer"]].assign(outcome=outcome, error=error)
     data = data.assign(answer=[theme.inert(theme.display_token(text, 40)) for text in data["answer"]])
     colours, shapes = zip(*_OUTCOMES.values(), strict=True)
-    legend = _legend(symbolType=alt.Undefined, symbolSize=60, columns=2)
+    legend = alt.Legend(
+        title=None, symbolStrokeColor=theme.colour("float64"), symbolType=alt.Undefined, symbolSize=60, columns=2
+    )
     kind = alt.Scale(domain=list(_OUTCOMES), range=[theme.colour(name) for name in colours])
-    shown = axes.unfolded(axes.chart(data), data).mark_point(size=32, filled=True)
+    shown = draw.rows(data).mark_point(size=32, filled=True)
     shown = shown.encode(
         x=length,
         y=alt.Y(

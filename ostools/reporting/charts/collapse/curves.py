@@ -12,7 +12,7 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.measure import Collapse
 from ostools.reporting.findings.collapse import trained_length
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 NORM_WORDS = {"l1": "L1", "l2": "L2", "linf": "L∞", "cosine": "cosine"}
@@ -138,19 +138,19 @@ def _collapse_layers(
     shown = (
         pd.concat([rows["shown"], rows[rows["band"]]["low"], rows[rows["band"]]["high"]]) if has_band else rows["shown"]
     )
-    scale, axis = axes.log_axis(shown, floor)
+    hues = theme.in_order(set(rows["hue"]))
     base = axes.chart(rows).encode(
-        x=axes.length_axis(int(rows["length"].min()), int(rows["length"].max())),
-        y=alt.Y("shown:Q", title=f"{norm} distance", scale=scale, axis=axis),
-        color=_hues(set(rows["hue"])),
+        x=axes.length_axis(rows["length"]),
+        y=draw.log_y(shown, f"{norm} distance", floor),
+        color=draw.hue("hue", hues, title="dtype", columns=len(hues), symbolStrokeWidth=4),
         detail=["quantity:N"],
     )
-    dashes = _dashes(set(rows["quantity"]))
+    dashes = draw.dashes(QUANTITIES, rows["quantity"])
     tooltip = [
         alt.Tooltip("length:Q"),
         alt.Tooltip("quantity:N"),
         alt.Tooltip("hue:N", title="dtype"),
-        alt.Tooltip("value:Q", format=".4g"),
+        draw.VALUE,
     ]
     layers: list[Any] = []
     if has_band:
@@ -162,28 +162,13 @@ def _collapse_layers(
         layers.append(here.transform_filter("!datum.dots").mark_line(strokeWidth=width).encode(strokeDash=dashes))
         layers.append(here.transform_filter("datum.dots").mark_circle(size=size))
     layers.append(base.mark_circle(size=24, opacity=0).encode(tooltip=tooltip))
-    if floor is not None:
-        layers.append(axes.zero_marks(base.encode(tooltip=tooltip)))
+    layers += draw.zeros(base.encode(tooltip=tooltip), floor)
     if reached:
         layers += _collapse_marks(base, reached)
     if trained is not None:
         layers += _training_marks(base, trained)
     layered: Any = alt.layer(*layers)
     return layered.properties(width=WIDTH, height=HEIGHT)
-
-
-def _hues(dtypes: set[str]) -> alt.Color:
-    known = [dtype for dtype in theme.COLOURS if dtype in dtypes]
-    known += sorted(dtypes.difference(known))
-    scale = alt.Scale(domain=known, range=theme.colours(known))
-    return alt.Color("hue:N", scale=scale, legend=alt.Legend(title="dtype", columns=len(known), symbolStrokeWidth=4))
-
-
-def _dashes(quantities: set[str]) -> alt.StrokeDash:
-    known = [name for name in QUANTITIES if name in quantities]
-    legend = alt.Legend(title=None, columns=1, labelExpr=axes.lookup(known, [QUANTITIES[name][0] for name in known]))
-    scale = alt.Scale(domain=known, range=[QUANTITIES[name][1] for name in known])
-    return alt.StrokeDash("quantity:N", scale=scale, legend=legend)
 
 
 def _collapse_marks(base: alt.Chart, reached: dict[str, int]) -> list[alt.Chart]:

@@ -10,7 +10,7 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.measure import Collapse
 from ostools.reporting.findings.collapse import main_pair
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 PARTS = {
@@ -82,44 +82,27 @@ def _curves(frame: Frame, reference: Frame, pair: str, site: str) -> Any:
             parts.append(curves[str(weights)].assign(quantity="stored", format=format, panel=PARTS[part]))
     rows, floor = axes.floored(pd.concat(parts, ignore_index=True))
     axes.require_finite(rows["value"], "a chart of precisions")
-    scale, axis = axes.log_axis(rows["shown"], floor)
-    known = [name for name in QUANTITIES if (rows["quantity"] == name).any()]
     base = axes.chart(rows).encode(
-        x=_length_axis(rows),
-        y=alt.Y("shown:Q", title="L2 distance", scale=scale, axis=axis),
+        x=axes.length_axis(rows["length"]),
+        y=draw.log_y(rows["shown"], "L2 distance", floor),
         color=_formats(rows["format"]),
-        strokeDash=alt.StrokeDash(
-            "quantity:N",
-            scale=alt.Scale(domain=known, range=[QUANTITIES[name][1] for name in known]),
-            legend=alt.Legend(
-                title=None, columns=1, labelExpr=axes.lookup(known, [QUANTITIES[name][0] for name in known])
-            ),
-        ),
-        tooltip=["format:N", "quantity:N", "length:Q", alt.Tooltip("value:Q", format=".4g")],
+        strokeDash=draw.dashes(QUANTITIES, rows["quantity"]),
+        tooltip=["format:N", "quantity:N", "length:Q", draw.VALUE],
     )
     layers: list[Any] = [
         base.transform_filter("datum.quantity === 'distance'").mark_line(strokeWidth=2.6),
         base.transform_filter("datum.quantity !== 'distance'").mark_line(strokeWidth=1.3),
     ]
-    if floor is not None:
-        layers.append(axes.zero_marks(base))
+    layers += draw.zeros(base, floor)
     layered: Any = alt.layer(*layers)
     facet = alt.Facet("panel:N", sort=panels, title=None)
     chart = layered.properties(width=290, height=190).facet(facet=facet, columns=2, spacing=22)
     return axes.unfolded(chart, rows)
 
 
-def _length_axis(rows: Frame) -> alt.X:
-    return axes.length_axis(int(rows["length"].min()), int(rows["length"].max()))
-
-
 def _formats(column: Any) -> alt.Color:
-    names = [name for name in theme.COLOURS if name in set(column)]
-    names += sorted(set(column).difference(names))
-    scale = alt.Scale(domain=names, range=theme.colours(names))
-    return alt.Color(
-        "format:N", scale=scale, legend=alt.Legend(title="format", columns=len(names), symbolStrokeWidth=4)
-    )
+    looks = theme.in_order(set(column))
+    return draw.hue("format", looks, title="format", columns=len(looks), symbolStrokeWidth=4)
 
 
 def _lengths(result: Collapse, pair: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments import Repeats
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 COLOURS = {"present": theme.colour("BOS present"), "absent": theme.colour("BOS absent")}
@@ -27,33 +27,23 @@ def repeats_chart(result: Repeats) -> alt.FacetChart:
     rows["line"] = rows["kind"] + " " + rows["sink"]
     rows, floor = axes.floored(rows[["task", "sink", "line", "kind", "length", "value"]])
     axes.require_finite(rows["value"], "a chart of repeats")
-    scale, axis = axes.log_axis(rows["shown"], floor)
     sinks = [sink for sink in _WORDS if (rows["sink"] == sink).any()]
-    first, last = int(rows["length"].min()), int(rows["length"].max())
     base = axes.chart(rows).encode(
-        x=alt.X(
-            "length:Q",
-            title="copies n of the repeated token",
-            scale=alt.Scale(
-                type="log" if last >= 10 * first else "linear", domain=[first, max(last, first + 1)], nice=False
-            ),
-            axis=alt.Axis(grid=False, format="d", values=axes.length_ticks(first, last)),
-        ),
-        y=alt.Y("shown:Q", title="L2 distance at y (float64)", scale=scale, axis=axis),
+        x=axes.length_axis(rows["length"], "copies n of the repeated token"),
+        y=draw.log_y(rows["shown"], "L2 distance at y (float64)", floor),
         color=alt.Color(
             "sink:N",
             scale=alt.Scale(domain=sinks, range=[COLOURS[sink] for sink in sinks]),
             legend=alt.Legend(title=None, columns=2, labelExpr=axes.lookup(sinks, [_WORDS[sink] for sink in sinks])),
         ),
         detail="line:N",
-        tooltip=["sink:N", "kind:N", "length:Q", alt.Tooltip("value:Q", format=".4g")],
+        tooltip=["sink:N", "kind:N", "length:Q", draw.VALUE],
     )
     layers: list[Any] = [
         base.transform_filter("datum.kind === 'measured'").mark_line(strokeWidth=1.6),
         base.transform_filter("datum.kind !== 'measured'").mark_line(strokeWidth=1.0, strokeDash=[4, 2]),
     ]
-    if floor is not None:
-        layers.append(axes.zero_marks(base))
+    layers += draw.zeros(base, floor)
     layered: Any = alt.layer(*layers)
     facet = alt.Facet("task:N", sort=tasks, title=None)
     chart = layered.properties(width=280, height=190).facet(facet=facet, columns=2, spacing=26)

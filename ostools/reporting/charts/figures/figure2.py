@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 
 from ostools.experiments.figures.figure2 import Figure2
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.look.answer_marks import (
     NO_ANSWER,
     OTHER_WORDS,
@@ -50,7 +50,7 @@ def _panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
         title=None, columns=2, symbolType=alt.Undefined, symbolSize=70, symbolStrokeColor=theme.colour("float64")
     )
     scale = alt.Scale(domain=list(names), range=[theme.colour(name) for name in _MARKS])
-    base: Any = axes.unfolded(axes.chart(data), data)
+    base: Any = draw.rows(data)
     points = base.mark_point(filled=True, size=34).encode(
         x=length_axis(group["length"], "sequence length (digits)"),
         y=alt.Y(

@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 
 from ostools.experiments.figures.figure3 import Figure3
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.look.answer_marks import length_axis, training_end
 from ostools.results import Frame, frame_of
 
@@ -77,9 +77,7 @@ def _notes(drawn: Frame, wide: bool) -> list[str]:
 
 
 def _hue() -> alt.Color:
-    names = list(WAYS.values())
-    scale = alt.Scale(domain=names, range=[theme.colour(name) for name in names])
-    return alt.Color("way:N", scale=scale, legend=alt.Legend(title=None, columns=3, symbolStrokeWidth=3))
+    return draw.hue("way", {name: theme.colour(name) for name in WAYS.values()}, columns=3, symbolStrokeWidth=3)
 
 
 def _errors(rows: Frame, largest: int, wide: bool, end: int | None, first: bool) -> Any:
@@ -126,7 +124,7 @@ def _strip(rows: Frame, end: int | None, first: bool) -> Any:
     """A row a way of asking: ticks where answers held no number."""
     data = rows[["length", "way", "none", "asked"]].assign(share=rows["none"] / rows["asked"])
     names = [name for name in WAYS.values() if (rows["way"] == name).any()]
-    base = axes.unfolded(axes.chart(data), data)
+    base = draw.rows(data)
     axis = alt.Axis(labels=False, ticks=False, domain=False, grid=True, bandPosition=0.5)
     y = alt.Y("way:N", title=["no", "number"] if first else None, scale=alt.Scale(domain=names), axis=axis)
     opacity = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None)

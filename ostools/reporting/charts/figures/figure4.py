@@ -9,7 +9,7 @@ import altair as alt
 from ostools.experiments.figures.figure4 import Figure4
 from ostools.ground.words import number
 from ostools.reporting.charts.figures.figure3 import COLUMNS, WAYS
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 WIDTH, HEIGHT = 225, 84
@@ -59,10 +59,9 @@ def _panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list[str])
     shown = rows[(rows["output"] <= last).fillna(False)]
     data = shown[["output", "answers", "right"]].astype(int).assign(way=way, key=_RIGHT)
     names = [_RIGHT, *WAYS.values()]
-    colours = theme.colours(names)
-    legend = alt.Legend(title=None, columns=4, symbolStrokeWidth=4)
-    hue = alt.Scale(domain=names, range=colours)
-    base = axes.unfolded(axes.chart(data), data)
+    colours = dict(zip(names, theme.colours(names), strict=True))
+    hues = {name: draw.hue(name, colours, columns=4, symbolStrokeWidth=4) for name in ("key", "way")}
+    base = draw.rows(data)
     x = alt.X(
         "output:Q",
         title="answer" if bottom else None,
@@ -79,10 +78,8 @@ def _panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list[str])
     known = base.transform_filter("datum.right > 0").mark_rule(strokeWidth=4)
     given = base.transform_filter("datum.answers > 0").mark_rule(strokeWidth=1.6)
     layered: Any = alt.layer(
-        known.encode(x=x, y=y["right"], y2=alt.datum(0), color=alt.Color("key:N", scale=hue, legend=legend)),
-        given.encode(
-            x=x, y=y["answers"], y2=alt.datum(0), color=alt.Color("way:N", scale=hue, legend=legend), tooltip=tooltip
-        ),
+        known.encode(x=x, y=y["right"], y2=alt.datum(0), color=hues["key"]),
+        given.encode(x=x, y=y["answers"], y2=alt.datum(0), color=hues["way"], tooltip=tooltip),
     )
     name = COLUMNS[task] if mode == modes[0] else " "
     heading = alt.TitleParams(

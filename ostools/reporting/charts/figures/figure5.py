@@ -13,7 +13,7 @@ from ostools.experiments import Figure5
 from ostools.ground.words import number
 from ostools.reporting.charts.collapse.curves import JUMPS, NORM_WORDS
 from ostools.reporting.findings.collapse import trained_length
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 WIDTH, HEIGHT = 330, 190
@@ -101,15 +101,14 @@ def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
 
 def _value_axis(frame: Frame, low: float) -> alt.Y:
     high = float(frame["head_maximum"].max()) or 10 * low
-    scale, axis = axes.log_axis(pd.Series([low * 1.25, high]), None)
     name = NORM_WORDS[str(frame["norm"].iloc[0])]
-    return alt.Y("value:Q", title=f"{name} distance", scale=scale, axis=axis)
+    return draw.log_y(pd.Series([low * 1.25, high]), f"{name} distance", field="value")
 
 
 def _panel(result: Figure5, group: Frame, y: alt.Y, low: float) -> Any:
     panel, pair = str(group["panel"].iloc[0]), str(group["pair"].iloc[0])
     bands = _clipped(group.rename(columns={"mean": "value"}), low)
-    x = _length_axis(frame_of(result)["length"])
+    x = axes.length_axis(frame_of(result)["length"], "length n (digits)")
     dtypes = list(dict.fromkeys(group["dtype"]))
     layers = [_band(bands, ("head_minimum", "head_maximum"), 0.13, x, y, dtypes)]
     if group["interval_low"].notna().all():
@@ -127,7 +126,7 @@ def _clipped(frame: Frame, low: float) -> Frame:
 
 def _band(rows: Frame, ends: tuple[str, str], opacity: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> alt.Chart:
     data = rows[["length", "dtype", *ends]].rename(columns=dict(zip(ends, ("value", "high"), strict=True)))
-    base = axes.unfolded(axes.chart(data), data)
+    base = draw.rows(data)
     return base.mark_area(opacity=opacity, clip=True).encode(x=x, y=y, y2="high:Q", color=_hue(dtypes))
 
 
@@ -140,14 +139,9 @@ def _curves(group: Frame, low: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> 
     data: Frame = pd.concat(parts)[["length", "dtype", "quantity", "value"]]
     data = data.loc[(data["quantity"] == "distance") | (data["value"] >= low)]
     data = data.assign(value=np.maximum(data["value"], low))
-    words = axes.lookup(list(_LINES), [word for word, _ in _LINES.values()])
-    dash = alt.StrokeDash(
-        "quantity:N",
-        scale=alt.Scale(domain=list(_LINES), range=[dashes for _, dashes in _LINES.values()]),
-        legend=alt.Legend(title=None, columns=1, labelExpr=words),
-    )
-    tooltip = ["length:Q", "dtype:N", "quantity:N", alt.Tooltip("value:Q", format=".4g")]
-    base = axes.unfolded(axes.chart(data), data).encode(x=x, y=y, color=_hue(dtypes), tooltip=tooltip)
+    dash = draw.dashes(_LINES, _LINES)
+    tooltip = ["length:Q", "dtype:N", "quantity:N", draw.VALUE]
+    base = draw.rows(data).encode(x=x, y=y, color=_hue(dtypes), tooltip=tooltip)
     floors = base.transform_filter("datum.quantity !== 'distance'").encode(strokeDash=dash)
     layers = [floors.mark_line(strokeWidth=0.9, clip=True)]
     dotted = any(_jumps(curve["mean"]) for _, curve in group.groupby("dtype"))
@@ -178,12 +172,12 @@ def _marks(result: Figure5, panel: str, pair: str, x: alt.X, dtypes: list[str]) 
     marks: list[Any] = []
     if found:
         data = pd.DataFrame(found)
-        rule = axes.unfolded(axes.chart(data), data).mark_rule(strokeWidth=1.2)
+        rule = draw.rows(data).mark_rule(strokeWidth=1.2)
         marks.append(rule.encode(x=x, color=_hue(dtypes)))
     trained = trained_length(result.curves[panel], result.provenance.model.get("trained_lengths"))
     if trained is not None and int(lengths.min()) <= trained < int(lengths.max()):
         data = pd.DataFrame({"length": [trained], "words": [f"trained to n = {trained}"]})
-        base = axes.unfolded(axes.chart(data), data)
+        base = draw.rows(data)
         grey = alt.value(theme.colour("float64"))
         marks.append(base.mark_rule(strokeWidth=1, strokeDash=[1, 2]).encode(x=x, color=grey))
         words = base.mark_text(align="right", baseline="top", dx=-4, fontSize=9)
@@ -217,15 +211,5 @@ def _heading(result: Figure5, panel: str, pair: str) -> alt.TitleParams:
     return alt.TitleParams(name, subtitle=lines, fontSize=11, subtitleFontSize=10, offset=6, frame="group")
 
 
-def _length_axis(lengths: Any) -> alt.X:
-    """Logarithmic, with ticks at 1, 2, 5, 10, ...; linear for lengths that are near each other."""
-    first, last = int(lengths.min()), int(lengths.max())
-    wide = last >= 10 * first
-    scale = alt.Scale(type="log" if wide else "linear", domain=[first, max(last, first + 1)], nice=False)
-    axis = alt.Axis(grid=False, format="d", values=axes.length_ticks(first, last))
-    return alt.X("length:Q", title="length n (digits)", scale=scale, axis=axis)
-
-
 def _hue(dtypes: list[str]) -> alt.Color:
-    scale = alt.Scale(domain=dtypes, range=theme.colours(dtypes))
-    return alt.Color("dtype:N", scale=scale, legend=alt.Legend(title=None, columns=1, symbolStrokeWidth=4))
+    return draw.hue("dtype", dict(zip(dtypes, theme.colours(dtypes), strict=True)), columns=1, symbolStrokeWidth=4)

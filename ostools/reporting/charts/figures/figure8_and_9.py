@@ -75,7 +75,7 @@ def figure_8_chart(result: Figure8) -> alt.HConcatChart:
 
 
 def in_words(fit: dict[str, Any]) -> str:
-    """One row of `ostools.experiments.figures.decay.fits` as a part of a sentence."""
+    """One row of `ostools.experiments.decay.fits` as a part of a sentence."""
     where = f"from n = {fit['fitted_from']:,}"
     if fit["verdict"] == "too few":
         return f"{fit['used']} lengths {where}, too few to fit"

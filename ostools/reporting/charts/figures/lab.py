@@ -37,7 +37,7 @@ def lab_chart(result: Lab) -> alt.VConcatChart:
     """One row of panels a study, small multiples on log axes: geometric mean over seeds, min-max band, fitted law (dotted)."""
     frame = frame_of(result)
     rows = [_row(study, frame, result.fits) for study in _PANELS if (frame["study"] == study).any()]
-    zeros = [axes.ZERO_NOTE] if any(has_zeros for _, has_zeros in rows) else []
+    zeros = [axes.ROUNDING_NOTE] if any(has_zeros for _, has_zeros in rows) else []
     subtitle = [
         "One random pre-norm decoder, d = 64, 4 heads: 16 random tokens, then one token n times, against n + 1 times.",
         "Lines: geometric mean over seeds; bands: minimum to maximum; thin dotted lines: the law, where one was found.",
@@ -49,7 +49,7 @@ def lab_chart(result: Lab) -> alt.VConcatChart:
 
 
 def _row(study: str, frame: Frame, fits: Any) -> tuple[alt.HConcatChart, bool]:
-    """A study's panels, and whether zeros are drawn in one."""
+    """A study's panels, and whether one draws what is below its rounding."""
     quantity, title, y = _PANELS[study]
     here = frame[(frame["study"] == study) & (frame["question"] > 0)]
     quantities = {title: (quantity, y)}
@@ -100,7 +100,7 @@ def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[s
     base = axes.unfolded(axes.chart(data), data).encode(
         x=x,
         color=alt.Color("series:N", sort=names, scale=colours, legend=legend),
-        tooltip=["series:N", "length:Q", alt.Tooltip("value:Q", format=".4g"), alt.Tooltip("law:N", title="law")],
+        tooltip=["series:N", "length:Q", alt.Tooltip("said:N", title="value"), alt.Tooltip("law:N", title="law")],
     )
     y_axis = alt.Y("shown:Q", title=y, scale=scale, axis=axis)
     layers: list[Any] = [
@@ -117,9 +117,16 @@ def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[s
 
 
 def _drawn(data: Frame, laws: dict[str, tuple[str, int, Law]]) -> tuple[Frame, alt.Scale, alt.Axis, float | None]:
-    """A row a series and drawn length: geometric mean, band, law (-1 where it was not fitted); and the axis around them."""
-    curves = data.groupby(["series", "length"], sort=False)["value"]
-    bands = pd.DataFrame({"value": curves.agg(_geometric), "low": curves.min(), "high": curves.max()}).reset_index()
+    """A row a series and drawn length: geometric mean, band, law (-1 where it was not fitted); and the axis around them.
+
+    What is smaller than its rounding counts as that. A mean with such values in it is not more than what is drawn: it was
+    not measured, and stands below the axis.
+    """
+    data = data.assign(value=np.maximum(data["value"], data["rounding"]), below=data["value"] <= data["rounding"])
+    curves = data.groupby(["series", "length"], sort=False)
+    values, below = curves["value"], curves["below"].any()
+    bands = pd.DataFrame({"value": values.agg(_geometric), "low": values.min(), "high": values.max()})
+    bands = bands.assign(rounding=bands["value"].where(below, 0.0)).reset_index()
     bands = bands[bands["length"].isin(_spread(sorted(set(bands["length"]))))]
     shown, floor = axes.floored(bands)
     scale, axis = axes.log_axis(pd.concat([shown["shown"], shown["high"][shown["high"] > 0]]), floor)
@@ -129,7 +136,11 @@ def _drawn(data: Frame, laws: dict[str, tuple[str, int, Law]]) -> tuple[Frame, a
         for name, n in zip(shown["series"], shown["length"], strict=True)
     ]
     words = [laws[name][0] if name in laws else "none" for name in shown["series"]]
-    return shown.assign(low=shown["low"].clip(lower=least), fitted=fitted, law=words), scale, axis, floor
+    said = [
+        f"{'at most ' if below else ''}{value:.4g}" for value, below in zip(shown["value"], shown["zero"], strict=True)
+    ]
+    shown = shown.assign(low=shown["low"].clip(lower=least), fitted=fitted, law=words, said=said)
+    return shown.drop(columns="rounding"), scale, axis, floor
 
 
 def _geometric(values: Any) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from ostools.experiments import TheoryChecks
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame
 
 _COLUMNS = 3
@@ -88,18 +88,17 @@ def _panel(lemma: str, panel: Panel, result: TheoryChecks) -> Any:
             layers.append(rule.encode(y=alt.value(0), y2=alt.value(_HEIGHT)))
         else:
             layers.append(part.mark_line(strokeWidth=1.2, strokeDash=theme.DASHES[kind]))
-    if floor is not None:
-        layers.append(axes.zero_marks(base))
+    layers += draw.zeros(base, floor)
     passed = bool(checks[checks["lemma"] == lemma]["passed"].all())
     words = f"{lemma}: {panel.title}" + ("" if passed else "  (FAILED)")
-    title = alt.TitleParams(words, fontSize=11, fontWeight="normal", offset=6, frame="group")
+    title = draw.heading(words)
     return axes.unfolded(alt.layer(*layers), rows).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
 def _base(rows: Frame, panel: Panel, floor: float | None) -> alt.Chart:
     series = list(dict.fromkeys(rows["series"]))
-    colours = [theme.colour(name) for name in _PALETTE[: len(series)]]
-    legend = alt.Legend(title=None, columns=1 if len(series) < 5 else 2, symbolStrokeWidth=3, symbolSize=160, offset=6)
+    colours = dict(zip(series, map(theme.colour, _PALETTE), strict=False))
+    legend = {"columns": 1 if len(series) < 5 else 2, "symbolStrokeWidth": 3, "symbolSize": 160, "offset": 6}
     if panel.log_y:
         y_scale, y_axis = axes.log_axis(rows["shown"], floor)
     else:
@@ -107,9 +106,9 @@ def _base(rows: Frame, panel: Panel, floor: float | None) -> alt.Chart:
     return axes.chart(rows).encode(
         x=_x(rows, panel),
         y=alt.Y("shown:Q", title=panel.y, scale=y_scale, axis=y_axis),
-        color=alt.Color("series:N", scale=alt.Scale(domain=series, range=colours), legend=legend),
+        color=draw.hue("series", colours, **legend),
         detail=["kind:N"],
-        tooltip=["series:N", "kind:N", alt.Tooltip("x:Q", title=panel.x), alt.Tooltip("value:Q", format=".4g")],
+        tooltip=["series:N", "kind:N", alt.Tooltip("x:Q", title=panel.x), draw.VALUE],
     )
 
 

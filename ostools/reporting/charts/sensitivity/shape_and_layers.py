@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from ostools.measure import Profile, Sensitivity
-from ostools.reporting.charts.profiles.over_tokens import NORMS
-from ostools.reporting.look import axes, theme
+from ostools.reporting.charts.sensitivity.over_tokens import NORMS
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
 
 _RANKED = 12
@@ -62,8 +62,7 @@ def _shown_tokens(frame: Frame) -> list[str]:
 
 
 def _colour(names: list[str]) -> alt.Color:
-    scale = alt.Scale(domain=names, range=theme.colours(names))
-    return alt.Color("linearisation:N", scale=scale, legend=alt.Legend(title=None))
+    return draw.hue("linearisation", dict(zip(names, theme.colours(names), strict=True)))
 
 
 def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str]) -> Any:
@@ -73,13 +72,12 @@ def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str
     norm = NORMS[str(frame["norm"].iloc[0])]
     y = alt.Y("shown:Q", title=norm, scale=scale, axis=axis)
     x = axes.token_axis(tokens, labelled=False)
-    tooltip = ["position:Q", "token:N", "linearisation:N", alt.Tooltip("value:Q", format=".4g")]
+    tooltip = ["position:Q", "token:N", "linearisation:N", draw.VALUE]
     base = axes.chart(floored).encode(x=x, y=y, color=_colour(names), tooltip=tooltip)
     base = axes.unfolded(base, floored)
     layers: list[Any] = [base.mark_line(strokeWidth=1.2)]
     layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
-    if floor is not None:
-        layers.append(axes.zero_marks(base))
+    layers += draw.zeros(base, floor)
     thirds = _thirds(shapes, len(tokens))
     if len(thirds):
         segments = axes.chart(thirds).encode(
@@ -93,7 +91,7 @@ def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str
     return alt.layer(*layers).properties(
         width=620,
         height=240,
-        title=_subtitle("Thick: geometric mean of each third, first token taken out" if len(thirds) else "Profile"),
+        title=draw.heading("Thick: geometric mean of each third, first token taken out" if len(thirds) else "Profile"),
     )
 
 
@@ -114,7 +112,7 @@ def _ranked_panel(frame: Frame, names: list[str]) -> alt.Chart:
     data = _drawn(frame[frame["position"].isin(top)], "share")
     data["label"] = [f"{token} {position}" for token, position in zip(data["token"], data["position"], strict=True)]
     labels = data.drop_duplicates("position").set_index("position")["label"]
-    chart = axes.unfolded(axes.chart(data), data).mark_circle(size=60)
+    chart = draw.rows(data).mark_circle(size=60)
     return chart.encode(
         x=alt.X("value:Q", title="share of the sum over all tokens", axis=alt.Axis(format=".0%", tickCount=6)),
         y=alt.Y(
@@ -125,7 +123,7 @@ def _ranked_panel(frame: Frame, names: list[str]) -> alt.Chart:
         ),
         color=_colour(names),
         tooltip=["position:Q", "token:N", "linearisation:N", alt.Tooltip("value:Q", format=".3%")],
-    ).properties(width=620, height=17 * len(top), title=_subtitle(f"The largest shares, by {names[0]}"))
+    ).properties(width=620, height=17 * len(top), title=draw.heading(f"The largest shares, by {names[0]}"))
 
 
 def _ratio_panel(others: Frame, names: list[str], tokens: list[str]) -> Any:
@@ -133,15 +131,13 @@ def _ratio_panel(others: Frame, names: list[str], tokens: list[str]) -> Any:
     low, high = float(data["shown"].min()), float(data["shown"].max())
     scale, axis = axes.log_axis(pd.concat([data["shown"], pd.Series([min(low, 0.5), max(high, 2.0)])]), None)
     y = alt.Y("shown:Q", title="ratio to frozen", scale=scale, axis=axis)
-    tooltip = ["position:Q", "token:N", "linearisation:N", alt.Tooltip("value:Q", format=".4g")]
-    base = axes.unfolded(axes.chart(data), data).encode(
-        x=axes.token_axis(tokens), y=y, color=_colour(names), tooltip=tooltip
-    )
+    tooltip = ["position:Q", "token:N", "linearisation:N", draw.VALUE]
+    base = draw.rows(data).encode(x=axes.token_axis(tokens), y=y, color=_colour(names), tooltip=tooltip)
     one = axes.chart(line := pd.DataFrame({"one": [1.0]})).encode(y=alt.Y("one:Q", scale=scale, axis=axis))
     rule = axes.unfolded(one, line).mark_rule(strokeDash=[3, 3])
     points = base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0)
     return alt.layer(rule, base.mark_line(strokeWidth=1.2), points).properties(
-        width=620, height=150, title=_subtitle("What freezing patterns and norm scales changes")
+        width=620, height=150, title=draw.heading("What freezing patterns and norm scales changes")
     )
 
 
@@ -154,10 +150,6 @@ def _drawn(frame: Frame, column: str) -> Frame:
             "value": frame[column].astype(float).tolist(),
         }
     )
-
-
-def _subtitle(text: str) -> alt.TitleParams:
-    return alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6, frame="group")
 
 
 def layers_chart(result: Sensitivity) -> alt.VConcatChart:
@@ -176,7 +168,7 @@ def layers_chart(result: Sensitivity) -> alt.VConcatChart:
     names = list(dict.fromkeys(frame["linearisation"]))
     panels = [
         _heat(shown[shown["linearisation"] == name], layers, tokens, name == names[-1]).encode(color=colour)
-        .properties(title=_subtitle(name))
+        .properties(title=draw.heading(name))
         for name in names
     ]  # fmt: skip
     title = alt.TitleParams(
@@ -204,10 +196,10 @@ def _heat(rows: Frame, layers: list[int], tokens: list[str], labelled: bool) -> 
     data = _drawn(rows, "value").assign(layer=[str(layer) for layer in rows["layer"]])
     data = data.assign(start=data["position"] - 0.5, end=data["position"] + 0.5)
     order = [str(layer) for layer in reversed(layers)]
-    chart = axes.unfolded(axes.chart(data), data).mark_rect()
+    chart = draw.rows(data).mark_rect()
     return chart.encode(
         x=axes.token_axis(tokens, labelled=labelled, field="start", margin=0.5),
         x2="end:Q",
         y=alt.Y("layer:N", scale=alt.Scale(domain=order), title="layer l", axis=alt.Axis(ticks=False)),
-        tooltip=["layer:N", "position:Q", "token:N", alt.Tooltip("value:Q", format=".4g")],
+        tooltip=["layer:N", "position:Q", "token:N", draw.VALUE],
     ).properties(width=620, height=max(90, min(22 * len(layers), 480)))

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.measure import Comparison, PathSum, Sensitivity
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 SHAPE = "shape"
@@ -105,36 +105,21 @@ def _legend(data: Frame) -> dict[str, Any]:
     names = data[["series", "kind", "name"]].drop_duplicates()
     names = names.sort_values("kind", key=lambda kinds: kinds.map(order), kind="stable")
     labels = names["series"].tolist()
-    legend = alt.Legend(title=None)
+    colours = theme.colours(names["name"].tolist())
+    kinds = alt.Scale(domain=labels, range=[theme.DASHES[kind] for kind in names["kind"]])
     return {
-        "color": alt.Color(
-            "series:N",
-            scale=alt.Scale(domain=labels, range=theme.colours(names["name"].tolist())),
-            legend=legend,
-        ),
-        "strokeDash": alt.StrokeDash(
-            "series:N",
-            scale=alt.Scale(domain=labels, range=[theme.DASHES[kind] for kind in names["kind"]]),
-            legend=legend,
-        ),
+        "color": draw.hue("series", dict(zip(labels, colours, strict=True))),
+        "strokeDash": alt.StrokeDash("series:N", scale=kinds, legend=alt.Legend(title=None)),
     }
 
 
 def _profile_panel(data: Frame, norm: str, legend: dict[str, Any], tokens: list[str], last: bool) -> alt.LayerChart:
     floored, floor = axes.floored(data.drop(columns=["kind", "name", "norm"]))
-    scale, axis = axes.log_axis(floored["shown"], floor)
-    y = alt.Y("shown:Q", title=NORMS.get(norm, norm), scale=scale, axis=axis)
-    tooltip = [
-        alt.Tooltip("position:Q"),
-        alt.Tooltip("token:N"),
-        alt.Tooltip("series:N"),
-        alt.Tooltip("linearisation:N"),
-        alt.Tooltip("value:Q", format=".4g"),
-    ]
+    y = draw.log_y(floored["shown"], NORMS.get(norm, norm), floor)
+    tooltip = [*map(alt.Tooltip, ("position:Q", "token:N", "series:N", "linearisation:N")), draw.VALUE]
     base = axes.chart(floored).encode(x=axes.token_axis(tokens, last), y=y, color=legend["color"], tooltip=tooltip)
     layers: list[Any] = [base.mark_line().encode(strokeDash=legend["strokeDash"], detail="series:N")]
     # Points carry the tooltips; they are seen only where there is room between them.
     layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
-    if floor is not None:
-        layers.append(axes.zero_marks(base))
+    layers += draw.zeros(base, floor)
     return axes.unfolded(alt.layer(*layers), floored).properties(width=620, height=260)

@@ -7,7 +7,7 @@ paper's form the paper's, a prediction predicted. The thresholds behind the word
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from ostools.ground.words import factor, number, ratio
-from ostools.measure import Comparison, Sensitivity
-from ostools.reporting.findings.collapse import collapse_findings as collapse_findings
-from ostools.reporting.findings.collapse import collapse_summary as collapse_summary
-from ostools.reporting.findings.collapse import precision_summary as precision_summary
+from ostools.measure import Comparison, Looseness, Sensitivity
 from ostools.reporting.look import theme
 from ostools.reporting.look.theme import display_token
 from ostools.results import Frame, Row, frame_of
@@ -245,20 +242,35 @@ def prediction_summary(result: Comparison) -> list[str]:
     return [_predicted(predicted.sort_values("spearman", ascending=False).iloc[0].to_dict(), 0, _tokens(result))]
 
 
-def card_findings(accuracy: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Accuracies measured for a model's card, within its trained lengths and beyond them, never in one number."""
-    said = []
-    for within, words in ((True, "Inside the trained lengths"), (False, "Beyond the trained lengths")):
-        shares = [float(row["accuracy"]) for row in accuracy if bool(row["within_training"]) is within]
-        if not shares:
-            continue
-        right, wrong = sum(share >= 0.99 for share in shares), sum(share <= 0.01 for share in shares)
-        said.append(
-            f"{words}: of {len(shares)} measured combinations of task and length, {right} are answered exactly (99% of the "
-            f"prompts or more), {wrong} never (1% or fewer); the median is {float(np.median(shares)):.0%}."
-        )
-    if any(not bool(row["within_training"]) for row in accuracy):
-        said.append(
-            "Beyond them are lengths of these tasks that were never trained: failures there say little about over-squashing."
-        )
-    return said
+def looseness_finding(result: Looseness) -> str:
+    """How loose `uniform` is in the mean over tokens, and which part of it is the largest."""
+    loose: Frame = result.summary[result.summary["is_looseness"]]
+    total, worst = float(loose["mean"].sum()), loose.loc[loose["mean"].idxmax()]
+    return (
+        f"The loosest, `uniform`, is {factor(total)} times too large (geometric mean over tokens); the largest part of that, "
+        f"{factor(float(worst['mean']))}, is {worst['part']} (`{worst['larger']}` over `{worst['smaller']}`)."
+    )
+
+
+def layers_finding(result: Sensitivity) -> str:
+    """The last token's own norm and the median of the others', at the embeddings and below the last block."""
+    frame: Frame = frame_of(result)
+    name = "full" if "full" in set(frame["linearisation"]) else str(frame["linearisation"].iloc[0])
+    word, norm = _known(result)
+    words = f"{word}, {NORMS[norm]}"
+    rows = frame[frame["linearisation"] == name]
+    last = rows["position"].max()
+    layers = sorted(set(rows["layer"]))
+    # Above the last block every token but the last has exactly none.
+    low, high = layers[0], layers[-2]
+    ends = rows[rows["layer"].isin((low, high))].groupby("layer")
+    said = {"the last token's own": ends.apply(lambda here: here.loc[here["position"] == last, f"{norm}_norm"].iloc[0])}
+    if last > 0:
+        said["the others' median"] = ends.apply(lambda here: here.loc[here["position"] < last, f"{norm}_norm"].median())
+    if low == high:
+        values = ", ".join(f"{who} is {number(float(norms[low]))}" for who, norms in said.items())
+        return f"At layer {low}, which the only block reads ({name}, {words}), {values}."
+    values = ", ".join(
+        f"{who} goes from {number(float(norms[low]))} to {number(float(norms[high]))}" for who, norms in said.items()
+    )
+    return f"From layer {low} to layer {high} ({name}, {words}) {values}."

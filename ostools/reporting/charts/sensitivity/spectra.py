@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from ostools.measure import Spectra
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 _WORDS = {"pattern": "pattern A", "lazy": "lazy (A + I) / 2"}
@@ -49,12 +49,11 @@ def _agreement(against: Any) -> list[str]:
 
 def _panel(data: Frame, x: alt.X, y: alt.Y, colours: dict[str, str]) -> alt.Chart:
     """`data` has the columns place, series, kind and value, and what `x` and `y` name."""
-    legend = alt.Legend(title=None)
-    return axes.unfolded(axes.chart(data), data).encode(
+    return draw.rows(data).encode(
         x=x,
         y=y,
-        color=alt.Color("series:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=legend),
-        tooltip=[alt.Tooltip("place:Q", title=x["title"]), "series:N", "kind:N", alt.Tooltip("value:Q", format=".4g")],
+        color=draw.hue("series", colours),
+        tooltip=[alt.Tooltip("place:Q", title=x["title"]), "series:N", "kind:N", draw.VALUE],
     )
 
 
@@ -64,7 +63,7 @@ def _lines(base: alt.Chart) -> alt.Chart:
 
 
 def _titled(chart: Any, text: str) -> Any:
-    title = alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6, frame="group")
+    title = draw.heading(text)
     return chart.properties(width=300, height=190, title=title)
 
 
@@ -102,9 +101,8 @@ def _powers(limit: Any, colours: dict[str, str]) -> alt.Chart:
         id_vars=["matrix", "place"], value_vars=[_LAST, _RATE], var_name="kind"
     )
     data, floor = axes.floored(data.assign(series=data["matrix"].map(_WORDS))[_COLUMNS])
-    scale, axis = axes.log_axis(data["shown"], floor)
     x = alt.X("place:Q", title="power k of the whole product", axis=_whole(data["place"]))
-    y = alt.Y("shown:Q", title="remainder at k / at k - 1", scale=scale, axis=axis)
+    y = draw.log_y(data["shown"], "remainder at k / at k - 1", floor)
     return _titled(_lines(_panel(data, x, y, colours)), "How fast the rest vanishes if the stack is repeated")
 
 
@@ -114,11 +112,9 @@ def _measured(against: Any, colours: dict[str, str]) -> alt.LayerChart:
     real = against.assign(series=named, value=against["measured_first_share"])
     data: Frame = pd.concat([rollout, real]).drop_duplicates(["layer", "series"]).assign(kind=_LAST)
     data, floor = axes.floored(data.rename(columns={"layer": "place"})[_COLUMNS])
-    scale, axis = axes.log_axis(data["shown"], floor)
     x = alt.X("place:Q", title="layer l", axis=_whole(data["place"]))
-    y = alt.Y("shown:Q", title="share of the first token", scale=scale, axis=axis)
+    y = draw.log_y(data["shown"], "share of the first token", floor)
     base = _panel(data, x, y, colours)
     layers = [_lines(base), base.mark_circle(size=22)]
-    if floor is not None:
-        layers.append(axes.zero_marks(base))
+    layers += draw.zeros(base, floor)
     return _titled(alt.layer(*layers), "From layer l to the top: products, and the sensitivity")
