@@ -70,7 +70,7 @@ BEFORE_A_MODEL = [
     ("behaviour --mode cot", ["expected mode to be 'none' or 'cot-zero-shot'", "found 'cot'"]),
     ("behaviour --task copy --mode cot-few-shot", ["task 'copy' has no option 'mode'"]),
     ("behaviour --mitigation sepparator", ["unknown mitigation 'sepparator'", "did you mean 'separator'"]),
-    ("behaviour --mitigation separator:every=0", ["expected every >= 1, found 0"]),
+    ("behaviour --mitigation separator:every=0", ["expected every of at least 1, found 0"]),
     ("behaviour --lengths 9:3", ["runs backwards"]),
     ("behaviour --seed one", ["--seed"]),
     ("behaviour --out x.doc", ["expected a name ending in", ".html"]),
