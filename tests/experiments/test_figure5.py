@@ -162,11 +162,11 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
 
 
 def test_a_panel_that_jumps_is_drawn_in_dots() -> None:
-    from ostools.reporting.charts.figures.figure5 import _jumps
+    from ostools.reporting.charts.collapse.curves import jumps
 
     smooth = np.geomspace(1.0, 0.01, 60)
-    assert not _jumps(pd.Series(smooth))
-    assert _jumps(pd.Series(smooth * np.where(np.arange(60) % 2, 1.0, 3.0)))
+    assert not jumps(pd.Series(smooth))
+    assert jumps(pd.Series(smooth * np.where(np.arange(60) % 2, 1.0, 3.0)))
 
 
 def test_exact_zeros_stand_on_the_lower_edge(figure: Figure5) -> None:
