@@ -199,9 +199,9 @@ def test_more_than_is_free_is_an_error_and_not_the_end_of_the_process() -> None:
     """In a process of its own: where the error does not come, the machine's memory would be gone."""
     code = """
 import resource, torch
-from ostools import free_memory
-from ostools.runs import out_of_memory
-out_of_memory.free_memory = lambda: free_memory.Free(300 << 20, "")
+from ostools.ground import memory
+from ostools.runs.workers import out_of_memory
+out_of_memory.free_memory = lambda: memory.Free(300 << 20, "")
 before = resource.getrlimit(resource.RLIMIT_DATA)
 with out_of_memory.held_to_what_is_free("cpu"):
     torch.ones(50 << 18)
