@@ -18,7 +18,7 @@ from ostools.ground.errors import InputError
 from ostools.reporting.charts.figures.figure8_and_9 import figure_9_notes, in_words
 from ostools.theory.positions import sinusoidal
 from tests.cli.asking import assert_refused
-from tests.reporting.test_charts import rows_of, svg_of
+from tests.reporting.charts.test_charts import rows_of, svg_of
 
 LENGTHS = [1, 2, 7, 30]
 

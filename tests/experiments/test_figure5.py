@@ -18,7 +18,7 @@ from ostools.models import encode
 from ostools.theory.distances import distance, head_chunks
 from ostools.theory.statistics.bootstrap import bootstrap_mean
 from tests.checkpoints import tiny_model
-from tests.measure.test_collapse import last_token
+from tests.measure.collapse.test_collapse import last_token
 
 LENGTHS = (1, 2, 3, 4, 9)
 

@@ -20,7 +20,7 @@ from ostools.measure.paths.predicted import LiveParts
 from ostools.models import Prompt, cast_copy, prompt_from_ids
 from ostools.theory.path_sum import edges, second_moment
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
-from tests.measure.test_blocks import IDS, N, held
+from tests.measure.formulas.test_blocks import IDS, N, held
 
 LINEARISATION = {"second-moment": "frozen", "second-moment-full": "full"}
 every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)

@@ -27,7 +27,7 @@ from ostools.reporting.sections.measurements import LeftOut, Measurements
 from ostools.reporting.sections.summary import summary
 from tests.checkpoints import tiny_model
 from tests.reporting.made import HOSTILE, made_sensitivity
-from tests.reporting.test_page import Parsed, assert_nothing_gets_out_or_in
+from tests.reporting.page.test_page import Parsed, assert_nothing_gets_out_or_in
 
 LENGTHS = range(1, 13)
 MODULE = sys.modules["ostools.reporting.report.measuring"]

@@ -19,8 +19,8 @@ from ostools.reporting.findings.sensitivity import layers_finding, looseness_fin
 from ostools.reporting.findings.study import study_finding
 from ostools.reporting.sections.precision import precision_section
 from ostools.results import Provenance
+from tests.reporting.charts.test_behaviour import made as made_behaviour
 from tests.reporting.made import PROVENANCE, made_collapse, made_paths, made_sensitivity
-from tests.reporting.test_behaviour_chart import made as made_behaviour
 
 
 def test_a_format_hides_the_pair_from_its_own_length_and_the_nearest_of_the_others_is_named() -> None:

@@ -12,7 +12,7 @@ import ostools as ost
 from ostools.models import prompt_from_ids
 from ostools.reporting import charts
 from tests.checkpoints import tiny_model
-from tests.reporting.test_charts import rows_of, svg_of
+from tests.reporting.charts.test_charts import rows_of, svg_of
 
 IDS = [2, 40, 50, 60, 60, 61]
 

@@ -12,8 +12,8 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
 from ostools.reporting import charts
+from tests.reporting.charts.test_charts import rows_of, svg_of
 from tests.reporting.made import HOSTILE, PROVENANCE, made_sensitivity
-from tests.reporting.test_charts import rows_of, svg_of
 
 
 def layered(tokens: int, layers: int, linearisations: tuple[str, ...] = ("full", "frozen")) -> Sensitivity:

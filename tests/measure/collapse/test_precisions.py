@@ -17,7 +17,7 @@ from ostools.models import cast_copy, encode
 from ostools.models.rounding import rounded_copy
 from ostools.theory.distances import distance
 from tests.checkpoints import tiny_model
-from tests.measure.test_collapse import last_token, select
+from tests.measure.collapse.test_collapse import last_token, select
 
 LENGTHS = (1, 2, 5, 9)
 

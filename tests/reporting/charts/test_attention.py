@@ -30,7 +30,7 @@ from ostools.reporting.charts.attention.view import HEADS, attention_view, inter
 from ostools.reporting.look import theme
 from ostools.results import Provenance
 from tests.reporting.made import HOSTILE, tokens_of
-from tests.reporting.test_page import assert_nothing_gets_out_or_in
+from tests.reporting.page.test_page import assert_nothing_gets_out_or_in
 
 MADE = Provenance({"name": "made", "dtype": "float32"}, {"mitigation": "none", "status": "none"}, None, {})
 OTHER = Provenance({"name": "made", "dtype": "float32"}, {"mitigation": "m", "status": "active"}, None, {})

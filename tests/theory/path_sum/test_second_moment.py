@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ostools.theory.path_sum import operators, paths, second_moment
 from ostools.theory.path_sum.second_moment import Heads, Mlp, Moments
-from tests.theory.test_paths import patterns
+from tests.theory.path_sum.test_paths import patterns
 
 D, HEAD, D_HEAD, D_MLP = 6, 2, 3, 7
 
