@@ -179,7 +179,7 @@ def test_what_counts_on_causality_refuses_a_pattern_that_looks_ahead(variant: st
     pattern = torch.randn(1, 4, len(IDS), len(IDS), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     with hooks.replace_pattern(model, pattern):
         falls([*bounds(model, prompt, FROZEN[:5]).values(), measured(model, prompt)["frozen"]])
-        with pytest.raises(ost.errors.InputError, match="causal pattern"):
+        with pytest.raises(ost.InputError, match="causal pattern"):
             bounds(model, prompt, (variant,))
     with hooks.replace_pattern(model, pattern.tril()):
         falls([*bounds(model, prompt, FROZEN).values(), measured(model, prompt)["frozen"]])
