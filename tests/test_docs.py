@@ -300,6 +300,7 @@ def _python(page: Path) -> list[tuple[str, str | None]]:
     return [(code, printed or None) for skipped, code, printed in blocks if not skipped]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if _python(page)], ids=lambda page: page.stem)
 def test_the_python_on_a_page_runs_and_prints_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

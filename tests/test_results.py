@@ -34,6 +34,7 @@ def test_every_result_has_a_case() -> None:
     assert every_class() == set(EVERY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_every_result_shows_itself_and_is_saved(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = EVERY[name]()

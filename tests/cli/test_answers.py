@@ -214,6 +214,7 @@ def test_windows_to_a_file(run, bare: str, tmp_path: Path) -> None:
 # --- the process
 
 
+@pytest.mark.slow
 def test_nothing_but_forecasts_and_results_is_written_in_a_process_of_its_own(directory: str, tmp_path: Path) -> None:
     done = in_a_process("sensitivity", "--prompt", "The", "--model", directory, cwd=tmp_path)
     assert done.returncode == 0
@@ -229,6 +230,7 @@ def test_an_interrupt_is_130_without_a_traceback(run, monkeypatch: pytest.Monkey
     assert run("models") == (130, "", "ostools: interrupted\n")
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves_is_no_error(directory: str) -> None:
     code = "import sys; from ostools.cli import main; sys.argv = ['ostools', 'models']; main()"
     done = subprocess.run(

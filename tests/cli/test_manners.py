@@ -60,6 +60,7 @@ def test_listings_as_json(run, command: str, keys: set[str]) -> None:
     assert set(found if isinstance(found, dict) else found[0]) == keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("no_colour", [False, True])
 def test_no_color_is_honoured_on_a_terminal(directory: str, no_colour: bool) -> None:
     ours, theirs = pty.openpty()

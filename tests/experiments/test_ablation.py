@@ -235,6 +235,7 @@ def test_what_is_active_stays_so(tiny: TransformerBridge) -> None:
     assert inside.frame["value"].tolist() != outside.frame["value"].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [("ablate_heads", {}), ("ablate_edges", {"top": 2})])
 def test_the_examples_run(name: str, options: dict[str, int], capsys: pytest.CaptureFixture[str]) -> None:
     main = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]

@@ -78,6 +78,7 @@ def model() -> TransformerBridge:
     return tiny_model("gemma", n_layers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
     variants: dict[str, Any] = {"name": "path-sum", "variants": ["local", "edge", "second-moment"]}
@@ -94,6 +95,7 @@ def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
         assert provenance.parameters["batch_tokens"] == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 @pytest.mark.parametrize("task", ["figure-5a", "count-ones"])
 def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None:

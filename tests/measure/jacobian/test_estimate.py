@@ -132,6 +132,7 @@ def test_stopping_at_the_first_good_look_keeps_coverage() -> None:
     assert bracket >= 0.93
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linearisation", ["full", "frozen"])
 @pytest.mark.parametrize("name", ["embedded", "stories"])
 def test_intervals_and_brackets_cover_on_trained_weights(name: str, linearisation: str) -> None:

@@ -124,6 +124,7 @@ def test_figure_2_draws_every_answer_once_and_only_outcomes_that_occur() -> None
     assert [panel["title"]["text"][:3] for panel in spec["hconcat"]] == ["(a)", "(b)", "(c)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", HOSTILE)
 def test_answers_cannot_end_a_script(answer: str) -> None:
     rows = [("a", task, n, False, False, None) for task in ("copy-last", "copy-first") for n in (1, 2)]

@@ -274,6 +274,7 @@ def test_any_lengths_can_be_drawn(lengths: list[int]) -> None:
 # --- saving
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf", "html"])
 @pytest.mark.parametrize(
     "result",

@@ -40,6 +40,7 @@ def encoded(node: dict[str, Any], *wanted: str) -> list[dict[str, Any]]:
     return [encoding[channel] for encoding in found for channel in wanted if channel in encoding]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_every_colour_is_the_themes(name: str) -> None:
     for node in nodes(spec(name)):

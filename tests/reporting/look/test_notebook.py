@@ -68,6 +68,7 @@ def test_a_kernel_stores_a_drawing_and_a_picture_and_no_html(outputs: list[Any])
     assert outputs[2][0]["data"][VEGA_LITE]["title"] == "mine"
 
 
+@pytest.mark.slow
 def test_nothing_that_is_stored_can_load_or_run_anything(outputs: list[Any]) -> None:
     for (output,) in outputs:
         assert "http" not in json.dumps(output["data"]).replace(notebook.SCHEMA, "")
@@ -76,6 +77,7 @@ def test_nothing_that_is_stored_can_load_or_run_anything(outputs: list[Any]) -> 
         assert "src=" not in html
 
 
+@pytest.mark.slow
 def test_without_a_chart_the_reason_and_the_rows_are_shown_escaped(outputs: list[Any]) -> None:
     (output,) = outputs[3]
     html = output["data"]["text/html"]

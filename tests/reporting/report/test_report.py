@@ -29,6 +29,7 @@ from tests.checkpoints import tiny_model
 from tests.reporting.made import HOSTILE, made_sensitivity
 from tests.reporting.page.test_page import Parsed, assert_nothing_gets_out_or_in
 
+pytestmark = pytest.mark.slow  # each report measures everything that it shows
 LENGTHS = range(1, 13)
 MODULE = sys.modules["ostools.reporting.report.measuring"]
 MEASURED = ["collapse", "precision", "sensitivity", "layers", "attention", "theory"]

@@ -93,6 +93,7 @@ def test_a_matrix_that_is_zero_has_norms_zero() -> None:
         assert value.tolist() == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize(("rows", "level"), [(8, 0.05), (16, 0.05), (16, 0.01), (32, 0.05)])
 def test_intervals_cover_the_trace_and_the_estimate_is_unbiased(name: str, rows: int, level: float) -> None:
