@@ -26,6 +26,7 @@ from ostools.measure.collapse.collapse import (
     Collapse,
     collapse,
     exact_from,
+    float64_rounding,
 )
 from ostools.models.tokens import frame
 from ostools.results import Provenance, Result
@@ -40,11 +41,12 @@ SITE = "y"
 class Repeats(Result):
     """The float64 distance ||y - y*||_2 by prompt, sink and length.
 
-    `frame`: task, sink (the BOS is present or absent), length, distance, relative (to ||v||). `summary`, a row for each prompt
-    and sink: first_token (what stands first and can serve as a sink), first_token_share (of the last token's attention on the
-    longest prompt, the mean over heads and layers), exact_from (from here on the distance is float64's rounding; NA: nowhere),
-    the fit of the decay (verdict, law, rate with its 95% interval low to high; `theory.fits`), and for every dtype the
-    collapse length at y, of the logits, and of the top token (NA: not reached), in words in `status`.
+    `frame`: task, sink (the BOS is present or absent), length, distance, relative (to ||v||), rounding (a distance up to it is
+    float64's rounding, and was not measured). `summary`, a row for each prompt and sink: first_token (what stands first and
+    can serve as a sink), first_token_share (of the last token's attention on the longest prompt, the mean over heads and
+    layers), exact_from (from here on the distance is float64's rounding; NA: nowhere), the fit of the decay (verdict, law, rate
+    with its 95% interval low to high; `theory.fits`), and for every dtype the collapse length at y, of the logits, and of the
+    top token (NA: not reached), in words in `status`.
     """
 
     summary: pd.DataFrame
@@ -88,6 +90,7 @@ def repeats(
         )
         differences[f"{task.name}, BOS {key['sink']}"] = found.provenance.parameters["difference_from_separate_pass"]
     table: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance", "relative"]]
+    table = table.assign(rounding=float64_rounding(table))
     # Below the floor the float64 run's own rounding would be fitted.
     floor = SAME_IN_FLOAT64 * float((table["distance"] / table["relative"]).max())
     laws = fits(table, ["distance"], fitted_from, ["task", "sink"], floor).drop(columns="quantity")

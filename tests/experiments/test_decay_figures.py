@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ostools.experiments.decay import spread_lengths
 from ostools.experiments.figures import figure8
 from ostools.ground.errors import InputError
 from ostools.reporting.charts.figures.figure8_and_9 import figure_9_notes, in_words
+from ostools.reporting.look.axes import ROUNDING_NOTE
 from ostools.theory.positions import sinusoidal
 from tests.cli.asking import assert_refused
 from tests.reporting.charts.test_charts import rows_of, svg_of
@@ -187,9 +189,29 @@ def test_the_charts_hold_the_numbers_and_the_laws() -> None:
     assert "exact zeros" in svg  # one token has all the weight, noise or not
     eight = ost.experiments.figure_8([1, 2, 3], [0])
     assert "too few to fit" in svg_of(eight.plot())
+    assert ROUNDING_NOTE in eight.plot().to_dict()["title"]["subtitle"]  # one token and its copy have one value
     theory = ost.experiments.theory(lemmas=["B.1", "B.4"], lengths=[2, 4])
     values = [row["value"] for row in rows_of(theory.plot().to_dict())]
     assert values == pytest.approx(theory.curves["value"].tolist(), rel=1e-5)
+
+
+def test_figure_8_draws_what_is_below_its_rounding_below_the_axis() -> None:
+    """Of two seeds: where both are below, whatever their size; where one is above, their mean was measured."""
+    found = ost.experiments.figure_8([1, 2], [0, 1], readings=["vectors"], d=8)
+    frame: Any = found.frame
+    assert list(frame.columns)[-1] == "rounding"
+    assert ((frame["relative"] <= frame["rounding"]) == (frame["length"] == 1)).all()
+    drawn = []
+    for size in (0.0, 3e-16):  # one machine's sums, and another's
+        values = {name: frame[name].where(frame["length"] > 1, size) for name in ("l1", "relative")}
+        drawn.append(replace(found, frame=frame.assign(**values)).plot().to_dict())
+    assert str(drawn[0]["hconcat"]) == str(drawn[1]["hconcat"])
+    zeros = [(row["length"], row["zero"]) for row in rows_of(drawn[1]) if row["kind"] == "measured"]
+    assert sorted(zeros) == [(1, False), (1, True), (1, True), (2, False), (2, False), (2, False)]
+    apart = {name: frame[name].where((frame["length"] > 1) | (frame["seed"] > 0), 0.25) for name in ("l1", "relative")}
+    above = replace(found, frame=frame.assign(**apart)).plot().to_dict()
+    assert not any(row["zero"] for row in rows_of(above))
+    assert ROUNDING_NOTE not in above["title"]["subtitle"]
 
 
 # --- the commands

@@ -12,12 +12,14 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from mitigations import MitigationError
 from mitigations.window import SlidingWindow
-from ostools.experiments.study.windows import summarise
+from ostools.experiments.study.windows import WindowStudy, summarise
 from ostools.ground.errors import InputError
 from ostools.measure.answers.behaviour import behaviour
 from ostools.measure.collapse.collapse import collapse
+from ostools.results import Provenance
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
+from tests.reporting.charts.test_charts import rows_of
 
 TASK = AppendixTask("copy-last")
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 512}
@@ -80,6 +82,27 @@ def test_fronts_by_hand() -> None:
     reasoning = summarise(made([(1.0, 0.0), (2.0, 1.0)]).assign(log_probability=float("nan")))
     assert reasoning["front_probability"].tolist() == [False, False]
     assert reasoning["front"].tolist() == [False, True]
+
+
+def test_a_distance_below_its_rounding_is_drawn_as_a_bound() -> None:
+    """Two windows and none: of the first alone one distance of two is below its rounding."""
+    frame = pd.concat([made([(0.5, 0.0), (1.0, 1.0)]), made([(1e-10, 1.0), (2e-9, 1.0)]).assign(length=2)])
+    frame = frame.assign(window=frame["window"].where(frame["window"] < 4).astype("Int64"))
+    summary = summarise(frame)
+    assert summary["floored"].tolist() == [1, 0]
+    origin = {"task": "t", "pairs": "t", "lengths": [1, 2], "seeds": [0], "layers": "all", "sinks": 0}
+    provenance = Provenance.without_model(**origin, beyond_training=False)
+    spec = WindowStudy(frame, provenance, summary).plot().to_dict()
+    assert any("below rounding" in line for line in spec["title"]["subtitle"])
+    trade = [(row["window"], row["below"]) for row in rows_of(spec) if "kind" in row]
+    assert set(trade) == {("2", True), ("3", False)}
+    against = [(row["window"], row["y"], row["below"]) for row in rows_of(spec) if row.get("window") == 2]
+    assert {below for _, y, below in against if y == pytest.approx((0.5 * 1e-9) ** 0.5)} == {True}
+    assert {below for _, y, below in against if y == 0.5} == {False}  # accuracy
+    measured = summarise(frame[frame["length"] == 1])
+    assert measured["floored"].tolist() == [0, 0]
+    plain = WindowStudy(frame, provenance, measured).plot().to_dict()
+    assert not any("below rounding" in line for line in plain["title"]["subtitle"])
 
 
 def test_lengths_beyond_training_are_left_out() -> None:

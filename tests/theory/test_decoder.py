@@ -107,6 +107,7 @@ def test_one_causal_pass_holds_every_prefix(name: str, window: int | None) -> No
         part = decoder.forward(ids[:, :n])
         torch.testing.assert_close(part.y, whole.y[:, :n], rtol=1e-11, atol=1e-11)
     other = decoder.forward(torch.cat([ids[:, :30], 15 - ids[:, 30:]], dim=1))
+    # The same kernels on as many tokens; what differs has weights of exactly 0, and adds exact zeros.
     torch.testing.assert_close(other.y[:, :30], whole.y[:, :30], rtol=0, atol=0)
 
 
@@ -163,6 +164,7 @@ def test_a_shallow_decoder_is_the_beginning_of_a_deep_one(name: str) -> None:
     residuals = deep.forward(ids).residuals
     for depth in (0, 1, 5):
         shallow = Decoder.random(5, n_layers=depth, positions=name)
+        # Exact: the same weights and shapes, so the same kernels on the same numbers.
         assert torch.equal(shallow.forward(ids).residuals[-1], residuals[depth])
         torch.testing.assert_close(shallow.forward(ids).y, deep.normed(residuals[depth], deep.gain3), rtol=0, atol=0)
 
@@ -188,6 +190,7 @@ def test_a_cast_stays_near_the_float64_reference(dtype: torch.dtype) -> None:
     assert all(pattern.dtype == dtype for pattern in cast.patterns)
     error = (cast.y.double() - exact.forward(ids).y).abs().amax() / torch.finfo(dtype).eps
     assert 0.1 < error < 100
+    # Exact: drawn in that dtype or cast to it, the weights are the same numbers, and so is what runs on them.
     assert torch.equal(Decoder.random(8, n_layers=4, dtype=dtype).forward(ids).y, cast.y)
 
 
@@ -202,6 +205,7 @@ def test_storing_rounds_that_part_and_no_other() -> None:
         on_grid[part] = [torch.equal(v, v.bfloat16().double()) for v in stored.residuals]
     # With rounded weights the embeddings are rounded, and so is v^(0); with rounded residuals all of them.
     assert on_grid == {"weights": [True, False, False], "residual": [True, True, True], "kv": [False, False, False]}
+    # Exact: one pass over weights rounded in either way, and one over residuals that rounding leaves as they are.
     rounded = decoder.to(torch.bfloat16).to(torch.float64).forward(ids)
     assert torch.equal(decoder.forward(ids, store={"weights": torch.bfloat16}).y, rounded.y)
     assert torch.equal(decoder.forward(ids, store={"residual": torch.float64}).y, plain.y)

@@ -54,3 +54,6 @@ def _show(result: Repeats) -> None:
     names = ["task", "BOS", "first token", "its share", "decay", "rate", "low", "high", "collapse at y"]
     rows = summary[columns].itertuples(index=False, name=None)
     output.print_table("||y - y*|| in float64 against copies n; 95% interval of the rate", names, rows, left=2)
+    exact = summary[summary["exact_from"].notna()].to_dict("records")
+    said = [f"{row['task']}, BOS {row['sink']}: below rounding from n = {row['exact_from']} on." for row in exact]
+    output.print_text(["", *said] if said else [])

@@ -97,4 +97,9 @@ def _show(result: WindowStudy) -> None:
         for row in table.to_dict("records")
     ]
     output.print_table(title, names, rows)
+    if bool((table["floored"] > 0).any()):
+        counts = ", ".join(f"{row['window']}: {row['floored']}" for row in table.to_dict("records") if row["floored"])
+        output.print_text(
+            ["", f"Distances below rounding, which count as that, by window: {counts}; their mean is at most this."]
+        )
     output.print_text(["", "*: no other window is better in one and as good in the other (point estimates)."])

@@ -40,6 +40,9 @@ READINGS = ("vectors", "weights")
 QUANTITIES = ("l1", "relative", "total_variation")
 """What is fitted and drawn."""
 _NORMS = ("l1", "l2", "linf")
+_ROUNDING = 1e-12
+"""Up to this share of the norm a distance is float64's rounding. Of n = 1 with "vectors" both representations are the one
+value, and come out 1e-15 apart at most, by the order of adding; the scores, sums of d products, bring it to some 1e-14."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Layer:
 class Figure8(Result):
     """`frame`, one row a reading, seed and length: length (n), l1, l2, linf (distance of the two last representations),
     relative (l2 / norm of the first), total_variation (of the attention weights of n and n + 1: sum_j |alpha_j - alpha*_j|,
-    the copy's own weight against 0).
+    the copy's own weight against 0), rounding (where `relative` is up to it, the distances are rounding, and were not measured:
+    "vectors" at n = 1, whose distance is 0).
 
     `fits`: how the mean over seeds falls, a row a reading and quantity, see `ostools.experiments.decay.fits`.
     """
@@ -88,7 +92,7 @@ def figure_8(
     for reading in readings:
         for seed in chosen:
             layer = _layer(reading, wanted[-1], d, seed)
-            tables.append(pd.DataFrame(_pairs(layer, wanted)).assign(reading=reading, seed=seed))
+            tables.append(pd.DataFrame(_pairs(layer, wanted)).assign(reading=reading, seed=seed, rounding=_ROUNDING))
     frame = pd.concat(tables, ignore_index=True)
     provenance = Provenance.without_model(lengths=wanted, seeds=chosen, readings=list(readings), d=d)
     return Figure8(frame, provenance, fits=decay.fits(frame, QUANTITIES, fitted_from=16, by=["reading"]))

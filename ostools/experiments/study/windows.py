@@ -49,8 +49,9 @@ class WindowStudy(Result):
     `summary`, one row a window: window, active (questions that it changed), questions, accuracy with wilson_low and wilson_high
     (95%), log_probability (mean), distance (geometric mean; what is smaller than its rounding counts as that), front and
     front_probability: no other window has both a larger distance and a larger accuracy (log probability), and none is as large
-    in one and larger in the other. Fronts are of the point estimates. Lengths beyond training are left out of it, unless there
-    are no others (`beyond_training`).
+    in one and larger in the other. Fronts are of the point estimates. floored: how many distances counted as their rounding;
+    where there are some, the mean is not more than `distance`. Lengths beyond training are left out of it, unless there are no
+    others (`beyond_training`).
     """
 
     summary: pd.DataFrame
@@ -166,10 +167,12 @@ def summarise(frame: Frame) -> pd.DataFrame:
                 "wilson_high": high,
                 "log_probability": float(group["log_probability"].mean()),
                 "distance": float(np.exp(np.log(distance).mean())),
+                "floored": int((group["distance"] <= group["rounding"]).sum()),
             }
         )
     table = pd.DataFrame(rows).astype({"window": "Int64"})
-    return table.assign(front=_front(table, "accuracy"), front_probability=_front(table, "log_probability"))
+    table = table.assign(front=_front(table, "accuracy"), front_probability=_front(table, "log_probability"))
+    return table[[*table.columns.drop("floored"), "floored"]]
 
 
 def _front(table: Frame, objective: str) -> Any:

@@ -28,7 +28,7 @@ from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.run import COLUMNS as COLUMNS
 from ostools.measure.collapse.run import CURVE, REFERENCE, Run
 from ostools.measure.passes.precisions import Precision
-from ostools.results import Provenance, Result
+from ostools.results import Column, Provenance, Result
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.base import seeds_of
 from ostools.theory.distances import collapse_start
@@ -100,8 +100,14 @@ def reference_at_y(reference: pd.DataFrame) -> pd.DataFrame:
     Below it two vectors are the same to float64's own rounding.
     """
     table: Any = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
-    size = (table["distance"] / table["relative"]).where(table["relative"] > 0, 1.0)
-    return table.assign(rounding=SAME_IN_FLOAT64 * size)
+    return table.assign(rounding=float64_rounding(table))
+
+
+def float64_rounding(table: pd.DataFrame) -> Column:
+    """Up to which size each `distance` of the table is float64's rounding, from its `relative`; of a 0, any size will do."""
+    columns: Any = table
+    size = (columns["distance"] / columns["relative"]).where(columns["relative"] > 0, 1.0)
+    return SAME_IN_FLOAT64 * size
 
 
 def exact_from(curve: pd.DataFrame) -> int | None:

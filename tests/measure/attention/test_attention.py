@@ -54,6 +54,7 @@ def test_the_last_row_is_the_models_own(family: Any) -> None:
     with torch.no_grad(), hooks.capture(model, "pattern") as record:
         model(prompt.ids[None])
     assert len(prompt.ids) > SIDE
+    # Exact: read out of one pass over the same ids, and the greatest of some numbers is one of them.
     for layer, pattern in record["pattern"].items():
         assert torch.equal(found.last[layer], pattern[0, :, -1])
         # The last row of a square is the last token's own, pooled over keys alone.
@@ -73,6 +74,7 @@ def test_a_mitigation_acts_on_what_is_captured_and_says_whether_it_did() -> None
     assert seen.provenance.parameters["status"] == "active"
     wide = attention(model, "12345678", mitigation="sliding-window:window=500")
     assert wide.provenance.parameters["status"] == "inactive"
+    # Exact: a mask that hides nothing changes no score.
     assert torch.equal(wide.last, attention(model, "12345678").last)
     hinted = attention(model, "12345678", mitigation="repeat-prompt")
     assert hinted.provenance.parameters["status"] == "active"

@@ -201,6 +201,7 @@ def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
     rows = last_rows(model, prompts, tree, way_of(model, [tree]))
     here = LastTokens(Precision.named("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
     zero = torch.zeros(1, dtype=torch.int64)
+    # Exact: one row of one pass, read twice by the same kernels, less itself.
     for site, _, norm, columns in pair_columns(here, References(here, None), zero, zero):
         assert columns["mean"] == 0.0, (site, norm)
         assert columns["noise"] == 0.0

@@ -153,7 +153,7 @@ def test_the_passes_are_counted_and_bounded_and_the_seed_decides() -> None:
     most = estimate_norms(wide_route, 512, relative_error=1e-9, generator=seeded(3))
     assert most.passes - 3 * default_directions(512) == most_rows(512)
     again = estimate_norms(Dense(jacobians), 48, directions=4, relative_error=1e-9, max_passes=30, generator=seeded(3))
-    torch.testing.assert_close(found.frobenius, again.frobenius, rtol=0, atol=0)
+    torch.testing.assert_close(found.frobenius, again.frobenius, rtol=0, atol=0)  # the same kernels on the same draws
     wide = estimate_norms(Dense(jacobians), 48, directions=4, relative_error=10.0, generator=seeded(3))
     assert wide.passes == 16
 
@@ -172,7 +172,7 @@ def test_what_has_the_rank_of_the_basis_is_exact() -> None:
 
 def test_a_token_that_does_not_reach_the_last_has_norms_zero() -> None:
     jacobians = low_rank()
-    jacobians[1] = 0.0
+    jacobians[1] = 0.0  # products with zeros are exact zeros, and so are their sums
     found = estimate_norms(Dense(jacobians), 48, directions=4, generator=seeded(0))
     for name in ("frobenius", "frobenius_lower", "frobenius_upper", "operator_lower", "operator_upper"):
         assert getattr(found, name)[1] == 0.0

@@ -76,12 +76,14 @@ def test_running_is_the_rounding_of_that_part(part: str) -> None:
         calibration = IDS if format in INTEGERS else None
         with hooks.rounded(model, part, format, calibration=calibration):
             expected = model(IDS)[0, -1].double()
+        # Exact: the same pass under the same hooks.
         assert torch.equal(run(PRECISIONS[f"{format}-{part}"], model), expected)
     assert hooks.active_edits(model) == ()
 
 
 def test_casts_and_weights_run_without_hooks() -> None:
     model = tiny_model("llama")
+    # Exact: the same pass over copies with the same weights.
     assert torch.equal(run(PRECISIONS["bfloat16"], model), cast_copy(model, torch.bfloat16)(IDS)[0, -1].double())
     assert torch.equal(run(PRECISIONS["int4-weights"], model), rounded_copy(model, "int4")(IDS)[0, -1].double())
     assert PRECISIONS["float32"].prepared(model) is model

@@ -113,6 +113,7 @@ def test_only_the_embeddings_are_compared() -> None:
     deeper, embeddings = profile(measured=[100.0] * 4, layer=1), profile()
     bound = path("local", "certified", "operator", [9.0] * 4)
     both = Sensitivity(pd.concat([deeper.frame, embeddings.frame], ignore_index=True), embeddings.provenance)
+    # Exact: rows are left out, and the same numbers summarised.
     assert ost.compare(both, bound).summary.equals(ost.compare(embeddings, bound).summary)
     with pytest.raises(ost.InputError, match=r"layer 0, which this profile lacks.*layers=\[0\]"):
         ost.compare(deeper, bound)
@@ -122,6 +123,7 @@ def test_a_matrix_of_last_positions_is_compared_in_its_last_row() -> None:
     every = path("local", "certified", "operator", [9.0] * 4)
     earlier = every.frame.assign(last=2, value=1e-9).iloc[:3]
     both = PathSum(pd.concat([earlier, every.frame], ignore_index=True), every.provenance)
+    # Exact: rows are left out, and the same numbers summarised.
     assert ost.compare(profile(), both).summary.equals(ost.compare(profile(), every).summary)
 
 

@@ -18,12 +18,15 @@ _LOOKS = {_FRONT: "Pareto", _DOMINATED: "dominated", _NONE: "unmitigated"}
 _WORDS = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
 _LETTER, _LINE = 6.0, 22  # pixels: of a letter's width, and between two lines of words above and below their points
 _DISTANCE = "L2 distance at y, float64"
+_ROUNDING_NOTE = (
+    "Hollow triangles: distances below rounding are in the mean and count as that, so it is at most what is drawn."
+)
 
 
 def windows_chart(result: WindowStudy) -> alt.VConcatChart:
     """Above: accuracy and log probability against the float64 distance, the windows on the front labelled and joined.
 
-    Below: the three against the window; the dashed line is no window.
+    Below: the three against the window; the dashed line is no window. A distance with rounding in it is a hollow triangle.
     """
     summary: Any = result.summary
     scored = bool(summary["log_probability"].notna().all())
@@ -49,6 +52,8 @@ def _said(result: WindowStudy) -> list[str]:
         f"{seeds} seed{'s' if seeds > 1 else ''}; windows on layers: {parameters['layers']}; sinks: {parameters['sinks']}.",
         f"Distance between {pairs}, geometric mean. Fronts are of point estimates; bands: 95% (Wilson).",
     ]
+    if bool((result.summary["floored"] > 0).any()):
+        said.append(_ROUNDING_NOTE)
     said.append("On the front: " + "; ".join(_fronts(result.summary)) + ".")
     if parameters["beyond_training"]:
         said.append("Every length is beyond the trained ones.")
@@ -74,6 +79,7 @@ def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
     scale, axis = axes.log_axis(summary["distance"], None)
     room = _room(summary[objective])
     data: Frame = pd.DataFrame({"distance": summary["distance"], "y": summary[objective], "kind": kind})
+    data = data.assign(below=summary["floored"] > 0)
     data = data.assign(front=summary[front], window=summary["window"].astype("string").fillna("none"))
     data = data.assign(label=_labels(data, scale["domain"], room["domain"]))
     data = data.assign(right=np.log(data["distance"]) > np.log(scale["domain"]).mean())
@@ -90,7 +96,7 @@ def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
     )
     colours = {kind: theme.colour(name) for kind, name in _LOOKS.items()}
     hue = draw.hue("kind", colours, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
-    points = base.mark_circle(size=52).encode(color=hue)
+    points = _points(base.encode(color=hue), 52, "triangle-left")
     words = [
         base.transform_filter(f"datum.label !== '' && datum.right === {side} && datum.low === {place}")
         .mark_text(dy=-10 if low else 11, dx=-4 if right else 4, align="right" if right else "left", fontSize=10)
@@ -98,7 +104,7 @@ def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
         for right, side in ((True, "true"), (False, "false"))
         for low, place in ((True, "true"), (False, "false"))
     ]
-    return draw.layers(front_line.encode(order="distance:Q"), points, *words, width=WIDTH, height=HEIGHT)
+    return draw.layers(front_line.encode(order="distance:Q"), *points, *words, width=WIDTH, height=HEIGHT)
 
 
 def _labels(data: Frame, across: list[float], up: list[float]) -> list[str]:
@@ -142,6 +148,7 @@ def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
     sized: Frame = summary[summary["window"].notna()]
     none: Frame = summary[summary["window"].isna()]
     data: Frame = pd.DataFrame({"window": sized["window"].astype(int), "y": sized[name]})
+    data = data.assign(below=(sized["floored"] > 0) & (name == "distance"))
     if name == "accuracy":
         data = data.assign(low=sized["wilson_low"], high=sized["wilson_high"])
     first, last = int(data["window"].min()), int(data["window"].max())
@@ -164,11 +171,18 @@ def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
     layers: list[Any] = []
     if name == "accuracy":
         layers.append(base.mark_area(opacity=0.18, color=colour).encode(y=alt.Y("low:Q"), y2="high:Q"))
-    layers += [base.mark_line(color=colour).encode(y=y), base.mark_circle(size=24, color=colour).encode(y=y)]
+    points = _points(base.encode(y=y, color=alt.value(colour)), 24, "triangle-down")
+    layers += [base.mark_line(color=colour).encode(y=y), *points]
     if len(none):
         level = alt.Chart(alt.InlineData(values=[{"y": float(none[name].iloc[0])}]))
         layers.append(level.mark_rule(strokeDash=[6, 4], color=theme.colour(_LOOKS[_NONE])).encode(y=alt.Y("y:Q")))
     return draw.layers(*layers, width=width, height=BELOW)
+
+
+def _points(base: Any, size: int, smaller: str) -> list[Any]:
+    """A circle each; where rounding is in the mean, a hollow triangle that points to smaller distances."""
+    below = base.transform_filter("datum.below").mark_point(shape=smaller, size=size, filled=False, opacity=1)
+    return [base.transform_filter("!datum.below").mark_circle(size=size), below]
 
 
 def _ticks(first: int, last: int) -> list[int]:

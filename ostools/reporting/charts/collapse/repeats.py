@@ -17,7 +17,10 @@ _WORDS = {"present": "BOS (sink) present", "absent": "BOS left out"}
 
 
 def repeats_chart(result: Repeats) -> alt.FacetChart:
-    """||y - y*||_2 in float64 against the number of copies, log-log; thin: the law of the table `summary`, where one holds."""
+    """||y - y*||_2 in float64 against the number of copies, log-log; thin: the law of the table `summary`, where one holds.
+
+    What is below its rounding stands below the axis, and is told as at most that.
+    """
     frame: Frame = frame_of(result)
     summary: Any = result.summary
     tasks = list(dict.fromkeys(frame["task"]))
@@ -25,8 +28,10 @@ def repeats_chart(result: Repeats) -> alt.FacetChart:
     parts += [_law(row, frame) for row in summary.to_dict("records") if np.isfinite(row["rate"])]
     rows = pd.concat(parts, ignore_index=True)
     rows["line"] = rows["kind"] + " " + rows["sink"]
-    rows, floor = axes.floored(rows[["task", "sink", "line", "kind", "length", "value"]])
+    rows["rounding"] = rows["rounding"].fillna(0.0)  # a law has none
+    rows, floor = axes.floored(rows[["task", "sink", "line", "kind", "length", "value", "rounding"]])
     axes.require_finite(rows["value"], "a chart of repeats")
+    rows = rows.assign(value=rows[["value", "rounding"]].max(axis=1), said=_said(rows)).drop(columns="rounding")
     sinks = [sink for sink in _WORDS if (rows["sink"] == sink).any()]
     base = axes.chart(rows).encode(
         x=axes.length_axis(rows["length"], "copies n of the repeated token"),
@@ -37,10 +42,10 @@ def repeats_chart(result: Repeats) -> alt.FacetChart:
             legend=alt.Legend(title=None, columns=2, labelExpr=axes.lookup(sinks, [_WORDS[sink] for sink in sinks])),
         ),
         detail="line:N",
-        tooltip=["sink:N", "kind:N", "length:Q", draw.VALUE],
+        tooltip=["sink:N", "kind:N", "length:Q", alt.Tooltip("said:N", title="value")],
     )
     layers: list[Any] = [
-        base.transform_filter("datum.kind === 'measured'").mark_line(strokeWidth=1.6),
+        base.transform_filter("datum.kind === 'measured' && !datum.zero").mark_line(strokeWidth=1.6),
         base.transform_filter("datum.kind !== 'measured'").mark_line(strokeWidth=1.0, strokeDash=[4, 2]),
     ]
     layers += draw.zeros(base, floor)
@@ -49,8 +54,17 @@ def repeats_chart(result: Repeats) -> alt.FacetChart:
     chart = layered.properties(width=280, height=190).facet(facet=facet, columns=2, spacing=26)
     said = ["Dashed: the fitted law, where one falls. Its rate, with a 95% interval:"]
     said += [line for task in tasks for line in _laws(task, summary)]
+    said += [] if floor is None else [axes.ROUNDING_NOTE]
     title = alt.TitleParams("Representational collapse on repeated tokens", subtitle=said)
     return axes.themed(axes.unfolded(chart, rows).properties(title=title))
+
+
+def _said(rows: Frame) -> list[str]:
+    """Each value in words: what is below its rounding is at most that."""
+    return [
+        f"at most {rounding:.4g}" if below else f"{value:.4g}"
+        for value, rounding, below in zip(rows["value"], rows["rounding"], rows["zero"], strict=True)
+    ]
 
 
 def _laws(task: str, summary: Any) -> list[str]:

@@ -38,7 +38,7 @@ def figure_9_chart(result: Figure9) -> alt.HConcatChart:
     )
     panel = _panel(rows, result.fits, colours, "delta = sum |y − y*|")
     panel = panel.properties(width=520, height=300, title=_below(result.fits))
-    subtitle = [_seeds(frame), *figure_9_notes(result), *_zeros(frame, ["delta"])]
+    subtitle = [_seeds(frame), *figure_9_notes(result), *_zeros(frame, ["delta"], ["length"], axes.ZERO_NOTE)]
     return axes.themed(alt.hconcat(panel, title=alt.TitleParams(text, subtitle=subtitle)))
 
 
@@ -55,7 +55,7 @@ def figure_9_notes(result: Figure9) -> list[str]:
 
 def figure_8_chart(result: Figure8) -> alt.HConcatChart:
     """The distance of the last representations against n, beside it the relative one and the weights' total variation."""
-    frame = frame_of(result)
+    frame = _without_rounding(frame_of(result))
     readings = [reading for reading in READINGS if (frame["reading"] == reading).any()]
     colours = {READINGS[reading]: theme.colour(_COLOURS[reading]) for reading in readings}
     panels = []
@@ -70,7 +70,8 @@ def figure_8_chart(result: Figure8) -> alt.HConcatChart:
         panels.append(panel.properties(width=310, height=240, title=_below(fits)))
     text = f"Figure 8: one attention layer, d = {result.provenance.parameters['d']}, sinusoidal positions"
     pairs = "A sequence of n tokens against the same with its last token copied. "
-    title = alt.TitleParams(text, subtitle=[pairs + _seeds(frame), *_zeros(frame, list(_QUANTITIES))])
+    notes = _zeros(frame, list(_QUANTITIES), ["reading", "length"], axes.ROUNDING_NOTE)
+    title = alt.TitleParams(text, subtitle=[pairs + _seeds(frame), *notes])
     return axes.themed(alt.hconcat(*panels, title=title, spacing=30).resolve_scale(color="shared"))
 
 
@@ -106,10 +107,16 @@ def _seeds(frame: Frame) -> str:
     return f"Mean over {seeds} seed{'s' if seeds > 1 else ''}{bars}. Thin black lines: laws fitted to the mean."
 
 
-def _zeros(frame: Frame, quantities: Sequence[str]) -> list[str]:
+def _without_rounding(frame: Frame) -> Frame:
+    """Distances that are float64's rounding at every seed of their reading and length, as the 0 that they are up to it."""
+    apart = (frame["relative"] > frame["rounding"]).groupby([frame["reading"], frame["length"]]).transform("any")
+    return frame.assign(l1=frame["l1"].where(apart, 0.0), relative=frame["relative"].where(apart, 0.0))
+
+
+def _zeros(frame: Frame, quantities: list[str], by: list[str], note: str) -> list[str]:
     """What the triangles of a log axis are, where a mean over seeds is exactly 0."""
-    means = frame.groupby("length")[list(quantities)].mean()
-    return [axes.ZERO_NOTE] if bool((means == 0).to_numpy().any()) else []
+    means = frame.groupby(by)[quantities].mean()
+    return [note] if bool((means == 0).to_numpy().any()) else []
 
 
 def _spread(frame: Frame, quantity: str) -> Frame:
