@@ -36,7 +36,7 @@ else:
     Frame, Column, Row = pd.DataFrame, pd.Series, pd.Series
 
 TABLES = (".parquet", ".csv", ".json")
-CHARTS = (".html", ".png", ".svg", ".pdf")
+PICTURES = (".html", ".png", ".svg", ".pdf")
 _VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
 
 
@@ -95,7 +95,10 @@ def drawing() -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A tidy table `frame` with the `provenance` of its numbers."""
+    """A tidy table `frame` with the `provenance` of its numbers.
+
+    Its chart stands in the table of `ostools.reporting.charts`; a class of another distribution brings a `plot` of its own.
+    """
 
     frame: pd.DataFrame
     provenance: Provenance
@@ -129,7 +132,7 @@ class Result:
         if ending == ".html":
             page = drawing().chart_page(self.plot(), f"ostools: {type(self).__name__.lower()}")
             return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
-        if ending in CHARTS:
+        if ending in PICTURES:
             chart = self.plot()
             options: dict[str, Any] = {"ppi": 200} if ending == ".png" else {}
             return write_atomically(target, lambda part: chart.save(str(part), format=cast(Any, ending[1:]), **options))
@@ -171,7 +174,7 @@ def _plain(value: Any) -> Any:
     return None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
-def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + CHARTS) -> Path:
+def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES) -> Path:
     """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise."""
     target = Path(path)
     if target.suffix.lower() not in endings:

@@ -1,4 +1,4 @@
-"""The house stands as CONTRIBUTING says: imports run down, no circle, small rooms, and the picture shows it."""
+"""The house stands as docs/architecture.md says: imports run down, no circle, small rooms, and the picture shows it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import vl_convert
 
 from ostools.ground.errors import InputError
 from ostools.reporting.look.notebook import LARGEST, VEGA_LITE, summary
-from ostools.results import CHARTS, TABLES, Provenance, Result, checked_output, write_atomically
+from ostools.results import PICTURES, TABLES, Provenance, Result, checked_output, write_atomically
 from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY, chart
 from tests.reporting.made import HOSTILE, made_sensitivity
@@ -56,7 +56,7 @@ def test_every_result_shows_itself_and_is_saved(name: str, tmp_path: Path, monke
         assert len(back) == len(result.frame)
 
 
-@pytest.mark.parametrize("ending", CHARTS)
+@pytest.mark.parametrize("ending", PICTURES)
 def test_a_chart_is_saved_in_every_form(tmp_path: Path, ending: str) -> None:
     begins = {".html": b"<!doctype html>", ".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
     assert made_sensitivity({"full": [1.0, 2.0]}).save(tmp_path / f"x{ending}").read_bytes().startswith(begins[ending])
@@ -105,7 +105,7 @@ def test_a_missing_directory_and_a_directory_are_refused(tmp_path: Path) -> None
         checked_output(tmp_path / "x.csv")
 
 
-@pytest.mark.parametrize("ending", [*TABLES, *CHARTS])
+@pytest.mark.parametrize("ending", [*TABLES, *PICTURES])
 def test_what_was_there_stands_until_the_new_file_is_whole(
     tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

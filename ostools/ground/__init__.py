@@ -1,6 +1,6 @@
-"""What everybody may use, and what imports nothing of ostools. Nothing here imports torch.
+"""What everybody may use. It imports nothing of the rest of ostools, and no torch.
 
-`errors`: the one that a user can cause; `whole_numbers`: the lengths and seeds that a caller gives, `lengths` as users write
-them; `memory`: how much is free, `chunks`: how much is computed at a time; `pooling` of long prompts; `words`: how sentences
-write numbers.
+`errors`: the one that a user can cause. `whole_numbers`: the lengths and seeds that a caller gives. `lengths`: the same as
+users write them. `progress`: how a long run is told. `memory`: how much is free. `chunks`: how much is computed at a time.
+`pooling`: long prompts in few cells. `words`: how sentences write numbers.
 """

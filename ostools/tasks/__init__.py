@@ -1,5 +1,8 @@
-"""The paper's prompts: `task("count-ones")` for what a model answers; for collapse `task("figure-5a", CollapseTask)`, or
-`figure_5a()` to `figure_5d()`, repeats of other tokens, and `task_pairs`."""
+"""The paper's prompts. `task("count-ones")` is one that a model answers.
+
+`task("figure-5a", CollapseTask)` is one of pairs: two prompts for every length, whose last tokens `collapse` compares. So are
+`figure_5a()` to `figure_5d()`, the repeats of other tokens, and `task_pairs`.
+"""
 
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import AppendixTask as AppendixTask

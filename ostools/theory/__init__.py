@@ -1,10 +1,11 @@
 """The paper's mathematics as pure tensor functions: no model, no I/O.
 
-`paths`: Theorem 5.1 as a product of matrices. `second_moment`: the path sum that predicts. `operators`: norms, traces and inner
-products of heads and MLPs. `distances`: Theorem 4.2's distances and the units of a dtype. `profiles`: shares, and the test
+`paths`: Theorem 5.1 as a product of matrices. `second_moment`: the path sum that predicts. `operators`, `edges`: norms of
+heads, MLPs and pairs of tokens. `distances`: Theorem 4.2's distances and the units of a dtype. `profiles`: shares, and the test
 for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that read as their statements.
 `decoder`: one decoder in pure torch, its `positions`. `fits`: by which law a distance falls. `bootstrap`: the interval of a
-mean over seeds. `intervals`: of a share of right answers.
+mean over seeds. `intervals`: of a share of right answers. `estimates`: norms out of random cotangents. `live_moments`: what
+prediction adds where patterns move. `pareto`: fronts.
 """
 
 from ostools.theory import decoder as decoder

@@ -20,7 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.ground.chunks import chunk, smaller_chunks
 from ostools.ground.errors import InputError, InsufficientMemoryError
-from ostools.measure.passes import last_tokens as prefixes
+from ostools.measure.passes import last_tokens
 from ostools.models.sources import locate
 from ostools.runs import results, run, sweep_of
 from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
@@ -104,7 +104,7 @@ def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None
     settings: Any = {"lengths": [3, 20, 40], "dtypes": ["float64"]}
     whole = ost.collapse(model, task, **settings)
     widths: list[int] = []
-    with smaller_chunks(1 / 8), mock.patch.object(prefixes, "_one_pass", wraps=prefixes._one_pass) as one_pass:
+    with smaller_chunks(1 / 8), mock.patch.object(prefixes, "_one_pass", wraps=last_tokens._one_pass) as one_pass:
         pieces = ost.collapse(model, task, **settings)
         widths += [len(call.args[1]) for call in one_pass.call_args_list]
     assert pieces.provenance.parameters["route"] == whole.provenance.parameters["route"] != "loop"

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.kit.manners import MANNERS, on_one_line
+from ostools.ground.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Report = Callable[[int, int], None]
 SHOWN = 16
 """How many lengths of a curve a terminal shows; a file gets all."""
 
 
 @contextmanager
-def progress(description: str) -> Iterator[Report]:
+def progress(description: str) -> Iterator[Progress]:
     """A bar with the time left, on stderr and only on a terminal; gone when the block ends."""
     from rich import progress as parts
     from rich.console import Console

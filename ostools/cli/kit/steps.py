@@ -49,7 +49,7 @@ def load(model: str, device: str, dtype: str = "float32") -> TransformerBridge:
 @contextmanager
 def at_work(
     doing: str, model: str, device: str, dtype: str = "float32"
-) -> Iterator[tuple[TransformerBridge, output.Report]]:
+) -> Iterator[tuple[TransformerBridge, Progress]]:
     """The model, loaded, and what moves a bar that says what is being done; the bar goes when the block ends."""
     loaded = load(model, device, dtype)
     with output.progress(doing) as progress:

@@ -19,7 +19,7 @@ from ostools.cli.runs.run import CELL
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from ostools.runs.stored.following import Progress
+    from ostools.runs.stored.following import HowFar
 
 EVERY = 0.5
 """Seconds between two looks; more where a look takes long."""
@@ -82,7 +82,7 @@ def follow_run(
     watch = Following(directory)
     bar_is_shown = sys.stderr.isatty() and not MANNERS.json
     with output.progress("measured elsewhere") as progress:
-        last: Progress | None = None
+        last: HowFar | None = None
         began: tuple[float, int] | None = None
         changed, told_silence = clock(), False
         while True:
@@ -116,7 +116,7 @@ def _rate(began: tuple[float, int], now: tuple[float, int]) -> float | None:
     return fresh / seconds if fresh > 0 and seconds > 0 else None
 
 
-def _tell(now: Progress, last: Progress | None, rate: float | None, directory: Path, lines: bool) -> None:
+def _tell(now: HowFar, last: HowFar | None, rate: float | None, directory: Path, lines: bool) -> None:
     """What is new: the counts, failures, and that nobody is seen to measure."""
     fresh = [said for said in now.failures if last is None or said not in last.failures]
     if MANNERS.json:
@@ -137,7 +137,7 @@ def _tell(now: Progress, last: Progress | None, rate: float | None, directory: P
         sys.stdout.flush()
 
 
-def _words(now: Progress, rate: float | None) -> str:
+def _words(now: HowFar, rate: float | None) -> str:
     if not now.asked:
         return "nothing is asked yet: the run is beginning"
     said = f"{now.measured} of {now.asked} cells measured"

@@ -78,7 +78,7 @@ class Scalar(Measure):
 class LogProbability(Scalar):
     """log p(answer | prompt) in nats: the sum over the answer's tokens, each behind the right ones before it.
 
-    With `ends`, the probability that one of them follows is in it: what `measure.probability` scores.
+    With `ends`, the probability that one of them follows is in it: what `measure.answers.probability` scores.
     """
 
     prompt: Ids

@@ -1,3 +1,3 @@
 """What helps: `study` (mitigations against none), `arms` (each of them measured), `verdicts` (what the numbers say),
-`windows` (sizes).
+`windows` (collapse against answers, over window sizes).
 """

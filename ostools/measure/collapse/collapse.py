@@ -147,7 +147,7 @@ def collapse(
         lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
         dtypes: float32, bfloat16, float16, float64: the model cast; or "<format>-<part>", such as "int8-weights",
             "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format
-            (`measure.precisions`). Copies are rounded; the model itself stays as it is.
+            (`measure.passes.precisions`). Copies are rounded; the model itself stays as it is.
         seeds: one digit stream each, for a task that draws digits.
         bos: false takes the tokenizer's BOS, which attention sinks into, out of every prompt.
         mitigation: the pairs as it rewrites them, under its hooks in every dtype and in float64, verified on every forward

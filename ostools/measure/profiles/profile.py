@@ -137,7 +137,7 @@ def _summary(part: Any, frozen: np.ndarray) -> dict[str, float]:
 
 
 def _shape(value: np.ndarray, kept: str) -> dict[str, Any]:
-    """The numbers of `theory.u_shape` as columns; a verdict in words where there can be none."""
+    """The numbers of `theory.profiles.u_shape` as columns; a verdict in words where there can be none."""
     chosen = value[KEPT[kept]]
     zeros = int((chosen == 0).sum())
     if len(chosen) < theory.SHORTEST:

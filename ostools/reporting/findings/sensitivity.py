@@ -1,8 +1,4 @@
-"""What the numbers say, in sentences computed from them: also, and first of all, where they do not say what the theory says.
-
-Every function takes a result and returns sentences of plain text. A measured number is called measured, a bound certified, the
-paper's form the paper's, a prediction predicted. The thresholds behind the words stand in these files.
-"""
+"""What sensitivities, bounds, predictions and their looseness say."""
 
 from __future__ import annotations
 
@@ -26,8 +22,6 @@ CLOSE, ROUGH = 0.1, 0.5
 """A prediction within 10^CLOSE (26%) of the measured size in the median is close; beyond 10^ROUGH (a factor of 3) it misses."""
 TREND = 0.3
 """Rank correlations between -TREND and TREND are called no trend, no order."""
-
-
 FEWEST_RANKED = 3
 """Of fewer tokens an order says nothing."""
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}

@@ -45,9 +45,17 @@ class Offline(alt.TopLevelMixin):
 
 
 _KINDS: dict[type, type] = {
-    kind: type(kind.__name__, (Offline, kind), {"__doc__": f"`altair.{kind.__name__}`, shown without a network."})
+    kind: type(
+        kind.__name__,
+        (Offline, kind),
+        {"__doc__": f"`altair.{kind.__name__}`, shown without a network.", "__module__": __name__},
+    )
     for kind in (alt.Chart, alt.LayerChart, alt.FacetChart, alt.VConcatChart, alt.HConcatChart)
 }
+
+
+# By name too, so that a chart can be pickled.
+globals().update({kind.__name__: kind for kind in _KINDS.values()})
 
 
 def offline(chart: Any) -> Any:

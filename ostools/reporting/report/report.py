@@ -50,7 +50,7 @@ def report(
     """Measure what the sections show on `model`, or read what a sweep stored, and write a self-contained HTML report to `out`.
 
     Args:
-        run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then.
+        run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then, and no progress told.
         prompt: the text whose sensitivity, layers and attention are measured; by default the paper's copy prompt.
         sections: of "collapse", "precision", "sensitivity", "looseness" (within sensitivity), "layers", "attention",
             "behaviour", "mitigations", "theory"; None: all of them, `looseness` only where it is cheap.

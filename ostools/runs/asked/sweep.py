@@ -83,11 +83,15 @@ class Sweep(Strict):
         cells = each * sum(len(asked.dtypes or self.dtypes) for asked in self.measurements)
         if cells > MOST_CELLS:  # before anything is done for each: a small file names more than a memory holds
             raise InputError(f"expected at most {MOST_CELLS} cells, found {cells}; split the sweep into several")
-        for spec, asked in itertools.product(dict.fromkeys(self.tasks), self.measurements):
-            form_of(spec, asked.name)
+        names = dict.fromkeys(asked.name for asked in self.measurements)
+        for spec, name in itertools.product(dict.fromkeys(self.tasks), names):
+            form_of(spec, name)
         self._require_seeds_that_act()
-        for spec in {*self.mitigations} - {NONE}:
-            mitigations.mitigation(spec)
+        for spec in dict.fromkeys(
+            self.mitigations
+        ):  # in their order: the first that is wrong is told, in every process
+            if spec != NONE:
+                mitigations.mitigation(spec)
         for asked in self.measurements:
             casts = MEASUREMENTS[asked.name].casts
             known = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]

@@ -20,7 +20,7 @@ _LOCKS = Path("/proc/locks")
 
 
 @dataclass(frozen=True)
-class Progress:
+class HowFar:
     """How far a run is: cells asked, measured, failed; `failures`, each in words, in the order of the cells.
 
     running: whether a process that can be seen from here holds the directory's lock; None where that cannot be known.
@@ -55,7 +55,7 @@ class Following:
             require_sweep(target)
         self._lengths: dict[str, frozenset[int]] = {}
 
-    def look(self) -> Progress:
+    def look(self) -> HowFar:
         """What is there now. A file that appears while we look may be counted by the next look."""
         running = lock_held(self.store.directory / LOCK)  # before the files: what is written after it is seen below
         files, failures = self.store.files(), by_base(self.store.failures())
@@ -65,7 +65,7 @@ class Following:
             cells.append(AskedCell.of(one, lengths, failures.get(one.base, ())))
         told = [str(record) for cell in cells if cell.state == "failed" for record in cell.failures]
         states = [cell.state for cell in cells]
-        return Progress(len(cells), states.count("measured"), states.count("failed"), tuple(told), running)
+        return HowFar(len(cells), states.count("measured"), states.count("failed"), tuple(told), running)
 
     def _lengths_of(self, path: Path) -> frozenset[int]:
         """The lengths in a file, whose name is of its bytes; none of a broken one, which the run will measure again."""

@@ -265,12 +265,12 @@ def test_an_unknown_architecture_takes_the_loop() -> None:
 
 def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were positions packed wrongly, float64 would show it."""
-    from ostools.measure.passes import last_tokens as prefixes
+    from ostools.measure.passes import last_tokens
 
     model = tiny_model("llama", seed=1)
     right = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
-    true_mask = prefixes.PrefixTree.seen
-    monkeypatch.setattr(prefixes.PrefixTree, "seen", lambda tree, group: torch.ones_like(true_mask(tree, group)))
+    true_mask = last_tokens.PrefixTree.seen
+    monkeypatch.setattr(last_tokens.PrefixTree, "seen", lambda tree, group: torch.ones_like(true_mask(tree, group)))
     found = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
     assert found.provenance.parameters["route"] == "loop"
     assert "differs from a prompt's own pass" in found.provenance.parameters["route_reason"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import struct
 import zlib
 from io import BytesIO
@@ -128,6 +129,11 @@ def test_every_kind_of_chart_stays_what_it_was(kind: str) -> None:
     assert offline.to_dict() == made.to_dict()
     assert set(shown(offline)[0]) == {VEGA_LITE, "image/png", "text/plain"}
     assert set(shown(offline.copy().properties(title="again"))[0]) == {VEGA_LITE, "image/png", "text/plain"}
+
+
+def test_a_chart_can_be_pickled() -> None:
+    chart = made_sensitivity({"full": [1.0, 2.0]}).plot()
+    assert pickle.loads(pickle.dumps(chart)).to_dict() == chart.to_dict()
 
 
 def test_a_chart_of_another_kind_is_refused() -> None:

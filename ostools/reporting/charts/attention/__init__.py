@@ -1,1 +1,1 @@
-"""Attention: `heat` maps, `cells` (what they share with the findings), `view` (heads to click through)."""
+"""Attention: `heat` maps, `cells` (tokens, bins and heads in words), `view` (heads to click through)."""
