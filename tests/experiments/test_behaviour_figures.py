@@ -262,6 +262,7 @@ def test_options_that_a_figure_does_not_have(run: Any, tmp_path: Path, arguments
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_command_line_draws_and_tells(run: Any, tmp_path: Path) -> None:
     code, out, err = run("figure", "2", "--lengths", "5,9")
     assert (code, err) == (0, "")

@@ -149,6 +149,7 @@ def test_bad_arguments(model: TransformerBridge) -> None:
         retrieval(model, [0], 80, [0])
 
 
+@pytest.mark.slow
 def test_the_command_line(run: Any, tmp_path: Path) -> None:
     arguments = ["retrieval", "--length", "2", "--seed", "0", "--position", "1"]
     code, out, err = run(*arguments)

@@ -26,6 +26,7 @@ from ostools.measure.posed import carrier_positions, pose
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 
+pytestmark = pytest.mark.slow  # a study is some dozens of measurements
 TASK = AppendixTask("copy-last")
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 768}
 WIDE = SlidingWindow(700)

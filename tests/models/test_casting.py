@@ -23,6 +23,7 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
     return dict([*model.named_parameters(), *model.named_buffers()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_copy_is_what_loading_in_that_dtype_gives(family: Family, dtype: torch.dtype, tmp_path: Path) -> None:

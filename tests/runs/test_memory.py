@@ -31,6 +31,7 @@ from ostools.runs.workers.local import Bench
 from ostools.runs.workers.out_of_memory import held_to_what_is_free, is_out_of_memory
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
+pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits
 MIB = 1 << 20
 KINDS = ["behaviour", "collapse", "sensitivity", "path-sum"]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the limits of Linux")
@@ -104,7 +105,7 @@ def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None
     settings: Any = {"lengths": [3, 20, 40], "dtypes": ["float64"]}
     whole = ost.collapse(model, task, **settings)
     widths: list[int] = []
-    with smaller_chunks(1 / 8), mock.patch.object(prefixes, "_one_pass", wraps=last_tokens._one_pass) as one_pass:
+    with smaller_chunks(1 / 8), mock.patch.object(last_tokens, "_one_pass", wraps=last_tokens._one_pass) as one_pass:
         pieces = ost.collapse(model, task, **settings)
         widths += [len(call.args[1]) for call in one_pass.call_args_list]
     assert pieces.provenance.parameters["route"] == whole.provenance.parameters["route"] != "loop"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge

@@ -291,6 +291,7 @@ def test_the_users_model_is_bit_identical_afterwards(family: Family) -> None:
     assert hooks.active_edits(model) == ()
 
 
+@pytest.mark.slow
 def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 

@@ -55,6 +55,7 @@ def y_of(model: TransformerBridge, mitigation: Mitigation | None, length: int, c
     return record["final_norm"][0, -1].double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "mitigation"),
     [
@@ -245,6 +246,7 @@ def test_a_foreign_edit_is_still_refused() -> None:
         collapse(model, COPY, lengths=[1], mitigation=SlidingWindow(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gemma", "gemma2", "llama", "gpt2"])
 def test_upcast_parts_of_a_16_bit_run_are_compared_like_any_others(family: Family) -> None:
     model = tiny_model(family)

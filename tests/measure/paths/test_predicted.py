@@ -148,6 +148,7 @@ def collapsed(whole: Tensor, shared: Tensor | None) -> Tensor:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "trace"),
     [

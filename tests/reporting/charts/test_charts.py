@@ -125,6 +125,7 @@ def test_every_variant_and_linearisation_has_a_colour_of_its_own() -> None:
     assert len({theme.COLOURS[name] for name in names}) == len(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(theme.COLOURS))
 @pytest.mark.parametrize("ground", [theme.LIGHT_GROUND, DARK_GROUND])
 def test_lines_stand_out_on_paper_and_in_the_dark(name: str, ground: str) -> None:

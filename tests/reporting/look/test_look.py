@@ -50,6 +50,7 @@ def test_every_colour_is_the_themes(name: str) -> None:
                     assert one in KNOWN, one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_no_two_names_of_a_legend_look_alike(name: str) -> None:
     """By colour alone, or with the dash or the shape that the same names have."""

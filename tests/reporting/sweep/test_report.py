@@ -21,6 +21,7 @@ from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.store import Store, Wanted, file_of
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
 
+pytestmark = pytest.mark.slow  # a sweep is measured first
 ASKED = {
     "tasks": ["copy-last"],
     "lengths": [3, 4],
