@@ -171,8 +171,8 @@ def summarise(frame: Frame) -> pd.DataFrame:
             }
         )
     table = pd.DataFrame(rows).astype({"window": "Int64"})
-    table = table.assign(front=_front(table, "accuracy"), front_probability=_front(table, "log_probability"))
-    return table[[*table.columns.drop("floored"), "floored"]]
+    fronts = {"front": _front(table, "accuracy"), "front_probability": _front(table, "log_probability")}
+    return table.assign(**fronts, floored=table.pop("floored"))
 
 
 def _front(table: Frame, objective: str) -> Any:
