@@ -98,8 +98,8 @@ def _show(result: WindowStudy) -> None:
     ]
     output.print_table(title, names, rows)
     if bool((table["floored"] > 0).any()):
-        counts = ", ".join(f"{row['window']}: {row['floored']}" for row in table.to_dict("records") if row["floored"])
+        counts = ", ".join(f"{row['window']} ({row['floored']})" for row in table.to_dict("records") if row["floored"])
         output.print_text(
-            ["", f"Distances below rounding, which count as that, by window: {counts}; their mean is at most this."]
+            ["", f"Below rounding, and counted as that: distances of windows {counts}; their mean is an upper limit."]
         )
     output.print_text(["", "*: no other window is better in one and as good in the other (point estimates)."])

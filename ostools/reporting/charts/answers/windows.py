@@ -181,7 +181,9 @@ def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
 
 def _points(base: Any, size: int, smaller: str) -> list[Any]:
     """A circle each; where rounding is in the mean, a hollow triangle that points to smaller distances."""
-    below = base.transform_filter("datum.below").mark_point(shape=smaller, size=size, filled=False, opacity=1)
+    below = base.transform_filter("datum.below").mark_point(
+        shape=smaller, size=52, filled=False, opacity=1, strokeWidth=1.2
+    )
     return [base.transform_filter("!datum.below").mark_circle(size=size), below]
 
 
