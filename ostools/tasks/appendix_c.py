@@ -1,13 +1,13 @@
-"""The prompts of the paper's Appendix C.1 and Figure 5, word for word, with their answer keys.
+"""The prompts of the paper's Appendix C.1 and Figure 5, letter by letter, with their answer keys.
 
-A task generates `items` (digits, or words of a sentence), writes them into the paper's prompt, and knows
-the answer from the items it generated, never from parsing what it wrote. A digit stream depends on the seed
-alone, so that the sequence of n items is the beginning of the sequence of n + 1 wherever the paper's form
-allows it. No torch is needed here.
+The paper's own slips are kept: the prompt of the sum ends in "answer..", that of the ones lacks a quotation mark. `tidy`
+mends them. A task generates `items` (digits, or words of a sentence), writes them into the prompt, and knows the answer from
+the items it generated, never from parsing what it wrote. A digit stream depends on the seed alone, so that the sequence of n
+items is the beginning of the sequence of n + 1 wherever the paper's form allows it. No torch is needed here.
 
-Source: "Transformers need glasses!", arXiv 2406.04267, Appendix C.1 and Figure 5. Where the paper leaves
-open how a sequence is made (the sentence in which 'car' is counted, the interleaving), the docstring of
-`AppendixTask` says what was chosen.
+Source: "Transformers need glasses!", arXiv 2406.04267, Section 3, Appendix C.1 and Figure 5. Where the paper leaves open how a
+sequence is made (the sentence in which 'car' is counted, the interleaving), the docstring of `AppendixTask` says what was
+chosen; docs/fidelity.md has a row for each prompt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mitigations import Hint
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.base import Task
-from ostools.tasks.reasoning import ZERO_SHOT, few_shot
+from ostools.tasks.reasoning import ANSWER_ONLY, ZERO_SHOT, few_shot
 
 HINT = f" {Hint().text}"
 WORDS = (
@@ -67,6 +67,13 @@ _FORMS: dict[str, tuple[str, str]] = {
     "count-ones-figure-5": ("How many ones are in the following sequences?{seq}", "{answer}"),
     "count-word": (_WORD_PROMPT, _MATHS_ANSWER),
 }
+_UNCLOSED = ("'xxxx' is", "'xxxx is")
+_SLIPS = {
+    "sum-ones": ("your answer.", "your answer.."),
+    "count-ones": _UNCLOSED,
+    "count-ones-bernoulli": _UNCLOSED,
+}
+"""What stands in C.1 in place of the tidy words."""
 NAMES = tuple(_FORMS)
 
 _COPY_NAMES = ("copy-last", "copy-first", "copy")
@@ -74,9 +81,13 @@ _COUNTING_NAMES = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones
 _UNIFORM_NAMES = (*_COPY_NAMES, "count-ones-figure-5")
 _DIGIT_NAMES = (*_UNIFORM_NAMES, "count-ones", "count-ones-bernoulli")
 _REASONING_NAMES = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
+_INTERLEAVED_NAMES = (*_COPY_NAMES, "count-ones")
 
-Mode = Literal["none", "cot-zero-shot", "cot-few-shot"]
-MODES: tuple[Mode, ...] = ("none", "cot-zero-shot", "cot-few-shot")
+Mode = Literal["none", "answer-only", "cot-zero-shot", "cot-few-shot"]
+MODES: tuple[Mode, ...] = ("none", "answer-only", "cot-zero-shot", "cot-few-shot")
+_APPENDED = {"answer-only": ANSWER_ONLY, "cot-zero-shot": ZERO_SHOT}
+Place = Literal["before", "after"]
+PLACES: tuple[Place, ...] = ("before", "after")
 
 
 @dataclass(frozen=True)
@@ -88,11 +99,14 @@ class AppendixTask(Task):
         (the question of Figure 5 (a)), `count-word` (each word is 'car' with probability 1/2, else one of `WORDS`).
     hint: append the paper's hint (copying a digit).
     separator_every: a comma after every so many digits, none at the end (tasks on digits).
-    interleave: zeros and ones in turn, so that the digit asked for is a zero (copying).
+    interleave: zeros and ones in turn. Where a digit is to be copied it is a zero; `count-ones` begins with a one.
     uniform: digits drawn uniformly instead of the paper's ones (copying; `count-ones-figure-5`, where the sequence then
-        ends in one or two ones, as in Figure 5 (b)).
-    mode: "none" asks for the answer alone; "cot-zero-shot" and "cot-few-shot" for reasoning before it, with no examples or with
-        worked ones (`ostools.tasks.reasoning`; sums and counts).
+        ends in one or two ones behind another digit, as in Figure 5 (b)).
+    mode: "none" is the prompt of C.1 alone; "answer-only" adds the instruction of which Section 3.2 speaks and C.1 prints
+        nothing; "cot-zero-shot" and "cot-few-shot" ask for reasoning, with no examples or with worked ones
+        (`ostools.tasks.reasoning`; sums and counts).
+    examples: whether the worked examples stand "before" the question or "after" it, which the paper leaves open.
+    tidy: without the paper's slips of the pen (`sum-ones`, `count-ones`, `count-ones-bernoulli`).
 
     Raises InputError for an unknown name or an option that the task does not have.
     """
@@ -103,17 +117,26 @@ class AppendixTask(Task):
     interleave: bool = False
     uniform: bool = False
     mode: Mode = "none"
+    examples: Place = "before"
+    tidy: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in _FORMS:
             raise unknown_name("task", self.name, _FORMS)
         self._require("hint", self.hint, ("copy-last", "copy-first"))
         self._require("separator_every", self.separator_every is not None, _DIGIT_NAMES)
-        self._require("interleave", self.interleave, _COPY_NAMES)
+        self._require("interleave", self.interleave, _INTERLEAVED_NAMES)
         self._require("uniform", self.uniform, _UNIFORM_NAMES)
         if self.mode not in MODES:
             raise unknown_name("mode", self.mode, MODES)
-        self._require("mode", self.reasons, _REASONING_NAMES)
+        self._require("mode", self.mode != "none", _REASONING_NAMES)
+        self._require("tidy", self.tidy, tuple(_SLIPS))
+        if self.examples not in PLACES:
+            raise unknown_name("place of the examples", self.examples, PLACES)
+        if self.examples != "before" and self.mode != "cot-few-shot":
+            raise InputError(
+                "examples: only mode=cot-few-shot has examples that could stand elsewhere; leave examples out"
+            )
         if self.separator_every is not None:
             whole_number("separator_every", self.separator_every, 1)
         if self.interleave and self.uniform:
@@ -126,7 +149,7 @@ class AppendixTask(Task):
 
     @property
     def trained_as(self) -> str | None:
-        return None if self.reasons else self.name
+        return self.name if self.mode == "none" else None
 
     @property
     def numeric(self) -> bool:
@@ -134,7 +157,7 @@ class AppendixTask(Task):
 
     @property
     def reasons(self) -> bool:
-        return self.mode != "none"
+        return self.mode in ("cot-zero-shot", "cot-few-shot")
 
     def _require(self, option: str, wanted: bool, names: Sequence[str]) -> None:
         if wanted and self.name not in names:
@@ -151,7 +174,7 @@ class AppendixTask(Task):
         if self.uniform:
             return self._uniform_items(length, stream)
         if self.interleave:
-            zero_at = (length - 1) % 2 if self.name == "copy-last" else 0
+            zero_at = {"copy-last": (length - 1) % 2, "count-ones": 1}.get(self.name, 0)
             return tuple("0" if i % 2 == zero_at else "1" for i in range(length))
         if self.name == "copy-last":
             return ("1",) * (length - 1) + ("0",)
@@ -160,12 +183,13 @@ class AppendixTask(Task):
         return ("1",) * length
 
     def _uniform_items(self, length: int, stream: random.Random) -> tuple[str, ...]:
-        endings = 1 + (stream.random() < 0.5)
-        digits = tuple(stream.choice("0123456789") for _ in range(length))
+        ones = min(length, 1 + (stream.random() < 0.5))
+        digits = [stream.choice("0123456789") for _ in range(length)]
         if self.name != "count-ones-figure-5":
-            return digits
-        ones = min(endings, length)
-        return digits[: length - ones] + ("1",) * ones
+            return tuple(digits)
+        if length > ones and digits[-ones - 1] == "1":  # one one is not two, nor two of them three
+            digits[-ones - 1] = stream.choice("023456789")
+        return (*digits[: length - ones], *("1",) * ones)
 
     def sequence(self, pieces: Sequence[str]) -> str:
         """The items as they stand in the prompt: joined, with `+`, spaces or commas where the task has them.
@@ -175,7 +199,7 @@ class AppendixTask(Task):
         if self.name == "sum-ones":
             if wrong := [piece for piece in pieces if not piece.isdigit()]:
                 raise InputError(f"sum-ones: expected numbers between the plus signs, found {wrong[0]!r} inserted")
-            return "+".join(pieces)
+            return " + ".join(pieces)
         if self.name == "count-word":
             # A comma stands at the word before it.
             return "".join(f" {piece}" if piece[:1].isalnum() else piece for piece in pieces).removeprefix(" ")
@@ -183,9 +207,19 @@ class AppendixTask(Task):
         return ",".join("".join(pieces[start : start + every]) for start in range(0, len(pieces), every))
 
     def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
-        before, after = _FORMS[self.name][0].split("{seq}")
-        reasoning = {"cot-zero-shot": ZERO_SHOT, "cot-few-shot": few_shot(self.name)}.get(self.mode, "")
-        return before, self.sequence(pieces), after + reasoning + (HINT if self.hint else "")
+        form = _FORMS[self.name][0]
+        if not self.tidy and self.name in _SLIPS:
+            form = form.replace(*_SLIPS[self.name])
+        before, after = form.split("{seq}")
+        after += _APPENDED.get(self.mode, "") + (HINT if self.hint else "")
+        if self.mode == "cot-few-shot":
+            examples = few_shot(self.name, self.tidy)
+            return (
+                (f"{examples}\n{before}", self.sequence(pieces), after)
+                if self.examples == "before"
+                else (before, self.sequence(pieces), f"{after} {examples}")
+            )
+        return before, self.sequence(pieces), after
 
     def key(self, pieces: Sequence[str]) -> str:
         """The right answer for these items, as the digits or the number alone; the whole number as it stands, commas too."""

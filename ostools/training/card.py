@@ -106,8 +106,9 @@ def _data(card: Mapping[str, Any]) -> list[str]:
         f"blocks of {card['recipe']['text_length']} tokens say their first half twice.",
         "",
         "Prompts are generated: half of those for one digit carry the paper's hint, a third of those on digits a comma "
-        "after every third digit, a tenth of the copying prompts interleaved zeros and ones. The loss counts the "
-        "answer fully, the paper's own words lightly, and the sequence not at all.",
+        "after every third digit, a tenth of those for copying and for ones interleaved zeros and ones, half of those with "
+        "slips of the paper's pen have them mended (tidy). The loss counts the answer fully, the paper's own words lightly, "
+        "and the sequence not at all.",
         "",
         "| task | longest trained sequence (items) | share of prompts |",
         "|---|---|---|",
@@ -149,7 +150,7 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    options = [name for name in ("uniform", "interleave", "hint") if row[name]]
+    options = [name for name in ("uniform", "interleave", "hint", "tidy") if row[name]]
     if row["separator_every"]:
         options.append(f"comma every {row['separator_every']}")
     return row["task"] + (f" ({', '.join(options)})" if options else "")

@@ -44,7 +44,10 @@ VARIANTS = tuple(
         ("copy", {"uniform": True, "separator_every": 3}),
         ("copy", {"interleave": True}),
         ("sum-ones", {}),
+        ("sum-ones", {"tidy": True}),
         ("count-ones", {}),
+        ("count-ones", {"tidy": True}),
+        ("count-ones", {"interleave": True}),
         ("count-ones", {"separator_every": 3}),
         ("count-ones-bernoulli", {}),
         ("count-ones-bernoulli", {"separator_every": 3}),
@@ -67,6 +70,7 @@ class Accuracy:
     separator_every: int | None
     interleave: bool
     uniform: bool
+    tidy: bool
     length_from: int
     length_to: int
     examples: int

@@ -44,16 +44,19 @@ class Batch:
 
 
 def draw_task(stream: random.Random) -> AppendixTask:
-    """A task of the mixture with its options: half the copying prompts carry the hint, a third separators."""
+    """A task of the mixture with its options: half the copying prompts carry the hint, a third separators, half of
+    those with slips of the paper's pen are tidy."""
     name = stream.choices(list(TASK_SHARES), list(TASK_SHARES.values()))[0]
     hint = name in ("copy-last", "copy-first") and stream.random() < 0.5
     digits = name not in ("sum-ones", "count-word")
     separator = 3 if digits and stream.random() < 1 / 3 else None
     copying = name in ("copy-last", "copy-first", "copy")
+    slips = name in ("sum-ones", "count-ones", "count-ones-bernoulli")
     way = stream.random()
-    interleave = copying and way < 0.1
+    interleave = (copying or name == "count-ones") and way < 0.1
     uniform = (copying and way > 0.4) or (name == "count-ones-figure-5" and way > 0.5)
-    return AppendixTask(name, hint, separator, interleave, uniform)
+    tidy = slips and stream.random() < 0.5
+    return AppendixTask(name, hint, separator, interleave, uniform, tidy=tidy)
 
 
 def draw_items(task: AppendixTask, length: int, stream: random.Random) -> tuple[str, ...]:

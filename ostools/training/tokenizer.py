@@ -28,7 +28,8 @@ def template_texts() -> list[str]:
         task = AppendixTask(name, hint=name in ("copy-last", "copy-first"))
         before, _, after = task.parts(("1",))
         texts += [before, after, "\n" + task.answer_line("")]
-    return [*texts, "'car", *(" " + word for word in ("car", *WORDS))]
+    texts.append(AppendixTask("count-ones", tidy=True).parts(("1",))[2])
+    return [*texts, " + ", "'car", *(" " + word for word in ("car", *WORDS))]
 
 
 def train_tokenizer(paragraphs: Iterable[str], vocabulary_size: int = VOCABULARY_SIZE) -> Tokenizer:
