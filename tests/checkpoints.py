@@ -46,8 +46,18 @@ TWO_FAMILIES: tuple[Family, ...] = ("gemma3", "gpt2")
 """The two that differ most, for what no formula of a family decides: norms before and behind each part, windows, grouped heads
 and rotations; and layer norms, biases, learned positions and one projection that q, k and v are views of."""
 
-STORIES = Path(__file__).resolve().parents[2] / "shared" / "models" / "stories260K"
-"""A real pretrained model that is not the project's to ship: tests skip where it is absent."""
+_SHARED_FILES = Path(__file__).resolve().parents[2] / "shared"
+STORIES = _SHARED_FILES / "models" / "stories260K"
+"""A real pretrained model that is not the project's to ship: tests skip where it is absent. So is the paper's text."""
+PAPER = _SHARED_FILES / "paper" / "paper.md"
+
+
+def paper_text() -> str:
+    """The paper's words; skips the test where they are absent."""
+    if not PAPER.is_file():
+        pytest.skip("needs the text of arXiv 2406.04267, which is not the project's to ship")
+    return PAPER.read_text(encoding="utf-8")
+
 
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
 CONTROL = ("<start_of_turn>", "<end_of_turn>")

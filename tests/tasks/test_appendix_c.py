@@ -1,4 +1,4 @@
-"""The paper's prompts stand word for word, and the answer keys agree with counting by hand and by regular expression."""
+"""The paper's prompts stand letter by letter, and the answer keys agree with counting by hand and by regular expression."""
 
 import re
 
@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from ostools.ground.errors import InputError
 from ostools.tasks.appendix_c import HINT, NAMES, AppendixTask
+from tests.checkpoints import paper_text
 
 MATHS = (
     " Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', "
     "where 'xxxx' is your answer."
 )
+UNCLOSED = MATHS.replace("'xxxx' is", "'xxxx is")
 LAST = (
     "Consider the following sequence: {}. What is the last digit in this sequence? "
     "Please answer exactly as 'The answer to your question is: <ANSWER>'"
@@ -38,13 +40,28 @@ LAST = (
         ),
         (AppendixTask("copy"), 4, "Can you copy the following number?1111", "1111"),
         (AppendixTask("copy", separator_every=3), 4, "Can you copy the following number?111,1", "111,1"),
-        (AppendixTask("sum-ones"), 3, "Please perform the following sum: 1+1+1." + MATHS, "3"),
-        (AppendixTask("sum-ones"), 1, "Please perform the following sum: 1." + MATHS, "1"),
+        (AppendixTask("sum-ones"), 3, "Please perform the following sum: 1 + 1 + 1." + MATHS + ".", "3"),
+        (AppendixTask("sum-ones", tidy=True), 3, "Please perform the following sum: 1 + 1 + 1." + MATHS, "3"),
+        (AppendixTask("sum-ones"), 1, "Please perform the following sum: 1." + MATHS + ".", "1"),
         (
             AppendixTask("count-ones"),
             12,
-            "Please count the number of ones in the following sequence:111111111111." + MATHS,
+            "Please count the number of ones in the following sequence:111111111111." + UNCLOSED,
             "12",
+        ),
+        (
+            AppendixTask("count-ones", interleave=True, tidy=True),
+            5,
+            "Please count the number of ones in the following sequence:10101." + MATHS,
+            "3",
+        ),
+        (
+            AppendixTask("count-ones", mode="answer-only"),
+            1,
+            "Please count the number of ones in the following sequence:1."
+            + UNCLOSED
+            + " Please output only the answer.",
+            "1",
         ),
         (AppendixTask("count-ones-figure-5"), 3, "How many ones are in the following sequences?111", "3"),
     ],
@@ -54,9 +71,25 @@ def test_prompts_are_the_papers(task: AppendixTask, length: int, prompt: str, an
     assert task.answer(length) == answer
 
 
+@pytest.mark.parametrize("name", ["copy-last", "sum-ones", "count-ones", "count-word"])
+def test_prompts_stand_in_the_paper(name: str) -> None:
+    before, _, after = AppendixTask(name).parts(("1",))
+    assert before + "seq" + after in paper_text()
+
+
+@pytest.mark.parametrize("name", ["count-ones-figure-5", "copy"])
+def test_questions_of_figure_5_stand_in_the_paper(name: str) -> None:
+    assert f'"{AppendixTask(name).parts(("1",))[0]}" Followed by' in paper_text()
+
+
+def test_the_hint_stands_in_the_paper() -> None:
+    # There its marks of emphasis are the markup's: *Hint*.
+    assert f'"{HINT.strip()}"' in paper_text()
+
+
 def test_counting_prompts_frame_their_random_sequences() -> None:
     count = re.fullmatch(
-        r"Please count the number of ones in the following sequence:([01]{30})\." + re.escape(MATHS),
+        r"Please count the number of ones in the following sequence:([01]{30})\." + re.escape(UNCLOSED),
         AppendixTask("count-ones-bernoulli").prompt(30, seed=4),
     )
     assert count is not None
@@ -94,11 +127,11 @@ def test_the_key_agrees_with_reading_the_prompt(
         "copy-last": digits[-1],
         "copy-first": digits[0],
         "copy": sequence,
-        "sum-ones": str((len(sequence) + 1) // 2),
+        "sum-ones": str(len(sequence.split(" + "))),
         "count-word": str(len(re.findall(r"\bcar\b", sequence))),
     }.get(name, str(digits.count("1")))
     assert task.answer(length, seed) == expected
-    n_items = len(sequence.split()) if name == "count-word" else len(digits.replace("+", ""))
+    n_items = len(sequence.split()) if name == "count-word" else len(digits.replace(" + ", ""))
     assert n_items == length
 
 
@@ -122,9 +155,11 @@ def test_longer_sequences_of_a_seed_continue_the_shorter() -> None:
 def test_figure_5b_ends_in_one_or_two_ones() -> None:
     task = AppendixTask("count-ones-figure-5", uniform=True)
     items = [task.items(20, seed) for seed in range(200)]
-    assert all(sequence[-1] == "1" for sequence in items)
-    assert {sequence[-2] == "1" for sequence in items} == {True, False}
+    endings = {"".join(sequence)[-3:] for sequence in items}
+    assert all(re.fullmatch("[^1]11|.[^1]1", ending) for ending in endings)
+    assert {ending.endswith("11") for ending in endings} == {True, False}
     assert all(task.items(1, seed) == ("1",) for seed in range(20))
+    assert {task.items(2, seed)[1:] for seed in range(20)} == {("1",)}
 
 
 def test_bernoulli_sequences_have_the_papers_share_of_ones() -> None:
@@ -148,7 +183,9 @@ def test_the_hint_comes_last() -> None:
         ({"name": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
         ({"name": "sum-ones", "hint": True}, "task 'sum-ones' has no option 'hint'.*copy-last, copy-first"),
         ({"name": "count-word", "separator_every": 3}, "has no option 'separator_every'"),
-        ({"name": "count-ones", "interleave": True}, "has no option 'interleave'"),
+        ({"name": "count-ones-bernoulli", "interleave": True}, "has no option 'interleave'"),
+        ({"name": "count-word", "tidy": True}, "has no option 'tidy'; tasks that have it: sum-ones, count-ones"),
+        ({"name": "count-ones", "examples": "after"}, "only mode=cot-few-shot has examples"),
         ({"name": "count-ones", "uniform": True}, "has no option 'uniform'"),
         ({"name": "copy", "separator_every": 0}, "separator_every: expected a whole number of at least 1, found 0"),
         ({"name": "copy", "interleave": True, "uniform": True}, "exclude each other"),

@@ -1,4 +1,4 @@
-"""The paper's modes: its words stand, and every worked example is right."""
+"""The paper's modes: its words stand as printed, and every worked example is right."""
 
 from __future__ import annotations
 
@@ -9,20 +9,41 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.tasks import AppendixTask, label, names, task
 from ostools.tasks.reasoning import few_shot
+from tests.checkpoints import paper_text
 
 REASONING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
-TWELVE = (
-    "We divide the sum into groups of 5. (1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1 "
-    "The answer is then 2 * 5 + 2 = 12 The final answer to your maths question is: 12"
-)
+PRINTED = """\
+Let's think step by step, showing me your reasoning. Here are a few examples:
+We divide the sum into groups of 5. (1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1
+The answer is then 2 * 5 + 2 = 12
+The final answer to your maths question is: 12
+Please perform the following sum: 1 + 1 + 1 + 1 + 1 + 1
+We divide the sum into groups of 5.
+(1 + 1 + 1 + 1 + 1) + 1
+The answer is then 1 * 5 + 1 = 6
+The final answer to your maths question is: 6"""
 
 
-def test_the_papers_worked_sum_stands_word_for_word() -> None:
-    prompt = AppendixTask("sum-ones", mode="cot-few-shot").prompt(3)
-    assert prompt.startswith(
-        AppendixTask("sum-ones").prompt(3) + " Let's think step by step, showing me your reasoning. "
-    )
-    assert f"Here are a few examples:\n1+1+1+1+1+1+1+1+1+1+1+1\n{TWELVE}\n" in prompt
+def test_the_papers_examples_stand_as_printed() -> None:
+    assert few_shot("sum-ones") == PRINTED
+
+
+def test_the_papers_examples_stand_in_the_paper() -> None:
+    # Its transcription puts a blank line between all paragraphs.
+    assert "\n".join(line for line in paper_text().splitlines() if line).count(PRINTED) == 1
+
+
+def test_tidy_adds_the_question_that_the_first_example_lacks() -> None:
+    question = "Please perform the following sum: " + " + ".join("1" * 12)
+    opening, rest = PRINTED.split("\n", 1)
+    assert few_shot("sum-ones", tidy=True) == f"{opening}\n{question}\n" + rest.replace("5. (", "5.\n(")
+
+
+@pytest.mark.parametrize("name", REASONING)
+def test_examples_stand_before_the_question_or_after_it(name: str) -> None:
+    plain = AppendixTask(name).prompt(9, 2)
+    assert AppendixTask(name, mode="cot-few-shot").prompt(9, 2) == f"{few_shot(name)}\n{plain}"
+    assert AppendixTask(name, mode="cot-few-shot", examples="after").prompt(9, 2) == f"{plain} {few_shot(name)}"
 
 
 def test_without_examples_only_the_request_follows() -> None:
@@ -32,20 +53,20 @@ def test_without_examples_only_the_request_follows() -> None:
 
 @pytest.mark.parametrize("name", REASONING)
 def test_every_worked_example_counts_and_adds_up(name: str) -> None:
-    _, *lines = few_shot(name).split("\n")
-    assert len(lines) >= 4
-    for sequence, worked in zip(lines[::2], lines[1::2], strict=True):
-        key = AppendixTask(name).key(
-            re.split(r"[+ ]", sequence) if name in ("sum-ones", "count-word") else list(sequence)
-        )
-        assert worked.endswith(f"The final answer to your maths question is: {key}")
-        terms = worked.split(" The answer")[0]
-        assert terms.count("1") == int(key)
-        if sum_ := re.search(r"(\d+) \* 5 \+ (\d+) = (\d+)", worked):
-            groups, rest, total = map(int, sum_.groups())
-            assert 5 * groups + rest == total == int(key)
-            assert rest < 5
-            assert terms.count("(") == groups
+    _, *lines = few_shot(name, tidy=name == "sum-ones").split("\n")
+    examples = [lines[start : start + 5] for start in range(0, len(lines), 5)]
+    assert len(examples) == 2
+    for question, opening, terms, total, answer in examples:
+        sequence = re.split(r"following (?:sum|sequence|sentence): ?", question)[1].strip("'")
+        items = re.split(r" \+ | ", sequence) if name in ("sum-ones", "count-word") else list(sequence)
+        key = int(AppendixTask(name).key(items))
+        assert opening == "We divide the sum into groups of 5."
+        assert eval(terms) == terms.count("1") == key
+        groups, rest, said = map(int, re.fullmatch(r"The answer is then (\d+) \* 5 \+ (\d+) = (\d+)", total).groups())
+        assert 5 * groups + rest == said == key
+        assert terms.count("(") == groups
+        assert rest < 5
+        assert answer == f"The final answer to your maths question is: {key}"
 
 
 @pytest.mark.parametrize("name", REASONING)
@@ -64,7 +85,11 @@ def test_a_mode_changes_neither_the_sequence_nor_the_answer(name: str, mode: str
     ("spec", "message"),
     [
         ("copy-last:mode=cot-few-shot", "task 'copy-last' has no option 'mode'; tasks that have it: sum-ones"),
-        ("count-ones:mode=cot-fewshot", "expected mode to be 'none' or 'cot-zero-shot' or 'cot-few-shot'"),
+        (
+            "count-ones:mode=cot-fewshot",
+            "expected mode to be 'none' or 'answer-only' or 'cot-zero-shot' or 'cot-few-shot'",
+        ),
+        ("count-ones:mode=cot-few-shot,examples=behind", "expected examples to be 'before' or 'after'"),
         ("cuont-ones", "unknown task 'cuont-ones': did you mean 'count-ones'"),
         ("count-ones:hint=true", "task 'count-ones' has no option 'hint'"),
         ("copy-last:unifrom=true", "has no option 'unifrom': did you mean 'uniform'"),
@@ -80,7 +105,7 @@ def test_wrong_specs_are_refused(spec: str, message: str) -> None:
     [
         "copy-last",
         "copy-last:uniform=True",
-        "count-ones:mode=cot-few-shot",
+        "count-ones:mode=cot-few-shot,examples=after,tidy=True",
         "copy:separator_every=3",
         "copy-first:interleave=True",
     ],
