@@ -13,14 +13,14 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import experiments
 from ostools.experiments.figures import answering
 from ostools.experiments.figures.figure2 import PANELS
-from ostools.experiments.figures.figure3 import TASKS, Figure3, figure_3
+from ostools.experiments.figures.figure3 import PANELS as COUNTED
+from ostools.experiments.figures.figure3 import TASKS, WAYS, Figure3, figure_3
 from ostools.experiments.figures.figure4 import figure_4, figure_4_of, frequencies
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.behaviour import behaviour
 from ostools.results import Provenance
 from ostools.tasks import AppendixTask
-from ostools.tasks.appendix_c import MODES
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_refused
 
@@ -89,10 +89,10 @@ def test_figure_2_says_how_it_was_asked(embedded: TransformerBridge) -> None:
 
 def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerBridge) -> None:
     lengths, seeds = [4], [0, 2]
-    found = figure_3(embedded, lengths, seeds, max_new_tokens=12)
+    found = figure_3(embedded, lengths, seeds, panels=TASKS, max_new_tokens=12)
     frame: Any = found.frame
     for name in TASKS:
-        for mode in MODES:
+        for mode in WAYS:
             task = AppendixTask(name, mode=mode)
             rows = frame[(frame["task"] == name) & (frame["mode"] == mode)]
             asked = seeds if task.random else [0]
@@ -104,6 +104,7 @@ def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerB
                 alone, [*SAME, "length", "seed", "absolute_error"]
             )
     assert len(frame) == 3 * (1 + 1 + 2 + 2)
+    assert "The paper's figure has no panel for the word 'car'" in found.deviations[2]
     assert frame["absolute_error"].isna().equals(frame["number"].isna())
     known = frame[frame["number"].notna()]
     assert (known["absolute_error"] == (known["number"] - known["key"].astype(int)).abs()).all()
@@ -138,6 +139,7 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
 
     monkeypatch.setattr(answering, "answers", says(text))
     found = figure_3(long_tiny, [3, 100], [0])
+    assert "The fourth task of Section 3.2, counting a word, has no panel" in found.deviations[2]
     frame: Any = found.frame
     errors = frame[frame["mode"] == "none"]["absolute_error"]
     assert errors.notna().all()
@@ -145,7 +147,7 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
     reasoned = frame[frame["mode"] != "none"]
     assert reasoned["absolute_error"].isna().all()
     assert not reasoned["correct"].any()
-    assert found.deviations[-1] == "8 answers were cut at 256 tokens and hold no number."
+    assert found.deviations[-1] == "6 answers were cut at 256 tokens and hold no number."
     counted: Any = figure_4_of(found).frame
     missing = counted[counted["output"].isna()]
     assert (
@@ -154,7 +156,7 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
             ("cot-zero-shot", 2, 0),
             ("cot-few-shot", 2, 0),
         ]
-        * 4
+        * 3
     )
 
 
@@ -173,15 +175,15 @@ def test_figure_6_is_figure_3_with_another_caption(
     limits = seven.provenance.parameters["max_new_tokens"]
     assert limits["none"] != limits["cot-few-shot"] == limits["cot-zero-shot"] == 256
     assert seven.provenance.parameters["stop"] == {"none": "\n", "cot-zero-shot": None, "cot-few-shot": None}
-    assert "the zero-shot request is the opening of the paper's few-shot one" in six.deviations[1]
+    assert "The zero-shot request is the opening of the paper's few-shot one" in six.deviations[1]
     # A model without a card of trained lengths is not said to have been trained on anything.
     assert not any("trained" in said for said in six.deviations)
 
 
-def test_only_a_model_whose_card_lists_the_four_tasks_was_trained_on_them() -> None:
-    frame: Any = pd.DataFrame({"mode": ["none"], "ended": ["eos"]})
+def test_only_a_model_whose_card_lists_the_three_tasks_was_trained_on_them() -> None:
+    frame: Any = pd.DataFrame({"task": ["sum-ones"], "mode": ["none"], "ended": ["eos"]})
     parameters = {"number": 3, "lengths": [1], "chat": False}
-    for trained, said in ((dict.fromkeys(TASKS, 9), True), ({"copy-last": 9, "sum-ones": 9}, False), (None, False)):
+    for trained, said in ((dict.fromkeys(COUNTED, 9), True), ({"copy-last": 9, "sum-ones": 9}, False), (None, False)):
         provenance = Provenance({"name": "made", "trained_lengths": trained}, parameters, None, {})
         assert any("was trained on these" in text for text in Figure3(frame, provenance).deviations) is said
 
@@ -229,7 +231,7 @@ def test_every_answer_and_every_key_is_counted_once(embedded: TransformerBridge)
     asked = found.answers.groupby(["task", "mode"]).size()
     assert np.array_equal(sums["answers"], asked[sums.index])
     assert np.array_equal(sums["right"], asked[sums.index])
-    assert list(dict.fromkeys(frame["task"])) == list(TASKS)
+    assert list(dict.fromkeys(frame["task"])) == list(COUNTED)
     found.plot().to_dict()
 
 
@@ -241,6 +243,10 @@ def test_bad_arguments(long_tiny: TransformerBridge) -> None:
         experiments.figure_2(long_tiny, [0])
     with pytest.raises(InputError, match="seeds: expected whole numbers of at least 0, found none"):
         figure_3(long_tiny, [3], [])
+    with pytest.raises(InputError, match="unknown panel 'count-wrod': did you mean 'count-word'"):
+        figure_3(long_tiny, [3], panels=["count-wrod"])
+    with pytest.raises(InputError, match="panels: expected at least one of sum-ones"):
+        figure_3(long_tiny, [3], panels=[])
     with pytest.raises(InputError, match="expected at most 256 tokens"):
         experiments.figure_2(tiny_model("gemma"), [500])
 
@@ -250,6 +256,8 @@ def test_bad_arguments(long_tiny: TransformerBridge) -> None:
     [
         (["2", "--seed", "0"], ["figure 2 has no randomness, and so no --seed: leave it out"]),
         (["2", "--max-new-tokens", "9"], ["figure 2 has no chain of thought"]),
+        (["2", "--panel", "sum-ones"], ["figure 2 has no panels to choose"]),
+        (["3", "--panel", "sum"], ["unknown panel 'sum': did you mean 'sum-ones'"]),
         (["3", "--dtype", "float32"], ["figure 3 has no precisions"]),
         (["5", "--chat"], ["figure 5 has no questions to a model, and so no --chat/--no-chat"]),
         (["8", "--no-chat"], ["figure 8 has no model"]),

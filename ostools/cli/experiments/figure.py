@@ -13,7 +13,7 @@ from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.errors import InputError
 
 _MODEL = ("--model", "--device")
-_COUNTING = (*_MODEL, "--seed", "--max-new-tokens", "--chat/--no-chat")
+_COUNTING = (*_MODEL, "--seed", "--panel", "--max-new-tokens", "--chat/--no-chat")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,13 @@ FIGURES = {
     8: _Known("L1 distance of the last representations after one attention layer, over seeds", "figure_8", ("--seed",)),
     9: _Known("total variation delta of a softmax, over seeds", "figure_9", ("--seed",)),
 }  # fmt: skip
-_ARGUMENTS = {"--seed": "seeds", "--dtype": "dtypes", "--max-new-tokens": "max_new_tokens", "--chat/--no-chat": "chat"}
+_ARGUMENTS = {
+    "--seed": "seeds",
+    "--panel": "panels",
+    "--dtype": "dtypes",
+    "--max-new-tokens": "max_new_tokens",
+    "--chat/--no-chat": "chat",
+}
 _FAVOURITES = 3  # answers shown a task and way of asking; a file gets all
 
 
@@ -54,6 +60,14 @@ def figure(
     ] = None,
     seed: Annotated[
         list[int] | None, typer.Option(metavar="N", help="All but figure 2: a seed; repeatable. Else 0 to 4.")
+    ] = None,
+    panel: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TASK",
+            help="Figures 3, 4, 6, 7: sum-ones, count-ones, count-ones-bernoulli or count-word; repeatable. Else the first "
+            "three.",
+        ),
     ] = None,
     dtype: Annotated[
         list[str] | None,
@@ -83,7 +97,7 @@ def figure(
 
     \b
     Example:
-      ostools figure 2 --lengths 10:300 --out figure2.pdf
+      ostools figure 2 --lengths 10:600 --out figure2.pdf
       ostools figure 6 --model google/gemma-7b --seed 0 --seed 1 --max-new-tokens 1024 --device cuda --out figure6.pdf
     """
     if number not in FIGURES:
@@ -94,6 +108,7 @@ def figure(
         "--lengths": lengths,
         "--seed": tuple(seed or ()) or None,
         "--dtype": tuple(dtype or ()) or None,
+        "--panel": tuple(panel or ()) or None,
         "--max-new-tokens": max_new_tokens,
         "--chat/--no-chat": chat,
         "--device": device,
@@ -113,7 +128,12 @@ def figure(
 
 def _lacks(known: _Known, option: str) -> str:
     """What a figure without this option does not have."""
-    words = {"--seed": "randomness", "--dtype": "precisions", "--max-new-tokens": "chain of thought"}
+    words = {
+        "--seed": "randomness",
+        "--panel": "panels to choose",
+        "--dtype": "precisions",
+        "--max-new-tokens": "chain of thought",
+    }
     return words.get(option, "questions to a model") if known.on_model else "model"
 
 

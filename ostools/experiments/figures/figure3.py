@@ -1,8 +1,9 @@
 """Figures 3 and 6: how far sums and counts are off, with and without chain of thought.
 
-Four columns: the sum 1+...+1, the ones in a sequence of ones, the ones in a Bernoulli(0.7) sequence, the word 'car' in a
-sentence. Three lines: no chain of thought (CoT), zero-shot, few-shot. An answer from which no one number can be read has no
-error, and is counted apart. Figure 6 is Figure 3 of an open model.
+Three panels, as in the figure: the sum 1+...+1, the ones in a sequence of ones, the ones in a Bernoulli(0.7) sequence. Section
+3.2 names a fourth task, the word 'car' in a sentence, which is a panel where it is asked for. Three lines: no chain of thought
+(CoT), zero-shot (the paper's "CoT-no-shot"), few-shot. An answer from which no one number can be read has no error, and is
+counted apart. Figure 6 is Figure 3 of an open model.
 
 Source: Barbero et al. 2024 (arXiv 2406.04267), Figure 3 (there of Gemini 1.5), Figure 6 (of Gemma 7B) and appendix C.1.
 """
@@ -16,16 +17,21 @@ from typing import Any, Literal
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import answered, common_deviations, cut_answers, title
+from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
-from ostools.tasks.appendix_c import MODES
+from ostools.tasks.appendix_c import Mode
 
 LENGTHS = range(5, 151, 5)
 SEEDS = tuple(range(5))
-TASKS = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
-"""The columns, in the paper's order."""
+PANELS = ("sum-ones", "count-ones", "count-ones-bernoulli")
+"""The figure's panels, from left to right."""
+TASKS = (*PANELS, "count-word")
+"""The tasks of Section 3.2, (i) to (iv)."""
+WAYS: tuple[Mode, ...] = ("none", "cot-zero-shot", "cot-few-shot")
+"""The ways of asking of Section 3.2, (1) to (3)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,26 +58,28 @@ def figure_3(
     lengths: Iterable[int] = LENGTHS,
     seeds: Sequence[int] = SEEDS,
     *,
+    panels: Sequence[str] = PANELS,
     number: Literal[3, 6] = 3,
     max_new_tokens: int = 256,
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> Figure3:
-    """|answer - right answer| of greedy answers to the twelve prompts of Figure 3, at every length and seed.
+    """|answer - right answer| of greedy answers to the prompts of Figure 3, at every length and seed.
 
     Args:
         lengths: numbers of items.
-        seeds: of the two columns that draw their sequences.
+        seeds: of the panels that draw their sequences.
+        panels: of `TASKS`, what is asked, a panel each.
         number: 6 for the caption of Figure 6; the run is the same.
         max_new_tokens: of a chain of thought; what is cut there is no answer, and counted apart.
         chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) with the number of prompts answered.
 
-    Raises `InputError` for lengths below 1, no seeds, and a prompt that leaves no room for its answer in the context.
-    Cost: 6 + 6 prompts a seed at every length, two thirds of them with up to `max_new_tokens` tokens.
+    Raises `InputError` for lengths below 1, no seeds, an unknown panel, and a prompt that leaves no room for its answer in the
+    context. Cost: three prompts a panel, length and seed, two thirds of them with up to `max_new_tokens` tokens.
     """
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
-    tasks = [AppendixTask(name, mode=mode) for name in TASKS for mode in MODES]
+    tasks = [AppendixTask(name, mode=mode) for name in _checked_panels(panels) for mode in WAYS]
     asked = {task: tuple(chosen) if task.random else (0,) for task in tasks}
     frame, how = answered(model, asked, wanted, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
     parameters: dict[str, Any] = {
@@ -83,17 +91,34 @@ def figure_3(
     return Figure3(frame.drop(columns="form"), Provenance.collect(model, **parameters, **how))
 
 
+def _checked_panels(panels: Sequence[str]) -> list[str]:
+    given = [panels] if isinstance(panels, str) else list(panels)
+    for name in given:
+        if name not in TASKS:
+            raise unknown_name("panel", name, TASKS)
+    if not given:
+        raise InputError(f"panels: expected at least one of {', '.join(TASKS)}, found none")
+    return [name for name in TASKS if name in given]
+
+
 def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     """What Figures 3, 4, 6 and 7 say of themselves."""
     said = [
         *common_deviations(result),
-        "Few-shot examples beyond the paper's sum of twelve ones, and the other words of the sentences, are ours; the "
-        "zero-shot request is the opening of the paper's few-shot one.",
+        "Worked examples of the sum are the paper's, those of other tasks ours; they stand before the question. The zero-shot "
+        "request is the opening of the paper's few-shot one. The paper names no seeds.",
+        _panels_in_words(answers),
     ]
-    if set(TASKS) <= set(result.provenance.model.get("trained_lengths") or {}):
+    if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
         said.append("This model was trained on these prompts without CoT, and never on CoT.")
     cut = cut_answers(answers)
     if cut:
         limit = result.provenance.parameters["max_new_tokens"]["cot-few-shot"]
         said.append(f"{cut} answers were cut at {limit} tokens and hold no number.")
     return tuple(said)
+
+
+def _panels_in_words(answers: Any) -> str:
+    if (answers["task"] == "count-word").any():
+        return "The paper's figure has no panel for the word 'car', the fourth task of its Section 3.2."
+    return "The fourth task of Section 3.2, counting a word, has no panel in the paper's figure."

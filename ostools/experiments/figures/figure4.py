@@ -16,7 +16,7 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import title
-from ostools.experiments.figures.figure3 import LENGTHS, SEEDS, Figure3, counting_deviations, figure_3
+from ostools.experiments.figures.figure3 import LENGTHS, PANELS, SEEDS, Figure3, counting_deviations, figure_3
 from ostools.ground.progress import Progress
 from ostools.results import Result
 
@@ -45,6 +45,7 @@ def figure_4(
     lengths: Iterable[int] = LENGTHS,
     seeds: Sequence[int] = SEEDS,
     *,
+    panels: Sequence[str] = PANELS,
     number: Literal[4, 7] = 4,
     max_new_tokens: int = 256,
     chat: bool | None = None,
@@ -54,7 +55,7 @@ def figure_4(
 
     Arguments, errors and cost as of `figure_3`. `figure_4_of` makes it out of a Figure 3 that is there, at no cost.
     """
-    found = figure_3(model, lengths, seeds, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
+    found = figure_3(model, lengths, seeds, panels=panels, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
     return figure_4_of(found, number)
 
 

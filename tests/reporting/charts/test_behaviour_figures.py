@@ -13,13 +13,13 @@ import pytest
 from ostools.cli.experiments.figure import _show_copying
 from ostools.experiments.figures.figure2 import Figure2
 from ostools.experiments.figures.figure3 import TASKS, Figure3
+from ostools.experiments.figures.figure3 import WAYS as MODES
 from ostools.experiments.figures.figure4 import Figure4, figure_4_of
 from ostools.experiments.retrieval import Retrieval
 from ostools.ground.words import short_name
 from ostools.reporting.charts.answers.retrieval import retrieval_notes
 from ostools.reporting.look.answer_marks import NO_ANSWER, OTHER_WORDS, RIGHT, WRONG, outcomes
 from ostools.results import Provenance
-from ostools.tasks.appendix_c import MODES
 from tests.reporting.made import HOSTILE
 
 
