@@ -12,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import experiments
 from ostools.experiments.figures import answering
-from ostools.experiments.figures.figure2 import PANELS
+from ostools.experiments.figures.figure2 import LENGTHS, PANELS
 from ostools.experiments.figures.figure3 import PANELS as COUNTED
 from ostools.experiments.figures.figure3 import TASKS, WAYS, Figure3, figure_3
 from ostools.experiments.figures.figure4 import figure_4, figure_4_of, frequencies
@@ -64,6 +64,11 @@ def test_figure_2_shows_the_papers_sequences() -> None:
         ("c", "copy-first"): "01010",
     }
     assert [task.hint for asked in PANELS.values() for task in asked] == [False, False, True, True, False, False]
+
+
+def test_figure_2_goes_beyond_300_digits() -> None:
+    assert LENGTHS[-1] > 300
+    assert 300 in LENGTHS
 
 
 def test_figure_2_says_how_it_was_asked(embedded: TransformerBridge) -> None:
