@@ -103,7 +103,7 @@ def resolved(name: str) -> bool:
     return found is not None
 
 
-CLAIMS = r"\b(?:word for word|as printed|the paper says|letter by letter)\b"
+CLAIMS = r"\b(?:word for word(?! in)|as printed|the paper says(?! of)|letter by letter)\b"
 AROUND = 3  # lines in which the row is named
 
 

@@ -3,7 +3,7 @@
 The opening and the two worked sums are the paper's, with its line breaks; its first sum stands without its question, which
 `tidy` adds. Of the other tasks the paper says "similar strategies": their examples are ours, one of twelve ones and one of six.
 The zero-shot request is ours too: the opening without its announcement of examples. So is the instruction to answer only,
-which Section 3.2 mentions and C.1 does not print.
+which Section 3.2 mentions and C.1 does not print (docs/fidelity.md has a row for each).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def few_shot(name: str, tidy: bool = False) -> str:
     """The request with the two worked examples of a task. Raises `KeyError` for a task that has none."""
     first, second = (_example(name, sequence) for sequence in _SEQUENCES[name])
     if name == "sum-ones" and not tidy:
-        # As printed: the first sum without its question, its terms on the line of the first sentence.
+        # As in C.1: the first sum without its question, its terms on the line of the first sentence.
         first = first[1:]
         first = [" ".join(first[:2]), *first[2:]]
     return "\n".join([_OPENING, *first, *second])

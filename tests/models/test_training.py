@@ -449,11 +449,11 @@ def test_the_cards_accuracy_is_measured_again(embedded: GemmaForCausalLM, embedd
         bands=((1, 8), (33, 48)),
     )
     shipped = {
-        (row["task"], row["uniform"], row["hint"], row["separator_every"], row["length_from"]): row
+        (row["task"], row["uniform"], row["hint"], row["tidy"], row["separator_every"], row["length_from"]): row
         for row in json.loads((EMBEDDED / "card.json").read_text())["accuracy"]
     }
     for row in rows:
-        stated = shipped[row.task, row.uniform, row.hint, row.separator_every, row.length_from]
+        stated = shipped[row.task, row.uniform, row.hint, row.tidy, row.separator_every, row.length_from]
         assert stated["examples"] == row.examples
         assert abs(stated["accuracy"] - row.accuracy) <= 1.5 / row.examples
 
