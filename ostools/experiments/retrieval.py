@@ -9,7 +9,6 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), section 5; Liu et al. 2023 (arXi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -23,8 +22,9 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds
 from ostools.measure.answers.answers import Answer, answers, how_read
-from ostools.measure.answers.judging import judge
+from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.probability import answer_log_probability, answer_room, right_lines, written
+from ostools.measure.answers.reading import STOP
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.posed import Posed, carrier_positions, pose
 from ostools.results import Provenance, Result
@@ -35,16 +35,16 @@ SEEDS = tuple(range(6))
 LEVEL = 0.95
 _NORMS = ("operator", "frobenius")
 _MOST_POSITIONS = 11
-_SPARE = 8  # tokens that an answer may be longer than the value
 
 
 @dataclass(frozen=True, eq=False)
 class Retrieval(Result):
     """`frame`: one row a position and seed. Columns: position (index of the wanted record, from 0), length (records), seed,
-    tokens (of the prompt), key (the value), answer (the final line), found (of all records' values, the first that it names is
-    the wanted one), correct (it is that value in quotes, nothing else), log_probability (natural, of that), carriers (tokens of
-    the wanted record), sensitivity_mean and sensitivity_max (norms of d y_n / d v_i^(0) over them), sensitivity_others (mean
-    over all other tokens), method ("exact" | "estimate": of an operator norm then the lower end).
+    tokens (of the prompt), key (the value), answer (the first line that names a value; where there is none the last), kind
+    ("answered", "something else" or "cut off"), found (of all records' values, the first that it names is the wanted one),
+    correct (it is that value and nothing else, in quotes or bare), log_probability (natural, of it in quotes), carriers
+    (tokens of the wanted record), sensitivity_mean and sensitivity_max (norms of d y_n / d v_i^(0) over them),
+    sensitivity_others (mean over all other tokens), method ("exact" | "estimate": of an operator norm then the lower end).
 
     `ends`: one row a quantity (log_probability, log_sensitivity: natural log of sensitivity_mean) and end (first, last) of the
     positions. `difference`: its value there minus its mean over the positions between, averaged over seeds; low, high: the 95%
@@ -89,7 +89,7 @@ def retrieval(
         for seed in chosen
         for place in places
     ]
-    room = answer_room(right_lines(model, posed), _SPARE)
+    room = answer_room(right_lines(model, posed))
     said, likely = _answered(model, posed, room)
     rows = []
     for done, (one, answer, log_p) in enumerate(zip(posed, said, likely, strict=True)):
@@ -109,7 +109,7 @@ def retrieval(
         chat=posed[0].chat,
         temperature=0.0,
         max_new_tokens=room,
-        stop="\n",
+        stop=STOP,
         **how_read(model),
     )
     return Retrieval(frame, provenance, _ends(frame))
@@ -131,7 +131,8 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
 def _answered(model: TransformerBridge, posed: Sequence[Posed], room: int) -> tuple[list[Answer], list[float]]:
     """Every prompt's greedy answer, and log p of the right one: behind the prompt's colon a blank and the value in quotes."""
     prompts, lines = [one.prompt for one in posed], [written(one) for one in posed]
-    return answers(model, prompts, max_new_tokens=room), answer_log_probability(model, prompts, lines)
+    said = answers(model, prompts, max_new_tokens=room, stops=stops_of(posed))
+    return said, answer_log_probability(model, prompts, lines)
 
 
 def _row(one: Posed, answer: Answer, log_p: float) -> dict[str, Any]:
@@ -144,18 +145,11 @@ def _row(one: Posed, answer: Answer, log_p: float) -> dict[str, Any]:
         "tokens": len(one.prompt.ids),
         "key": one.key,
         "answer": verdict.line,
-        "found": _first_named(verdict.line, {value for _, value in records}) == one.key,
+        "kind": verdict.kind,
+        "found": task.named(verdict.line, one.pieces) == one.key,
         "correct": verdict.correct,
         "log_probability": log_p,
     }
-
-
-def _first_named(line: str, values: set[str]) -> str | None:
-    """The value that stands first in the line, as a word of its own. (Liu et al. ask whether the wanted one stands anywhere: a
-    model that lists many would always be right.)"""
-    words = "|".join(sorted(map(re.escape, values), key=len, reverse=True))
-    match = re.search(rf"(?<![\w-])(?:{words})(?![\w-])", line)
-    return None if match is None else match[0]
 
 
 def _sensitive(model: TransformerBridge, one: Posed, linearisation: str, norm: str, method: str) -> dict[str, Any]:

@@ -248,3 +248,7 @@ class AppendixTask(Task):
 
     def answer_line(self, answer: str) -> str:
         return _FORMS[self.name][1].format(answer=answer)
+
+    def could_answer(self, line: str, pieces: Sequence[str]) -> bool:
+        """A copied number has a digit."""
+        return any(letter.isdigit() for letter in line)

@@ -74,6 +74,14 @@ class Task(AnyTask):
         """The final line in which the prompt asks for the answer; the bare answer where it asks for none."""
         return answer
 
+    def could_answer(self, line: str, pieces: Sequence[str]) -> bool:
+        """Whether a line could be the answer, right or wrong, where no form is asked for and it is no number.
+
+        The first such line is read as the answer; what stands before it is a preamble. Every line that is not blank, unless a
+        task says more of its answers.
+        """
+        return True
+
     def prompt(self, length: int, seed: int = 0) -> str:
         """The whole prompt for a sequence of `length` items."""
         return "".join(self.parts(self.items(length, seed)))

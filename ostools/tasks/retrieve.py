@@ -130,6 +130,20 @@ class RetrieveTask(Task):
         """The value as the object writes it, in quotes."""
         return json.dumps(answer, ensure_ascii=False)
 
+    def could_answer(self, line: str, pieces: Sequence[str]) -> bool:
+        """It names a value of the records."""
+        return self.named(line, pieces) is not None
+
+    def named(self, line: str, pieces: Sequence[str]) -> str | None:
+        """The value that stands first in the line, as a word of its own.
+
+        (Liu et al. ask whether the wanted one stands anywhere: a model that lists many would always be right.)
+        """
+        values = {value for _, value in self.pairs(pieces)}
+        words = "|".join(sorted(map(re.escape, values), key=len, reverse=True))
+        match = re.search(rf"(?<![\w-])(?:{words})(?![\w-])", line)
+        return None if match is None else match[0]
+
     def pairs(self, pieces: Sequence[str]) -> list[Pair]:
         """The records, key and value, in the order of the prompt."""
         return [pair for piece in pieces if _is_record(piece) for pair in json.loads(f"{{{piece}}}").items()]

@@ -24,7 +24,7 @@ from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_refused
 
-SAME = ["key", "answer", "ended", "correct", "parsable", "number", "tokens", "within_training"]
+SAME = ["key", "answer", "ended", "kind", "correct", "number", "tokens", "within_training"]
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,8 @@ def test_figure_2_says_how_it_was_asked(embedded: TransformerBridge) -> None:
     parameters = found.provenance.parameters
     assert parameters["lengths"] == [3, 5]
     line = embedded.tokenizer("\nThe answer to your question is: 0", add_special_tokens=False)["input_ids"]  # pyright: ignore[reportOptionalCall]
-    assert parameters["max_new_tokens"] == {"none": len(line) + 16}
-    assert parameters["stop"] == {"none": "\n"}
+    assert parameters["max_new_tokens"] == {"none": len(line) + 48}
+    assert parameters["stop"] == "the end of the answer"
     assert (parameters["batches"], parameters["batch_tokens"], parameters["cache"]) == ("padded", 4096, True)
     found.plot().to_dict()
 
@@ -119,14 +119,12 @@ def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerB
 def says(text: Any) -> Any:
     """A stand-in for the model's answers: `text(prompt)` gives text and how it ended."""
 
-    def answers(
-        model: Any, prompts: Any, *, max_new_tokens: int, stop: str | None, progress: Any = None
-    ) -> list[Answer]:
+    def answers(model: Any, prompts: Any, *, max_new_tokens: int, stops: Any, progress: Any = None) -> list[Answer]:
         if progress is not None:
             progress(len(prompts), len(prompts))
-        for prompt in prompts:  # reasoning has lines and room, an answer alone has neither
-            reasons = "step by step" in prompt.text
-            assert ((stop is None), (max_new_tokens == 256)) == (reasons, reasons)
+        for prompt, stop in zip(prompts, stops, strict=True):  # reasoning has more room; each answer has its own stop
+            assert (max_new_tokens == 256) is ("step by step" in prompt.text)
+            assert (stop("\n12\n"), stop("")) == (False, False)
         return [Answer((0,), *text(prompt.text)) for prompt in prompts]
 
     return answers
@@ -152,7 +150,14 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
     reasoned = frame[frame["mode"] != "none"]
     assert reasoned["absolute_error"].isna().all()
     assert not reasoned["correct"].any()
-    assert found.deviations[-1] == "6 answers were cut at 256 tokens and hold no number."
+    assert found.deviations[-1] == (
+        "Without an answer, and in no error: 6 cut off at 256 tokens before an answer; 6 that wrote something else than was "
+        "asked for."
+    )
+    assert reasoned.groupby("mode", sort=False)["kind"].unique().map(list).to_dict() == {
+        "cot-zero-shot": ["something else"],
+        "cot-few-shot": ["cut off"],
+    }
     counted: Any = figure_4_of(found).frame
     missing = counted[counted["output"].isna()]
     assert (
@@ -179,14 +184,13 @@ def test_figure_6_is_figure_3_with_another_caption(
     assert "Gemma 7B" in seven.deviations[0]
     limits = seven.provenance.parameters["max_new_tokens"]
     assert limits["none"] != limits["cot-few-shot"] == limits["cot-zero-shot"] == 256
-    assert seven.provenance.parameters["stop"] == {"none": "\n", "cot-zero-shot": None, "cot-few-shot": None}
     assert "The zero-shot request is the opening of the paper's few-shot one" in six.deviations[1]
     # A model without a card of trained lengths is not said to have been trained on anything.
     assert not any("trained" in said for said in six.deviations)
 
 
 def test_only_a_model_whose_card_lists_the_three_tasks_was_trained_on_them() -> None:
-    frame: Any = pd.DataFrame({"task": ["sum-ones"], "mode": ["none"], "ended": ["eos"]})
+    frame: Any = pd.DataFrame({"task": ["sum-ones"], "mode": ["none"], "kind": ["answered"]})
     parameters = {"number": 3, "lengths": [1], "chat": False}
     for trained, said in ((dict.fromkeys(COUNTED, 9), True), ({"copy-last": 9, "sum-ones": 9}, False), (None, False)):
         provenance = Provenance({"name": "made", "trained_lengths": trained}, parameters, None, {})

@@ -101,7 +101,7 @@ def test_generation_through_a_cache_is_that_of_the_whole_text() -> None:
     for part in ("attention", "mlp", "both"):
         with hooks.ablate_layers(model, [1], part=part):
             assert cache_is_exact(model)
-            (answer,) = answers(model, ["abc 123"], max_new_tokens=6, stop=None)
+            (answer,) = answers(model, ["abc 123"], max_new_tokens=6)
             text = ost.encode(model, "abc 123").ids.tolist()
             for token in answer.ids:
                 assert int(model(torch.tensor([text]))[0, -1].argmax()) == token

@@ -91,7 +91,7 @@ def test_generation_through_a_cache_is_hugging_faces_token_for_token() -> None:
     assert greedy(own, prompts, 30) != greedy(make_model("gemma2", seed=1, n_layers=4, window=WIDE), prompts, 30)
     given = [Prompt(None, ids, tuple(map(str, ids.tolist())), False) for ids in prompts]
     with running(model, SlidingWindow(4, layers="alternate")):
-        found = answers(model, given, max_new_tokens=30, stop=None)
+        found = answers(model, given, max_new_tokens=30)
     for answer, ids in zip(found, greedy(own, prompts, 30), strict=True):
         assert list(answer.ids) == ids[: len(answer.ids)]
         assert len(answer.ids) == 30 or answer.ended == "eos"

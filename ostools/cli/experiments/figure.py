@@ -158,29 +158,32 @@ def _title(number: int, part: str = "") -> str:
 
 def _show_copying(number: int, result: Any) -> None:
     """A row a panel and digit: how often it was right, and where it first was not."""
+    from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
     from ostools.reporting.look.answer_marks import OTHER_WORDS, outcomes
 
     rows = []
     for (panel, task), here in result.frame.groupby(["panel", "task"], sort=False):
         wrong = here[~here["correct"].astype(bool)]
         first = int(wrong["length"].min()) if len(wrong) else "none"
-        words, none = int((outcomes(here) == OTHER_WORDS).sum()), int((~here["parsable"]).sum())
-        rows.append((panel, task, len(here), int(here["correct"].sum()), words, none, first))
-    names = ["panel", "task", "asked", "right", "in other words", "no answer", "first n not right"]
+        found = outcomes(here)
+        counts = (int((found == kind).sum()) for kind in (OTHER_WORDS, SOMETHING_ELSE, CUT_OFF))
+        rows.append((panel, task, len(here), int(here["correct"].sum()), *counts, first))
+    names = ["panel", "task", "asked", "right", "in other words", "something else", "cut off", "first n not right"]
     output.print_table(_title(number), names, rows, left=2)
     output.print_text(["", *result.deviations])
 
 
 def _show_errors(number: int, result: Any) -> None:
     """A row a task and way of asking."""
+    from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
+
     rows = []
     for (task, mode), here in result.frame.groupby(["task", "mode"], sort=False):
         error = here["absolute_error"].astype("Float64")
-        unread = int(error.isna().sum())
-        mean = float(error.mean()) if unread < len(here) else None
-        most = int(error.max()) if unread < len(here) else None
-        rows.append((task, mode, len(here), int(here["correct"].sum()), unread, mean, most))
-    names = ["task", "mode", "asked", "right", "no number", "mean error", "greatest"]
+        mean, most = (None, None) if error.isna().all() else (float(error.mean()), int(error.max()))
+        counts = (int((here["kind"] == kind).sum()) for kind in (SOMETHING_ELSE, CUT_OFF))
+        rows.append((task, mode, len(here), int(here["correct"].sum()), *counts, mean, most))
+    names = ["task", "mode", "asked", "right", "something else", "cut off", "mean error", "greatest"]
     output.print_table(_title(number), names, rows, left=2)
     output.print_text(["", *result.deviations])
 

@@ -28,7 +28,7 @@ def behaviour(
     temperature: Annotated[float, typer.Option(metavar="T", help="0: the most likely token at every step.")] = 0.0,
     samples: Annotated[int, typer.Option(metavar="N", help="Answers to each prompt, at a temperature.")] = 1,
     max_new_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Where an answer is cut; else behind the longest right one.")
+        int | None, typer.Option(metavar="N", help="Where an answer is cut; else 48 behind the longest right one.")
     ] = None,
     chat: Chat = None,
     probability: Annotated[
@@ -41,8 +41,8 @@ def behaviour(
 ) -> None:
     """Ask a model a task at every length: what is right, how far off the rest is, how likely the right answer was.
 
-    Exact match of the final answer line, with Wilson intervals where prompts or answers were drawn; answers that cannot be read
-    are counted apart.
+    The answer in the last answer line against the right one, with Wilson intervals where prompts or answers were drawn; texts
+    that hold something else, and those that were cut off before an answer, are counted apart.
 
     \b
     Example:
@@ -80,9 +80,10 @@ def _show(result: Behaviour) -> None:
     frame: Any = result.frame
     under = frame["mitigation"].iloc[0]
     title = f"Answers to {frame['task'].iloc[0]}{'' if under == 'none' else f' under {under}'}{part}"
-    names = ["n", "right", "of", "share", "95% from", "to", "unparsable", "mean error", "p(right line)", "acted"]
-    columns = ["length", "right", "asked", "accuracy", "wilson_low", "wilson_high", "unparsable", "mean_absolute_error"]
-    columns += ["probability", "active"]
+    names = ["n", "right", "of", "share", "95% from", "to", "something else", "cut off"]
+    names += ["mean error", "p(right line)", "acted"]
+    columns = ["length", "right", "asked", "accuracy", "wilson_low", "wilson_high", "something_else", "cut_off"]
+    columns += ["mean_absolute_error", "probability", "active"]
     # What there is nothing of has no column: an interval, an error, a probability, a mitigation.
     kept = [
         (name, column)

@@ -11,8 +11,9 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.words import short_name
 from ostools.measure.answers.answers import Answer, answers, how_read
-from ostools.measure.answers.judging import answer_columns
+from ostools.measure.answers.judging import answer_columns, stops_of
 from ostools.measure.answers.probability import answer_room, right_lines
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
 from ostools.measure.posed import Posed, pose
 from ostools.models.describe import metadata_of
 from ostools.results import Result
@@ -20,7 +21,6 @@ from ostools.tasks import AppendixTask
 
 PAPERS = {2: "Gemini 1.5", 3: "Gemini 1.5", 4: "Gemini 1.5", 6: "Gemma 7B", 7: "Gemma 7B"}
 """Of which model the paper shows each figure."""
-_SPARE = 16  # tokens that an answer without reasoning may be longer than the right line
 
 
 def answered(
@@ -35,34 +35,31 @@ def answered(
     """The greedy answer to every task of `asked` at every length and each of its seeds; and how they were asked.
 
     All tasks go through together, those that reason after those that do not. `form` is the task itself, for the caller to name.
-    How: `max_new_tokens` and `stop` by mode of reasoning, as answers alone and reasoning have different ones.
+    How: `max_new_tokens` by mode of reasoning, as answers alone and reasoning have different ones.
     """
     posed = [
         pose(model, task, n, seed=seed, chat=chat) for n in lengths for task, seeds in asked.items() for seed in seeds
     ]
     found: dict[int, Answer] = {}
     limits: dict[str, int] = {}
-    stops: dict[str, str | None] = {}
     for reasons in (False, True):
         chosen = [index for index, one in enumerate(posed) if one.task.reasons is reasons]
         if chosen:
             here = [posed[index] for index in chosen]
-            limit = max_new_tokens if reasons else answer_room(right_lines(model, here), _SPARE)
-            stop = None if reasons else "\n"
-            modes = dict.fromkeys(task.mode for task in asked if task.reasons is reasons)
-            limits, stops = limits | dict.fromkeys(modes, limit), stops | dict.fromkeys(modes, stop)
+            limit = max_new_tokens if reasons else answer_room(right_lines(model, here))
+            limits |= dict.fromkeys((task.mode for task in asked if task.reasons is reasons), limit)
             said = answers(
                 model,
                 [one.prompt for one in here],
                 max_new_tokens=limit,
-                stop=stop,
+                stops=stops_of(here),
                 progress=part_of(progress, len(found), len(found) + len(here), len(posed)),
             )
             found |= zip(chosen, said, strict=True)
     trained = metadata_of(model).trained_lengths or {}
     frame = pd.DataFrame([_row(one, found[index], trained) for index, one in enumerate(posed)])
     whole = frame.astype(dict.fromkeys(("number", "absolute_error"), "Int64") | {"within_training": "boolean"})
-    how = {"chat": any(one.chat for one in posed), "temperature": 0.0, "max_new_tokens": limits, "stop": stops}
+    how = {"chat": any(one.chat for one in posed), "temperature": 0.0, "max_new_tokens": limits, "stop": STOP}
     return whole, how | how_read(model)
 
 
@@ -95,7 +92,12 @@ def _spread(lengths: Sequence[int]) -> str:
     return f"length {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}"
 
 
-def cut_answers(answers: pd.DataFrame) -> int:
-    """How many chains of thought were cut before they came to an end."""
+def unanswered(result: Result, answers: pd.DataFrame) -> list[str]:
+    """How many answers could not be read: those that were cut, and those that came to another end. Empty where none is."""
     rows: Any = answers
-    return int(((rows["mode"] != "none") & (rows["ended"] == "length")).sum())
+    limits, said = result.provenance.parameters.get("max_new_tokens"), []
+    for mode, here in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
+        said.append(f"{len(here)} cut off at {limits[mode]} tokens before an answer")
+    if other := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
+        said.append(f"{other} that wrote something else than was asked for")
+    return [f"Without an answer, and in no error: {'; '.join(said)}."] if said else []

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.experiments.figures.answering import answered, common_deviations, cut_answers, title
+from ostools.experiments.figures.answering import answered, common_deviations, title, unanswered
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
@@ -111,11 +111,7 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     ]
     if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
         said.append("This model was trained on these prompts without CoT, and never on CoT.")
-    cut = cut_answers(answers)
-    if cut:
-        limit = result.provenance.parameters["max_new_tokens"]["cot-few-shot"]
-        said.append(f"{cut} answers were cut at {limit} tokens and hold no number.")
-    return tuple(said)
+    return (*said, *unanswered(result, answers))
 
 
 def _panels_in_words(answers: Any) -> str:

@@ -15,8 +15,8 @@ from transformer_lens.model_bridge import TransformerBridge
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError
 from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED, Acted, of_pair
-from ostools.measure.answers.behaviour import answer_limit, behaviour
-from ostools.measure.answers.probability import right_lines
+from ostools.measure.answers.behaviour import behaviour
+from ostools.measure.answers.probability import answer_room, right_lines
 from ostools.measure.collapse.collapse import Collapse, collapse, reference_at_y
 from ostools.measure.collapse.posed_pairs import PosedPairs
 from ostools.measure.jacobian.sensitivity import sensitivity
@@ -89,7 +89,7 @@ class Arm:
     def _require_room(self) -> None:
         """Every question fits the context with the answer that `behaviour` leaves room for."""
         posed = list(self.questions.values())
-        room = answer_limit(self.plan.form, right_lines(self.model, posed))
+        room = answer_room(right_lines(self.model, posed), self.plan.form.reasons)
         longest = max(len(one.prompt.ids) for one in posed)
         context = context_length(self.model)
         if longest + room > context:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -33,16 +33,18 @@ from ostools.models import Prompt, context_length
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
 # that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
 _STEPWISE_EDITS = (KNOWN_EDITS - {"replace_pattern", "freeze"}) | {"ablate_heads", "ablate_layers", "upcast"}
-_LONGEST_NUMBER = 18  # digits: what an int64 holds
 _ANCHOR = 8  # of a prompt's last tokens, behind which an answer is decoded
+
+Stop: TypeAlias = Callable[[str], bool]
+"""Whether an answer is at its end with this text; what it says of a text it says of every longer one."""
 
 
 @dataclass(frozen=True)
 class Answer:
     """What was generated behind one prompt.
 
-    `ids`: every token generated, the end of text included. `text`: what they say behind the prompt, up to the stop or the end
-    of text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length").
+    `ids`: every token generated, the end of text included. `text`: what they say behind the prompt, all of it but the end of
+    text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length").
     `seconds`: its share of the time that its batch took.
     """
 
@@ -57,7 +59,7 @@ def answers(
     prompts: Sequence[str | Prompt],
     *,
     max_new_tokens: int,
-    stop: str | None = "\n",
+    stops: Sequence[Stop] | None = None,
     temperature: float | int = 0.0,
     seeds: Sequence[Seed] | None = None,
     progress: Progress | None = None,
@@ -66,7 +68,8 @@ def answers(
 
     Args:
         max_new_tokens: tokens after which an answer is cut.
-        stop: text that ends an answer where it stands behind something that is not blank; None: only the end of text does.
+        stops: one a prompt, asked of the text after every token (`reading.Reader.closed`, `line_written`); None: only the end
+            of text ends an answer.
         temperature: 0 for the most likely token at every step; else tokens are drawn from softmax(logits / temperature).
         seeds: one a prompt, for drawing: the same seed draws the same, whatever the other prompts.
         progress: called as progress(done, total) with the number of prompts answered.
@@ -77,9 +80,9 @@ def answers(
     is large, two tokens closer than that can change places.
     """
     chosen = [as_prompt(model, prompt) for prompt in prompts]
-    _check(model, chosen, max_new_tokens, stop)
+    _check(model, chosen, max_new_tokens, stops)
     choose = chooser(temperature, seeds, len(chosen))
-    reading = _Reading(model, stop)
+    reading = _Reading(model, stops)
     found: dict[int, Answer] = {}
     for batch in batches([len(prompt.ids) for prompt in chosen], padding(model).allowed, chunk(TOKENS)):
         ids = {index: chosen[index].ids.tolist() for index in batch}
@@ -92,14 +95,21 @@ def answers(
     return [found[index] for index in range(len(chosen))]
 
 
-def _check(model: TransformerBridge, prompts: Sequence[Prompt], max_new_tokens: int, stop: str | None) -> None:
+def line_written(text: str) -> bool:
+    """Whether a line that is not blank is complete: the stop where the first line is the answer."""
+    return bool(re.search(r"[^\s][^\r\n]*[\r\n]", text))
+
+
+def _check(
+    model: TransformerBridge, prompts: Sequence[Prompt], max_new_tokens: int, stops: Sequence[Stop] | None
+) -> None:
     if not prompts:
         raise InputError("answers: expected at least one prompt, found none")
     if model.tokenizer is None:
         raise InputError("answers: expected a model with a tokenizer, found none: set `model.tokenizer`")
     require_limit(max_new_tokens)
-    if stop == "":
-        raise InputError("answers: expected a stop of at least one character, or None, found empty text")
+    if stops is not None and len(stops) != len(prompts):
+        raise InputError(f"answers: expected one stop for each of {len(prompts)} prompts, found {len(stops)}")
     context, longest = context_length(model), max(len(prompt.ids) for prompt in prompts)
     if longest + max_new_tokens > context:
         raise InputError(
@@ -125,7 +135,7 @@ def _answered(
         for index, token in zip(going, tokens.tolist(), strict=True):
             if index not in done:
                 written[index].append(token)
-                answer = reading.of(prompts[index], written[index])
+                answer = reading.of(index, prompts[index], written[index])
                 if answer.ended != "length" or len(answer.ids) == max_new_tokens:
                     done[index] = answer
         if len(done) == len(prompts):
@@ -158,19 +168,18 @@ def how_read(model: TransformerBridge) -> dict[str, Any]:
 class _Reading:
     """Generated tokens as an answer: their text behind the prompt, and how it ended."""
 
-    def __init__(self, model: TransformerBridge, stop: str | None) -> None:
+    def __init__(self, model: TransformerBridge, stops: Sequence[Stop] | None) -> None:
         self.tokenizer: Any = model.tokenizer
-        self.stop = stop
+        self.stops = stops
         self.ends = end_ids(model)
 
-    def of(self, prompt: list[int], written: list[int]) -> Answer:
+    def of(self, index: int, prompt: list[int], written: list[int]) -> Answer:
+        """Of what was written behind the prompt with that number."""
         if written[-1] in self.ends:
             return Answer(tuple(written), self._text(prompt, written[:-1]), "eos")
         text = self._text(prompt, written)
-        blank = len(text) - len(text.lstrip())
-        if self.stop is not None and (at := text.find(self.stop, blank)) >= 0:
-            return Answer(tuple(written), text[:at], "stop")
-        return Answer(tuple(written), text, "length")
+        stopped = self.stops is not None and self.stops[index](text)
+        return Answer(tuple(written), text, "stop" if stopped else "length")
 
     def _text(self, prompt: list[int], written: list[int]) -> str:
         """Decoded behind the prompt's end, because decoders strip the space at the start of a text."""
@@ -185,44 +194,3 @@ def end_ids(model: TransformerBridge) -> frozenset[int]:
     named = getattr(settings, "eos_token_id", None)
     own = named if isinstance(named, list) else [named]
     return frozenset({index for index in (*own, getattr(model.tokenizer, "eos_token_id", None)) if index is not None})
-
-
-@dataclass(frozen=True)
-class Score:
-    """An answer against its key. `number` and `absolute_error` are None where its final line holds no one number."""
-
-    correct: bool
-    number: int | None
-    absolute_error: int | None
-
-
-def score(answer: Answer, wanted: str, key: str) -> Score:
-    """`correct`: the answer came to its end, and its final line is `wanted`, blanks around it aside.
-
-    Args:
-        wanted: the right final line: `AppendixTask.answer_line(key)`, or the key alone behind a prompt that opens the line.
-        key: the right answer, from the generator.
-
-    number: the one whole number in the final line, right or wrong: "12.", "**12**" and "12 ones" against the key 12 are the
-    right number (absolute_error 0) in another form (not `correct`). A line with several, with one of another kind (-3, 1.5,
-    1,000), with one that was cut (behind "12," or "12." more digits may have been to come), or too long to be a count (over 18
-    digits) is unparsable, and no error is made up for it.
-    """
-    lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
-    final = lines[-1] if lines else ""
-    cut = answer.ended == "length" and re.search(r"\d[.,]*\Z", answer.text)
-    number = None if cut else _number(final)
-    error = None if number is None or _number(key) is None else abs(number - int(key))
-    return Score(answer.ended != "length" and final == wanted.strip(), number, error)
-
-
-def only_number(line: str) -> str | None:
-    """The digits of the one whole number in a line, as they are written; None where it holds none, several, or another kind."""
-    words = re.findall(r"[^\s:=]*\d[^\s:=]*", line)
-    bare = words[0].strip(".,;!?'\"()*") if len(words) == 1 else ""
-    return bare if bare.isascii() and bare.isdigit() else None
-
-
-def _number(line: str) -> int | None:
-    digits = only_number(line)
-    return None if digits is None or len(digits) > _LONGEST_NUMBER else int(digits)

@@ -23,8 +23,9 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, how_read
-from ostools.measure.answers.judging import answer_columns
+from ostools.measure.answers.judging import answer_columns, stops_of
 from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
 from ostools.measure.passes.sampling import require_temperature
 from ostools.measure.posed import Posed, pose
 from ostools.models.describe import metadata_of
@@ -37,13 +38,11 @@ COLUMNS = {
     **{"task": "str", "mode": "str", "mitigation": "str", "status": "str"},
     **{"length": "int64", "seed": "int64", "sample": "int64", "tokens": "int64"},
     **{"key": "str", "answer": "str", "text": "str", "ended": "str"},
-    **{"correct": "boolean", "parsable": "boolean", "number": "Int64", "absolute_error": "Int64"},
+    **{"kind": "str", "correct": "boolean", "number": "Int64", "absolute_error": "Int64"},
     **{"log_probability": "float64", "seconds": "float64", "within_training": "boolean"},
 }
 LEVEL = 0.95
 PROMPTS, SAMPLES, NOTHING = "prompts", "samples of one prompt", "nothing was drawn"
-# Room behind the right answer line, to see that an answer ends where it should; and for reasoning before it.
-_SPARE, _REASONING = 8, 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +51,12 @@ class Behaviour(Result):
 
     Columns: task (as `tasks.task` takes it), mode (of reasoning), mitigation (as `mitigations.mitigation` takes it), status
     ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of what
-    it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the final line that was
-    given), text (all it wrote), ended (by "eos", "stop", or cut: "length"), correct (that line is the right one, exactly),
-    parsable (an answer of the kind asked for could be read in it), number (in the line; NA: none or several), absolute_error
-    (|number - key|, where the answer is a number); log_probability (natural, of the right line behind the prompt, with its end;
+    it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer
+    line, as `reading` finds it; where there is none the last line that was read), text (all it wrote), ended (by "eos", a
+    "stop" behind the answer, or cut: "length"), kind ("answered"; "something else": it came to its end without an answer;
+    "cut off" before there was one), correct (the answer in that line is the right one, exactly, whatever the decoration around
+    it, see `judging.Verdict`), number (in the answer; NA: none or several), absolute_error (|number - key|, where the answer
+    is a number); log_probability (natural, of the right line behind the prompt, with its end;
     NaN where it was not asked for, and where reasoning comes first), seconds (its share of its batch's time),
     within_training (whether the model's card lists training of the task up to this length; NA: not known. That is of the
     task's own text: what a mitigation makes of it may have been in no training at all).
@@ -91,8 +92,8 @@ def behaviour(
         chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
         temperature: 0 for the most likely token at every step; else `samples` answers are drawn behind every prompt, by seeds
             made of task, length, seed and sample: under another mitigation the same.
-        max_new_tokens: after which an answer is cut; None: as many as the longest right line has and 8 more, with 256 more
-            where the prompt asks for reasoning.
+        max_new_tokens: after which an answer is cut; None: as many as the longest right line has, 48 more for a preamble and
+            for the line's end, and 256 more where the prompt asks for reasoning.
         probability: whether to measure the probability of the right line too.
         progress: called as progress(done, total).
 
@@ -146,11 +147,7 @@ class _Run:
         """How many tokens an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        return answer_limit(self.form, self.lines)
-
-    @property
-    def stop(self) -> str | None:
-        return None if self.form.reasons else "\n"
+        return answer_room(self.lines, self.form.reasons)
 
     def said(self) -> list[list[Answer]]:
         """The samples behind each prompt."""
@@ -159,7 +156,7 @@ class _Run:
             self.model,
             [one.prompt for one in self.posed for _ in samples],
             max_new_tokens=self.room,
-            stop=self.stop,
+            stops=[stop for stop in stops_of(self.posed) for _ in samples],
             temperature=self.temperature,
             seeds=[f"{name} {one.length} {one.seed} {sample}" for one in self.posed for sample in samples],
             progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
@@ -179,17 +176,12 @@ class _Run:
             "temperature": self.temperature,
             "samples": self.samples,
             "max_new_tokens": self.room,
-            "stop": self.stop,
+            "stop": STOP,
             "probability": self.scored,
             "line_tokens": sorted({line.cut for line in self.lines}),
             **how_read(self.model),
             "level": LEVEL,
         }
-
-
-def answer_limit(form: Task, lines: Sequence[Line]) -> int:
-    """How many tokens an answer may have where nobody says: the longest right line's and some more, many where it reasons."""
-    return answer_room(lines, _SPARE + (_REASONING if form.reasons else 0))
 
 
 def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples: int) -> list[int]:
@@ -240,8 +232,9 @@ def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
     """One row a length: how many answers were right, with Wilson's interval, and how far and how likely.
 
     Columns: length, prompts, asked (answers), right, accuracy, wilson_low and wilson_high (95%), trials and interval_of,
-    unparsable (neither right nor an error), mean_absolute_error (of the parsable; NaN: none, or not a number), probability (of
-    the right line, mean over prompts), active (answers on which the mitigation acted), within_training.
+    something_else and cut_off (answers of these kinds: neither right nor an error), mean_absolute_error (of the answers with a
+    number; NaN: none), probability (of the right line, mean over prompts), active (answers on which the mitigation acted),
+    within_training.
 
     random, drawn: whether the prompts were drawn, and whether the answers were, at a temperature.
 
@@ -275,7 +268,8 @@ def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any
         "wilson_high": high,
         "trials": trials,
         "interval_of": PROMPTS if of_prompts else SAMPLES if trials else NOTHING,
-        "unparsable": int((~here["parsable"]).sum()),
+        "something_else": int(here["kind"].eq(SOMETHING_ELSE).sum()),
+        "cut_off": int(here["kind"].eq(CUT_OFF).sum()),
         "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
         "probability": float(each["log_probability"].first().map(math.exp).mean(skipna=False)),
         "active": int(here["status"].eq("active").sum()),

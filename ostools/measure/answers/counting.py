@@ -26,7 +26,9 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.answers.answers import Answer, answers, score
+from ostools.measure.answers.answers import Answer, answers, line_written
+from ostools.measure.answers.judging import judge_begun
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, reader
 from ostools.measure.collapse.collapse import IDENTICAL, Collapse, collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.passes.precisions import Precision
@@ -38,7 +40,8 @@ from ostools.tasks.opened import Opened, OpenedPairs
 
 COLUMNS = {
     **{"task": "str", "seed": "int64", "length": "int64", "tokens": "int64", "dtype": "str"},
-    **{"key": "str", "answer": "str", "number": "Int64", "absolute_error": "Int64", "correct": "boolean"},
+    **{"key": "str", "answer": "str", "kind": "str", "number": "Int64", "absolute_error": "Int64"},
+    **{"correct": "boolean"},
     **{"first_token": "str", "first_token_right": "boolean", "same_first_token": "boolean"},
     **{"next_right": "boolean", "right_ones_differ": "boolean"},
     **{"distance": "float64", "noise": "float64", "pair_noise": "float64", "machine_line": "float64"},
@@ -55,9 +58,10 @@ class Counting(Result):
     """One row per count (`length`, items of the sequence) and dtype: what is predicted to be possible, and what was answered.
 
     Columns: task, seed, length, tokens (of the prompt with its line begun), dtype (a precision by name); key (the right
-    answer), answer (what the model wrote), number (the whole number in it) and absolute_error (|number - key|), NA where it is
-    unparsable; correct (the answer is the key, exactly, and ends there; "12." or "12 ones" is the right number in other words,
-    absolute_error 0 and not correct); first_token, first_token_right; and of n against
+    answer), answer (the rest of the begun line, which is the answer), kind ("answered": with one whole number, right or wrong;
+    "something else"; "cut off" before the line's end), number (that in it) and absolute_error (|number - key|), NA of another
+    kind; correct (the answer is the key, exactly, whatever the decoration around it; "12 ones" is the right number in other
+    words, absolute_error 0 and not correct); first_token, first_token_right; and of n against
     n + 1: same_first_token (measured), next_right (whether n + 1's first token is right), right_ones_differ (the keys' first
     tokens), distance (L2 at y, float64), noise, pair_noise (of the difference) and machine_line (of that
     dtype, at y), same_top_token and identical_logits
@@ -122,10 +126,10 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
     up to where it was not reached).
     measured: identical_from (the logits of n and n + 1 are the same bit for bit from there; identical_status), errors (answers
     with a wrong number), first_error (the first of them), always_errs_from (the first behind the last right number; NA: none,
-    of the counts measured), unparsable (without one whole number: neither right nor an error), other_words (the right number,
-    but not the key alone), counts (how many were asked). `counting` adds same_behind_bare_prompt: at how many of the shortest,
-    middle and longest counts the model gives the same answer line by itself. Below all, what is measured is what it answers
-    once the line is begun for it, not what it would say.
+    of the counts measured), something_else and cut_off (answers of these kinds: neither right nor an error), other_words (the
+    right number, but not the key alone), counts (how many were asked). `counting` adds same_behind_bare_prompt: at how many of
+    the shortest, middle and longest counts the model gives the same answer line by itself. Below all, what is measured is what
+    it answers once the line is begun for it, not what it would say.
     together: pairs_beyond (n, n + 1 with n >= impossible_from), differ_beyond (those whose measured first tokens differ all the
     same: below the noise is not equal, and small steps add up), tested_pairs (those whose right first tokens differ),
     right_once and right_twice of them. verdict: "contradicted" where a tested pair was right twice (the prediction
@@ -161,7 +165,8 @@ def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
         "first_error": None if wrong.empty else int(wrong.iloc[0]),
         "always_errs_from": None if always.empty else int(always.iloc[0]),
         "errors": len(wrong),
-        "unparsable": int(here["number"].isna().sum()),
+        "something_else": int(here["kind"].eq(SOMETHING_ELSE).sum()),
+        "cut_off": int(here["kind"].eq(CUT_OFF).sum()),
         "other_words": int((right & ~here["correct"]).sum()),
         "counts": len(here),
         "pairs_beyond": len(beyond),
@@ -223,9 +228,13 @@ def _said(
     begun = max(len(prompts[n].ids) - len(prompt.ids) for n, prompt in zip(probes, bare, strict=True))
     with precision.running(prepared, longest):
         chosen = [prompt_from_ids(prepared, prompts[n].ids) for n in counts]
-        found = dict(zip(counts, answers(prepared, chosen, max_new_tokens=room, progress=progress), strict=True))
-        free = answers(prepared, bare, max_new_tokens=begun + room)
-    same = sum(one.text.strip() == line + found[n].text.strip() for n, one in zip(probes, free, strict=True))
+        ends = [line_written] * len(chosen)
+        said = answers(prepared, chosen, max_new_tokens=room, stops=ends, progress=progress)
+        readers = [reader(form, form.items(n, seed)) for n in probes]
+        free = answers(prepared, bare, max_new_tokens=begun + room, stops=[one.closed for one in readers])
+    found = dict(zip(counts, said, strict=True))
+    alone = [one.read(answer.text, answer.ended).line for one, answer in zip(readers, free, strict=True)]
+    same = sum(one == line + judge_begun(found[n], prompts[n].key).line for n, one in zip(probes, alone, strict=True))
     return found, f"{same} of {len(probes)}"
 
 
@@ -237,13 +246,14 @@ def _rows(
     rows = []
     for n in lengths:
         here, found = prompts[n], said[n]
-        against = score(found, here.key, here.key)
+        against = judge_begun(found, here.key)
         rows.append(
             {
                 "length": n,
                 "tokens": len(here.ids),
                 "key": here.key,
-                "answer": found.text.strip(),
+                "answer": against.line,
+                "kind": against.kind,
                 "number": against.number,
                 "absolute_error": against.absolute_error,
                 "correct": against.correct,

@@ -1,51 +1,64 @@
-"""An answer against its question: the final line that it gives, whether it is the right one, and what could be read in it."""
+"""An answer against its question: what was read in it (`reading`), and whether that is right."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ostools.measure.answers.answers import Answer, score
+from ostools.measure.answers.answers import Answer, Stop
+from ostools.measure.answers.reading import ANSWERED, CUT_OFF, Found, Reader, begun, digits_in, free, reader
 from ostools.measure.posed import Posed
-from ostools.tasks import Task
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What was made of an answer.
 
-    line: the final answer line. correct: it is the right one, exactly. parsable: an answer of the kind that was asked for could
-    be read in it, right or wrong. number: the one whole number in it. absolute_error: of a task whose answer is a number.
+    line: the answer line as it was written; of something else the last line that was read. kind: "answered", "something else"
+    or "cut off". number: the one whole number in the answer. absolute_error: |number - right number|, of a task whose answer is
+    a number.
+
+    correct: the answer that was read is the right one, character by character, whatever the decoration around it (Markdown,
+    LaTeX, quotation marks, brackets, a full stop, 1,000 for 1000). "12 ones" against 12 is the right number (absolute_error 0)
+    in other words, and not correct; "012" is not either.
     """
 
     line: str
+    kind: str
     correct: bool
-    parsable: bool
     number: int | None
     absolute_error: int | None
 
 
 def judge(posed: Posed, answer: Answer) -> Verdict:
-    """The answer's final line: its last that is not blank; behind reasoning, from where the line that was asked for begins.
+    """What was read in an answer to a posed question, and whether it is right."""
+    found = reader_of(posed).read(answer.text, answer.ended)
+    return _verdict(found, posed.key, posed.line, posed.task.numeric)
 
-    (The paper's worked examples put reasoning and answer on one line.) Where the answer is a number, a line without one whole
-    number is unparsable (`score`); elsewhere one without the form that was asked for. So is reasoning that was cut before its
-    end: what it would have come to is not known.
-    """
-    task = posed.task
-    lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
-    line = lines[-1] if lines else ""
-    opening = _form(task)[0]
-    if task.reasons and opening and opening in line:
-        line = line[line.rindex(opening) :]
-    against = score(replace(answer, text=line), posed.line, posed.key)
-    cut = answer.ended == "length"
-    if task.numeric:
-        number = None if cut and task.reasons else against.number
-        error = None if number is None else against.absolute_error
-        return Verdict(line, against.correct, number is not None, number, error)
-    parsable = not cut and bool(line) and _has_form(task, line)
-    return Verdict(line, against.correct, parsable, against.number if parsable else None, None)
+
+def judge_begun(answer: Answer, key: str) -> Verdict:
+    """Of an answer behind a prompt that has begun the answer line: the rest of that line, against the number `key`."""
+    return _verdict(begun(True).read(answer.text, answer.ended), key, key, True)
+
+
+def reader_of(posed: Posed) -> Reader:
+    """How the answers to a posed question are read."""
+    return reader(posed.task, posed.pieces, posed.prompt.text or "")
+
+
+def stops_of(posed: Sequence[Posed]) -> list[Stop]:
+    """When each answer is at its end: what `answers` takes, so that generation and reading agree."""
+    return [reader_of(one).closed for one in posed]
+
+
+def _verdict(found: Found, key: str, line: str, numeric: bool) -> Verdict:
+    # What is exactly the asked-for line is right, whatever a task's answers look like.
+    exact = found.line == line.strip() and found.kind != CUT_OFF
+    right = exact or (found.kind == ANSWERED and found.answer in (free(key), free(line)))
+    known = numeric and found.number is not None and digits_in(key) is not None
+    error = abs(found.number - int(key)) if known and found.number is not None else None
+    return Verdict(found.line, ANSWERED if exact else found.kind, right, found.number, error)
 
 
 def answer_columns(posed: Posed, answer: Answer) -> dict[str, Any]:
@@ -59,20 +72,8 @@ def answer_columns(posed: Posed, answer: Answer) -> dict[str, Any]:
         "answer": verdict.line,
         "text": answer.text,
         "ended": answer.ended,
+        "kind": verdict.kind,
         "correct": verdict.correct,
-        "parsable": verdict.parsable,
         "number": verdict.number,
         "absolute_error": verdict.absolute_error,
     }
-
-
-def _form(task: Task) -> tuple[str, str]:
-    """The words of the answer line before the answer and behind it."""
-    # Of private use: a character that no format, such as JSON's, writes otherwise.
-    before, _, after = task.answer_line("\ue000").partition("\ue000")
-    return before.strip(), after.strip()
-
-
-def _has_form(task: Task, line: str) -> bool:
-    before, after = _form(task)
-    return line.startswith(before) and line.endswith(after) and len(line) > len(before) + len(after)

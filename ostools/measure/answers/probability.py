@@ -28,6 +28,14 @@ from ostools.models.tokens import control_ids
 
 BEHIND, ALONE = "behind the prompt", "by itself"
 _LOGITS = 1 << 26  # numbers in the logits of one batch
+SPARE = 48
+"""Tokens that an answer may be longer than the right line.
+
+Room for a preamble ("Sure! Here is the answer to your question, as you asked for it:" has some 20 tokens in the vocabularies of
+Gemma and Llama), for decoration around the answer, and for the end of the line, without which it is not finished.
+"""
+REASONING = 256
+"""Tokens that reasoning may have. The paper's groups of five take some 12 tokens for five items: over 100 items need more."""
 _WORD = "a"  # what no tokenizer joins with a blank or a line's end behind it
 
 
@@ -73,9 +81,10 @@ def right_lines(model: TransformerBridge, posed: Sequence[Posed]) -> list[Line]:
     return [line_ids(model, one.prompt, written(one)) for one in posed]
 
 
-def answer_room(lines: Sequence[Line], spare: int) -> int:
-    """How many tokens an answer may have: the longest right line's, and `spare` more to see that it ends where it should."""
-    return max(len(line.ids) for line in lines) + spare
+def answer_room(lines: Sequence[Line], reasons: bool = False) -> int:
+    """How many tokens an answer may have where nobody says: the longest right line's, `SPARE` more, and where the prompt asks
+    for reasoning `REASONING` more."""
+    return max(len(line.ids) for line in lines) + SPARE + REASONING * reasons
 
 
 def _encoded(tokenizer: Any, text: str, special: bool) -> list[int]:

@@ -21,11 +21,20 @@ def behaviour_notes(result: Behaviour) -> list[str]:
     asked += "greedy" if how["temperature"] == 0 else f"drawn at temperature {how['temperature']:g}"
     asked += ", in the chat template" if how["chat"] else ""
     notes = [f"{asked}. {_intervals(summary)}"]
-    if unparsable := int(summary["unparsable"].sum()):
-        notes.append(f"{unparsable} could not be read: they are not right, and in no error.")
+    without = [(name, int(summary[name].sum())) for name in ("something_else", "cut_off")]
+    if any(count for _, count in without):
+        notes.append(f"{_without(without, how['max_new_tokens'])}: they are not right, and in no error.")
     if inactive := int((frame["status"] == "inactive").sum()):
         notes.append(f"Hollow: the mitigation changed nothing of the prompt or the logits ({inactive} answers).")
     return notes
+
+
+def _without(counts: Sequence[tuple[str, int]], limit: int) -> str:
+    words = {
+        "something_else": "wrote something else than an answer",
+        "cut_off": f"cut off at {limit} tokens before one",
+    }
+    return ", ".join(f"{count} {words[name]}" for name, count in counts if count)
 
 
 def _intervals(summary: Frame) -> str:
@@ -50,10 +59,6 @@ def behaviour_findings(result: Behaviour) -> list[str]:
         said.append(
             f"Errors beyond say little about over-squashing: such lengths{of or ' of this task'} were never trained."
         )
-    cut = int((frame["ended"] == "length").sum())
-    if cut:
-        limit = result.provenance.parameters["max_new_tokens"]
-        said.append(f"{cut} answers were cut after {limit} tokens; none of them counts as right.")
     notes = [note.replace("Hollow: the", "The") for note in behaviour_notes(result)]
     return [*said, *notes]
 

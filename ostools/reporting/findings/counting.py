@@ -41,12 +41,15 @@ def _predicted(row: Row) -> str:
 
 
 def _measured(row: Row) -> str:
-    right = row["counts"] - row["errors"] - row["unparsable"]
+    without = [
+        (row["something_else"], "something else than one whole number"),
+        (row["cut_off"], "cut off before its end"),
+    ]
+    right = row["counts"] - row["errors"] - sum(count for count, _ in without)
     found = f"Measured: {right or 'none'} of {row['counts']} answers {'has' if right == 1 else 'have'} the right number"
     if row["other_words"]:
         found += f" ({row['other_words']} in other words than the number alone)"
-    if row["unparsable"]:
-        found += f", {row['unparsable']} without one whole number apart"
+    found += "".join(f", {count} {words}" for count, words in without if count)
     if pd.isna(row["first_error"]):
         return f"{found}; none is wrong." if right else f"{found}."
     always = row["always_errs_from"]

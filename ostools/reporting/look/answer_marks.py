@@ -7,25 +7,26 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.measure.answers.answers import only_number
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, digits_in
 from ostools.reporting.look import axes, theme
 from ostools.results import Column, Frame
 
-RIGHT, OTHER_WORDS, WRONG, NO_ANSWER = "right", "right, in other words", "wrong", "no answer"
-OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, NO_ANSWER)
-"""What an answer can be: the line that was asked for; the right digits in other words; another answer; none to be read."""
+RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
+OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, SOMETHING_ELSE, CUT_OFF)
+"""What can come of a prompt: the right answer, the right digits in other words, a wrong answer, none, or a cut before it."""
 
 
 def outcomes(frame: Frame) -> Column:
-    """One of `OUTCOMES` for each row, from the columns correct, parsable, answer and key.
+    """One of `OUTCOMES` for each row, from the columns correct, kind, answer and key.
 
     Of what is copied: digits are compared as they are written, "00" is not "0".
     """
-    correct, parsable = frame["correct"].astype(bool), frame["parsable"].astype(bool)
-    given: Any = frame["answer"].map(only_number)
+    correct, kind = frame["correct"].astype(bool), frame["kind"]
+    given: Any = frame["answer"].map(digits_in)
     same = given == frame["key"]
     found = correct.map({True: RIGHT, False: WRONG})
-    return found.mask(~correct & same, OTHER_WORDS).mask(~correct & ~parsable, NO_ANSWER)
+    found = found.mask(~correct & same, OTHER_WORDS)
+    return found.mask(kind == SOMETHING_ELSE, SOMETHING_ELSE).mask(kind == CUT_OFF, CUT_OFF)
 
 
 def length_axis(lengths: Column, title: str | None, labels: bool = True) -> alt.X:

@@ -15,6 +15,7 @@ from ostools.experiments import study, theory
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure import Collapse, Sensitivity, behaviour, collapse, compare, looseness, path_sum, sensitivity
+from ostools.measure.answers import reading
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
 from ostools.measure.paths.variants import VARIANTS
@@ -204,20 +205,20 @@ def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) ->
     results = steps.each("behaviour", "behaviour", BEHAVIOUR, answered)
     for result in results:
         frame: Frame = frame_of(result)
-        if bool(frame["correct"].any()) or bool(frame["parsable"].any()):
+        if bool(frame["kind"].eq(reading.ANSWERED).any()):
             found.behaviours.append(result)
         else:
             task = str(frame["task"].iloc[0])
-            reason = f"{task}: none of {len(frame)} answers is right, and in none could an answer be read"
+            reason = f"{task}: none of {len(frame)} texts holds an answer in the form that was asked for"
             found.left_out.append(LeftOut("behaviour", reason))
 
 
 def _study(model: TransformerBridge, progress: Progress | None) -> Any:
     """Refused where the model cannot do the task at all: nothing could be helped, and nothing hurt."""
     plain = behaviour(model, STUDIED, lengths=STUDY_LENGTHS, probability=False)
-    if not bool(plain.frame["parsable"].any()) and not bool(plain.frame["correct"].any()):
+    if not bool(plain.frame["kind"].eq(reading.ANSWERED).any()):
         raise InputError(
-            f"{STUDIED}: in none of {len(plain.frame)} answers could an answer be read, so that nothing can help or hurt"
+            f"{STUDIED}: none of {len(plain.frame)} texts holds an answer, so that nothing can help or hurt"
         )
     return study(
         model,

@@ -16,7 +16,7 @@ from ostools.reporting.page.section import More, Part, Section, Table
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import frame_of
 
-LEAD = "Prompts of Appendix C.1, answered greedily in this run; an answer is right if its last line is, exactly."
+LEAD = "Prompts of Appendix C.1, answered greedily in this run; an answer is right if its last answer line holds the right one."
 
 
 def behaviour_section(found: Measurements) -> Section | None:
@@ -45,9 +45,12 @@ def _lengths(result: Behaviour, task: str) -> Table:
         interval = "–" if low != low else f"{low:.0%} to {high:.0%}"
         trained = {True: "yes", False: "no"}.get(row["within_training"], "not known")
         rows.append(
-            [str(row["length"]), f"{row['right']} of {row['asked']}", interval, str(row["unparsable"]), trained]
+            [
+                *(str(row["length"]), f"{row['right']} of {row['asked']}", interval),
+                *(str(row["something_else"]), str(row["cut_off"]), trained),
+            ]
         )
-    columns = ["items", "right", "Wilson 95%", "could not be read", "length trained"]
+    columns = ["items", "right", "Wilson 95%", "something else", "cut off", "length trained"]
     return Table(f"Answers, {task}", columns, rows)
 
 

@@ -25,7 +25,10 @@ class BehaviourOptions(Options):
     temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
     samples: int = Field(1, ge=1, le=10_000)
     max_new_tokens: int = Field(64, ge=1, le=1_000_000)
-    """Where an answer is cut: one limit for all lengths, as a row may not depend on which others stand beside it."""
+    """Where an answer is cut: one limit for all lengths, as a row may not depend on which others stand beside it.
+
+    The paper's answer line takes some 15 tokens, a preamble before it some 20 more. Reasoning needs more: ask for it.
+    """
 
     @model_validator(mode="after")
     def _samples_differ(self) -> BehaviourOptions:

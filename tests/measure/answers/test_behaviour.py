@@ -18,7 +18,7 @@ from mitigations import Mitigation, MitigationError, SlidingWindow
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.behaviour import COLUMNS, Behaviour, behaviour, summarise
-from ostools.measure.answers.probability import answer_log_probability, written
+from ostools.measure.answers.probability import SPARE, answer_log_probability, written
 from ostools.measure.posed import pose
 from ostools.models.describe import metadata_of
 from ostools.tasks import Task, task
@@ -109,10 +109,10 @@ def test_prompts_that_were_drawn_are_the_trials(drawn: Behaviour) -> None:
         assert row["mean_absolute_error"] == pytest.approx(here["absolute_error"].mean())
 
 
-def made(right: Sequence[Sequence[bool]], parsable: bool = True) -> pd.DataFrame:
+def made(right: Sequence[Sequence[bool]], kind: str = "answered") -> pd.DataFrame:
     """A table of one length: a row of booleans a seed, one a sample."""
     rows = [
-        {"length": 4, "seed": seed, "sample": sample, "correct": good, "parsable": parsable, "status": "none"}
+        {"length": 4, "seed": seed, "sample": sample, "correct": good, "kind": kind, "status": "none"}
         for seed, goods in enumerate(right)
         for sample, good in enumerate(goods)
     ]
@@ -156,9 +156,10 @@ def test_intervals_of_prompts_hold_what_they_should_when_samples_hang_together()
     assert as_if / 60 < 0.75
 
 
-def test_unparsable_is_neither_right_nor_an_error() -> None:
-    (row,) = summarise(made([[False], [False]], parsable=False), random=True, drawn=True).to_dict("records")
-    assert (row["unparsable"], row["right"]) == (2, 0)
+@pytest.mark.parametrize(("kind", "counts"), [("something else", (2, 0)), ("cut off", (0, 2)), ("answered", (0, 0))])
+def test_what_is_no_answer_is_neither_right_nor_an_error(kind: str, counts: tuple[int, int]) -> None:
+    (row,) = summarise(made([[False], [False]], kind), random=True, drawn=True).to_dict("records")
+    assert (row["something_else"], row["cut_off"], row["right"]) == (*counts, 0)
     assert math.isnan(row["mean_absolute_error"])
 
 
@@ -249,7 +250,6 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
     parameters = found.provenance.parameters
     plain = behaviour(embedded, "count-ones", lengths=(3,), probability=False).provenance.parameters
     assert parameters["max_new_tokens"] == plain["max_new_tokens"] + 256
-    assert (parameters["stop"], plain["stop"]) == (None, "\n")
     assert (parameters["probability"], plain["probability"]) == (False, False)
     assert found.frame["mode"].tolist() == ["cot-zero-shot"]
     assert bool(found.frame["log_probability"].isna().all())
@@ -282,8 +282,10 @@ def test_the_provenance_says_what_was_run(embedded, counted: Behaviour) -> None:
         "chat": False,
         "temperature": 0.0,
         "samples": 1,
-        "max_new_tokens": len(embedded.tokenizer("\n" + task("count-ones").answer_line("140"))["input_ids"]) + 7,
-        "stop": "\n",
+        "max_new_tokens": len(embedded.tokenizer("\n" + task("count-ones").answer_line("140"))["input_ids"])
+        - 1
+        + SPARE,
+        "stop": "the end of the answer",
         "probability": True,
         "line_tokens": ["behind the prompt"],
         "batches": "padded",

@@ -85,7 +85,7 @@ def test_short_runs_predict_nothing_and_say_why(counted: Counting) -> None:
         assert row["impossible_status"] == "not reached by 19"
         assert pd.isna(row["first_error"])
         assert pd.isna(row["always_errs_from"])
-        assert (row["errors"], row["unparsable"], row["counts"], row["verdict"]) == (0, 0, 3, "not tested")
+        assert (row["errors"], row["something_else"], row["counts"], row["verdict"]) == (0, 0, 3, "not tested")
 
 
 def test_the_provenance_says_what_was_run(embedded, counted: Counting) -> None:
@@ -114,7 +114,7 @@ def test_a_prediction_is_the_collapse_length_and_is_held_against_the_answers(col
     assert row["differ_beyond"] - flips in (0, 1)  # the last count's neighbour has no row
     assert row["tested_pairs"] == beyond["right_ones_differ"].sum() >= 5
     assert (row["right_once"], row["right_twice"], row["verdict"]) == (0, 0, "not tested")
-    assert (row["errors"], row["unparsable"], row["counts"]) == (0, 33, 33)
+    assert (row["errors"], row["something_else"] + row["cut_off"], row["counts"]) == (0, 33, 33)
 
 
 def test_the_reference_has_no_noise_to_predict_from() -> None:
@@ -193,6 +193,7 @@ def made(said: list[str], identical: tuple[int, ...] = ()) -> pd.DataFrame:
             {
                 "dtype": "made",
                 "length": n,
+                "kind": "answered" if here != "x" else "something else",
                 "number": int(here.rstrip(".")) if here != "x" else None,
                 "absolute_error": abs(int(here.rstrip(".")) - n) if here != "x" else None,
                 "correct": here == str(n),
@@ -239,7 +240,7 @@ def test_never_right_beyond_it_tests_nothing() -> None:
 
 def test_the_right_number_in_other_words_is_no_error() -> None:
     found = verdict(["1", "2.", "8.", "x", "9"], Curve(y=None))
-    assert (found["other_words"], found["errors"], found["unparsable"]) == (1, 1, 1)
+    assert (found["other_words"], found["errors"], found["something_else"]) == (1, 1, 1)
 
 
 def test_errors_before_it_are_not_the_corollarys_business() -> None:
@@ -260,7 +261,7 @@ def test_where_no_pair_asks_for_different_tokens_nothing_is_tested() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "first", "always", "errors", "unparsable"),
+    ("said", "first", "always", "errors", "something_else"),
     [
         (["1", "2", "3", "9"], None, None, 0, 0),
         (["1", "8", "3", "9"], 2, None, 1, 0),
@@ -272,16 +273,16 @@ def test_where_no_pair_asks_for_different_tokens_nothing_is_tested() -> None:
     ],
 )
 def test_first_error_and_always(
-    said: list[str], first: int | None, always: int | None, errors: int, unparsable: int
+    said: list[str], first: int | None, always: int | None, errors: int, something_else: int
 ) -> None:
     found = verdict(said, Curve(y=None))
     for name, wanted in (("first_error", first), ("always_errs_from", always)):
         assert pd.isna(found[name]) if wanted is None else found[name] == wanted
-    assert (found["errors"], found["unparsable"], found["counts"]) == (errors, unparsable, len(said) - 1)
+    assert (found["errors"], found["something_else"], found["counts"]) == (errors, something_else, len(said) - 1)
 
 
 def test_a_pretrained_model_that_cannot_count() -> None:
     result = counting(trained("stories"), "sum-ones", lengths=[4, 5], dtypes=["float32"])
     row: Any = result.summary.iloc[0]
-    assert (row["errors"], row["unparsable"], row["same_behind_bare_prompt"]) == (0, 2, "0 of 3")
+    assert (row["errors"], row["something_else"] + row["cut_off"], row["same_behind_bare_prompt"]) == (0, 2, "0 of 3")
     assert result.frame["absolute_error"].tolist() == [pd.NA] * 2

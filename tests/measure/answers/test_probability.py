@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answers import probability as module
-from ostools.measure.answers.answers import answers
+from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.probability import ALONE, BEHIND, answer_log_probability, line_ids, written
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.posed import pose
@@ -84,6 +84,12 @@ def test_the_embedded_model_finds_right_lines_likely_and_wrong_ones_not(embedded
     assert begun[0] < math.log(0.01)
 
 
+def first_line(text: str) -> str:
+    """With the blank lines before it, as they are part of what is scored."""
+    blank = len(text) - len(text.lstrip())
+    return text[:blank] + text[blank:].partition("\n")[0]
+
+
 def test_is_how_often_the_line_is_drawn() -> None:
     """Over a model of one-token answers: the share of samples that are the line and end there."""
     model = tiny_model("gemma", seed=12, fresh=True)
@@ -92,13 +98,13 @@ def test_is_how_often_the_line_is_drawn() -> None:
     own: Any = model.original_model
     own.generation_config.eos_token_id = sorted(ends | set(range(0, 260, 5)))
     prompt, n = encode(model, "11"), 3000
-    (line,) = answers(model, [prompt], max_new_tokens=1, stop=None)
+    (line,) = answers(model, [prompt], max_new_tokens=1)
     if line.ended == "eos":
-        (line,) = answers(model, [prompt], max_new_tokens=1, stop=None, temperature=1.0, seeds=["other"])
+        (line,) = answers(model, [prompt], max_new_tokens=1, temperature=1.0, seeds=["other"])
     text = line.text
     p = math.exp(answer_log_probability(model, [prompt], [text])[0])
-    drawn = answers(model, [prompt] * n, max_new_tokens=2, stop="\n", temperature=1.0, seeds=range(n))
-    share = sum(answer.text == text and answer.ended != "length" for answer in drawn) / n
+    drawn = answers(model, [prompt] * n, max_new_tokens=2, stops=[line_written] * n, temperature=1.0, seeds=range(n))
+    share = sum(first_line(answer.text) == text and answer.ended != "length" for answer in drawn) / n
     assert p > 0.002
     assert share == pytest.approx(p, abs=4 * math.sqrt(p / n))
 

@@ -85,7 +85,7 @@ def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperat
     without_ends(model)
     prompts = [prompt_from_ids(model, ids) for ids in random_ids(seed=2)]
     seeds = list(range(len(prompts)))
-    options: Any = {"max_new_tokens": STEPS, "stop": None, "temperature": temperature}
+    options: Any = {"max_new_tokens": STEPS, "temperature": temperature}
     assert padding(model).allowed
     together = answers(model, prompts, seeds=seeds, **options)
     assert len({answer.ids for answer in together}) > 2
@@ -105,7 +105,7 @@ def test_batched_answers_of_trained_models_are_those_of_each_prompt_alone(name: 
         "The",
         "Lily and Ben went to the park to play. They",
     ]
-    options: Any = {"max_new_tokens": 16, "stop": None, "temperature": temperature}
+    options: Any = {"max_new_tokens": 16, "temperature": temperature}
     together = answers(model, texts, seeds=[3, 4, 5, 6], **options)
     assert len({len(batch) for batch in batches([len(encode(model, text).ids) for text in texts], True)}) > 1
     for text, seed, answer in zip(texts, (3, 4, 5, 6), together, strict=True):
@@ -159,7 +159,7 @@ def test_where_padding_could_do_harm_there_is_none(case: str, words: str) -> Non
         found = padding(model)
         without_ends(model)
         if case != "rope":
-            answers(model, [prompt_from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2, stop=None)
+            answers(model, [prompt_from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2)
         if case == "capture":
             assert not found.allowed
     model.reset_hooks()
@@ -173,7 +173,7 @@ def test_edits_see_every_prompt_at_its_own_positions() -> None:
     without_ends(model)
     prompts = [prompt_from_ids(model, ids) for ids in random_ids()]
     with hooks.mask_scores(model, lambda query, key: (query - key < 4) | (key == 1)):
-        together = answers(model, prompts, max_new_tokens=5, stop=None)
+        together = answers(model, prompts, max_new_tokens=5)
         for prompt, answer in zip(prompts, together, strict=True):
             logits = alone(model, prompt.ids.tolist(), list(answer.ids))
             assert tuple(logits.argmax(-1).tolist()) == answer.ids

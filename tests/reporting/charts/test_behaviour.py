@@ -20,7 +20,7 @@ def made(rows: Sequence[Mapping[str, Any]], *, random: bool = True, task: str = 
     """A result of rows that say only what they care about."""
     plain: dict[str, Any] = {
         **{"task": task, "mode": "none", "mitigation": "none", "status": "none", "seed": 0, "sample": 0, "tokens": 9},
-        **{"key": "3", "answer": LONG, "text": LONG, "ended": "eos", "correct": False, "parsable": True},
+        **{"key": "3", "answer": LONG, "text": LONG, "ended": "eos", "kind": "answered", "correct": False},
         **{"number": 5, "absolute_error": 2, "log_probability": -1.0, "seconds": 0.1, "within_training": None},
     }
     frame: Any = pd.DataFrame([plain | dict(row) for row in rows])[list(COLUMNS)].astype(COLUMNS)
@@ -72,15 +72,15 @@ def test_without_anything_drawn_there_is_no_band() -> None:
 
 
 def test_answers_without_a_number_stand_apart_and_in_no_mean() -> None:
-    unread = {"parsable": False, "number": None, "absolute_error": None, "ended": "length"}
+    unread = {"kind": "cut off", "number": None, "absolute_error": None, "ended": "length"}
     result = made([{"length": 3, "absolute_error": 2}, {"length": 3, "seed": 1, **unread}])
     chart = drawn(result)
     assert [2.0, 5.0] in lists_of(chart, "error")
     assert [2.0] in lists_of(chart, "error")
-    assert "no number (at the top edge)" in str(chart)
+    assert "no number: cut off (at the top edge)" in str(chart)
+    assert "something else" not in str(chart)
     said = " ".join(behaviour_findings(result))
-    assert "1 could not be read" in said
-    assert "1 answers were cut after 20 tokens; none of them counts as right" in said
+    assert "1 cut off at 20 tokens before one" in said
 
 
 def test_a_task_without_numbers_has_one_panel() -> None:

@@ -17,8 +17,9 @@ from ostools.experiments.figures.figure3 import WAYS as MODES
 from ostools.experiments.figures.figure4 import Figure4, figure_4_of
 from ostools.experiments.retrieval import Retrieval
 from ostools.ground.words import short_name
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.reporting.charts.answers.retrieval import retrieval_notes
-from ostools.reporting.look.answer_marks import NO_ANSWER, OTHER_WORDS, RIGHT, WRONG, outcomes
+from ostools.reporting.look.answer_marks import OTHER_WORDS, RIGHT, WRONG, outcomes
 from ostools.results import Provenance
 from tests.reporting.made import HOSTILE
 
@@ -51,11 +52,11 @@ def data_of(spec: Any) -> list[dict[str, Any]]:
 
 
 def typed(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.astype({"number": "Int64", "absolute_error": "Int64", "correct": "boolean", "parsable": "boolean"})
+    return frame.astype({"number": "Int64", "absolute_error": "Int64", "correct": "boolean"})
 
 
 def copied(rows: Sequence[tuple[Any, ...]], answer: str = "0") -> pd.DataFrame:
-    names = pd.Index(["panel", "task", "length", "correct", "parsable", "number"])
+    names = pd.Index(["panel", "task", "length", "correct", "kind", "number"])
     return typed(pd.DataFrame(rows, columns=names).assign(key="0", answer=answer, absolute_error=None))
 
 
@@ -70,21 +71,22 @@ def counted(**errors: Sequence[int | None]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=pd.Index(["task", "mode", "length", "seed", "key", "absolute_error"]))
     given = zip(frame["key"], frame["absolute_error"], strict=True)
     number = [None if pd.isna(error) else int(key) + int(error) for key, error in given]
-    return typed(frame.assign(number=number, correct=False, parsable=True, ended="eos", answer="x"))
+    return typed(frame.assign(number=number, correct=False, kind="answered", ended="eos", answer="x"))
 
 
 SAID = [
-    ("is: 0", True, True, RIGHT),
-    ("is: 0.", False, True, OTHER_WORDS),
-    ("is: 00", False, True, WRONG),  # as a number it is the right one
-    ("is: 7", False, True, WRONG),
-    ("is: 0 0", False, True, WRONG),
-    ("0", False, False, NO_ANSWER),
+    ("is: 0", True, "answered", RIGHT),
+    ("is: the 0", False, "answered", OTHER_WORDS),
+    ("is: 00", False, "answered", WRONG),  # as a number it is the right one
+    ("is: 7", False, "answered", WRONG),
+    ("is: 0 0", False, "answered", WRONG),
+    ("0", False, "something else", SOMETHING_ELSE),
+    ("0", False, "cut off", CUT_OFF),
 ]
 
 
 def said(kinds: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
-    rows = [("a", "copy-last", n, correct, parsable, None) for n, (_, correct, parsable, _) in enumerate(kinds)]
+    rows = [("a", "copy-last", n, correct, kind, None) for n, (_, correct, kind, _) in enumerate(kinds)]
     return copied(rows).assign(answer=[line for line, *_ in kinds])
 
 
@@ -94,10 +96,12 @@ def test_what_an_answer_is_called() -> None:
 
 def test_right_is_counted_once_in_chart_and_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     figure = Figure2(said(SAID), provenance(2))
-    assert "last digit right at 1 of 6, 1 in other words, 1 no answer" in json.dumps(figure.plot().to_dict())
+    assert "last digit right at 1 of 7, 1 in other words, 1 something else, 1 cut off" in json.dumps(
+        figure.plot().to_dict()
+    )
     _show_copying(2, figure)
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "copy-last" in line]
-    assert re.findall(r"\d+", row) == ["6", "1", "1", "1", "1"]
+    assert re.findall(r"\d+", row) == ["7", "1", "1", "1", "1", "1"]
 
 
 def test_figure_2_draws_every_answer_once_and_only_outcomes_that_occur() -> None:
@@ -120,7 +124,8 @@ def test_figure_2_draws_every_answer_once_and_only_outcomes_that_occur() -> None
     assert "last digit right at 2 of 3" in text
     assert "trained to 2" in text
     assert OTHER_WORDS not in text
-    assert NO_ANSWER not in text
+    assert CUT_OFF not in text
+    assert SOMETHING_ELSE not in text
     assert [panel["title"]["text"][:3] for panel in spec["hconcat"]] == ["(a)", "(b)", "(c)"]
 
 

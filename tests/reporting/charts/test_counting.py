@@ -20,7 +20,7 @@ from ostools.results import Provenance
 
 
 def made(trained: int | None = None, **summary: Any) -> Counting:
-    """Sixteen counts in bfloat16: right, wrong and unparsable, with an answer that would like to end a script."""
+    """Sixteen counts in bfloat16: right, wrong and without a number, with an answer that would like to end a script."""
     n = np.arange(1, 17)
     kinds = np.array(["right", "wrong", "none", "right"] * 3 + ["right", "wrong", "none", "other"])
     frame = pd.DataFrame(
@@ -30,6 +30,7 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
             "dtype": "bfloat16",
             "key": [str(i) for i in n],
             "answer": "</script>",
+            "kind": np.where(kinds == "none", "something else", "answered"),
             "number": pd.array([7 if kind != "none" else None for kind in kinds], dtype="Int64"),
             "absolute_error": pd.array(
                 [{"right": 0, "wrong": 30, "other": 0}.get(kind) for kind in kinds], dtype="Int64"
@@ -50,7 +51,8 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
         "always_errs_from": None,
         "errors": 4,
         "other_words": 1,
-        "unparsable": 4,
+        "something_else": 4,
+        "cut_off": 0,
         "counts": 16,
         "pairs_beyond": 10,
         "differ_beyond": 0,
@@ -73,7 +75,8 @@ def test_sentences_tell_predicted_from_measured() -> None:
     assert first.startswith("bfloat16: from n = 7 on the prompts")
     assert "are not expected to differ (predicted)" in first
     assert (
-        "Measured: 8 of 16 answers have the right number (1 in other words than the number alone), 4 without" in first
+        "Measured: 8 of 16 answers have the right number (1 in other words than the number alone), 4 something else"
+        in first
     )
     assert "the first wrong one is at n = 2, no wrong one follows the last right one" in first
     assert "the first tokens are the same at 10 of 10 pairs." in first
@@ -91,15 +94,15 @@ def test_sentences_tell_predicted_from_measured() -> None:
         ({"same_logits_differ": 3}, "CONTRADICTION: at 3 counts the logits of n and n \\+ 1 are the same bit for bit"),
         ({"tested_pairs": 0}, "None of them asks for two different ones, so the answers do not test the prediction"),
         (
-            {"errors": 16, "unparsable": 0, "other_words": 0},
+            {"errors": 16, "something_else": 0, "other_words": 0},
             "none of 16 answers have the right number; the first wrong",
         ),
         (
-            {"first_error": None, "errors": 0, "unparsable": 16, "other_words": 0},
-            "16 without one whole number apart\\.",
+            {"first_error": None, "errors": 0, "something_else": 0, "cut_off": 16, "other_words": 0},
+            "16 cut off before its end\\.",
         ),
         (
-            {"first_error": None, "errors": 0, "unparsable": 0},
+            {"first_error": None, "errors": 0, "something_else": 0},
             "16 of 16 answers have the right number .*; none is wrong",
         ),
         ({"always_errs_from": 12}, "from n = 12 on there is no right one"),
@@ -137,7 +140,7 @@ def test_the_chart_has_both_panels_and_the_predicted_line() -> None:
     assert "predicted impossible from 7" in text
     assert "predicted impossible from: n = 7; measured first wrong number: n = 2; together: consistent" in text
     assert "</script>" not in text
-    for words in ("rounding noise of this difference", "machine line", "wrong number", "no number (at the top edge)"):
+    for words in ("rounding noise of this difference", "machine line", "wrong number", "no number: cut off"):
         assert words in text
     assert "predicted impossible from 7" not in counting_chart(made(impossible_from=None)).to_json()
 
@@ -147,7 +150,8 @@ def test_every_answer_is_drawn_as_what_it_is() -> None:
     layer = spec["hconcat"][0]["vconcat"][1]["layer"][0]
     (columns,) = spec["datasets"][layer["data"]["name"]]
     outcomes = pd.Series(columns["outcome"]).value_counts().to_dict()
-    assert outcomes == {"right": 7, "right number, other words": 1, "wrong number": 4, "no number (at the top edge)": 4}
+    none = "no number: something else (at the top edge)"
+    assert outcomes == {"right": 7, "right number, other words": 1, "wrong number": 4, none: 4}
     top = {
         error for error, kind in zip(columns["error"], columns["outcome"], strict=True) if kind.startswith("no number")
     }

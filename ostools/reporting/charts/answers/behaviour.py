@@ -9,6 +9,7 @@ import pandas as pd
 
 from ostools.ground.words import short_name
 from ostools.measure.answers.behaviour import Behaviour
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.reporting.findings.behaviour import behaviour_notes
 from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.look.answer_marks import length_axis, training_end
@@ -16,7 +17,8 @@ from ostools.results import Column, Frame, frame_of
 
 WIDTH, HEIGHT, BELOW = 520, 200, 150
 _ACCURACY, _PROBABILITY = "share of answers that are right", "probability of the right answer line"
-_MEAN, _ONE, _NONE = "mean over the answers with a number", "one answer", "no number (at the top edge)"
+_MEAN, _ONE = "mean over the answers with a number", "one answer"
+_NONE = {kind: f"no number: {kind} (at the top edge)" for kind in (SOMETHING_ELSE, CUT_OFF)}
 
 
 def behaviour_chart(result: Behaviour) -> alt.VConcatChart:
@@ -102,15 +104,16 @@ def _errors(frame: Frame, end: int | None) -> Any:
     largest = max(1, int(errors.max()))
     top = 2 * largest + 1  # above every error, for the answers that have none
     each: Frame = frame[["length", "key", "answer"]].assign(
-        error=errors.fillna(float(top)), kind=_kinds(errors), answer=[theme.shown(text, 60) for text in frame["answer"]]
+        error=errors.fillna(float(top)), kind=_kinds(frame), answer=[theme.shown(text, 60) for text in frame["answer"]]
     )
     means: Frame = frame.assign(error=errors).groupby("length", as_index=False)["error"].mean().dropna()
     means = means.assign(kind=_MEAN)
-    names = [_MEAN, _ONE, *([_NONE] if errors.isna().any() else [])]
-    looks = {_MEAN: ("frozen", "stroke"), _ONE: ("frozen", "circle"), _NONE: ("float64", "triangle-down")}
+    names = [_MEAN, _ONE, *(name for name in _NONE.values() if (each["kind"] == name).any())]
+    looks = {_MEAN: ("frozen", "stroke"), _ONE: ("frozen", "circle")}
+    looks |= {_NONE[SOMETHING_ELSE]: (SOMETHING_ELSE, "triangle-down"), _NONE[CUT_OFF]: (CUT_OFF, "triangle-right")}
     hues = alt.Scale(domain=names, range=[theme.colour(looks[name][0]) for name in names])
     shapes = alt.Scale(domain=names, range=[looks[name][1] for name in names])
-    legend = alt.Legend(title=None, columns=3, symbolType=alt.Undefined, symbolSize=60)
+    legend = alt.Legend(title=None, columns=2, symbolType=alt.Undefined, symbolSize=60)
     x = length_axis(frame["length"], "sequence length (items)")
     y = alt.Y(
         "error:Q",
@@ -133,8 +136,9 @@ def _errors(frame: Frame, end: int | None) -> Any:
     return draw.layers(*layers, *training_end(end, frame["length"], None), width=WIDTH, height=BELOW)
 
 
-def _kinds(errors: Column) -> Column:
-    return errors.isna().map({True: _NONE, False: _ONE})
+def _kinds(frame: Frame) -> Column:
+    without = frame["kind"].eq(CUT_OFF).map({True: _NONE[CUT_OFF], False: _NONE[SOMETHING_ELSE]})
+    return without.where(frame["absolute_error"].isna(), _ONE)
 
 
 def _ticks(largest: int) -> list[int]:

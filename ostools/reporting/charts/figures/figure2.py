@@ -7,9 +7,9 @@ from typing import Any
 import altair as alt
 
 from ostools.experiments.figures.figure2 import Figure2
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.look.answer_marks import (
-    NO_ANSWER,
     OTHER_WORDS,
     OUTCOMES,
     RIGHT,
@@ -74,6 +74,7 @@ def _panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
 
 def _told(group: Frame, place: str) -> str:
     """Right is the line that was asked for; what else was said stands behind it."""
-    right, words, none = (int((group["outcome"] == kind).sum()) for kind in (RIGHT, OTHER_WORDS, NO_ANSWER))
-    others = [f"{words} in other words"] * bool(words) + [f"{none} no answer"] * bool(none)
-    return ", ".join([f"{place} right at {right} of {len(group)}", *others])
+    counts = {kind: int((group["outcome"] == kind).sum()) for kind in OUTCOMES}
+    names = {OTHER_WORDS: "in other words", SOMETHING_ELSE: SOMETHING_ELSE, CUT_OFF: CUT_OFF}
+    others = [f"{counts[kind]} {words}" for kind, words in names.items() if counts[kind]]
+    return ", ".join([f"{place} right at {counts[RIGHT]} of {len(group)}", *others])

@@ -1,0 +1,319 @@
+"""Texts as Gemma, Llama and base models write them, and what is read in them; the laws that reading and generation share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ostools.measure.answers.answers import line_written
+from ostools.measure.answers.judging import judge, judge_begun, stops_of
+from ostools.measure.answers.reading import ANSWERED, CUT_OFF, SOMETHING_ELSE, number_in, reader
+from ostools.tasks import Task, task
+from tests.measure.answers.test_judging import answer, posed
+
+MATHS = "The final answer to your maths question is:"
+COPY = "The answer to your question is:"
+ASKED = "Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx'"
+A, E, C = ANSWERED, SOMETHING_ELSE, CUT_OFF
+
+
+# What a model wrote to "count twelve ones", how it ended, and what is read: kind, line, number, correct.
+COUNTED: dict[str, tuple[str, str, str, str | None, int | None, bool]] = {
+    # Gemma, instruction-tuned
+    "gemma plain": (f"{MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
+    "gemma bold": (f"**{MATHS} 12**", "eos", A, f"{MATHS} 12**", 12, True),
+    "gemma bold number": (f"{MATHS} **12**\n", "eos", A, f"{MATHS} **12**", 12, True),
+    "gemma bold words": (f"**{MATHS}** 12", "eos", A, f"{MATHS}** 12", 12, True),
+    "gemma preamble": (f"Sure, here is the answer:\n\n{MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
+    "gemma preamble, same line": (f"Sure! {MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
+    "gemma goes on": (f"{MATHS} 12\n\nI hope this helps! Ask me 3 more.", "eos", A, f"{MATHS} 12", 12, True),
+    "gemma goes on, same line": (f"{MATHS} 12. I hope this helps!", "eos", A, None, 12, True),
+    "gemma explains": (f"{MATHS} 12\n\n**Explanation:**\n\nThere are 6 + 6 ones.", "eos", A, f"{MATHS} 12", 12, True),
+    "gemma miscounts": (f"{MATHS} 10", "eos", A, f"{MATHS} 10", 10, False),
+    "gemma other words": (f"{MATHS} 12 ones", "eos", A, None, 12, False),
+    "gemma in words": (f"{MATHS} twelve", "eos", E, f"{MATHS} twelve", None, False),
+    "gemma no form": (
+        "There are 12 ones in the sequence.",
+        "eos",
+        E,
+        "There are 12 ones in the sequence.",
+        None,
+        False,
+    ),
+    "gemma refuses": ("I cannot count that.\nSorry!", "eos", E, "Sorry!", None, False),
+    # Llama, chat
+    "llama latex": (f"{MATHS} $12$", "eos", A, f"{MATHS} $12$", 12, True),
+    "llama boxed": (f"{MATHS} $\\boxed{{12}}$.", "eos", A, None, 12, True),
+    "llama boxed line": (f"\\boxed{{{MATHS} 12}}", "eos", A, f"{MATHS} 12}}", 12, True),
+    "llama boxed text": (f"$\\boxed{{\\text{{{MATHS} }} 12}}$", "eos", A, None, 12, True),
+    "llama display": (f"{MATHS}\n\n\\[\n\\boxed{{12}}\n\\]\n", "eos", A, f"{MATHS} \\boxed{{12}}", 12, True),
+    "llama inline maths": (f"{MATHS} \\(12\\)", "eos", A, None, 12, True),
+    "llama next line": (f"{MATHS}\n\n**12**", "eos", A, f"{MATHS} **12**", 12, True),
+    "llama period": (f"{MATHS} 12.", "eos", A, f"{MATHS} 12.", 12, True),
+    "llama quotes": (f"'{MATHS} 12'", "eos", A, f"{MATHS} 12'", 12, True),
+    "llama curly quotes": (f"\u201c{MATHS} 12.\u201d", "eos", A, None, 12, True),
+    "llama lower case": (f"the {MATHS[4:].lower()} 12", "eos", A, None, 12, True),
+    "llama no colon": (f"{MATHS[:-1]} 12.", "eos", A, None, 12, True),
+    "llama heading": (f"## Answer\n\n### {MATHS} 12", "eos", A, None, 12, True),
+    "llama bullet": (f"* {MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
+    "llama code": (f"```\n{MATHS} 12\n```", "eos", A, f"{MATHS} 12", 12, True),
+    "llama equation": (f"{MATHS} 2 * 5 + 2 = 12", "eos", A, None, 12, False),
+    "llama thousands": (f"{MATHS} 1,012", "eos", A, None, 1012, False),
+    "llama latex thousands": (f"{MATHS} $1{{,}}012$", "eos", A, None, 1012, False),
+    "llama corrects itself": (f"{MATHS} 10\nWait, no. {MATHS} 12\n", "eos", A, f"{MATHS} 12", 12, True),
+    "llama corrects itself, same line": (f"{MATHS} 10. No: {MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
+    "llama quotes the form": (f"I write '{MATHS} xxxx'.\n{MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
+    "llama only quotes the form": (f"{MATHS} xxxx", "eos", E, f"{MATHS} xxxx", None, False),
+    "llama two numbers": (f"{MATHS} 12 or 13", "eos", E, f"{MATHS} 12 or 13", None, False),
+    "llama fraction": (f"{MATHS} 12.5", "eos", E, None, None, False),
+    "llama negative": (f"{MATHS} -12", "eos", E, None, None, False),
+    "llama thinks": (f"<think>\n{MATHS} 7\nNo.\n</think>\n\n{MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
+    "llama thinks on": (f"<think>\n{MATHS} 12\nNo.\n", "length", C, "", None, False),
+    # base models
+    "base": (f"\n{MATHS} 12\n", "stop", A, f"{MATHS} 12", 12, True),
+    "base, new question": (
+        f"\n\n{MATHS} 12\n\nPlease count the number of ones in the following sequence:111. {ASKED}\n\n{MATHS} 3\n",
+        *("length", A, f"{MATHS} 12", 12, True),
+    ),
+    "base, new question, same line": (
+        f" {MATHS} 12 Please count the number of ones in the following sequence:11. {MATHS} 2",
+        *("length", A, f"{MATHS} 12", 12, True),
+    ),
+    "base, its question again": (
+        f"\nPlease count the number of ones in the following sequence:{'1' * 12}. {ASKED}\n{MATHS} 12\n",
+        *("length", A, f"{MATHS} 12", 12, True),
+    ),
+    "base, another question only": (
+        f"\nPlease count the number of ones in the following sequence:{'1' * 13}. {ASKED}\n{MATHS} 13\n",
+        *("length", E, "", None, False),
+    ),
+    "base, exam": (f"\nQ: How many?\nA: {MATHS} 12\n\nQ: And 7?\nA: {MATHS} 7", "length", A, None, 12, True),
+    "base, on one line": (f"We divide. (1 + 1) The answer is then 2 * 5 + 2 = 12 {MATHS} 12", "eos", A, None, 12, True),
+    "base, sequence": ("1111111\n1111111\n", "length", C, "1111111", None, False),
+    "base, asked again": (f" {ASKED}, where 'xxxx' is your answer.\n\n{MATHS} 12\n", "length", A, None, 12, True),
+    "base, nothing": ("\n\n", "eos", E, "", None, False),
+    "cut in the number": (f"{MATHS} 1", "length", C, f"{MATHS} 1", None, False),
+    "cut in the line": (f"{MATHS} 12 as", "length", C, f"{MATHS} 12 as", None, False),
+    "cut before it": ("We divide the sum into groups of 5.\n(1 + 1", "length", C, "(1 + 1", None, False),
+    "cut behind it": (f"{MATHS} 12\nI ho", "length", A, f"{MATHS} 12", 12, True),
+    "cut in another": (f"{MATHS} 12\nThe final answer to", "length", A, f"{MATHS} 12", 12, True),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_counts_as_models_write_them(name: str) -> None:
+    text, ended, kind, line, number, correct = COUNTED[name]
+    for spec in ("count-ones", "count-ones:mode=cot-zero-shot", "count-ones:mode=cot-few-shot"):
+        found = judge(posed(spec), answer(text, ended))
+        assert (found.kind, found.number, found.correct) == (kind, number, correct)
+        assert found.line == (found.line if line is None else line)
+        assert found.absolute_error == (None if number is None else abs(number - 12))
+
+
+COPIED = {
+    "plain": (f"{COPY} 0", A, True),
+    "placeholder kept": (f"{COPY} <0>", A, True),
+    "tags": (f"{COPY} <ANSWER>0</ANSWER>", A, True),
+    "tag": (f"{COPY} <ANSWER> 0", A, True),
+    "the placeholder itself": (f"{COPY} <ANSWER>", E, False),
+    "the form, quoted": (f"I answer as '{COPY} <ANSWER>':\n{COPY} 0", A, True),
+    "bold": (f"**{COPY} 0**", A, True),
+    "quotes": (f'{COPY} "0".', A, True),
+    "wrong": (f"{COPY} 1", A, False),
+    "in words": (f"{COPY} zero", A, False),
+    "twice": (f"{COPY} 00", A, False),
+    "other words": (f"{COPY} the digit 0", A, False),
+    "bare": ("0", E, False),
+    "empty": (COPY, E, False),
+    "another sequence": (f"\nConsider the following sequence: 110. What is it?\n{COPY} 0", E, False),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_a_copied_digit_as_models_write_it(name: str) -> None:
+    text, kind, correct = COPIED[name]
+    found = judge(posed("copy-last"), answer(text))
+    assert (found.kind, found.correct, found.absolute_error) == (kind, correct, None)
+
+
+# Tasks that ask for no form: the first line that could be the answer.
+BARE: list[tuple[str, str, str, str, bool, int | None]] = [
+    ("copy", "1" * 12, "eos", A, True, None),
+    ("copy", f"Sure! Here is the number:\n\n**{'1' * 12}**\n\nI hope this helps 12 times!", "eos", A, True, None),
+    ("copy", "1" * 11 + "\n\nCan you copy the following number?11\n" + "1" * 12, "length", A, False, None),
+    ("copy", f"\nCan you copy the following number?{'1' * 12}\n{'1' * 12}\n", "length", A, True, None),
+    ("copy", "\nCan you copy the following number?111\n111\n", "length", E, False, None),
+    ("copy", "Of course.", "eos", E, False, None),
+    ("copy", "1" * 12, "length", C, False, None),
+    ("count-ones-figure-5", "12", "eos", A, True, 12),
+    ("count-ones-figure-5", "\n\nThere are 12 ones.\nThere are 3 zeros.", "eos", A, False, 12),
+    ("count-ones-figure-5", "Let me count.\n\n**12**\n", "length", A, True, 12),
+    ("count-ones-figure-5", "\nHow many ones are in the following sequences?1\n1\n", "length", E, False, None),
+    ("count-ones-figure-5", "Many.", "eos", E, False, None),
+]
+
+
+@pytest.mark.parametrize(("spec", "text", "ended", "kind", "correct", "number"), BARE)
+def test_bare_answers(spec: str, text: str, ended: str, kind: str, correct: bool, number: int | None) -> None:
+    found = judge(posed(spec), answer(text, ended))
+    assert (found.kind, found.correct) == (kind, correct)
+    assert number is None or found.number == number
+
+
+def test_a_retrieved_value_is_the_first_that_is_named() -> None:
+    asked = posed("retrieve-at-position:records=uuid", 5)
+    form: Any = asked.task
+    values = [value for _, value in form.pairs(asked.pieces)]
+    other = next(value for value in values if value != asked.key)
+    for text, kind, correct in (
+        (f' "{asked.key}"\n}}\n{{"{other}"', A, True),
+        (f"{asked.key}", A, True),
+        (f'The value is:\n"{asked.key}"', A, True),
+        (f'The value is "{asked.key}".', A, False),
+        (f'"{other}"\n"{asked.key}"', A, False),
+        ('"none of them"', E, False),
+    ):
+        found = judge(asked, answer(text))
+        assert (found.kind, found.correct) == (kind, correct)
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "kind", "number", "correct"),
+    [
+        (" 12\n", "stop", A, 12, True),
+        (" 12.", "eos", A, 12, True),
+        (" 12 ones", "eos", A, 12, False),
+        (" 12", "length", C, None, False),
+        (" many\n12", "stop", E, None, False),
+        ("", "eos", E, None, False),
+    ],
+)
+def test_a_line_begun_in_the_prompt(text: str, ended: str, kind: str, number: int | None, correct: bool) -> None:
+    found = judge_begun(answer(text, ended), "12")
+    assert (found.kind, found.number, found.correct) == (kind, number, correct)
+
+
+@dataclass(frozen=True)
+class Formed(Task):
+    """A third party's task with words on both sides of its answer, or signs."""
+
+    name: str = "formed"
+    form: str = "#### {}"
+
+    def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
+        return ("1",) * length
+
+    def parts(self, pieces: Any) -> tuple[str, str, str]:
+        return "Say ", "".join(pieces), "."
+
+    def key(self, pieces: Any) -> str:
+        return "St. Paul (*)"
+
+    def carriers(self, items: Any) -> tuple[int, ...]:
+        return (0,)
+
+    def answer_line(self, answer: str) -> str:
+        return self.form.format(answer)
+
+
+@pytest.mark.parametrize("form", ["#### {}", "{} is my answer", "My answer {} ends", "{}"])
+def test_a_third_partys_form(form: str) -> None:
+    asked = posed(Formed(form=form))
+    for said, correct in (("St. Paul (*)", True), ("St. Peter (*)", False)):
+        found = judge(asked, answer(f"**{form.format(said)}**\n"))
+        assert (found.kind, found.correct) == (A, correct)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("1,000", 1000), ("12,345,678", 12345678), ("1{,}000", 1000), ("1\\,000", 1000), ("1,00", None)),
+        *(("1,0000", None), ("1 000", None), ("1.5", None), ("-3", None), ("\u22123", None), ("12th", None)),
+        *(
+            ("n = 12", 12),
+            ("3 = 4", 4),
+            ("", None),
+            ("\u0661\u0662", None),
+            ("1" * 18, int("1" * 18)),
+            ("1" * 19, None),
+        ),
+    ],
+)
+def test_numbers(text: str, number: int | None) -> None:
+    assert number_in(text, True) == number
+
+
+SPECS = ("count-ones", "sum-ones:mode=cot-few-shot", "copy-last", "copy", "count-ones-figure-5", "count-word")
+PIECES = [
+    *(f"{MATHS} 12", f"{MATHS} xxxx", MATHS, f"{COPY} 0", f"{COPY} <ANSWER>", "12", "7", "1" * 12, "1 + 1 = 2"),
+    *("\n", "\n\n", " ", "\r\n", "**", "$", "I hope this helps!", "Please perform the following sum: ", "Wait: "),
+    *("Please count the number of ones in the following sequence:", "Please count the number of ones in the following"),
+    *("Can you copy the following number?", "How many ones are in the following sequences?", " + ".join("1" * 12)),
+    *("Consider the following sequence: ", "1" * 11 + "0", ". ", "<think>", "</think>", "```", "s", "The final answer"),
+]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=9).map("".join)
+
+
+@given(st.sampled_from(SPECS), TEXTS, st.sampled_from(["eos", "stop", "length"]))
+@example("count-ones", f"{MATHS} 12\nPlease count the number of ones in the following sequences. {MATHS} 7\n7\n", "eos")
+@settings(max_examples=60, deadline=None)
+def test_what_generation_stops_at_is_what_the_whole_text_says(spec: str, text: str, ended: str) -> None:
+    """At whatever sign it is stopped: the texts that generation would not have seen change nothing."""
+    asked = posed(spec)
+    (stop,) = stops_of([asked])
+    ends = [end for end in range(len(text) + 1) if stop(text[:end])]
+    if not ends:
+        return
+    assert ends == list(range(ends[0], len(text) + 1))
+    whole = judge(asked, answer(text, ended))
+    assert {judge(asked, answer(text[:end], "stop")) for end in (ends[0], ends[len(ends) // 2])} == {whole}
+
+
+@given(st.sampled_from(SPECS), TEXTS, TEXTS)
+@settings(max_examples=150, deadline=None)
+def test_text_without_the_form_behind_a_finished_answer_changes_nothing(spec: str, text: str, more: str) -> None:
+    asked = posed(spec)
+    found = judge(asked, answer(text))
+    form = asked.task.answer_line("")[:20]
+    if found.kind != A or (form and form in more):
+        return
+    assert judge(asked, answer(f"{text}\n{more}")) == found or text.endswith("\r")
+
+
+@given(st.sampled_from(SPECS), TEXTS, st.sampled_from(["eos", "stop", "length"]))
+@settings(max_examples=150, deadline=None)
+def test_reading_an_answer_line_again_gives_it_again(spec: str, text: str, ended: str) -> None:
+    asked = posed(spec)
+    found = judge(asked, answer(text, ended))
+    if found.kind == A:
+        again = judge(asked, answer(found.line))
+        assert (again.kind, again.line, again.number, again.correct) == (A, found.line, found.number, found.correct)
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 20_000, "(" * 3000, "1" * 20_000, f"{MATHS} " * 500, "\n" * 20_000, "\\boxed{" * 2000]
+)
+def test_texts_that_no_model_should_write_are_read_at_once(text: str) -> None:
+    judge(posed("count-ones"), answer(text))
+
+
+def test_the_right_line_is_right_for_every_task() -> None:
+    for spec in (*SPECS, "retrieve-at-position", "copy:separator_every=3", "copy:uniform=true", "count-ones-bernoulli"):
+        asked = posed(spec, 9)
+        found = judge(asked, answer(asked.line + "\n", "length"))
+        assert (found.kind, found.correct) == (A, True)
+
+
+def test_a_thought_that_the_prompt_has_opened() -> None:
+    form = task("count-ones")
+    reading = reader(form, form.items(12), "<user>count<assistant><think>\n")
+    assert not reading.closed(f"{MATHS} 7\nNo, I count again.\n")
+    assert reading.read(f"{MATHS} 7\nNo.\n</think>\n{MATHS} 12", "eos").number == 12
+
+
+def test_a_line_is_written_once_something_stands_in_it() -> None:
+    assert [line_written(text) for text in ("", "\n \n", "12", "\n12", "12\n", " \n 12 \r")] == [False] * 4 + [True] * 2
