@@ -90,7 +90,7 @@ class AppendixTask(Task):
     separator_every: a comma after every so many digits, none at the end (tasks on digits).
     interleave: zeros and ones in turn, so that the digit asked for is a zero (copying).
     uniform: digits drawn uniformly instead of the paper's ones (copying; `count-ones-figure-5`, where the sequence then
-        ends in one or two ones, as in Figure 5 (b)).
+        ends in one or two ones, as in Figure 5 (b), and the digit before them is another).
     mode: "none" asks for the answer alone; "cot-zero-shot" and "cot-few-shot" for reasoning before it, with no examples or with
         worked ones (`ostools.tasks.reasoning`; sums and counts).
 
@@ -165,7 +165,10 @@ class AppendixTask(Task):
         if self.name != "count-ones-figure-5":
             return digits
         ones = min(endings, length)
-        return digits[: length - ones] + ("1",) * ones
+        before = digits[: length - ones]
+        if before[-1:] == ("1",):  # the sequence ends in one or two ones, and not in more
+            before = (*before[:-1], stream.choice("023456789"))
+        return before + ("1",) * ones
 
     def sequence(self, pieces: Sequence[str]) -> str:
         """The items as they stand in the prompt: joined, with `+`, spaces or commas where the task has them.
