@@ -1,7 +1,11 @@
 """The prompts of Figure 5, (a) to (d), as pairs for `collapse`.
 
 Nothing stands between the question and the sequence, as in the paper's counting prompts ("... following sequence:{seq}"): after
-a space, some tokenizers would give the first digit another token than the others. Source: arXiv 2406.04267, Figure 5.
+a space, some tokenizers would give the first digit another token than the others.
+
+(b) is "digits sampled uniformly ending with either a single one or two ones": v ends in a single one and v* in two, in every
+pair. The paper does not say which digit stands before them. Here it is never a one: else the pair of that seed would end in two
+ones and three. Source: arXiv 2406.04267, section 4 and Figure 5.
 """
 
 from __future__ import annotations
@@ -54,7 +58,15 @@ class Figure5Task(FormPairs):
 
     def text(self, length: int, seed: int = 0) -> str:
         """The prompt with a sequence of `length` digits."""
-        return self.question + "".join(insert(self.mitigation, self.form.items(length, seed)))
+        return self.question + "".join(insert(self.mitigation, self.digits(length, seed)))
+
+    def digits(self, length: int, seed: int = 0) -> tuple[str, ...]:
+        """The `length` digits of v: those of `form`; where they are drawn they end in a single one, and v* in two."""
+        drawn = self.form.items(length, seed)
+        if not self.form.random or drawn[-2:] != ("1", "1"):
+            return drawn
+        # A seed whose sequences end in two ones: this v* is the one with a digit more.
+        return self.form.items(length + 1, seed)[:-1]
 
     @property
     def question(self) -> str:
@@ -69,7 +81,7 @@ class Figure5Task(FormPairs):
         wanted = set(lengths)
         if "one-more-digit" in self.kinds:
             wanted |= {length + 1 for length in lengths}
-        items = {length: self.form.items(length, seed) for length in sorted(wanted)}
+        items = {length: self.digits(length, seed) for length in sorted(wanted)}
         ids = self._ids_of_text(encoder, items, lengths) if self.items == "text" else self._ids_of_items(encoder, items)
         for length in lengths:
             for kind in self.kinds:
@@ -109,7 +121,7 @@ def figure_5a(items: ItemsAs = "text") -> Figure5Task:
 
 
 def figure_5b(items: ItemsAs = "text") -> Figure5Task:
-    """Figure 5 (b): the same question and uniformly sampled digits that end in one or two ones, by the seed."""
+    """Figure 5 (b): the same question and uniformly sampled digits; v ends in a single one, v* in two."""
     form = AppendixTask("count-ones-figure-5", uniform=True)
     return Figure5Task("figure-5b", form, Mitigation(), ("theorem",), items)
 

@@ -30,6 +30,16 @@ SHOWN = [
         "bfloat16 noise|collapse in bfloat16",
         " float16 noise",
     ),
+    (
+        "collapse --lengths 1:9 --dtype bfloat16 --site v --per head-chunk --norm linf",
+        "L∞ distance at v^(L), mean over heads (chunks of d_model / H)|bfloat16, theorem, seed 0: not reached by 9",
+        "at y",
+    ),
+    (
+        "figure 5 --lengths 1:4 --seed 1 --site attention --norm l1 --dtype bfloat16 --items ids --load-dtype float64",
+        "L1 distance at the last block's heads|loaded in float64, 4 lengths|Here: L1 at the last block's heads.",
+        "at y",
+    ),
     (f"{ABLATE} --target 0.1 --target 1.0", "real effect|predicted|First order", ""),
     ("attention --prompt 1234", "The greatest weights", ""),
     (

@@ -13,6 +13,7 @@ import torch
 from ostools import tasks
 from ostools.experiments import Figure5, figure_5
 from ostools.ground.errors import InputError
+from ostools.measure.collapse import readings
 from ostools.measure.collapse.collapse import collapse
 from ostools.models import encode
 from ostools.theory.distances import distance, head_chunks
@@ -44,7 +45,7 @@ def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
     assert set(apart["length"]) == {3, 9}  # where a comma comes before the next digit
     assert len(frame) == 4 * 2 * len(LENGTHS) + len(apart)
     assert not frame.duplicated(["panel", "pair", "dtype", "length"]).any()
-    assert set(frame["site"]) == {"y"}
+    assert set(frame["site"]) == {"residual"}
     assert set(frame["per"]) == {"head-chunk"}
     assert set(frame["norm"]) == {"linf"}
     assert set(frame.loc[frame["panel"] == "b", "seeds"]) == {4}
@@ -55,14 +56,14 @@ def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
 
 @pytest.mark.parametrize("panel", "abcd")
 def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> None:
-    """Linf in each of the heads' chunks of y, and their mean, least and greatest; (b): over the seeds too."""
+    """Linf in each of the heads' chunks of v^(L), and their mean, least and greatest; (b): over the seeds too."""
     model = tiny_model("gemma", seed=1)
     task: Any = tasks.task(f"figure-5{panel}", tasks.CollapseTask)
     length = 9
     by_seed = []
     for seed in range(4) if panel == "b" else (0,):
         ids = tuple(encode(model, task.text(length, seed)).ids.tolist())
-        y, y_star = (head_chunks(last_token(model, x)["y"][0].double(), 4) for x in (ids, (*ids, ids[-1])))
+        y, y_star = (head_chunks(last_token(model, x)["residual"][0].double(), 4) for x in (ids, (*ids, ids[-1])))
         by_seed.append(distance(y, y_star, "linf"))
     found = row(figure, panel=panel, pair="theorem", dtype="float32", length=length)
     heads = torch.stack(by_seed)
@@ -84,7 +85,7 @@ def test_the_seeds_have_an_interval_and_the_others_none(figure: Figure5) -> None
     assert bool(((width > 1e-4) == (b["length"] > 1)).all())
     curve: Any = figure.curves["b"].frame
     curve = curve.query(
-        "site == 'y' and per == 'head-chunk' and norm == 'linf' and dtype == 'bfloat16' and length == 4"
+        "site == 'residual' and per == 'head-chunk' and norm == 'linf' and dtype == 'bfloat16' and length == 4"
     )
     low, high = bootstrap_mean(torch.tensor(curve["mean"].to_numpy(dtype=float)))
     found = row(figure, panel="b", dtype="bfloat16", length=4)
@@ -94,7 +95,9 @@ def test_the_seeds_have_an_interval_and_the_others_none(figure: Figure5) -> None
 def test_two_seeds_have_no_interval_and_the_chart_says_so() -> None:
     found = figure_5(tiny_model("llama"), "b", lengths=[2, 3], dtypes=["float32"], seeds=[0, 1])
     assert bool(found.frame[["interval_low", "interval_high"]].isna().to_numpy().all())
-    assert "2 seeds, too few for an interval" in found.plot().to_json()
+    page = found.plot().to_json()
+    assert "(b) is the mean of 2 draws of digits" in page
+    assert "too few for an interval" in page
 
 
 @pytest.mark.parametrize(
@@ -114,16 +117,24 @@ def test_other_readings_are_those_of_collapse(site: str, per: str, norm: str) ->
     ):
         np.testing.assert_array_equal(found.frame[ours], frame[theirs])
     assert found.provenance.parameters["per"] == per
-    found.plot().to_json()
+    assert f"{readings.NORM_WORDS[norm]} distance at {readings.SITE_WORDS[site]}" in found.plot().to_json(
+        ensure_ascii=False
+    )
+    theirs = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).collapse_lengths(per, norm)
+    columns = ["dtype", "collapse_length", "pair_collapse_length", "status"]
+    pd.testing.assert_frame_equal(
+        found.collapse_lengths[columns], theirs[theirs["site"] == site][columns].reset_index(drop=True)
+    )
 
 
 def test_collapse_lengths_are_those_of_the_panels() -> None:
-    """Under windows in every layer the theorem pairs of (a) and (c) collapse for certain in bfloat16."""
+    """Under windows in every layer the theorem pairs of (a) and (c) collapse for certain in bfloat16, at v^(L) over heads."""
     kinds = ["sliding_attention"] * 2
     model = tiny_model("gemma2", seed=1, window=3, layer_types=kinds)
     found = figure_5(model, "ac", lengths=range(1, 41), dtypes=["float32", "bfloat16"])
     table: Any = found.collapse_lengths
-    assert set(table["site"]) == {"y"}
+    drawn = table[["site", "per", "norm"]].drop_duplicates().values.tolist()
+    assert drawn == [["residual", "head-chunk", "linf"]]
     low = table[table["dtype"] == "bfloat16"]
     assert len(low) == 2
     assert bool((low["collapse_length"] <= 5).all())
@@ -155,7 +166,12 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
         "“How many ones are in the following sequences?111111” (n = 6)",
         "“Can you copy the following number?111111” (n = 6)",
         "“Can you copy the following number?111,111” (n = 6)",
-        "mean of 4 seeds; dark band: 95% bootstrap interval",
+        "(b) is the mean of 4 draws of digits",
+        "dark band: 95% bootstrap interval of the mean",
+        "The paper's is of Gemma 7B. Here: ",
+        "The paper averages over heads, which v^(L) does not have: here they are its chunks of d_model / H numbers.",
+        "L∞ distance at v^(L) of v and v*",
+        "both as drawn (L∞ distance, mean over heads (chunks of d_model / H))",
         "not by 9 in float32",
     ):
         assert words in page, words
@@ -197,6 +213,25 @@ def test_refusals(given: dict[str, Any], words: str) -> None:
     options: dict[str, Any] = {"lengths": [1, 2], **given}
     with pytest.raises(InputError, match=words):
         figure_5(tiny_model("llama"), **options)
+
+
+def test_the_site_may_be_written_as_the_paper_does() -> None:
+    model = tiny_model("llama", seed=3)
+    ours, papers = (
+        figure_5(model, "a", lengths=[1, 2], dtypes=["float32"], site=site) for site in ("residual", "v^(L)")
+    )
+    assert papers.reading == ours.reading == readings.Reading("residual", "head-chunk", "linf")
+    pd.testing.assert_frame_equal(ours.frame, papers.frame)
+
+
+def test_another_quantity_is_said_not_to_be_the_papers() -> None:
+    model = tiny_model("llama", seed=3)
+    found = figure_5(model, "ab", lengths=[2, 3], dtypes=["float32"], seeds=[4], site="y", per="vector", norm="l2")
+    said = " ".join(found.deviations)
+    assert "at the last layer, v^(L), before the final norm. Here: L2 at y." in said
+    assert "Here: the whole vector, without a band." in said
+    assert "(b) is one draw of digits, in which the digit before the one or two ones is never a one." in said
+    assert all(line in found.plot().to_json(ensure_ascii=False) for line in found.deviations)
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> None:

@@ -145,6 +145,7 @@ def _row(task: str, pair: str, seed: int, n: int, dtype: str, site: str, value: 
         "maximum": value,
         "relative": value / 10,
         "ulps": value / (noise / 2),
+        "float64_distance": value,
         "noise": noise,
         "machine_line": noise / 2,
         "total_variation": float("nan"),

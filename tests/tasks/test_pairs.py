@@ -56,21 +56,25 @@ def test_the_prompts_word_for_word() -> None:
 
 
 @given(length=st.integers(1, 60), seed=st.integers(0, 20))
-def test_figure_5b_is_uniform_digits_that_end_in_one_or_two_ones(length: int, seed: int) -> None:
-    digits = tasks.figure_5b().text(length, seed).removeprefix(ONES)
-    assert len(digits) == length
-    assert digits.isdigit()
-    assert digits.endswith("1")
-    assert digits == "".join(AppendixTask("count-ones-figure-5", uniform=True).items(length, seed))
+@pytest.mark.parametrize("items", ["text", "ids"])
+def test_figure_5b_compares_a_single_one_with_two_in_every_seed(items: tasks.ItemsAs, length: int, seed: int) -> None:
+    (pair,) = tasks.figure_5b(items).pairs(Characters(), [length], seed)
+    v, v_star = (decoded(Characters(), ids).removeprefix(ONES) for ids in (pair.ids, pair.extended))
+    assert (len(v), len(v_star)) == (length, length + 1)
+    assert v.isdigit()
+    assert (len(v) - len(v.rstrip("1")), len(v_star) - len(v_star.rstrip("1"))) == (1, 2)
+    # One of the two is the sequence of the question itself, which ends in one or two ones by its seed.
+    form = AppendixTask("count-ones-figure-5", uniform=True)
+    assert {v, v_star} & {"".join(form.items(n, seed)) for n in (length, length + 1)}
 
 
-def test_figure_5b_draws_every_digit_and_both_endings() -> None:
-    texts = [tasks.figure_5b().text(100, seed).removeprefix(ONES) for seed in range(30)]
+def test_figure_5b_draws_every_digit_and_before_the_one_every_other() -> None:
+    texts = [tasks.figure_5b().text(100, seed).removeprefix(ONES) for seed in range(200)]
     body = "".join(text[:-2] for text in texts)
     counts = [body.count(digit) / len(body) for digit in "0123456789"]
-    assert all(0.07 < share < 0.13 for share in counts)
-    second_to_last = sum(text[-2] == "1" for text in texts) / len(texts)
-    assert 0.2 < second_to_last < 0.9
+    assert all(0.09 < share < 0.11 for share in counts)
+    before = [text[-2] for text in texts]
+    assert all(0.03 < before.count(digit) / len(before) < 0.2 for digit in "023456789")
 
 
 @pytest.mark.parametrize("name", tasks.FIGURE_5)

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import RANGE, Out, parse_lengths
+from ostools.cli.kit.options import RANGE, Norm, Out, Per, Site, checked_items, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.errors import InputError
 
 _MODEL = ("--model", "--device")
+_COLLAPSE = ("--dtype", "--site", "--per", "--norm", "--items", "--load-dtype")
 _COUNTING = (*_MODEL, "--seed", "--panel", "--max-new-tokens", "--chat/--no-chat")
 
 
@@ -33,7 +34,7 @@ FIGURES = {
     2: _Known("right answers to copying one digit", "figure_2", (*_MODEL, "--chat/--no-chat")),
     3: _Known("absolute error of sums and counts", "figure_3", _COUNTING),
     4: _Known("the most frequent answers to sums and counts", "figure_4", _COUNTING),
-    5: _Known("Linf distance of the last representations, over heads and seeds", "figure_5", (*_MODEL, "--seed", "--dtype")),
+    5: _Known("distance of the last representations, mean over heads", "figure_5", (*_MODEL, "--seed", *_COLLAPSE)),
     6: _Known("absolute error of sums and counts", "figure_3", _COUNTING),
     7: _Known("the most frequent answers to sums and counts", "figure_4", _COUNTING),
     8: _Known("L1 distance of the last representations after one attention layer, over seeds", "figure_8", ("--seed",)),
@@ -45,6 +46,10 @@ _ARGUMENTS = {
     "--dtype": "dtypes",
     "--max-new-tokens": "max_new_tokens",
     "--chat/--no-chat": "chat",
+    "--site": "site",
+    "--per": "per",
+    "--norm": "norm",
+    "--items": "items",
 }
 _FAVOURITES = 3  # answers shown a task and way of asking; a file gets all
 
@@ -73,6 +78,18 @@ def figure(
         list[str] | None,
         typer.Option(metavar="NAME", help="Figure 5: a precision; repeatable. Else float32 and bfloat16."),
     ] = None,
+    site: Site = None,
+    per: Per = None,
+    norm: Norm = None,
+    items: Annotated[
+        str | None, typer.Option(metavar="HOW", help="Figure 5: text, or ids: each digit by its own token. Else text.")
+    ] = None,
+    load_dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Figure 5: the dtype to load the model in, whose weights are the given ones."
+        ),
+    ] = None,
     max_new_tokens: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Figures 3, 4, 6, 7: longest chain of thought in tokens. Else 256."),
@@ -92,7 +109,7 @@ def figure(
     2: copying the last or first digit, plain, with a hint, interleaved.
     3, 6: absolute error of sums and counts, with and without chain of thought (6: the paper's of an open model).
     4, 7: how often each number is the answer to them (7: the paper's of an open model).
-    5: collapse (Theorem 4.2).
+    5: collapse (Theorem 4.2), Linf at v^(L), mean over heads; or by --site, --per, --norm.
     8: collapse of one attention layer. 9: total variation of a softmax (Lemma 4.1).
 
     \b
@@ -109,6 +126,11 @@ def figure(
         "--seed": tuple(seed or ()) or None,
         "--dtype": tuple(dtype or ()) or None,
         "--panel": tuple(panel or ()) or None,
+        "--site": site,
+        "--per": per,
+        "--norm": norm,
+        "--items": items,
+        "--load-dtype": load_dtype,
         "--max-new-tokens": max_new_tokens,
         "--chat/--no-chat": chat,
         "--device": device,
@@ -122,7 +144,9 @@ def figure(
         chosen["lengths"] = parse_lengths(lengths)
     if known.maker in ("figure_3", "figure_4"):
         chosen["number"] = number
-    result = _drawn(known, model or "embedded", device or "auto", chosen)
+    if known.maker == "figure_5":
+        _check_figure_5(site, per, norm, items)
+    result = _drawn(known, model or "embedded", device or "auto", chosen, load_dtype or "float32")
     give(result, out, lambda result: _SHOW[known.maker](number, result))
 
 
@@ -131,24 +155,33 @@ def _lacks(known: _Known, option: str) -> str:
     words = {
         "--seed": "randomness",
         "--panel": "panels to choose",
-        "--dtype": "precisions",
         "--max-new-tokens": "chain of thought",
+        "--load-dtype": "choice of dtype",
     }
+    words |= {"--dtype": "precisions", "--items": "pairs", **dict.fromkeys(("--site", "--per", "--norm"), "distances")}
     return words.get(option, "questions to a model") if known.on_model else "model"
 
 
-def _drawn(known: _Known, model: str, device: str, chosen: dict[str, Any]) -> Any:
+def _check_figure_5(site: str | None, per: str | None, norm: str | None, items: str | None) -> None:
+    """What can be refused before a model is loaded."""
+    from ostools.experiments.figures.figure5 import checked_reading
+
+    checked_reading(site or "residual", per, norm or "linf")
+    checked_items(items or "text")
+
+
+def _drawn(known: _Known, model: str, device: str, chosen: dict[str, Any], dtype: str) -> Any:
     from ostools import experiments
     from ostools.theory.distances import dtype_named
 
-    for name in chosen.get("dtypes", ()):
+    for name in (dtype, *chosen.get("dtypes", ())):
         dtype_named(name)
     make = getattr(experiments, known.maker)
     if not known.on_model:
         with output.progress("computing"):
             return make(**chosen)
     doing = "asking" if "--chat/--no-chat" in known.options else "computing"
-    with at_work(doing, model, device) as (loaded, progress):
+    with at_work(doing, model, device, dtype) as (loaded, progress):
         return make(loaded, progress=progress, **chosen)
 
 
@@ -215,8 +248,11 @@ def _show_distances(number: int, result: Any) -> None:
     keys = [key if isinstance(key, tuple) else (key,) for key in rows.index]
     cells = ((*key, *map(float, row)) for key, row in zip(keys, rows.to_numpy(), strict=True))
     names = [*by, "n", "mean", "least", "greatest"]
-    output.print_table(_title(number, part), names, cells, left=len(by) + 1)
-    if number != 5:
+    title = f"Figure 5: {result.reading.words}{part}" if number == 5 else _title(number, part)
+    output.print_table(title, names, cells, left=len(by) + 1)
+    if number == 5:
+        output.print_text(["", *result.deviations])
+    else:
         from ostools.reporting.charts.figures.figure8_and_9 import figure_9_notes, in_words
 
         fits = result.fits.to_dict("records")

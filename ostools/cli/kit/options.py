@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.lengths import parse_lengths as parse_lengths
 
 RANGE = "Both ends included ({}), or a list (8,16,32), or both ({})."
@@ -37,6 +37,16 @@ Seeds = Annotated[
 Chat = Annotated[
     bool | None, typer.Option("--chat/--no-chat", help="In the chat template or not; else where there is one.")
 ]
+Site = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Distance where: residual (v^(L), or v), y, logits, attention (last block's heads)."
+    ),
+]
+Per = Annotated[
+    str | None, typer.Option(metavar="HOW", help="Of what: vector, head-chunk (d_model / H numbers), head-output.")
+]
+Norm = Annotated[str | None, typer.Option(metavar="NAME", help="l1, l2, linf or cosine.")]
 MaxMemory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="What the run may take beside the model, such as 4GiB; else what is free."),
@@ -58,6 +68,13 @@ def parse_bytes(text: str | None) -> int | None:
     if not 1 <= size < 2**62:
         raise InputError(f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number of bytes")
     return int(size)
+
+
+def checked_items(items: str) -> Literal["text", "ids"]:
+    """How items are put into a prompt. Raises `InputError` for anything else."""
+    if items != "text" and items != "ids":
+        raise unknown_name("items", items, ("text", "ids"))
+    return items
 
 
 def parse_layers(text: str) -> Literal["all"] | list[int]:

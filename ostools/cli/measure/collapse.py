@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Lengths512, Model, Out, parse_lengths
+from ostools.cli.kit.options import Device, Lengths512, Model, Norm, Out, Per, Site, checked_items, parse_lengths
 from ostools.cli.kit.steps import at_work, check, check_precisions, give
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.measure import Collapse
-    from ostools.tasks import CollapseTask, ItemsAs
+    from ostools.tasks import CollapseTask
 
 
 def collapse(
@@ -48,6 +49,9 @@ def collapse(
     seed: Annotated[
         list[int] | None, typer.Option(metavar="N", help="Seed of the digit stream; repeatable. Else 0.")
     ] = None,
+    site: Site = None,
+    per: Per = None,
+    norm: Norm = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -62,9 +66,11 @@ def collapse(
       ostools collapse --prompt "Once upon a time" --item " and" --no-bos --dtype int8-kv --dtype bfloat16
     """
     from ostools import measure
+    from ostools.measure.collapse.readings import Reading
 
     check(out)
     wanted, chosen = parse_lengths(lengths), _chosen(task, prompt, item, items)
+    reading = Reading.named(site or "y", per, norm or "l2") if site or per or norm else None
     check_precisions(dtype)
     with at_work("comparing pairs", model, device) as (loaded, progress):
         result = measure.collapse(
@@ -76,16 +82,14 @@ def collapse(
             bos=not no_bos,
             progress=progress,
         )
-    give(result, out, _show)
+    give(replace(result, reading=reading), out, _show)
 
 
 def _chosen(task: str | None, prompt: str | None, item: str | None, items: str) -> CollapseTask:
     """The task of that name, or the user's own text. Raises `InputError` for options that exclude each other."""
     from ostools import tasks
 
-    if items not in ("text", "ids"):
-        raise unknown_name("items", items, ("text", "ids"))
-    put: ItemsAs = cast(Any, items)
+    put = checked_items(items)
     if prompt is None:
         if item is not None:
             raise InputError("--item is what --prompt repeats: give --prompt too")
@@ -97,10 +101,11 @@ def _chosen(task: str | None, prompt: str | None, item: str | None, items: str) 
 
 
 def _show(result: Collapse) -> None:
-    from ostools.reporting.findings.collapse import collapse_findings
+    from ostools.measure.collapse.readings import Reading
+    from ostools.reporting.findings.collapse import collapse_findings, reading_findings
 
-    frame: Any = result.frame
-    frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
+    reading = result.reading or Reading.named("y", None, "l2")
+    frame: Any = reading.of(result.frame)
     shown, part = output.some_of(frame["length"])
     table = frame[frame["length"].isin(shown)].pivot(
         index=["pair", "seed", "length"], columns="dtype", values=["mean", "noise", "machine_line"]
@@ -109,8 +114,9 @@ def _show(result: Collapse) -> None:
     columns = [(value, dtype) for dtype in dtypes for value in ("mean", "noise", "machine_line")]
     words = {"mean": "", "noise": " noise", "machine_line": " step"}
     rows = ((*map(str, key), *map(float, row)) for key, row in zip(table.index, table[columns].to_numpy(), strict=True))
-    title = f"L2 distance at y, {frame['task'].iloc[0]}{part}; rounding noise and one representable step beside it"
+    title = f"{reading.words}, {frame['task'].iloc[0]}{part}; rounding noise and one representable step beside it"
     names = ["pair", "seed", "n", *(f"{dtype}{words[value]}" for value, dtype in columns)]
     output.print_table(title, names, rows)
     trained = result.provenance.model.get("trained_lengths")
-    output.print_text(["", *collapse_findings(result, trained)])
+    said = collapse_findings(result, trained) if result.reading is None else reading_findings(result, reading)
+    output.print_text(["", *said])

@@ -1,20 +1,23 @@
 """Figure 5 whole: representational collapse on the paper's four prompts, averaged over heads.
 
-(a) "How many ones are in the following sequences?" and n ones; (b) the same and n uniform digits that end in one or two ones,
-by the seed; (c) "Can you copy the following number?" and n ones; (d) the same with a comma after every third digit. Each
+(a) "How many ones are in the following sequences?" and n ones; (b) the same and n uniform digits, of which v ends in a single
+one and v* in two; (c) "Can you copy the following number?" and n ones; (d) the same with a comma after every third digit. Each
 compares the last token of v with that of v*, v with its last token once more (Theorem 4.2 / B.3). (d) has a second pair, drawn
 apart: "one-more-digit", the number with one digit more where a comma comes before it, 111 and 111,1. Those prompts differ by
 two tokens, and no theorem speaks of them.
 
-The paper does not say what "each head" is of the representation that the unembedding reads. Here y is cut into as many
-chunks of d_model / H as there are heads (`per="head-chunk"`); the second reading is every head's own output in the last block
-(`site="attention"`, `per="head-output"`). Source: arXiv 2406.04267, Figure 5 and section 4.
+Drawn is what section 4 reports: "their difference in representation at the last layer", ||v^(L) - v*^(L)||_inf, before the
+final norm, "averaged out over each head, alongside the minimum and maximum over each head". What a head is of v^(L), which has
+none, is open: `ostools.measure.collapse.readings`. Other sites, norms and readings are options.
+
+The paper's text of (b) is "digits sampled uniformly ending with either a single one or two ones": `ostools.tasks.figure5`.
+Source: arXiv 2406.04267, Figure 5 and section 4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -27,22 +30,15 @@ from ostools import tasks
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.ground.words import short_name
 from ostools.measure.collapse.collapse import Collapse, collapse
-from ostools.measure.collapse.distances import HEAD_CHUNK, HEAD_OUTPUT, VECTOR
+from ostools.measure.collapse.readings import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
 from ostools.results import Provenance, Result
 from ostools.tasks import ItemsAs
-from ostools.theory.distances import NORMS
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean
 
 PANELS = "abcd"
-READINGS = {
-    "residual": (HEAD_CHUNK, VECTOR),
-    "y": (HEAD_CHUNK, VECTOR),
-    "logits": (VECTOR,),
-    "attention": (HEAD_OUTPUT,),
-}
-"""What is compared at each site: pieces of it with their mean, least and greatest, or the whole vector. The first is the
-default."""
+PAPERS_MODEL = "Gemma 7B"
 _KEY = ["panel", "task", "pair", "site", "per", "norm", "dtype", "length"]
 _INTERVAL = ["interval_low", "interval_high"]
 
@@ -57,13 +53,62 @@ class Figure5(Result):
     the 95% percentile bootstrap interval of the mean over seeds, NA for fewer than three (for five it is too narrow:
     `theory.bootstrap` says how much); noise, pair_noise and machine_line, averaged alike.
 
-    `collapse_lengths`: where the pairs collapse at that site, per panel, pair, seed and dtype, as `Collapse.collapse_lengths`
-    says (whole vectors in L2; none for "attention"). `curves`: the whole measurement of each panel, with every other
+    `collapse_lengths`: where the pairs collapse, per panel, pair, seed and dtype, as `Collapse.collapse_lengths` says, of the
+    quantity that is drawn: the same site, pieces and norm. `curves`: the whole measurement of each panel, with every other
     distance and site.
     """
 
     collapse_lengths: pd.DataFrame
     curves: Mapping[str, Collapse]
+
+    @property
+    def reading(self) -> Reading:
+        """What is drawn."""
+        return Reading(*(self.provenance.parameters[name] for name in ("site", "per", "norm")))
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """In what this figure is not the paper's, or what the paper leaves open."""
+        model: Any = self.provenance.model
+        lengths = self.provenance.parameters["lengths"]
+        said = [
+            f"The paper's is of {PAPERS_MODEL}. Here: {short_name(model)}, loaded in {model['dtype']}, {len(lengths)} lengths "
+            f"from {lengths[0]} to {lengths[-1]}.",
+            *_of_reading(self.reading),
+        ]
+        if "b" in self.curves:
+            said.append(_of_seeds(len(self.provenance.parameters["seeds"])))
+        if "d" in self.curves:
+            said.append("(d): the pair of one digit more behind a comma is ours; it stands apart.")
+        return tuple(said)
+
+
+def _of_reading(reading: Reading) -> list[str]:
+    """What the paper leaves open of the quantity, and what is another than its."""
+    said = []
+    if (reading.site, reading.norm) != ("residual", "linf"):
+        here = f"{NORM_WORDS[reading.norm]} at {SITE_WORDS[reading.site]}"
+        said.append(f"The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: {here}.")
+    if reading.per == HEAD_CHUNK:
+        said.append(
+            f"The paper averages over heads, which {SITE_WORDS[reading.site]} does not have: here they are its chunks of "
+            "d_model / H numbers."
+        )
+        said.append("The other reading of its heads, the outputs of those of the last block, is the site attention.")
+    elif reading.per == VECTOR:
+        said.append(
+            "The paper averages over heads, with the least and the greatest. Here: the whole vector, without a band."
+        )
+    return said
+
+
+def _of_seeds(seeds: int) -> str:
+    """What is drawn of (b) beside the heads."""
+    drawn = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
+    return (
+        f"(b) is {drawn}, in which the digit before the one or two ones is never a one. The paper names no seeds, and its bars "
+        "are over heads."
+    )
 
 
 def figure_5(
@@ -73,7 +118,7 @@ def figure_5(
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = tuple(range(5)),
     *,
-    site: str = "y",
+    site: str = "residual",
     per: str | None = None,
     norm: str = "linf",
     items: ItemsAs = "text",
@@ -86,8 +131,8 @@ def figure_5(
         lengths: numbers of digits.
         dtypes: precisions by name, as for `collapse`.
         seeds: digit streams of (b); the other panels draw nothing. Under three there is no bootstrap interval.
-        site: y (the default), residual (v^(L)), logits, or attention (the last block's heads).
-        per: "head-chunk" or "vector" for y and residual, "vector" for logits, "head-output" for attention.
+        site: residual (v^(L), as in the paper; may be written v), y, logits, or attention (the last block's heads).
+        per: "head-chunk" (else) or "vector" for residual and y, "vector" for logits, "head-output" for attention.
         norm: linf as in the paper, l1, l2 or cosine.
         items: "ids" puts every digit in by its own token where a tokenizer would merge them.
         progress: called as progress(done, total) after each forward pass.
@@ -95,7 +140,8 @@ def figure_5(
     Raises `InputError` for an unknown panel, site, norm or reading, heads that do not divide d_model, and for whatever
     `collapse` refuses. Cost: `collapse` once for each panel, each seed of (b) a pass per dtype.
     """
-    chosen, per = _checked_panels(panels), _checked_reading(model, site, per, norm)
+    chosen, reading = _checked_panels(panels), checked_reading(site, per, norm)
+    _check_heads(model, reading)
     wanted, seeds = checked_lengths(lengths), checked_seeds(seeds)
     runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in chosen}
     # Panels take as many passes as they have seeds.
@@ -105,24 +151,21 @@ def figure_5(
     for panel, task in runs.items():
         told = part_of(progress, ends[panel] - len(streams[panel]), ends[panel], max(ends.values()))
         curves[panel] = collapse(model, task, lengths=wanted, dtypes=dtypes, seeds=streams[panel], progress=told)
-    frame = pd.concat([_summary(panel, found, site, per, norm) for panel, found in curves.items()], ignore_index=True)
+    frame = pd.concat([_summary(panel, found, reading) for panel, found in curves.items()], ignore_index=True)
     provenance = Provenance.collect(
         model,
         measurement="figure-5",
         panels="".join(chosen),
         prompts={panel: task.example for panel, task in runs.items()},
-        site=site,
-        per=per,
-        norm=norm,
+        **asdict(reading),
         **_common(curves, seeds),
     )
-    return Figure5(frame, provenance, _collapse_lengths(curves, site), curves)
+    return Figure5(frame, provenance, _collapse_lengths(curves, reading), curves)
 
 
-def _summary(panel: str, found: Collapse, site: str, per: str, norm: str) -> pd.DataFrame:
+def _summary(panel: str, found: Collapse, reading: Reading) -> pd.DataFrame:
     """The rows of one panel: each pair, dtype and length, over heads and seeds."""
-    frame: Any = found.frame
-    frame = frame[(frame["site"] == site) & (frame["per"] == per) & (frame["norm"] == norm)].assign(panel=panel)
+    frame: Any = reading.of(found.frame).assign(panel=panel)
     grouped = frame.groupby(_KEY, sort=False, as_index=False, observed=True)
     table = grouped.agg(
         seeds=("seed", "nunique"),
@@ -143,11 +186,16 @@ def _summary(panel: str, found: Collapse, site: str, per: str, norm: str) -> pd.
     return table[[*_KEY, *(name for name in table.columns if name not in _KEY)]]
 
 
-def _collapse_lengths(curves: Mapping[str, Collapse], site: str) -> pd.DataFrame:
-    tables = [found.collapse_lengths().assign(panel=panel) for panel, found in curves.items()]
+def _collapse_lengths(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
+    """Of the quantity that is drawn."""
+    tables = [
+        found.collapse_lengths(reading.per, reading.norm).assign(panel=panel, per=reading.per, norm=reading.norm)
+        for panel, found in curves.items()
+    ]
     table: Any = pd.concat(tables, ignore_index=True)
-    names = ["panel", *(name for name in table.columns if name != "panel")]
-    return table.loc[table["site"] == site, names].reset_index(drop=True)
+    first = ["panel", "task", "pair", "seed", "dtype", "site", "per", "norm"]
+    names = [*first, *(name for name in table.columns if name not in first)]
+    return table.loc[table["site"] == reading.site, names].reset_index(drop=True)
 
 
 def _common(curves: Mapping[str, Collapse], seeds: list[int]) -> dict[str, Any]:
@@ -173,18 +221,14 @@ def _checked_panels(panels: Iterable[str]) -> list[str]:
     return sorted(set(given))
 
 
-def _checked_reading(model: TransformerBridge, site: str, per: str | None, norm: str) -> str:
-    """What is compared at that site, or an `InputError` that says what can be."""
-    if site not in READINGS:
-        raise unknown_name("site", site, READINGS)
-    if norm not in NORMS:
-        raise unknown_name("norm", norm, NORMS)
-    chosen = READINGS[site][0] if per is None else per
-    if chosen not in READINGS[site]:
-        raise InputError(f"figure 5 at {site}: expected per {' or '.join(READINGS[site])}, found {chosen!r}")
+def checked_reading(site: str, per: str | None, norm: str) -> Reading:
+    """What figure 5 draws: over heads, where the site has them. Raises `InputError` for a reading that there is not."""
+    return Reading.named(site, per, norm, over_heads=True)
+
+
+def _check_heads(model: TransformerBridge, reading: Reading) -> None:
     d_model, n_heads = int(model.cfg.d_model), int(model.cfg.n_heads)
-    if chosen == HEAD_CHUNK and d_model % n_heads:
+    if reading.per == HEAD_CHUNK and d_model % n_heads:
         raise InputError(
             f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; choose per='vector', or site='attention'"
         )
-    return chosen

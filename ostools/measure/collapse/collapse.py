@@ -25,8 +25,9 @@ from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.posed_pairs import as_pairs
 from ostools.measure.collapse.prompt_sets import PromptSet
+from ostools.measure.collapse.readings import VECTOR, Reading
 from ostools.measure.collapse.run import COLUMNS as COLUMNS
-from ostools.measure.collapse.run import CURVE, REFERENCE, Run
+from ostools.measure.collapse.run import REFERENCE, Run
 from ostools.measure.passes.precisions import Precision
 from ostools.results import Column, Provenance, Result
 from ostools.tasks import CollapseTask, Task
@@ -48,15 +49,23 @@ class Collapse(Result):
     name), weights (how they are stored: "given" where nothing was rounded), site (residual: v^(L), y, logits, attention: the
     last block's heads), per (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the
     distance over the pieces (all the same for a vector); relative (to the same norm of v), ulps (distance / machine line),
-    noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces; and, on `logits` rows,
+    float64_distance (with the same stored weights), noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean
+    over the pieces; and, on `logits` rows,
     total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit). NA where a column has no
     meaning. Head chunks are left out where the number of heads does not divide d_model.
 
-    `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance, relative to ||v||) that collapse
-    lengths are read from: of the weights as given, and of every other way in which a precision stores them.
+    `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance, relative to ||v||): of the weights
+    as given, and of every other way in which a precision stores them.
+
+    `reading`: what its chart draws, where that is to be something else than whole vectors in L2.
+
+    Where a sentence or a chart names no site it means y in L2. The paper's theorem and its Figure 5 speak of v^(L), before the
+    final norm, and `experiments.figure_5` draws that. But "the next-token prediction usually depends purely on y_n" (section
+    2): what a model can tell apart is what differs at y, and the norm takes out of v^(L) what no answer reads.
     """
 
     reference: pd.DataFrame
+    reading: Reading | None = None
 
     def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
         """The float64 distance and relative of that pair, weights as given, by length; the mean over seeds."""
@@ -64,28 +73,28 @@ class Collapse(Result):
         chosen = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
         return chosen.groupby("length")[["distance", "relative"]].mean().sort_index()
 
-    def collapse_lengths(self) -> pd.DataFrame:
+    def collapse_lengths(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
         """The collapse length of each (task, pair, seed, dtype, site): measured, not extrapolated.
 
-        The smallest n0 such that at every n >= n0, on consecutive lengths up to n_max >= max(2 n0, n0 + 32), the L2 distance
+        The smallest n0 such that at every n >= n0, on consecutive lengths up to n_max >= max(2 n0, n0 + 32), the distance
         in float64, with the same stored weights, is below the rounding noise of running in that dtype, or the two vectors are
-        the same numbers there (sites residual, y, logits); the top token is the same ("top-token"); or the logits are the same
+        the same numbers there (every site that has this `per`; of pieces by head the mean of the distances against the mean of
+        the noises); the top token is the same ("top-token"); or the logits are the same
         bit for bit ("identical-logits"). Otherwise NA. `pair_collapse_length` has the noise of the difference y - y* in
         place of the noise: it comes later where v and v* are rounded alike, as by a coarse key/value cache, and can be told
         apart below the noise of either. Columns: task, pair, seed, dtype, site, collapse_length, n_max, status (in words),
         pair_collapse_length.
-        float64 is the reference, and has no row.
+        float64 is the reference, and has no row; neither have rows that were stored without their float64 distance.
         """
-        vectors = self.frame.query(f"per == 'vector' and norm == 'l2' and dtype != '{REFERENCE.name}'")
-        joined = vectors.merge(self.reference, on=CURVE, validate="many_to_one").sort_values(by="length", kind="stable")
+        table: Any = self.frame
+        table = table[(table["per"] == per) & (table["norm"] == norm) & (table["dtype"] != REFERENCE.name)]
+        table = table[table["float64_distance"].notna()].sort_values(by="length", kind="stable")
         rows = []
-        for key, group in joined.groupby(["task", "pair", "seed", "dtype", "site"], sort=False):
-            *curve, site = key  # pyright: ignore[reportGeneralTypeIssues]
-            lengths = group["length"].tolist()
-            hidden = (group["distance"] < group["noise"]) | (group["mean"] == 0)
-            of_pair = collapse_start(
-                ((group["distance"] < group["pair_noise"]) | (group["mean"] == 0)).tolist(), lengths
-            )
+        for key, group in table.groupby(["task", "pair", "seed", "dtype", "site"], sort=False):
+            *curve, site = key
+            lengths, distance, same = group["length"].tolist(), group["float64_distance"], group["mean"] == 0
+            hidden = (distance < group["noise"]) | same
+            of_pair = collapse_start(((distance < group["pair_noise"]) | same).tolist(), lengths)
             rows.append((*curve, site, *_verdict(hidden.tolist(), lengths), of_pair))
             if site == "logits":
                 rows.append((*curve, TOP_TOKEN, *_verdict(group["same_top_token"].tolist(), lengths), None))

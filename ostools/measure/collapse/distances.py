@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
+from ostools.measure.collapse.readings import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import Precision
 from ostools.theory import distances
@@ -23,9 +24,7 @@ from ostools.theory import distances
 _CHUNK = 1 << 22  # numbers in one float64 chunk: 32 MB
 _NA = float("nan")
 
-# (site, per): where a distance is taken, and of what: the whole vector, or pieces with their mean, minimum, maximum.
-VECTOR_SITES = ("residual", "y", "logits")
-VECTOR, HEAD_CHUNK, HEAD_OUTPUT = "vector", "head-chunk", "head-output"
+VECTOR_SITES = tuple(site for site, readings in READINGS.items() if VECTOR in readings)
 Columns = dict[str, np.ndarray]
 Heads = Float[Tensor, "head d_head d_model"]
 
@@ -74,10 +73,11 @@ def pair_columns(
 
     noise: ||y - y_float64||, both with the weights that this precision stores; pair_noise: the same of the difference,
     ||(y - y*) - (y_float64 - y*_float64)||, smaller where v and v* are rounded alike; weight_shift: what storing the weights
-    did to y, ||y_float64 of these weights - y_float64 of the given ones||, which v and v* have in common.
+    did to y, ||y_float64 of these weights - y_float64 of the given ones||, which v and v* have in common; float64_distance: the
+    distance itself, ||y_float64 - y*_float64|| with the weights that this precision stores.
     """
     n_heads = int(here.w_o.shape[0])
-    for site in (*VECTOR_SITES, "attention"):
+    for site in READINGS:
         step = max(1, chunk(_CHUNK) // here.width(site))
         parts: dict[tuple[str, str], list[Columns]] = {}
         for start in range(0, len(first), step):
@@ -148,9 +148,10 @@ def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tupl
             size = distances.vector_norm(v, norm)
             line = distances.vector_norm(steps, norm)
             relative, ulps = torch.where(size > 0, found / size, unknown), found / line
-        noise, pair_noise = unknown, unknown
+        noise, pair_noise, exact_distance = unknown, unknown, found
         if exact is not None and exact_star is not None:
             noise = distances.distance(v, exact, norm)
+            exact_distance = distances.distance(exact, exact_star, norm)
             if norm != "cosine":
                 pair_noise = distances.distance(v - v_star, exact - exact_star, norm)
         shift = torch.zeros_like(found)
@@ -162,6 +163,7 @@ def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tupl
             "maximum": found.amax(-1),
             "relative": relative.mean(-1),
             "ulps": ulps.mean(-1),
+            "float64_distance": exact_distance.mean(-1),
             "noise": noise.mean(-1),
             "pair_noise": pair_noise.mean(-1),
             "weight_shift": shift.mean(-1),

@@ -8,40 +8,48 @@ import pandas as pd
 
 from ostools.measure.collapse.collapse import Collapse
 from ostools.measure.collapse.run import CURVE
-from ostools.results import Provenance
+from ostools.results import Column, Frame, Provenance
 
 _PAIR = [name for name in CURVE if name != "weights"]
-_STORED = {"distance": "float64_distance", "relative": "float64_relative"}
+_RELATIVE = {"relative": "float64_relative"}
+_STORED = {"distance": "float64_distance"} | _RELATIVE
 _GIVEN = {"distance": "given_distance", "relative": "given_relative"}
 
 
 def as_rows(result: Collapse) -> pd.DataFrame:
-    """`result.frame` with four columns more: the L2 distance in float64 and its size relative to v's, of the weights as stored
-    in the row's dtype (`float64_distance`, `float64_relative`) and as given (`given_distance`, `given_relative`).
+    """`result.frame` with three columns more: the size of `float64_distance` relative to v's (`float64_relative`), and the L2
+    distance in float64 of the weights as given, and its relative size (`given_distance`, `given_relative`).
 
     On the L2 rows of whole vectors; NA elsewhere, as a reference has no other.
     """
     frame, reference = result.frame, result.reference
     given: Any = reference[reference["weights"] == "given"].drop(columns="weights")
-    found: Any = frame.merge(reference.rename(columns=_STORED), on=CURVE, how="left", validate="many_to_one")
+    stored: Any = reference.drop(columns="distance").rename(columns=_RELATIVE)
+    found: Any = frame.merge(stored, on=CURVE, how="left", validate="many_to_one")
     found = found.merge(given.rename(columns=_GIVEN), on=_PAIR, how="left", validate="many_to_one")
-    of_vectors = (found["per"] == "vector") & (found["norm"] == "l2")
-    for name in (*_STORED.values(), *_GIVEN.values()):
+    of_vectors = _of_vectors(found)
+    for name in (*_RELATIVE.values(), *_GIVEN.values()):
         found[name] = found[name].where(of_vectors)
     return found
+
+
+def _of_vectors(rows: Frame) -> Column:
+    return (rows["per"] == "vector") & (rows["norm"] == "l2")
 
 
 def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
     """The result that `as_rows` was given, or several of them as one; of rows without those columns, with no reference."""
     columns = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
-    added = [name for name in (*_STORED.values(), *_GIVEN.values()) if name in rows]
+    added = [name for name in (*_RELATIVE.values(), *_GIVEN.values()) if name in rows]
     frame: Any = rows.drop(columns=added)
     parts = []
     for names, weights in ((_STORED, None), (_GIVEN, "given")):
-        if set(names.values()) <= set(added):
-            part: Any = rows[rows[names["distance"]].notna()]
+        if set(names.values()) <= set(rows.columns):
+            part: Any = rows[_of_vectors(rows) & rows[names["distance"]].notna()]
             part = part if weights is None else part.assign(weights=weights)
             parts.append(part[[*CURVE, *names.values()]].rename(columns={new: old for old, new in names.items()}))
+    if "float64_distance" not in frame:
+        frame = frame.assign(float64_distance=float("nan"))
     reference: Any = pd.concat(parts) if parts else frame.iloc[:0].assign(distance=0.0, relative=0.0)
     reference = reference.drop_duplicates(CURVE, ignore_index=True)
     return Collapse(frame.reset_index(drop=True), provenance, reference[columns])

@@ -20,7 +20,7 @@ from ostools.measure.passes.precisions import GIVEN, Precision
 CURVE = ["task", "pair", "seed", "weights", "length", "site"]
 _NUMBERS = [
     *("mean", "minimum", "maximum", "relative", "ulps"),
-    *("noise", "pair_noise", "machine_line", "weight_shift", "total_variation"),
+    *("float64_distance", "noise", "pair_noise", "machine_line", "weight_shift", "total_variation"),
 ]
 _FLAGS = ["same_top_token", "identical_logits"]
 COLUMNS = ["task", "pair", "seed", "length", "tokens", "dtype", "weights", "site", "per", "norm", *_NUMBERS, *_FLAGS]

@@ -54,7 +54,10 @@ def _sensitivity(result: measure.Sensitivity) -> alt.TopLevelMixin:
 
 
 def _collapse(result: measure.Collapse) -> alt.TopLevelMixin:
-    """The curves dtype by dtype; with parts stored in few bits, or more than four dtypes, the precisions side by side."""
+    """The curves dtype by dtype, of what the result is to be read by; with parts stored in few bits, or more than four dtypes,
+    the precisions side by side."""
+    if (reading := result.reading) is not None:
+        return collapse_chart(result, (reading.site,), per=reading.per, norm=reading.norm)
     names = set(result.frame["dtype"])
     many = len(names) > 4 or any(Precision.named(name).part is not None for name in names)
     return precision_chart(result) if many else collapse_chart(result)

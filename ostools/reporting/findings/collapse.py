@@ -12,6 +12,7 @@ from typing import Any
 from ostools import tasks
 from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
+from ostools.measure.collapse.readings import Reading
 from ostools.results import Column, Frame, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
@@ -44,6 +45,15 @@ def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None
         _answers(logits[logits["pair"] == pair]),
     ]
     return [*said, *_route_differences(result), *_one_more_digit(result), *_beyond(rows, trained)]
+
+
+def reading_findings(result: Collapse, reading: Reading) -> list[str]:
+    """What is said under a table of another reading than y in L2: where each precision collapses by it."""
+    lengths: Frame = result.collapse_lengths(reading.per, reading.norm)
+    lengths = lengths[lengths["site"] == reading.site]
+    said = [f"{row.dtype}, {row.pair}, seed {row.seed}: {row.status}" for row in lengths.itertuples()]
+    start = f"Collapse by the {reading.words}: the float64 distance stays below the rounding noise of the run, both so read."
+    return [start, *said] if said else [f"{start} float64 alone was measured, which is the reference."]
 
 
 def collapse_summary(results: Sequence[Collapse]) -> list[str]:

@@ -70,12 +70,9 @@ def below_at_the_end(result: Collapse) -> dict[str, int | None]:
     """
     frame = whole(frame_of(result), "y")
     frame = frame[(frame["pair"] == main_pair(result)) & (frame["dtype"] != "float64")]
-    curve = ["pair", "seed", "weights", "length", "site"]
-    exact: Any = result.reference
-    joined = frame.merge(exact[[*curve, "distance"]], on=curve, validate="many_to_one")
-    joined = joined.assign(above=(joined["distance"] >= joined["noise"]) & (joined["mean"] != 0))
+    frame = frame.assign(above=(frame["float64_distance"] >= frame["noise"]) & (frame["mean"] != 0))
     found: dict[str, int | None] = {}
-    for dtype, rows in joined.groupby("dtype", sort=False):
+    for dtype, rows in frame.groupby("dtype", sort=False):
         last = int(rows.loc[rows["above"], "length"].max()) if rows["above"].any() else 0
         later = rows.loc[rows["length"] > last, "length"]
         found[str(dtype)] = int(later.min()) if len(later) else None

@@ -16,7 +16,7 @@ from ostools.results import Frame, frame_of
 
 QUESTIONS = {
     "figure-5a": "ones behind a counting question",
-    "figure-5b": "random digits that end in ones (one draw of digits, seed 0), behind a counting question",
+    "figure-5b": "random digits and a one, against two ones (one draw of digits, seed 0), behind a counting question",
     "figure-5c": "ones behind a copying question",
     "figure-5d": "ones with a comma after every third, behind a copying question",
 }

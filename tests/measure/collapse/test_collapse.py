@@ -369,7 +369,7 @@ def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Co
         "task": ["t"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
         "site": ["logits"] * n, "per": ["vector"] * n, "norm": ["l2"] * n, "noise": [noise] * n,
         "weights": ["given"] * n, "pair_noise": [2 * noise] * n, "mean": [123.0] * n, "same_top_token": same_top_token,
-        "identical_logits": [False] * n,
+        "identical_logits": [False] * n, "float64_distance": distances,
     }  # fmt: skip
     reference = pd.DataFrame({name: blank[name] for name in ("task", "pair", "seed", "weights", "length", "site")})
     return Collapse(
@@ -402,6 +402,31 @@ def test_the_same_numbers_are_collapsed_whatever_the_noise() -> None:
     same = Collapse(apart.frame.assign(mean=[1.0] * 20 + [0.0] * 80), apart.provenance, apart.reference)
     found = same.collapse_lengths().set_index("site").loc["logits"]
     assert (found["collapse_length"], found["pair_collapse_length"]) == (21, 21)
+
+
+def test_every_row_has_the_float64_distance_of_its_own_reading() -> None:
+    """Of every site, pieces and norm the float64 run's own number, bit for bit; of whole vectors in L2 the reference's."""
+    found = collapse(tiny_model("gemma", seed=1), "figure-5b", lengths=LENGTHS, dtypes=["float64", "bfloat16"])
+    key = ["pair", "seed", "length", "site", "per", "norm"]
+    exact, low = (select(found.frame, dtype=dtype).set_index(key) for dtype in ("float64", "bfloat16"))
+    np.testing.assert_array_equal(low["float64_distance"], exact["mean"].reindex(low.index))
+    np.testing.assert_array_equal(exact["float64_distance"], exact["mean"])
+    whole: Any = select(found.frame, dtype="bfloat16", per="vector", norm="l2")
+    beside = whole.merge(found.reference, on=["task", "pair", "seed", "weights", "length", "site"], validate="1:1")
+    assert len(beside) == len(found.reference)
+    np.testing.assert_array_equal(beside["float64_distance"], beside["distance"])
+
+
+def test_collapse_lengths_of_pieces_are_read_from_those_pieces() -> None:
+    """By heads in Linf the mean of their float64 distances falls below the mean of their noises at 20, by the vector at 30."""
+    whole = made([1.0 / n for n in range(1, 101)], noise=1 / 30 + 1e-9, same_top_token=[False] * 100)
+    frame: Any = whole.frame.assign(site="residual")
+    heads = frame.assign(per="head-chunk", norm="linf", noise=1 / 20 + 1e-9, pair_noise=1 / 40 + 1e-9)
+    found = Collapse(pd.concat([frame, heads], ignore_index=True), whole.provenance, whole.reference)
+    (row,) = found.collapse_lengths("head-chunk", "linf").to_dict("records")
+    assert (row["collapse_length"], row["pair_collapse_length"]) == (20, 40)
+    assert found.collapse_lengths()["collapse_length"].tolist() == [30]
+    assert found.collapse_lengths("head-chunk", "l1").empty
 
 
 def test_collapse_lengths_leave_the_reference_out() -> None:

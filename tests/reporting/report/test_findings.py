@@ -76,8 +76,8 @@ def test_a_reached_collapse_length_is_the_first_length_below_the_noise_for_good(
 
 def test_a_seed_that_does_not_collapse_keeps_the_collapse_length_back() -> None:
     result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, seeds=(0, 1))
-    late = (result.reference["seed"] == 1) & (result.reference["length"] == 128)
-    result.reference.loc[late, "distance"] = 5.0
+    late = (result.frame["seed"] == 1) & (result.frame["length"] == 128)
+    result.frame.loc[late, "float64_distance"] = 5.0
     assert "collapse in bfloat16 was not reached" in _said(result)
 
 

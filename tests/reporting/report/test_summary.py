@@ -54,7 +54,7 @@ def test_below_the_noise_without_the_margin_is_not_called_reached_nor_far_from_i
         "float32": None, "int8-kv": 96, "float8_e4m3fn-kv": 91, "float16": None, "bfloat16": 31
     }  # fmt: skip
     late = made_collapse(lambda n: 10.0 / n, noise=noise, seeds=(0, 1))
-    late.reference.loc[(late.reference["seed"] == 1) & (late.reference["length"] == 128), "distance"] = 5.0
+    late.frame.loc[(late.frame["seed"] == 1) & (late.frame["length"] == 128), "float64_distance"] = 5.0
     assert set(below_at_the_end(late).values()) == {None}
 
 

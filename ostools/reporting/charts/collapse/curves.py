@@ -9,13 +9,12 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError
 from ostools.measure import Collapse
+from ostools.measure.collapse.readings import NORM_WORDS, PIECES, READINGS, VECTOR, Reading
 from ostools.reporting.findings.collapse import trained_length
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
 
-NORM_WORDS = {"l1": "L1", "l2": "L2", "linf": "L∞", "cosine": "cosine"}
 WIDTH, HEIGHT = 240, 190
 PAIRS = {"theorem": "", "task": ": n and n + 1 items (no theorem)", "one-more-digit": ": one more digit (no theorem)"}
 """What a panel's title adds for a pair that is not the theorem's."""
@@ -32,35 +31,35 @@ JUMPS = 0.08
 
 def collapse_chart(
     result: Collapse,
-    sites: Sequence[str] = ("residual", "y", "logits"),
+    sites: Sequence[str] | None = None,
     *,
-    per: str = "vector",
+    per: str = VECTOR,
     norm: str = "l2",
 ) -> alt.FacetChart:
     """Distance between the two last-token representations against length, a panel per site, dtype and kind of pair.
 
-    Each panel holds the measured distance, the rounding noise of that dtype and its machine line. Whole vectors in L2, of which
-    the theorem speaks, have the float64 distance beside them, thin and grey, and a vertical line at the collapse length where
-    one was reached; a dotted one stands at the longest length that the model was trained on. Heads (`per`) and seeds are shown
-    by their mean, with a band from the least to the greatest.
+    sites: those that have such pieces where none are given: residual, y and logits for whole vectors.
+
+    Each panel holds the measured distance, the rounding noise of that dtype and its machine line, the float64 distance beside
+    them, thin and grey, and a vertical line at the collapse length where one was reached, all of them of the pieces (`per`) and
+    in the norm that is drawn. A dotted line stands at the longest length that the model was trained on. Heads and seeds are
+    shown by their mean, with a band from the least to the greatest.
     """
-    frame = frame_of(result)
-    frame = frame[frame["site"].isin(list(sites)) & (frame["per"] == per) & (frame["norm"] == norm)]
-    if frame.empty:
-        known = frame_of(result)[["site", "per", "norm"]].drop_duplicates().astype(str).agg("/".join, axis=1)
-        raise InputError(f"no rows of {'+'.join(sites)}/{per}/{norm} in this result: there are {', '.join(known)}")
-    whole = per == "vector" and norm == "l2"
-    rows, floor = axes.floored(_collapse_rows(frame, result.reference if whole else None))
+    table = frame_of(result)
+    sites = [site for site, known in READINGS.items() if per in known] if sites is None else sites
+    frame = pd.concat([Reading(site, per, norm).of(table) for site in sites])
+    rows, floor = axes.floored(_collapse_rows(frame))
     axes.require_finite(rows["value"], "a collapse curve")
     dtypes = list(dict.fromkeys(frame["dtype"]))
     panels = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
-    reached = _reached(result, sites, dtypes) if whole else {}
+    reached = _reached(result.collapse_lengths(per, norm), sites, dtypes)
     layers = _collapse_layers(rows, floor, NORM_WORDS.get(norm, norm), reached, _training_ends(result))
     facet = alt.Facet("panel:N", sort=[panel for panel in panels if (rows["panel"] == panel).any()], title=None)
     chart = axes.unfolded(layers.facet(facet=facet, columns=len(dtypes), spacing=22), rows)
     subtitle = [axes.ZERO_NOTE] if (rows["value"] == 0).any() else []
     tasks = ", ".join(sorted(set(map(str, frame["task"]))))
-    title = alt.TitleParams(f"Distance of the last-token representations, {tasks}", subtitle=subtitle)
+    over = [f"Mean over {PIECES[per]}; band: from the least to the greatest of them."] if PIECES[per] else []
+    title = alt.TitleParams(f"Distance of the last-token representations, {tasks}", subtitle=[*over, *subtitle])
     return axes.themed(chart.properties(title=title))
 
 
@@ -68,7 +67,7 @@ def _panel(site: str, dtype: str, pair: str) -> str:
     return f"{site}, {dtype}{PAIRS.get(pair, f': {pair}')}"
 
 
-def _collapse_rows(frame: Frame, reference: Frame | None) -> Frame:
+def _collapse_rows(frame: Frame) -> Frame:
     """One row per point drawn: panel, length, quantity, hue (the dtype that gives the colour), value, and the band if any."""
     keys = ["pair", "length", "dtype", "site"]
     measured = frame.groupby(keys, as_index=False, sort=False, observed=True).agg(
@@ -77,6 +76,7 @@ def _collapse_rows(frame: Frame, reference: Frame | None) -> Frame:
         high=("maximum", "max"),
         noise=("noise", "mean"),
         machine_line=("machine_line", "mean"),
+        exact=("float64_distance", "mean"),
     )
     measured["hue"] = measured["dtype"]
     parts = [measured.assign(quantity="distance")]
@@ -84,13 +84,9 @@ def _collapse_rows(frame: Frame, reference: Frame | None) -> Frame:
         floor = measured[measured[quantity].notna()]
         value = floor[quantity]
         parts.append(floor.assign(value=value, low=value, high=value, quantity=quantity))
-    if reference is not None:
-        exact = reference[reference["site"].isin(frame["site"])]
-        keys = ["weights", "pair", "length", "site"]
-        exact = exact.groupby(keys, as_index=False, sort=False).agg(value=("distance", "mean"))
-        exact = exact.assign(low=exact["value"], high=exact["value"], quantity="reference", hue="float64")
-        stored = frame[frame["dtype"] != "float64"].drop_duplicates("dtype").set_index("dtype")["weights"]
-        parts += [exact[exact["weights"] == weights].assign(dtype=dtype) for dtype, weights in stored.items()]
+    exact = measured[measured["exact"].notna() & (measured["dtype"] != "float64")]
+    value = exact["exact"]
+    parts.append(exact.assign(value=value, low=value, high=value, quantity="reference", hue="float64"))
     rows = pd.concat(parts, ignore_index=True)
     names = zip(rows["site"], rows["dtype"], rows["pair"], strict=True)
     rows["panel"] = [_panel(*map(str, name)) for name in names]
@@ -116,9 +112,8 @@ def jumps(values: Column) -> bool:
     return len(steps) > 30 and float(np.median(steps)) > JUMPS
 
 
-def _reached(result: Collapse, sites: Sequence[str], dtypes: Sequence[str]) -> dict[str, int]:
+def _reached(table: Frame, sites: Sequence[str], dtypes: Sequence[str]) -> dict[str, int]:
     """Where collapse was reached, by panel: the greatest length over seeds, if every seed reached it."""
-    table: Frame = result.collapse_lengths()
     table = table[(table["pair"] == "theorem") & table["site"].isin(list(sites)) & table["dtype"].isin(list(dtypes))]
     return {
         _panel(site, dtype, "theorem"): int(lengths.max())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -10,25 +9,20 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments import Figure5
-from ostools.ground.words import number
-from ostools.reporting.charts.collapse.curves import NORM_WORDS, jumps
+from ostools.ground.words import number, short_name
+from ostools.measure.collapse.readings import NORM_WORDS, PIECES, SITE_WORDS, Reading
+from ostools.reporting.charts.collapse.curves import jumps
 from ostools.reporting.findings.collapse import trained_length
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 WIDTH, HEIGHT = 330, 190
-_PIECES = {
-    "head-chunk": "heads (chunks of d_model / H)",
-    "head-output": "heads (their outputs in the last block)",
-    "vector": "",
-}
 _WORDS = {
     "a": "n ones",
-    "b": "n uniform digits that end in one or two ones",
+    "b": "n uniform digits, then 1 against 11",
     "c": "n ones, to be copied",
     "d": "n ones to be copied, a comma after every third",
 }
-_SITES = {"attention": "the last block's heads", "residual": "v^(L)"}
 _APART = "one digit more, behind a comma (111 and 111,1): no theorem"
 _LINES: dict[str, tuple[str, list[float]]] = {
     "distance": ("measured distance (dots where it jumps)", [1, 0]),
@@ -41,8 +35,8 @@ _QUOTED = 58  # letters of a prompt that a panel's title has room for
 def figure_5_chart(result: Figure5) -> alt.VConcatChart:
     """Mean over heads with a band from the least to the greatest head, dtype by dtype, on one log axis for all panels.
 
-    In (b) the darker band is the bootstrap interval of the mean over seeds. A vertical line stands where a dtype collapses
-    (in every seed, whole vectors in L2), a dotted one where the model's training ends.
+    In (b) the darker band is the bootstrap interval of the mean over seeds. A vertical line stands where a dtype collapses: in
+    every seed, by the quantity that is drawn. A dotted one stands where the model's training ends.
     """
     frame = frame_of(result)
     axes.require_finite(frame["mean"], "figure 5")
@@ -55,27 +49,35 @@ def figure_5_chart(result: Figure5) -> alt.VConcatChart:
     main = [panel for panel, alone in zip(panels, apart, strict=True) if not alone]
     rows = [alt.hconcat(*main[start : start + 2], spacing=28) for start in range(0, len(main), 2)]
     rows += [alt.hconcat(panel) for panel, alone in zip(panels, apart, strict=True) if alone]
-    title = alt.TitleParams(_title(frame, result.provenance.model), subtitle=_notes(frame, below))
+    title = alt.TitleParams(_title(result.reading, result.provenance.model), subtitle=_notes(result, below))
     return axes.themed(alt.vconcat(*rows, title=title, spacing=22))
 
 
-def _title(frame: Frame, model: Any) -> str:
-    site, norm = str(frame["site"].iloc[0]), str(frame["norm"].iloc[0])
-    name = str(model["name"])
-    shown = Path(name).name if Path(name).is_absolute() else name
-    return f"Figure 5 on {shown}: {NORM_WORDS[norm]} distance at {_SITES.get(site, site)} of v and v*, its last token once more"
+def _title(reading: Reading, model: Any) -> str:
+    return (
+        f"Figure 5 on {short_name(model)}: {NORM_WORDS[reading.norm]} distance at {SITE_WORDS[reading.site]} of v and v*, "
+        "its last token once more"
+    )
 
 
-def _notes(frame: Frame, below: dict[str, float]) -> list[str]:
-    pieces = _PIECES[str(frame["per"].iloc[0])]
+def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
+    frame, reading = frame_of(result), result.reading
+    pieces = PIECES[reading.per]
     notes = []
     if pieces:
-        notes.append(f"Line: mean over {pieces}. Pale band: from the least to the greatest of them, in any seed.")
+        notes.append(f"Line: mean over {pieces}. Pale band: from the least to the greatest of them.")
+    notes += result.deviations
     most = int(frame["seeds"].max())
     if frame["interval_low"].notna().any():
-        notes.append(f"(b): mean of {most} seeds; dark band: 95% bootstrap interval of that mean.")
+        notes.append(
+            "In (b) the pale band is over all draws too; dark band: 95% bootstrap interval of the mean over them."
+        )
     elif most > 1:
-        notes.append(f"(b): mean of {most} seeds, too few for an interval.")
+        notes.append("In (b) the pale band is over all draws too; they are too few for an interval of their mean.")
+    if not result.collapse_lengths.empty:
+        notes.append(
+            f"Collapse: the float64 distance stays below the rounding noise, both as drawn ({reading.distance})."
+        )
     if below:
         told = ", ".join(f"{dtype} at most {number(value)}" for dtype, value in below.items())
         notes.append(f"Below these axes: rounding noise of {told}.")
