@@ -1,4 +1,4 @@
-"""Mitigations that only rewrite the prompt (Section 4 and Appendix C.1 of the paper)."""
+"""Mitigations that only rewrite the prompt: the paper's commas (Section 4), hint and interleaving (Section 3.1), and others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from mitigations.base import Mitigation, MitigationError, require_whole
 @dataclass(frozen=True)
 class Separator(Mitigation):
     """`text` after every `every`-th item, none at the end: the paper's comma after every third digit.
+
+    The paper's claim for it is that it "helps to keep the representations well-separated" (Section 4), and none about answers.
 
     Raises `MitigationError` for every < 1, and for text that is empty or contains a digit or a letter: it could be read as
     an item.
@@ -60,7 +62,7 @@ class Interleave(Mitigation):
 
 @dataclass(frozen=True)
 class Hint(Mitigation):
-    """The paper's hint, one space after the prompt.
+    """The paper's hint (Section 3.1). Where it stands is not printed: one space after the prompt, here.
 
     Raises `MitigationError` for an empty text.
     """

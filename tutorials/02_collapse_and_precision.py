@@ -12,10 +12,11 @@
 # # 2. Collapse and precision
 #
 # **Theorem 4.2** ([arXiv 2406.04267](https://arxiv.org/abs/2406.04267)): let a prompt end in a token, and repeat that
-# token once more. As the prompt grows, the last-token representations $y(v)$ and $y(v^*)$ of the two get arbitrarily
-# close, under two assumptions: tokens are bounded, and positions matter less and less with distance. Section 4 of the
-# paper draws the consequence: **in a low precision, the two become the same**, and a model cannot answer differently
-# to different questions.
+# token once more. As the prompt grows, the last-token representations of the two get arbitrarily close, under two
+# assumptions: tokens are bounded, and positional information decays to 0 with distance. (The theorem has the last
+# layer's output; we look at $y(v)$ and $y(v^*)$ behind the final norm, which the unembedding reads.) Section 4 of the
+# paper draws the consequence: **in a low precision, the two can no longer be told apart**, and a model cannot answer
+# differently to different questions.
 #
 # The theorem is about a limit, and gives no rate. Whether a real model at a real length is anywhere near it is a
 # measurement, with two traps in it:
@@ -39,7 +40,7 @@ print(task.example)
 # This is Figure 5 (a) of the paper: a question, and behind it $n$ ones against $n + 1$. A causal model reads all
 # prefixes in one pass, so 256 lengths cost a pass a precision.
 #
-# **Expect** a fall, since the theorem says so; and under each curve the *noise* of its precision: how far rounding
+# **Expect** a fall, as the theorem has it; and under each curve the *noise* of its precision: how far rounding
 # moves $y(v)$ from where exact arithmetic has it. The distance itself hardly depends on the precision until it
 # reaches that noise.
 
@@ -132,11 +133,11 @@ last[["noise", "pair_noise"]].join(reached[["collapse_length", "pair_collapse_le
 #
 # ## A case in which collapse is certain
 #
-# RoPE does not meet the theorem's assumption that positions fade with distance, so for this model Theorem 4.2
-# promises nothing. There is a setting that promises a lot. Let every layer see a window of $w$ keys only. On one
-# token repeated, a query whose window lies within the copies sees the same values whatever the number of copies;
-# after $L$ layers the last token depends on the last $L(w-1)+1$ tokens alone. From so many copies on, the two prompts
-# must give **exactly** the same $y$.
+# The paper names RoPE as an encoding that decays with distance. Where we measured it (`ostools lab`) it did not, so
+# for this model Theorem 4.2 promises nothing. There is a setting that promises a lot. Let every layer see a window of
+# $w$ keys only. On one token repeated, a query whose window lies within the copies sees the same values whatever the
+# number of copies; after $L$ layers the last token depends on the last $L(w-1)+1$ tokens alone. From so many copies
+# on, the two prompts must give **exactly** the same $y$.
 
 # %%
 windows = {}
@@ -173,8 +174,9 @@ assert beyond.max() < 3 * noise
 #
 # ## Does the model notice?
 #
-# **Corollary 6.2**: once $y(n)$ and $y(n+1)$ are the same, the *first* tokens of the two answers are, so at most one of
-# two right answers that begin differently is given. Later tokens may differ: they see other caches. `counting` predicts
+# **Corollary 6.2**: counting becomes impossible in certain situations, because of collapse. What follows strictly: once
+# $y(n)$ and $y(n+1)$ are the same, the *first* tokens of the two answers are, so at most one of two right answers that
+# begin differently is given. Later tokens may differ: they see other caches. `counting` predicts
 # from the collapse curve the count from which first tokens are not *expected* to differ (a distance below the noise is
 # not a distance of zero), and puts it beside the count from which the model errs.
 #

@@ -11,10 +11,10 @@
 # %% [markdown]
 # # 4. Mitigations, and a plugin of your own
 #
-# The paper proposes remedies: a comma after every third digit (Section 4), hints, interleaving; its reviewers, local
-# attention windows. Whether one of them *helps* is three questions: are more answers right? do $n$ and $n+1$ items
-# stay further apart? do the tokens that carry the answer matter more to the last one? A mitigation may do one of
-# these and not the others.
+# The paper proposes a remedy for collapse, a comma after every third digit (Section 4), and sees that a hint and
+# interleaved digits help a model to copy (Section 3.1); a review of it asks about local attention windows. Whether
+# one of them *helps* is three questions: are more answers right? do $n$ and $n+1$ items stay further apart? do the
+# tokens that carry the answer matter more to the last one? A mitigation may do one of these and not the others.
 #
 # In this tutorial you write one of your own, measure it against two that are built in, and see what it takes to ship
 # it.

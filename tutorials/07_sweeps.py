@@ -168,10 +168,11 @@ assert differ < 0.1 * len(by_format)
 assert shift.abs().median() < 0.1
 
 # %% [markdown]
-# In pairs the sweep speaks where the chart could not. The number format hardly matters to these answers: where this model
-# fails to count, it is not precision that stops it. And the comma, the paper's own remedy, makes the right answer *less*
-# likely to this model on most questions of both tasks. For effects with intervals, and verdicts that know how many of them
-# there are, hand the same questions to `ost.study` ([tutorial 4](04_mitigations_and_plugins.ipynb)).
+# In pairs the sweep speaks where the chart could not. The number format hardly matters to these answers: where this
+# model fails to count, it is not precision that stops it. And the comma, the paper's remedy for collapse, makes the
+# right answer *less* likely to this model on most questions of both tasks. For effects with intervals, and verdicts
+# that know how many of them there are, hand the same questions to `ost.study`
+# ([tutorial 4](04_mitigations_and_plugins.ipynb)).
 #
 # ## Exercises
 #

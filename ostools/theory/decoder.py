@@ -12,7 +12,8 @@ i of a long pass is the last row of a pass over i + 1 tokens, up to the rounding
 the length. Without the mask (`causal=False`) each length needs its own pass. The blocks of `Decoder.random` do not depend on
 the depth either: its residuals v^(l) are those of the decoder with l layers and the same seed.
 
-Source: Barbero et al. 2024 (arXiv 2406.04267), section 3.
+Source: Barbero et al. 2024 (arXiv 2406.04267), section 2, whose block this is with the projections put back; the paper prints
+norm1(v_i) inside the sum over j, read as norm1(v_j), since the weights of a row sum to 1.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Decoder:
         """A decoder as before training: projections Gaussian with variance 1 / fan-in, embeddings standard normal, gains 1.
 
         The same seed gives the same weights whatever the depth (the blocks of a shallow one are the first of a deep one),
-        the positions and the dtype (drawn in float64, then cast). The paper's Figure 8 has d = 64 and variance 1 / d.
+        the positions and the dtype (drawn in float64, then cast).
 
         Raises `InputError` for sizes below 1, heads that do not divide d_model, and unknown names.
         """

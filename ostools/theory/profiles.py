@@ -1,9 +1,9 @@
 """The shape of a sensitivity profile: shares of its total, and whether its two ends stand above its middle.
 
-Section 5 of the paper (arXiv 2406.04267) expects a U: the first tokens and the last ones count for more than those between. A
-profile is one noisy series, and neighbouring tokens are alike, so that tokens are not independent draws. Everything here is
-therefore computed from the means of log10 norms over fifteen blocks of neighbours, five to a third of the prompt: blocks are
-nearly independent where tokens are not. What scatters around a straight line within a third counts as noise.
+Section 5 of the paper (arXiv 2406.04267) explains a U, "in part": the first tokens and the last ones count for more than those
+between. A profile is one noisy series, and neighbouring tokens are alike, so that tokens are not independent draws. Everything
+here is therefore computed from the means of log10 norms over fifteen blocks of neighbours, five to a third of the prompt:
+blocks are nearly independent where tokens are not. What scatters around a straight line within a third counts as noise.
 
 Simulated: where nothing is there, the 95% interval of a contrast lies above 0 in 1.6 to 4.5% of cases (nominal 2.5%) at
 correlations of neighbours up to 0.5 and 64 tokens or more, in 8% at a correlation of 0.7 and 64 tokens; both in 1% (3%).

@@ -2,7 +2,8 @@
 
 The eigenvalues of a triangular matrix are its diagonal: of a causal pattern A, how much each token attends to itself. Token 1
 attends to nothing else, so that 1 is always one of them, and the largest, since rows sum to 1 (Lemma B.6). It is simple
-if and only if A_ii < 1 for every i >= 2. The diagonal of a product of triangular matrices is the product of the diagonals, and
+if and only if A_ii < 1 for every i >= 2; the paper's condition, two non-zero entries in each later row, gives that. The
+diagonal of a product of triangular matrices is the product of the diagonals, and
 rows still sum to 1 (Lemma B.7). If 1 is simple, powers tend to the matrix that has all its mass on token 1 (Proposition 5.2),
 what is left elsewhere falling by the second largest eigenvalue each time. Positions are 0..n-1 here.
 

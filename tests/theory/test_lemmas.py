@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+import sympy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,14 +27,15 @@ def tensor(*values: float) -> Tensor:
 
 
 @given(st.lists(st.floats(-30, 30), max_size=8), st.floats(-30, 30), st.floats(-30, 30))
-def test_the_decrease_has_its_closed_form_and_its_bound(others: list[float], c: float, b: float) -> None:
-    x, x_star = softmax.inserted(tensor(*others), tensor(c)[0], tensor(b)[0])
-    assert x.tolist() == [*others, b]
-    assert x_star.tolist() == [*others, c, b]
+def test_the_decrease_has_its_closed_form_and_its_bound(others: list[float], b: float, c: float) -> None:
+    """The paper's letters: x = [a c], x* = [a b c]."""
+    x, x_star = softmax.inserted(tensor(*others), tensor(b)[0], tensor(c)[0])
+    assert x.tolist() == [*others, c]
+    assert x_star.tolist() == [*others, b, c]
     weight, weight_star = float(x.softmax(0)[-1]), float(x_star.softmax(0)[-1])
-    z = math.fsum(math.exp(score) for score in (*others, b))
-    found = float(softmax.log_decrease(tensor(*others), tensor(c)[0], tensor(b)[0]))
-    assert found == pytest.approx(math.log1p(math.exp(c) / z), rel=1e-9)
+    z = math.fsum(math.exp(score) for score in (*others, c))
+    found = float(softmax.log_decrease(tensor(*others), tensor(b)[0], tensor(c)[0]))
+    assert found == pytest.approx(math.log1p(math.exp(b) / z), rel=1e-9)
     assert found > 0
     assert weight_star == pytest.approx(weight * math.exp(-found), rel=1e-12)
     scores = [*others, b, c]
@@ -136,7 +138,7 @@ def test_the_fixed_space_grows_with_every_token_that_attends_to_itself_alone(
     alone = data.draw(st.sets(st.integers(1, n - 1))) if n > 1 else set()
     diagonal = torch.full((n,), 0.5, dtype=torch.float64)
     diagonal[[0, *alone]] = 1.0
-    assert stochastic.fixed_dimension(stochastic.with_diagonal(diagonal, seed)) == 1 + len(alone)
+    assert stochastic.eigenvectors(stochastic.with_diagonal(diagonal, seed)) == 1 + len(alone)
 
 
 DIAGONALS = st.lists(st.sampled_from([0.0, 0.3, 0.6, 0.6, 0.95]), min_size=1, max_size=7)
@@ -149,6 +151,36 @@ def test_what_is_left_stays_below_its_bound_ties_or_not(seed: int, rest: list[fl
     assert left <= stochastic.remainder_bound(matrix, power) * (1 + 1e-9)
     assert stochastic.first_token_distance(matrix, power) >= left * (1 - 1e-9)
     assert stochastic.lazy_rate(matrix) == pytest.approx((1 + max(rest)) / 2)
+
+
+def test_proposition_b8s_assumptions_do_not_make_a_matrix_diagonalizable_and_its_limit_holds() -> None:
+    """sympy's exact Jordan test; the powers by fractions, by the closed form and by the code, equal to the last bit."""
+    matrix = stochastic.coupled()
+    assert bool(((matrix > 0).sum(-1)[1:] >= 2).all())
+    assert matrix.sum(-1).tolist() == [1.0, 1.0, 1.0]
+    lazy = sympy.Matrix([[sympy.Rational(entry) for entry in row] for row in spectra.lazy(matrix).tolist()])
+    assert not lazy.is_diagonalizable()
+    assert lazy.eigenvals() == {sympy.Integer(1): 1, sympy.Rational(3, 4): 2}
+    assert stochastic.eigenvectors(spectra.lazy(matrix), 0.75) == 1
+    exact, row = sympy.eye(3), torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
+    for power in range(1, 25):  # numerators stay below 2^53
+        exact, row = exact * lazy, row @ spectra.lazy(matrix)
+        assert row.tolist() == [float(entry) for entry in exact[2, :]] == list(stochastic.coupled_row(power))
+    assert stochastic.coupled_row(4096) == (1.0, 0.0, 0.0)
+
+
+def test_patterns_of_distinct_diagonals_have_as_many_eigenvectors_as_tokens() -> None:
+    """What B.8's proof has in mind: uniform attention, Lambda_ii = 1 / i."""
+    uniform = stochastic.causal_softmax(torch.zeros(6, 6, dtype=torch.float64))
+    found = [stochastic.eigenvectors(spectra.lazy(uniform), (1 + 1 / i) / 2) for i in range(1, 7)]
+    assert found == [1] * 6
+
+
+def test_two_non_zero_entries_a_row_are_enough_for_a_simple_one_and_not_needed() -> None:
+    """Lemma B.6's condition: rows that attend to token 1 alone have one such entry, and 1 is simple all the same."""
+    assert stochastic.eigenvectors(tensor(1.0, 0.0, 1.0, 0.0).reshape(2, 2)) == 1
+    assert stochastic.eigenvectors(tensor(1.0, 0.0, 0.0, 1.0).reshape(2, 2)) == 2
+    assert stochastic.eigenvectors(stochastic.coupled()) == 1
 
 
 def test_two_tokens_meet_the_bound_exactly() -> None:

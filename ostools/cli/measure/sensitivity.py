@@ -79,8 +79,8 @@ def path_sum(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="uniform, local, heads, edge, windowed(k), local-full, edge-full, theorem-5.1, theorem-b5, proof, multi-head, "
-            "second-moment[-diagonal|-full], rollout; repeatable.",
+            help="uniform, local, heads, edge, windowed(k), local-full, edge-full, theorem-5.1[-literal], "
+            "theorem-b5[-literal], proof, multi-head, second-moment[-diagonal|-full], rollout; repeatable.",
         ),
     ] = None,
     positions: Annotated[

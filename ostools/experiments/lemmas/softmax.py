@@ -46,7 +46,7 @@ def last_weight(seed: int, lengths: Sequence[int], softmax: Softmax = torch.soft
         Check("least part of its weight that the last token loses, scores within 4", least, ">", 0.0),
         Check("decrease / its bound e^{2s} / (n (n + 1)), greatest over n", worst, "<=", 1.0, 1e-9),
         Check(
-            "log decrease against log(1 + e^c / Z), scores to ±1000, ties, n = 1, 2: greatest error",
+            "log decrease against log(1 + e^b / Z), scores to ±1000, ties, n = 1, 2: greatest error",
             extreme,
             "<=",
             1e-12,
@@ -96,7 +96,9 @@ def _extreme(generator: torch.Generator, softmax: Softmax) -> tuple[float, float
 
 
 def vanishing_noise(seed: int, lengths: Sequence[int], softmax: Softmax = torch.softmax) -> Checked:
-    """Lemma 4.1: delta -> 0 where noise vanishes and scores are bounded; Figure 9's noise, and noise that falls as 1 / i."""
+    """Lemma 4.1: delta -> 0 where noise vanishes and scores are bounded; Figure 9's noise, and noise that falls as 1 / i.
+
+    B.2 states both conditions (lim |x_n - x*_n| = 0, bounded); Lemma 4.1, its informal form, only the first."""
     generator = torch.Generator().manual_seed(seed)
     longest, places, noise = max(lengths), 200, 0.1
     x = _uniform(generator, longest)

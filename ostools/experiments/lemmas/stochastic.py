@@ -34,7 +34,7 @@ def largest_eigenvalue(seed: int, pattern: Callable[[Tensor], Tensor] = lemmas.c
                 chosen = 1 + torch.randperm(n - 1, generator=generator)[:alone]
                 stuck = matrix.clone()
                 stuck[chosen] = torch.eye(n, dtype=matrix.dtype)[chosen]
-                dimension = lemmas.fixed_dimension(stuck)
+                dimension = lemmas.eigenvectors(stuck)
                 miscounted += dimension != 1 + alone
                 if n == 24 and sharp == 1.0:
                     found.append((alone, dimension))
@@ -49,15 +49,21 @@ def largest_eigenvalue(seed: int, pattern: Callable[[Tensor], Tensor] = lemmas.c
             0.0,
         ),
         Check(
+            "how often 1 is an eigenvalue where tokens 2 to 24 attend to token 1 alone: one non-zero entry a row",
+            float(lemmas.eigenvectors(_first(24))),
+            "=",
+            1.0,
+        ),
+        Check(
             "how often 1 is an eigenvalue with token 24 attending to itself alone",
             float(_with_last_alone(pattern(_scores(generator, 24)))),
             "=",
             2.0,
-            hypotheses="without A_ii < 1 for i >= 2",
+            hypotheses="without two non-zero entries a row",
         ),
         Check(
             "how often 1 is an eigenvalue at scores of ±1000, where weights round to 0 and 1",
-            float(lemmas.fixed_dimension(sharpest)),
+            float(lemmas.eigenvectors(sharpest)),
             ">",
             1.0,
             hypotheses="without exact arithmetic",
@@ -81,7 +87,7 @@ def largest_eigenvalue(seed: int, pattern: Callable[[Tensor], Tensor] = lemmas.c
 def _with_last_alone(matrix: Matrix) -> int:
     stuck = matrix.clone()
     stuck[-1] = torch.eye(len(matrix), dtype=matrix.dtype)[-1]
-    return lemmas.fixed_dimension(stuck)
+    return lemmas.eigenvectors(stuck)
 
 
 def products(seed: int, pattern: Callable[[Tensor], Tensor] = lemmas.causal_softmax) -> Checked:
@@ -123,6 +129,7 @@ def limit(seed: int, diagonal: Sequence[float] = (1.0, 0.1, 0.3, 0.5, 0.7, 0.9, 
         "Λ_ii from 0.1 to 0.9": lemmas.with_diagonal(torch.tensor(diagonal, dtype=torch.float64), seed),
         "softmax of random scores": lemmas.causal_softmax(_scores(generator, 8).clamp(-2.0, 2.0)),
         "uniform": lemmas.causal_softmax(torch.zeros(8, 8, dtype=torch.float64)),
+        "three tokens, not diagonalizable": lemmas.coupled(),
         "ties: every Λ_ii = 0.6": lemmas.with_diagonal(torch.tensor([1.0, *[0.6] * 7], dtype=torch.float64), seed),
     }
     left = {name: spectra.remainders(spectra.lazy(matrix), 1024).tolist() for name, matrix in matrices.items()}
@@ -138,6 +145,7 @@ def limit(seed: int, diagonal: Sequence[float] = (1.0, 0.1, 0.3, 0.5, 0.7, 0.9, 
     first = next(iter(matrices))
     observed, rate = left[first][500] / left[first][499], lemmas.lazy_rate(matrices[first])
     theorem = max(_theorem_error(matrix, blocks) for matrix in matrices.values() for blocks in (1, 2, 16, 64))
+    jordan = max(_jordan_error(power) for power in powers)
     stuck = {"Λ = I": torch.eye(8, dtype=torch.float64), "Λ_44 = 1": _stuck(matrices[first], 3)}
     kept = {name: spectra.remainders(spectra.lazy(matrix), 1024).tolist() for name, matrix in stuck.items()}
     checks = [
@@ -155,20 +163,32 @@ def limit(seed: int, diagonal: Sequence[float] = (1.0, 0.1, 0.3, 0.5, 0.7, 0.9, 
             1.0,
             1e-9,
         ),
+        Check(
+            "eigenvectors of (Λ + I) / 2 for 3/4, twice an eigenvalue, Λ of three tokens: the proof's diagonalisation fails",
+            float(lemmas.eigenvectors(spectra.lazy(lemmas.coupled()), 0.75)),
+            "=",
+            1.0,
+        ),
+        Check(
+            "the powers of that Λ against (1 - q^L - L q^(L-1) / 8, L q^(L-1) / 8, q^L): greatest error",
+            jordan,
+            "<=",
+            1e-12,
+        ),
         Check("rate at L = 500 against max (1 + Λ_ii) / 2", observed, "=", rate, 1e-6),
         Check(
             "what is left elsewhere at L = 1,024, Λ = I",
             kept["Λ = I"][-1],
             "=",
             1.0,
-            hypotheses="without Λ_ii < 1 for i >= 2",
+            hypotheses="without two non-zero entries a row",
         ),
         Check(
             "what is left elsewhere at L = 1,024, Λ_44 = 1",
             kept["Λ_44 = 1"][-1],
             ">=",
             1e-6,
-            hypotheses="without Λ_ii < 1 for i >= 2",
+            hypotheses="without two non-zero entries a row",
         ),
     ]
     shown = range(1, 201)
@@ -185,6 +205,16 @@ def limit(seed: int, diagonal: Sequence[float] = (1.0, 0.1, 0.3, 0.5, 0.7, 0.9, 
 def _theorem_error(matrix: Matrix, blocks: int) -> float:
     power = torch.linalg.matrix_power(spectra.lazy(matrix), blocks)[-1]
     return float((lemmas.theorem_51_row(matrix, blocks) - power).abs().amax())
+
+
+def _jordan_error(power: int) -> float:
+    row = torch.linalg.matrix_power(spectra.lazy(lemmas.coupled()), power)[-1]
+    return max(abs(one - other) for one, other in zip(row.tolist(), lemmas.coupled_row(power), strict=True))
+
+
+def _first(n: int) -> Matrix:
+    """Every token attends to token 1 alone."""
+    return torch.eye(n, dtype=torch.float64)[:1].expand(n, n).clone()
 
 
 def _stuck(matrix: Matrix, token: int) -> Matrix:

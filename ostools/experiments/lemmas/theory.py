@@ -44,19 +44,20 @@ LEMMAS = (
     ),
     Lemma(
         "4.1/B.2",
-        "noise that vanishes along bounded scores moves their softmax by delta = sum |y - y*| -> 0",
+        "bounded scores whose difference x_n - x*_n tends to 0 have softmax with delta = sum |y - y*| -> 0",
         softmax.vanishing_noise,
         by_length=True,
     ),
     Lemma(
         "B.4",
-        "0101... and 1010... stay delta = 2 (e - 1) / (e + 1) = 0.924... apart at every even n",
+        "1010... and 0101... stay delta = 2 (e - 1) / (e + 1) = 0.924... apart at every even n",
         lambda seed, lengths: softmax.alternation(lengths),
         by_length=True,
     ),
     Lemma(
         "B.6",
-        "a row-stochastic triangular matrix has largest eigenvalue 1, simple if and only if A_ii < 1 for i >= 2",
+        "a row-stochastic triangular matrix has largest eigenvalue 1, simple if each row but the first has two non-zero "
+        "entries (and here: if and only if A_ii < 1 for i >= 2)",
         lambda seed, lengths: stochastic.largest_eigenvalue(seed),
     ),
     Lemma(
@@ -66,7 +67,8 @@ LEMMAS = (
     ),
     Lemma(
         "5.2/B.8",
-        "((Λ + I) / 2)^L, Theorem 5.1's bound on equal layers, tends to all mass on token 1 if Λ_ii < 1 for i >= 2",
+        "((Λ + I) / 2)^L, Theorem 5.1's bound on equal layers, tends to all mass on token 1 if each row but the first has two "
+        "non-zero entries (and here: if Λ_ii < 1 for i >= 2)",
         lambda seed, lengths: stochastic.limit(seed),
     ),
     Lemma(

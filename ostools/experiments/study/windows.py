@@ -1,7 +1,7 @@
 """Which window trades collapse against the task: sliding windows of every size, and the Pareto front of the two.
 
-The review of the paper names local windows the most promising fix, and leaves the best size open. Cost: one `behaviour` and one
-float64 `collapse` by the loop for each window.
+The paper has no windows; a review of it names them a promising solution, and asks which size is best. Cost: one `behaviour`
+and one float64 `collapse` by the loop for each window.
 """
 
 from __future__ import annotations

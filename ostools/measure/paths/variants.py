@@ -42,8 +42,9 @@ class PathFold(Protocol):
 @dataclass
 class RowFold:
     """constant * ( Abar^(L-1) ... Abar^(0) )_{m,:} for the last positions m, with Abar from `edges` and the constant from
-    numbers of each block."""
+    numbers of each block. `name`: the variant's, for what it refuses."""
 
+    name: str
     run: Forward
     last: list[int]
     edges: Callable[[BlockView], Float[Tensor, "query key"]]
@@ -64,6 +65,20 @@ class RowFold:
         beta_3 = self.run.final_norm_scale[self.last] / final_gain(self.run.model).abs().max()
         constants = [self.constant(self.kept, float(beta)) for beta in beta_3]
         return torch.tensor(constants, dtype=self.rows.dtype, device=self.rows.device)[:, None] * self.rows
+
+
+@dataclass
+class PrintedFold(RowFold):
+    """The same with the sums of equations 1 and 4 as printed (`paths.printed_row`): k_L is connected to nothing below."""
+
+    def step(self, view: BlockView) -> None:
+        view.require_causal(self.name)
+        top = not self.kept
+        super().step(view)
+        if top and int(self.run.model.cfg.n_layers) == 1:
+            self.rows = self.rows @ self.edges(view).to(self.rows)
+        elif top:
+            self.rows = paths.tail_sums(self.rows)
 
 
 @dataclass(frozen=True)
@@ -91,11 +106,31 @@ def _rows(
     edges: Callable[[BlockView], Float[Tensor, "query key"]],
     numbers: Callable[[BlockView], tuple[float, ...]] = _nothing,
     constant: Callable[[list[tuple[float, ...]], float], float] | None = None,
+    fold: type[RowFold] = RowFold,
 ) -> Variant:
     """A variant that is one row of a product; without a constant it has a shape only."""
     norm: Norm = "frobenius" if kind == "predicted" else "operator"
     front = constant or (lambda numbers, beta_3: 1.0)
-    return Variant(name, kind, norm, constant is not None, lambda run, last: RowFold(run, last, edges, numbers, front))
+    return Variant(
+        name, kind, norm, constant is not None, lambda run, last: fold(name, run, last, edges, numbers, front)
+    )
+
+
+def _theorem_51(name: str, fold: type[RowFold]) -> Variant:
+    """Equation 1's factors; its C is "some constant"."""
+    return _rows(name, "paper", lambda view: paths.theorem_51_edges(view.mean_pattern, view.beta_2), fold=fold)
+
+
+def _theorem_b5(name: str, fold: type[RowFold]) -> Variant:
+    """Equation 4's factors and its sigma_psi^L."""
+    return _rows(
+        name,
+        "paper",
+        lambda view: paths.theorem_b5_edges(view.mean_pattern, view.beta_1),
+        lambda view: (view.sigma_psi,),
+        lambda numbers, beta_3: max(sigma for (sigma,) in numbers) ** len(numbers),
+        fold,
+    )
 
 
 def _certified(
@@ -111,14 +146,10 @@ def _certified(
 VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
-        _rows("theorem-5.1", "paper", lambda view: paths.theorem_51_edges(view.mean_pattern, view.beta_2)),
-        _rows(
-            "theorem-b5",
-            "paper",
-            lambda view: paths.theorem_b5_edges(view.mean_pattern, view.beta_1),
-            lambda view: (view.sigma_psi,),
-            lambda numbers, beta_3: max(sigma for (sigma,) in numbers) ** len(numbers),
-        ),
+        _theorem_51("theorem-5.1", RowFold),
+        _theorem_51("theorem-5.1-literal", PrintedFold),
+        _theorem_b5("theorem-b5", RowFold),
+        _theorem_b5("theorem-b5-literal", PrintedFold),
         _rows(
             "proof",
             "paper",

@@ -14,11 +14,11 @@ CAVEATS = (
     "Measured norms are exact derivatives; estimated ones come from random probes and have intervals.",
     "The certified bounds drawn here are of the derivative with attention patterns and norm scales frozen, the assumptions of "
     "Theorem 5.1. Of the real one they bound nothing.",
-    "The paper's printed forms need constants that a real model does not have. They are drawn as what the paper shows, not as "
-    "bounds.",
+    "The paper's forms of Theorem 5.1 need constants that a real model does not have. They are drawn as what the paper shows, "
+    "not as bounds.",
     "Predictions (second moments) assume that every step meets a randomly rotated direction. They bound nothing.",
-    "Theorem 4.2 assumes that positional information decays with distance. Rotary positions do not satisfy that: whether a "
-    "distance falls is measured here, not deduced.",
+    "Theorem 4.2 assumes that positional information decays with distance, “e.g. as in RoPE”. Rotary positions did not do that "
+    "where it was measured (`ostools lab`): whether a distance falls is measured here, not deduced.",
     "Two sequences are called collapsed in a dtype from the length on at which the float64 distance stays below its rounding "
     "noise, with a margin of lengths behind it; “not reached” is what a shorter range says too.",
     "Norms say how far y can move, not whether an answer depends on a token: a small norm may be enough, a large one unused.",

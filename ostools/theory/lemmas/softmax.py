@@ -1,9 +1,9 @@
 """Lemmas B.1, 4.1 / B.2 and B.4: what one more score, or a little noise on the first ones, does to a long softmax.
 
-The paper's delta is the L1 distance of two distributions, without the factor 1/2. Two of its hypotheses are needed more than
-it says: scores have to be BOUNDED (with x_i = -2 log i the first tokens keep their mass for ever, and whatever noise is on
-them with it), and B.4's sequences have to be of even length, or they hold different numbers of ones. The bounds here are not
-in the paper: they are what its proofs give when the constants are kept, so that a limit can be checked at every n.
+The paper's delta is the L1 distance of two distributions, without the factor 1/2. Its hypotheses are needed. B.1 and B.2 state
+bounded scores (Lemma 4.1, the informal B.2, leaves that out): with x_i = -2 log i the first tokens keep their mass for ever,
+and whatever noise is on them with it. B.4 states even n: at odd ones its sequences hold different numbers of ones. The bounds
+here are not in the paper: they are what its proofs give when the constants are kept, so that a limit can be checked at every n.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ ALTERNATING = 2.0 * (math.e - 1.0) / (math.e + 1.0)
 
 
 def inserted(others: Others, token: Scalars, last: Scalars) -> tuple[Scores, Float[Tensor, "*batch pos_and_copy"]]:
-    """x = (a_1, ..., a_{n-1}, b) and x* = (a_1, ..., a_{n-1}, c, b), with `others` a, `token` c, `last` b (Lemma B.1)."""
-    c, b = token[..., None], last[..., None]
-    return torch.cat([others, b], dim=-1), torch.cat([others, c, b], dim=-1)
+    """x = (a_1, ..., a_{n-1}, c) and x* = (a_1, ..., a_{n-1}, b, c), with `others` a, `token` b, `last` c (Lemma B.1)."""
+    b, c = token[..., None], last[..., None]
+    return torch.cat([others, c], dim=-1), torch.cat([others, b, c], dim=-1)
 
 
 def log_decrease(others: Others, token: Scalars, last: Scalars) -> Scalars:
-    """log softmax(x)_n - log softmax(x*)_{n+1} = log(1 + e^c / Z), Z = sum_k e^{x_k}: more than 0 for any c (Lemma B.1).
+    """log softmax(x)_n - log softmax(x*)_{n+1} = log(1 + e^b / Z), Z = sum_k e^{x_k}: more than 0 for any b (Lemma B.1).
 
-    In exact arithmetic. Where e^c / Z is less than half of the dtype's epsilon, the two weights round to one number.
+    In exact arithmetic. Where e^b / Z is less than half of the dtype's epsilon, the two weights round to one number.
     """
     total = torch.cat([others, last[..., None]], dim=-1).logsumexp(-1)
     return torch.logaddexp(token - total, torch.zeros_like(total))
 
 
 def decrease_bound(spread: float, n: int) -> float:
-    """softmax(x)_n - softmax(x*)_{n+1} = e^b e^c / (Z (Z + e^c)) <= e^{2s} / (n (n + 1)), for scores within `spread` s.
+    """softmax(x)_n - softmax(x*)_{n+1} = e^b e^c / (Z (Z + e^b)) <= e^{2s} / (n (n + 1)), for scores within `spread` s.
 
-    Lemma B.1's limit with its rate: each of the n (and n + 1) terms of Z (and Z + e^c) is at least e^{-s} times the largest.
+    Lemma B.1's limit with its rate: each of the n (and n + 1) terms of Z (and Z + e^b) is at least e^{-s} times the largest.
     """
     return math.exp(2.0 * spread) / (n * (n + 1))
 

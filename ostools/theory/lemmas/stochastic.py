@@ -1,8 +1,13 @@
 """Lemmas B.6 and B.7 and Proposition 5.2 / B.8: what is not in `ostools.theory.spectra`, whose functions they are made of.
 
-B.6's largest eigenvalue 1 is simple if and only if Lambda_ii < 1 for every i >= 2. Proposition 5.2 needs the same, and does not
-say so: Lambda = I has the limit I. Softmax rows have it in exact arithmetic, since every weight is positive; sharp scores lose
-it to rounding.
+B.6's largest eigenvalue 1 is simple if and only if Lambda_ii < 1 for every i >= 2. The paper asks in B.6 and B.8 that "each row
+except the first" has at least two non-zero entries. Without entries below 0 that gives Lambda_ii < 1. It is more than is
+needed: a later row may attend to token 1 alone. Lambda = I breaks both conditions, and has the limit I. Softmax rows meet them
+in exact arithmetic, since every weight is positive; sharp scores lose that to rounding.
+
+Of (Lambda + I) / 2 B.8's proof says that it "with our assumptions is diagonalizable". That does not follow: `coupled` meets
+the assumptions, and is not. The limit needs no eigenvectors: without token 1 the matrix is triangular with a diagonal below 1,
+and the powers of such a matrix vanish.
 """
 
 from __future__ import annotations
@@ -37,13 +42,36 @@ def with_diagonal(diagonal: Float[Tensor, " pos"], seed: int) -> Matrix:
     return (1.0 - diagonal)[:, None] * earlier + diagonal.diag()
 
 
-def fixed_dimension(matrix: Matrix, rounding: float = 1e-12) -> int:
-    """The dimension of { x : A x = x }, out of A - I's singular values: how often 1 is an eigenvalue, whatever A's shape.
+def eigenvectors(matrix: Matrix, eigenvalue: float = 1.0, rounding: float = 1e-12) -> int:
+    """The dimension of { x : A x = lambda x }, out of the singular values of A - lambda I, whatever A's shape.
 
-    Powers of a row-stochastic matrix are bounded, so that 1 has no Jordan block and this IS its multiplicity (Lemma B.6).
+    For lambda = 1 of a row-stochastic A this IS the multiplicity (Lemma B.6): its powers are bounded, so that 1 has no Jordan
+    block. Another eigenvalue may have fewer eigenvectors than its multiplicity, see `coupled`.
     """
-    defects = torch.linalg.svdvals(matrix - torch.eye(len(matrix), dtype=matrix.dtype))
+    defects = torch.linalg.svdvals(matrix - eigenvalue * torch.eye(len(matrix), dtype=matrix.dtype))
     return int((defects <= rounding * len(matrix)).sum())
+
+
+def coupled() -> Matrix:
+    """A pattern that has Proposition B.8's assumptions and is not diagonalizable, against its proof; float64, exact.
+
+        Lambda = [[1, 0, 0], [1/2, 1/2, 0], [1/4, 1/4, 1/2]]
+
+    Every weight up to the diagonal is positive, so that it is the softmax of finite scores. (Lambda + I) / 2 has the
+    eigenvalue 3/4 twice, with one eigenvector: tokens 2 and 3 attend to themselves alike, and 3 attends to 2.
+    """
+    return torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]], dtype=torch.float64)
+
+
+def coupled_row(power: int) -> tuple[float, float, float]:
+    """The last row of ((Lambda + I) / 2)^L for `coupled`, L = `power`, in closed form: what a Jordan block leaves.
+
+        ( 1 - q^L - (L / 8) q^(L-1),  (L / 8) q^(L-1),  q^L ),  q = 3/4
+
+    It tends to (1, 0, 0), as B.8 states, with a factor L that no sum of lambda_k^L has.
+    """
+    rest = power / 8 * 0.75 ** (power - 1), 0.75**power
+    return 1.0 - sum(rest), *rest
 
 
 def lazy_rate(matrix: Matrix) -> float:

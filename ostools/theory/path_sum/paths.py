@@ -5,7 +5,10 @@
 Paths are never enumerated: one row vector times L matrices, O(L n^2). The functions below build the Abar of each form of
 the theorem from attention patterns and norm scales; none of them knows a model.
 
-Source: Barbero et al. 2024 (arXiv 2406.04267), theorem 5.1 and appendix B.5; `multi_head_edges` from arXiv 2504.02732,
+The chain rule gives L - 1 inner indices. Equations 1 and 4 print one more, k_L, and connect it to nothing below:
+`printed_row` is the sum as printed.
+
+Source: Barbero et al. 2024 (arXiv 2406.04267), theorem 5.1 and theorem B.5; `multi_head_edges` from arXiv 2504.02732,
 theorem 3.2, as restated second-hand. The certified forms follow from the block Jacobian with patterns and scales held.
 """
 
@@ -29,6 +32,28 @@ def path_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"]:
     return row
 
 
+def printed_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"]:
+    """Equations 1 and 4 as printed, without their constants, for every i, with n = `last`; `layers` from the first block on:
+
+        sum_{k_1 >= i} ... sum_{k_L >= k_{L-1}} Abar^(L-1)_{n,k_L} prod_{l=2}^{L-1} Abar^(l-1)_{k_l,k_{l-1}} Abar^(0)_{k_1,i}
+
+    k_L stands in the first factor and in its own range only, so that the first factor sums to a tail of its row:
+    ( t Abar^(L-2) ... Abar^(0) )_i with t = `tail_sums` of row n. Never below `path_row` where no entry is negative, and for
+    i = n equal to it. One block (L = 1) is read twice, ( Abar^(0) Abar^(0) )_{n,i}, because then k_L is k_1.
+    Expects triangular matrices: the printed ranges ask for k_l >= k_{l-1}. O(L n^2).
+    """
+    top = layers[-1][last]
+    row, below = (tail_sums(top), layers[:-1]) if len(layers) > 1 else (top, layers)
+    for edges in reversed(below):
+        row = row @ edges
+    return row
+
+
+def tail_sums(rows: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key"]:
+    """sum_{k >= m} row_k for every m: what the unconnected index k_L >= k_{L-1} = m of equations 1 and 4 sums."""
+    return rows.flip(-1).cumsum(-1).flip(-1)
+
+
 def with_skip(update: Edges) -> Edges:
     """alpha-weighted update + delta_ij: every block adds to the residual stream."""
     return update.diagonal_scatter(update.diagonal() + 1.0)
@@ -40,7 +65,7 @@ def theorem_51_edges(mean_pattern: Edges, beta_2: float) -> Edges:
 
 
 def theorem_b5_edges(mean_pattern: Edges, beta: float) -> Edges:
-    """abar_ij = (alpha_ij + delta_ij) / beta: equation 4 of the appendix; C = sigma_psi^L."""
+    """abar_ij = (alpha_ij + delta_ij) / beta: equation 4, which does not say which norm's beta; C = sigma_psi^L."""
     return with_skip(mean_pattern) / beta
 
 

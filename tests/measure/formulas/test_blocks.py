@@ -323,6 +323,30 @@ def test_printed_forms_equal_the_sum_over_enumerated_paths(family: Family, varia
     assert case.values(variant) == pytest.approx(expected, rel=1e-7)
 
 
+@every_family
+@shallow_and_deep
+@pytest.mark.parametrize("variant", ["theorem-5.1", "theorem-b5"])
+def test_literal_forms_equal_the_printed_sum_term_by_term(family: Family, layers: int, variant: str) -> None:
+    """i <= k_1 <= ... <= k_L <= n with the factors of equations 1 and 4 as they stand; k_L in the first factor only."""
+    blocks = (case := held(family, layers)).blocks
+    same = torch.eye(N, dtype=torch.float64)
+    beta_1, beta_2 = zip(*(block.betas for block in blocks), strict=True)
+    alpha = [block.pattern.mean(0) for block in blocks]
+    edge, front = {
+        "theorem-5.1": ([a / beta + same for a, beta in zip(alpha, beta_2, strict=True)], 1.0),
+        "theorem-b5": (
+            [(a + same) / beta for a, beta in zip(alpha, beta_1, strict=True)],
+            max(block.sigma for block in blocks) ** layers,
+        ),
+    }[variant]
+    expected = np.zeros(N)
+    for i in range(N):
+        for k in combinations_with_replacement(range(i, N), layers):
+            between = [float(edge[ell - 1][k[ell - 1], k[ell - 2]]) for ell in range(2, layers)]
+            expected[i] += front * float(edge[-1][N - 1, k[-1]] * edge[0][k[0], i]) * np.prod(between)
+    assert case.values(f"{variant}-literal") == pytest.approx(expected, rel=1e-7)
+
+
 def assembled(attention: edges.LiveAttention) -> Tensor:
     """T_ij - delta_ij I, [query, key, d, d], from the columns and the query parts."""
     d_model = attention.norm1_direction.shape[-1]

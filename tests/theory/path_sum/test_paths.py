@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations_with_replacement, pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,6 +37,63 @@ def test_row_of_the_product_is_the_sum_over_paths(layers: int, n: int, seed: int
         assert float(row[i]) == pytest.approx(total, rel=1e-12)
 
 
+def as_printed(edges: list[Tensor], i: int) -> float:
+    """Equations 1 and 4 term by term, without their constants: i <= k_1 <= ... <= k_L <= n, L indices for L matrices."""
+    n, layers = len(edges[0]), len(edges)
+    total = 0.0
+    for inner in combinations_with_replacement(range(i, n), layers):
+        k = (i, *inner)  # k[l] is the paper's k_l
+        weight = float(edges[layers - 1][n - 1, k[layers]] * edges[0][k[1], i])
+        for ell in range(2, layers):  # the printed product ends at L - 1
+            weight *= float(edges[ell - 1][k[ell], k[ell - 1]])
+        total += weight
+    return total
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 10_000))
+def test_the_printed_sum_equals_its_enumeration(layers: int, n: int, seed: int) -> None:
+    """Of any triangular matrices, entries of either sign among them; `layers` = 1 and 2 are the printed sum's border cases."""
+    generator = torch.Generator().manual_seed(seed)
+    edges = list(torch.randn(layers, n, n, generator=generator, dtype=torch.float64).tril())
+    found = paths.printed_row(edges)
+    assert found.tolist() == pytest.approx([as_printed(edges, i) for i in range(n)], rel=1e-10, abs=1e-10)
+
+
+def test_the_printed_sum_of_whole_numbers_is_exact() -> None:
+    """Three layers of whole numbers, by hand; one layer is read twice; two have no product between them."""
+    one, two, three = (
+        torch.tensor(rows, dtype=torch.float64).tril()
+        for rows in ([[2, 0], [1, 3]], [[1, 0], [4, 2]], [[5, 0], [6, 7]])
+    )
+    assert paths.printed_row([one, two, three]).tolist() == [
+        # tails of (6, 7) are (13, 7): (13 * 1 + 7 * 4, 7 * 2) = (41, 14); then (41 * 2 + 14 * 1, 14 * 3)
+        96.0,
+        42.0,
+    ]
+    assert paths.printed_row([one, two]).tolist() == [6 * 2 + 2 * 1, 2 * 3]
+    assert paths.printed_row([one]).tolist() == (one @ one)[-1].tolist()
+
+
+@given(st.integers(2, 5), st.integers(1, 7), st.integers(0, 10_000))
+def test_the_printed_sum_is_the_product_only_for_the_last_token(layers: int, n: int, seed: int) -> None:
+    """k_L free of k_{L-1} adds paths that are none: never less than the product, the same for i = n, more for every i < n."""
+    edges = [paths.with_skip(a) for a in patterns(layers, n, seed)]
+    printed, product = paths.printed_row(edges), paths.path_row(edges)
+    assert float(printed[-1]) == pytest.approx(float(product[-1]), rel=1e-12)
+    assert bool((printed[:-1] > product[:-1]).all())
+
+
+def test_the_two_sums_differ_in_shape_as_the_theory_page_says() -> None:
+    """Docs, section 3.1: uniform causal attention, n = 8, L = 3, beta = 1."""
+    uniform = torch.tril(torch.ones(8, 8, dtype=torch.float64))
+    edges = [paths.with_skip(uniform / uniform.sum(-1, keepdim=True))] * 3
+    rows = {"the product": paths.path_row(edges), "literally": paths.printed_row(edges)}
+    page = (Path(__file__).parents[3] / "docs" / "theory.md").read_text("utf-8")
+    for name, row in rows.items():
+        cells = [f"{value:.3f}" for value in row.tolist()]
+        assert f"| {name} | {' | '.join(cells)} | {float(row.sum()):.0f} |" in page
+
+
 @given(st.integers(1, 6), st.integers(1, 8), st.integers(0, 10_000))
 def test_bound_equals_the_measured_derivative_without_weights_norms_and_mlp(layers: int, n: int, seed: int) -> None:
     """One head, W_OV = I: J_i = (product)_{n,i} I, from autograd."""
@@ -62,7 +120,7 @@ def test_proposition_52_the_mass_moves_to_the_first_token_at_the_stated_rate(lay
 
 
 def test_proposition_52_needs_a_diagonal_below_one() -> None:
-    """The hypothesis that the paper leaves out: Lambda = I has the limit I, and nothing moves."""
+    """What "at least two non-zero elements" a row excludes: Lambda = I has the limit I, and nothing moves."""
     row = paths.path_row([paths.rollout_edges(torch.eye(4, dtype=torch.float64))] * 200)
     assert row.tolist() == [0.0, 0.0, 0.0, 1.0]
 
