@@ -13,7 +13,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import experiments
-from ostools.experiments.retrieval import _ends, _first_named, retrieval
+from ostools.experiments.retrieval import _ends, retrieval
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.models import encode
@@ -98,7 +98,8 @@ def test_the_answers_are_counted_and_the_chart_drawn(model: TransformerBridge) -
     ],
 )
 def test_the_first_value_that_an_answer_names(line: str, named: str | None) -> None:
-    assert _first_named(line, {"3", "7", "a", "a-1"}) == named
+    pieces = tuple(f'"{key}": "{value}"' for key, value in zip("bcde", ("3", "7", "a", "a-1"), strict=True))
+    assert RetrieveTask().named(line, pieces) == named
 
 
 def made(log_p: Any, sensitivity_mean: Any) -> pd.DataFrame:
