@@ -36,10 +36,16 @@ FIGURES = {
     5: _Known("Linf distance of the last representations, over heads and seeds", "figure_5", (*_MODEL, "--seed", "--dtype")),
     6: _Known("absolute error of sums and counts", "figure_3", _COUNTING),
     7: _Known("the most frequent answers to sums and counts", "figure_4", _COUNTING),
-    8: _Known("L1 distance of the last representations after one attention layer, over seeds", "figure_8", ("--seed",)),
+    8: _Known("L1 distance of the last representations after one layer, over seeds", "figure_8", ("--seed", "--block")),
     9: _Known("total variation delta of a softmax, over seeds", "figure_9", ("--seed",)),
 }  # fmt: skip
-_ARGUMENTS = {"--seed": "seeds", "--dtype": "dtypes", "--max-new-tokens": "max_new_tokens", "--chat/--no-chat": "chat"}
+_ARGUMENTS = {
+    "--seed": "seeds",
+    "--dtype": "dtypes",
+    "--max-new-tokens": "max_new_tokens",
+    "--chat/--no-chat": "chat",
+    "--block": "block",
+}
 _FAVOURITES = 3  # answers shown a task and way of asking; a file gets all
 
 
@@ -67,6 +73,12 @@ def figure(
         bool | None,
         typer.Option("--chat/--no-chat", help="Figures 2 to 4, 6, 7: the chat template. Else where there is one."),
     ] = None,
+    block: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Figure 8: post-ln (Vaswani et al.), pre-ln (Section 2), or attention alone."
+        ),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Figures 2 to 7: 'auto' (cuda, else cpu) or a torch device.")
     ] = None,
@@ -79,7 +91,7 @@ def figure(
     3, 6: absolute error of sums and counts, with and without chain of thought (6: the paper's of an open model).
     4, 7: how often each number is the answer to them (7: the paper's of an open model).
     5: collapse (Theorem 4.2).
-    8: collapse of one attention layer. 9: total variation of a softmax (Lemma 4.1).
+    8: collapse of one layer. 9: total variation of a softmax (Lemma 4.1).
 
     \b
     Example:
@@ -96,6 +108,7 @@ def figure(
         "--dtype": tuple(dtype or ()) or None,
         "--max-new-tokens": max_new_tokens,
         "--chat/--no-chat": chat,
+        "--block": block,
         "--device": device,
     }
     for name, value in given.items():
@@ -114,6 +127,8 @@ def figure(
 def _lacks(known: _Known, option: str) -> str:
     """What a figure without this option does not have."""
     words = {"--seed": "randomness", "--dtype": "precisions", "--max-new-tokens": "chain of thought"}
+    if option == "--block":
+        return "synthetic layer"
     return words.get(option, "questions to a model") if known.on_model else "model"
 
 
@@ -194,11 +209,11 @@ def _show_distances(number: int, result: Any) -> None:
     names = [*by, "n", "mean", "least", "greatest"]
     output.print_table(_title(number, part), names, cells, left=len(by) + 1)
     if number != 5:
-        from ostools.reporting.charts.figures.figure8_and_9 import figure_9_notes, in_words
+        from ostools.reporting.charts.figures.figure8_and_9 import figure_8_notes, figure_9_notes, in_words
 
         fits = result.fits.to_dict("records")
         laws = (f"{' '.join(map(str, [*(fit[k] for k in by), fit['quantity']]))}: {in_words(fit)}" for fit in fits)
-        output.print_text(["", *laws, *(figure_9_notes(result) if number == 9 else [])])
+        output.print_text(["", *laws, *(figure_9_notes(result) if number == 9 else figure_8_notes(result))])
 
 
 _SHOW = {
