@@ -30,8 +30,8 @@ def fits(
     `ostools.theory.statistics.fits.VERDICTS`), law (its name, or "none"), rate (k of n^-k, r of e^(-r n); NaN without a
     law), low, high (its 95% interval: of noise along the mean curve, not of the spread between seeds), seeds_low, seeds_high
     (95%, Student, of the same plain law's rate over seeds; NaN for one seed, and for a law to a level, whose rate a plain law
-    does not have), log_amplitude, level (of the same law), used (how many lengths). A curve is fitted until it falls to
-    `floor`.
+    does not have), log_amplitude, level (of the same law), falls_to (the law at the last fitted length, as a part of the law at
+    the first: a rate above 0 may still leave nearly all), used (how many lengths). A curve is fitted until it falls to `floor`.
     """
     groups = frame.groupby(list(by), sort=False) if by else [((), frame)]
     return pd.DataFrame(
@@ -59,6 +59,7 @@ def _fit(curve: Frame, quantity: str, fitted_from: int, floor: float) -> dict[st
         "seeds_high": seeds_high,
         "log_amplitude": law.log_amplitude if law else unknown,
         "level": law.level if law else unknown,
+        "falls_to": float(np.divide(*law(mean.index.to_numpy(float)[: found.used][[-1, 0]]))) if law else unknown,
         "used": found.used,
     }
 

@@ -25,35 +25,107 @@ from tests.reporting.charts.test_charts import rows_of, svg_of
 LENGTHS = [1, 2, 7, 30]
 
 
-@pytest.mark.parametrize("reading", figure8.READINGS)
-def test_figure_8_is_a_layer_run_twice(reading: str) -> None:
-    """Dense causal attention over n tokens, and over n + 1 with the last copied, from the same draws."""
-    found = ost.experiments.figure_8(LENGTHS, [3], readings=[reading], d=8).frame.set_index("length")
-    generator = torch.Generator().manual_seed(3)
-    p = sinusoidal(31, 8)
-    shape = (32, 3, 8) if reading == "vectors" else (3, 8, 8)
-    drawn = torch.randn(*shape, generator=generator, dtype=torch.float64) / 8**0.5
-    tokens = torch.randn(32, 8, generator=generator, dtype=torch.float64)
+D, HEADS = 8, 2
+
+
+def drawn_again(seed: int) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Generator]:
+    """Figure 8's weights in its order: W_Q, W_K, W_V, W_O; W_1; W_2; then the tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    square, up, down = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) / fan_in**0.5
+        for shape, fan_in in (((4, D, D), D), ((D, 4 * D), D), ((4 * D, D), 4 * D))
+    )
+    return square, up, down, generator
+
+
+def require_row(row: Any, y: torch.Tensor, y_star: torch.Tensor, alpha: torch.Tensor, alpha_star: torch.Tensor) -> None:
+    """`alpha`, `alpha_star`: [head, key] of the last query."""
+    assert row["l1"] == pytest.approx(float((y - y_star).abs().sum()), rel=1e-9)
+    assert row["linf"] == pytest.approx(float((y - y_star).abs().amax()), rel=1e-9)
+    assert row["relative"] == pytest.approx(float((y - y_star).norm() / y.norm()), rel=1e-9)
+    shift = (alpha - alpha_star[:, :-1]).abs().sum(-1) + alpha_star[:, -1]
+    assert row["total_variation"] == pytest.approx(float(shift.mean()), rel=1e-9)
+
+
+@pytest.mark.parametrize("block", figure8.BLOCKS)
+def test_figure_8_of_gaussian_weights_is_pytorchs_own_layer_run_twice(block: str) -> None:
+    """torch.nn.TransformerEncoderLayer with a causal mask, over n tokens and over n + 1 with the last copied."""
+    options = {"readings": ["weights"], "block": block, "d": D, "n_heads": HEADS}
+    found = ost.experiments.figure_8(LENGTHS, [3], **options).frame.set_index("length")
+    (W_Q, W_K, W_V, W_O), W_1, W_2, generator = drawn_again(3)
+    tokens, p = torch.randn(32, D, generator=generator, dtype=torch.float64), sinusoidal(31, D)
+    layer = torch.nn.TransformerEncoderLayer(
+        D, HEADS, 4 * D, dropout=0.0, batch_first=True, norm_first=block == "pre-ln", bias=False, dtype=torch.float64
+    )
+    weights = {"self_attn.in_proj_weight": torch.cat([W_Q, W_K, W_V], 1).T, "self_attn.out_proj.weight": W_O.T}
+    weights |= {"linear1.weight": W_1.T, "linear2.weight": W_2.T}
+    layer.load_state_dict(weights, strict=False)
 
     def last(places: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        here = p[: len(places)]
-        if reading == "vectors":
-            q, k, v = drawn[places].unbind(1)
-            q, k = q + here, k + here
-        else:
-            q, k, v = ((tokens[places] + here) @ W for W in drawn)
-        alpha = (q[-1] @ k.T / 8**0.5).softmax(-1)
-        return alpha, alpha @ v
+        x = (tokens[places] + p[: len(places)])[None]
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(len(places), dtype=torch.float64)
+        read = layer.norm1(x) if block == "pre-ln" else x
+        attended, alpha = layer.self_attn(read, read, read, attn_mask=mask, average_attn_weights=False)
+        return (attended if block == "attention" else layer(x, src_mask=mask))[0, -1], alpha[0, :, -1]
 
-    for n in LENGTHS:
-        alpha, z = last(list(range(n)))
-        alpha_star, z_star = last([*range(n), n - 1])
-        row: Any = found.loc[n]
-        assert row["l1"] == pytest.approx(float((z - z_star).abs().sum()), rel=1e-9)
-        assert row["linf"] == pytest.approx(float((z - z_star).abs().amax()), rel=1e-9)
-        assert row["relative"] == pytest.approx(float((z - z_star).norm() / z.norm()), rel=1e-9)
-        shift = float((alpha - alpha_star[:-1]).abs().sum() + alpha_star[-1])
-        assert row["total_variation"] == pytest.approx(shift, rel=1e-9)
+    with torch.no_grad():
+        for n in LENGTHS:
+            y, alpha = last(list(range(n)))
+            y_star, alpha_star = last([*range(n), n - 1])
+            require_row(found.loc[n], y, y_star, alpha, alpha_star)
+
+
+@pytest.mark.parametrize("block", figure8.BLOCKS)
+def test_figure_8_of_gaussian_vectors_is_section_2s_formula_run_twice(block: str) -> None:
+    """z_i = sum_j alpha_ij norm(v_j) + v_i with v drawn, head by head and key by key."""
+    options = {"readings": ["vectors"], "block": block, "d": D, "n_heads": HEADS}
+    found = ost.experiments.figure_8(LENGTHS, [3], **options).frame.set_index("length")
+    _, W_1, W_2, generator = drawn_again(3)
+    q, k, v = (torch.randn(32, 3 * D, generator=generator, dtype=torch.float64) / D**0.5).chunk(3, -1)
+    p = sinusoidal(31, D)
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean()) / (x.var(unbiased=False) + 1e-5).sqrt()
+
+    def mlp(x: torch.Tensor) -> torch.Tensor:
+        return (x @ W_1).clamp_min(0) @ W_2
+
+    def last(places: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        query = q[places[-1]] + p[len(places) - 1]
+        attended, patterns = [], []
+        for head in range(HEADS):
+            part = slice(head * D // HEADS, (head + 1) * D // HEADS)
+            scores = [(query[part] @ (k[j] + p[i])[part]) / (D // HEADS) ** 0.5 for i, j in enumerate(places)]
+            alpha = torch.stack(scores).softmax(0)
+            values = [norm(v[j])[part] if block == "pre-ln" else v[j][part] for j in places]
+            attended.append(sum(a * value for a, value in zip(alpha, values, strict=True)))
+            patterns.append(alpha)
+        z = torch.cat(attended)
+        x = v[places[-1]]
+        if block == "pre-ln":
+            z = x + z + mlp(norm(x + z))
+        elif block == "post-ln":
+            z = norm(norm(x + z) + mlp(norm(x + z)))
+        return z, torch.stack(patterns)
+
+    for n in LENGTHS[1:]:  # of one token the distance is rounding
+        y, alpha = last(list(range(n)))
+        y_star, alpha_star = last([*range(n), n - 1])
+        require_row(found.loc[n], y, y_star, alpha, alpha_star)
+    assert float(found.loc[1, "relative"]) <= float(found.loc[1, "rounding"])
+
+
+@pytest.mark.parametrize("block", ["post-ln", "pre-ln"])
+def test_what_positions_are_added_to_decides_whether_figure_8_converges(block: str) -> None:
+    """C.3: "the convergence still occurs". It does where they stay out of the stream; added to it they keep tokens apart."""
+    found = ost.experiments.figure_8(spread_lengths(16, 1024, 25), range(3), block=block)
+    fits: Any = found.fits.set_index(["reading", "quantity"])
+    assert fits.loc[("vectors", "l1"), "verdict"] == "power"
+    words = in_words(fits.loc[("weights", "l1")].to_dict())
+    assert words.startswith(("no decay", "no convergence"))
+    mean: Any = found.frame.groupby(["reading", "length"])["relative"].mean()
+    assert mean["vectors", 1024] < 0.2 * mean["vectors", 16]
+    assert mean["weights", 1024] > 0.8 * mean["weights", 16]
 
 
 def test_figure_9_is_two_softmaxes_a_length() -> None:
@@ -72,7 +144,7 @@ def test_figure_9_is_two_softmaxes_a_length() -> None:
 
 def test_a_longer_figure_8_begins_alike_at_any_width() -> None:
     for reading in figure8.READINGS:
-        short, long = (ost.experiments.figure_8([1, n], [0], readings=[reading], d=6).frame for n in (3, 40))
+        short, long = (ost.experiments.figure_8([1, n], [0], readings=[reading], d=6, n_heads=1).frame for n in (3, 40))
         assert float(short["l1"].iloc[0]) == pytest.approx(float(long["l1"].iloc[0]), rel=1e-12)
 
 
@@ -90,7 +162,9 @@ def test_the_laws_by_which_they_fall() -> None:
     assert fit["verdict"] == "power"
     assert fit["low"] < fit["rate"] < fit["high"]
     assert fit["rate"] == pytest.approx(1.0, abs=0.05)
-    eight = ost.experiments.figure_8(spread_lengths(16, 1024, 25), range(3), readings=["vectors"])
+    eight = ost.experiments.figure_8(
+        spread_lengths(16, 1024, 25), range(3), readings=["vectors"], block="attention", n_heads=1
+    )
     fits: Any = eight.fits.set_index("quantity")
     # The distance falls as random values average out; the weights themselves do not come closer than a level.
     assert fits.loc["l1", "rate"] == pytest.approx(0.55, abs=0.1)
@@ -166,6 +240,9 @@ def test_a_constant_and_a_short_curve_are_not_fitted() -> None:
         ),
         (lambda: ost.experiments.figure_8([3], d=7), "even d of at least 2"),
         (lambda: ost.experiments.figure_8([3], readings=["vector"]), "did you mean 'vectors'"),
+        (lambda: ost.experiments.figure_8([3], n_heads=7), "n_heads that divide d = 64, found 7"),
+        (lambda: ost.experiments.figure_8([3], n_heads=0), "n_heads"),
+        (lambda: ost.experiments.figure_8([3], block="post_ln"), "did you mean 'post-ln'"),
         (lambda: ost.experiments.figure_9([3], noisy=0), "noisy >= 1"),
         (lambda: ost.experiments.figure_9([3], noise=float("nan")), "found 200 and nan"),
     ],
@@ -189,6 +266,10 @@ def test_the_charts_hold_the_numbers_and_the_laws() -> None:
     assert "exact zeros" in svg  # one token has all the weight, noise or not
     eight = ost.experiments.figure_8([1, 2, 3], [0])
     assert "too few to fit" in svg_of(eight.plot())
+    said = " ".join(eight.plot().to_dict()["title"]["subtitle"])
+    assert "the whole block of Vaswani et al." in said
+    assert "with weights Gaussian they are added to the tokens, and so to the stream" in said
+    assert "seeds and bars (those of C.3 are Figure 9's)" in said
     assert ROUNDING_NOTE in eight.plot().to_dict()["title"]["subtitle"]  # one token and its copy have one value
     theory = ost.experiments.theory(lemmas=["B.1", "B.4"], lengths=[2, 4])
     values = [row["value"] for row in rows_of(theory.plot().to_dict())]
@@ -249,6 +330,8 @@ def test_a_failed_lemma_is_exit_code_1(run: Any, monkeypatch: pytest.MonkeyPatch
         (["figure", "9", "--model", "embedded"], ["figure 9 has no model, and so no --model"]),
         (["figure", "8", "--dtype", "bfloat16"], ["figure 8 has no model, and so no --dtype"]),
         (["figure", "8", "--device", "cpu"], ["no --device"]),
+        (["figure", "8", "--block", "skip"], ["unknown block 'skip'"]),
+        (["figure", "9", "--block", "pre-ln"], ["figure 9 has no synthetic layer, and so no --block"]),
         (["figure", "8", "--lengths", "9:3"], ["runs backwards"]),
         (["figure", "9", "--out", "no/x.png"], ["does not exist"]),
         (["figure", "5", "--dtype", "bfloat17"], ["did you mean 'bfloat16'"]),
@@ -264,6 +347,9 @@ def test_figures_print_their_curve_and_its_law(run: Any, tmp_path: Path) -> None
     assert (code, err) == (0, "")
     assert "16 of 40 lengths" in out
     assert "vectors l1: " in out
+    assert "the whole block of Vaswani et al." in out
+    code, out, err = run("figure", "8", "--lengths", "1:4", "--seed", "0", "--block", "attention")
+    assert "what attention returns" in out
     assert run("figure", "9", "--lengths", "1:40", "--out", "x.parquet") == (0, "wrote x.parquet\n", "")
     frame = pd.read_parquet(tmp_path / "x.parquet")
     assert set(frame["seed"]) == {0, 1, 2, 3, 4}

@@ -37,7 +37,7 @@ FIGURES = {
     5: _Known("distance of the last representations, mean over heads", "figure_5", (*_MODEL, "--seed", *_COLLAPSE)),
     6: _Known("absolute error of sums and counts", "figure_3", _COUNTING),
     7: _Known("the most frequent answers to sums and counts", "figure_4", _COUNTING),
-    8: _Known("L1 distance of the last representations after one attention layer, over seeds", "figure_8", ("--seed",)),
+    8: _Known("L1 distance of the last representations after one layer, over seeds", "figure_8", ("--seed", "--block")),
     9: _Known("total variation delta of a softmax, over seeds", "figure_9", ("--seed",)),
 }  # fmt: skip
 _ARGUMENTS = {
@@ -50,6 +50,7 @@ _ARGUMENTS = {
     "--per": "per",
     "--norm": "norm",
     "--items": "items",
+    "--block": "block",
 }
 _FAVOURITES = 3  # answers shown a task and way of asking; a file gets all
 
@@ -98,6 +99,12 @@ def figure(
         bool | None,
         typer.Option("--chat/--no-chat", help="Figures 2 to 4, 6, 7: the chat template. Else where there is one."),
     ] = None,
+    block: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Figure 8: post-ln (Vaswani et al.), pre-ln (Section 2), or attention alone."
+        ),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Figures 2 to 7: 'auto' (cuda, else cpu) or a torch device.")
     ] = None,
@@ -110,7 +117,7 @@ def figure(
     3, 6: absolute error of sums and counts, with and without chain of thought (6: the paper's of an open model).
     4, 7: how often each number is the answer to them (7: the paper's of an open model).
     5: collapse (Theorem 4.2), Linf at v^(L), mean over heads; or by --site, --per, --norm.
-    8: collapse of one attention layer. 9: total variation of a softmax (Lemma 4.1).
+    8: collapse of one layer. 9: total variation of a softmax (Lemma 4.1).
 
     \b
     Example:
@@ -133,6 +140,7 @@ def figure(
         "--load-dtype": load_dtype,
         "--max-new-tokens": max_new_tokens,
         "--chat/--no-chat": chat,
+        "--block": block,
         "--device": device,
     }
     for name, value in given.items():
@@ -159,6 +167,8 @@ def _lacks(known: _Known, option: str) -> str:
         "--load-dtype": "choice of dtype",
     }
     words |= {"--dtype": "precisions", "--items": "pairs", **dict.fromkeys(("--site", "--per", "--norm"), "distances")}
+    if option == "--block":
+        return "synthetic layer"
     return words.get(option, "questions to a model") if known.on_model else "model"
 
 
@@ -253,11 +263,11 @@ def _show_distances(number: int, result: Any) -> None:
     if number == 5:
         output.print_text(["", *result.deviations])
     else:
-        from ostools.reporting.charts.figures.figure8_and_9 import figure_9_notes, in_words
+        from ostools.reporting.charts.figures.figure8_and_9 import figure_8_notes, figure_9_notes, in_words
 
         fits = result.fits.to_dict("records")
         laws = (f"{' '.join(map(str, [*(fit[k] for k in by), fit['quantity']]))}: {in_words(fit)}" for fit in fits)
-        output.print_text(["", *laws, *(figure_9_notes(result) if number == 9 else [])])
+        output.print_text(["", *laws, *(figure_9_notes(result) if number == 9 else figure_8_notes(result))])
 
 
 _SHOW = {

@@ -1,17 +1,28 @@
 """Figure 8: one attention layer, a sequence of n tokens against the same with its last token copied (Theorem 4.2, one layer).
 
-As in appendix C.3: d = 64, sinusoidal positions, queries, keys and values Gaussian with variance 1 / d, 5 seeds, log axis. What
-the paper leaves open, and is chosen here: the key dimension (d as well, one head); how far n goes (4,096); the norm (L1, the
-theorem's, beside L2 and Linf); whether each n has its own tokens (here every n is a prefix of one sequence per seed). It also
-leaves open what is Gaussian, and both readings are drawn:
+From appendix C.3: d = 64, sinusoidal positions, "key, query, and values from a Gaussian distribution" with variance 1 / d,
+otherwise "the exact structure of the decoder-only Transformer presented in the original Transformer paper", one layer, log
+axis. So the representation is that of the whole block of Vaswani et al. (`block="post-ln"`): skip connections, norms and MLP,
 
-    "vectors"   q_i, k_i, v_i themselves are drawn for every token, N(0, 1/d); positions are added to q and k
-    "weights"   tokens are standard normal, positions are added to them, and W_Q, W_K, W_V are N(0, 1/d)
+    z = LN(x_n + sum_h W_O^h sum_j alpha_nj^h v_j^h)        y = LN(z + W_2 relu(W_1 z))
 
-The representation is what attention returns, sum_j alpha_nj v_j, without the skip connection: added to the residual stream,
-sinusoidal positions keep the two last tokens a constant apart, however long the sequence. Float64.
+with 8 heads and an inner width of 4 d, as theirs has, without their encoder. `block="pre-ln"` is the block of the paper's own
+Section 2, before the final norm: z = x_n + attention(LN(x)), y = z + MLP(LN(z)). `block="attention"` is what attention returns.
 
-Source: Barbero et al. 2024 (arXiv 2406.04267), Figure 8 and appendix C.3.
+The paper leaves open what is Gaussian, and both readings are drawn:
+
+    "vectors"   q_i, k_i, v_i themselves are drawn for every token; positions are added to q and k. The stream x_i is v_i, as in
+                Section 2, whose v is value and stream in one, and W_O is the identity
+    "weights"   tokens are standard normal, positions are added to them, which is the stream x_i, and W_Q, W_K, W_V are drawn
+
+"vectors" is the nearer to its words, "weights" to Vaswani et al., who add positions to the stream. It decides the outcome: what
+is added to the stream keeps the two last tokens a constant apart, however long the sequence.
+
+Chosen here, since the paper is silent: the other weights (Gaussian, variance 1 / fan-in; gains 1, biases 0; LN's epsilon 1e-5);
+how far n goes (4,096); the norm (L1, the theorem's, beside L2 and Linf); whether each n has its own tokens (every n is a prefix
+of one sequence per seed); and seeds and bars: C.3 names 5 seeds and bars from least to greatest for Figure 9 only. Float64.
+
+Source: Barbero et al. 2024 (arXiv 2406.04267), Figure 8 and appendix C.3; Vaswani et al. 2017 (arXiv 1706.03762), section 3.
 """
 
 from __future__ import annotations
@@ -23,20 +34,22 @@ from typing import Any
 
 import pandas as pd
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from ostools.experiments import decay
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number
 from ostools.results import Provenance, Result
 from ostools.theory.distances import distance, total_variation
 from ostools.theory.positions import sinusoidal
 
-Rows = Float[Tensor, "pos d_head"]
+Rows = Float[Tensor, "pos d"]
 
 LENGTHS = decay.spread_lengths(2, 4096, 56)
 READINGS = ("vectors", "weights")
+BLOCKS = ("post-ln", "pre-ln", "attention")
 QUANTITIES = ("l1", "relative", "total_variation")
 """What is fitted and drawn."""
 _NORMS = ("l1", "l2", "linf")
@@ -47,22 +60,41 @@ value, and come out 1e-15 apart at most, by the order of adding; the scores, sum
 
 @dataclass(frozen=True)
 class Layer:
-    """Queries, keys and values of every token at its place, and (`_copy`) of its copy one place later."""
+    """One layer's weights, and of every token at its place, and (`_copy`) of its copy one place later: the stream, query, key
+    and value."""
 
+    x: Rows
     q: Rows
     k: Rows
     v: Rows
+    x_copy: Rows
     q_copy: Rows
     k_copy: Rows
     v_copy: Rows
+    W_O: Float[Tensor, "d d"]
+    W_1: Float[Tensor, "d inner"]
+    W_2: Float[Tensor, "inner d"]
+
+    def after(self, block: str, stream: Rows, attended: Rows) -> Rows:
+        """What `block` makes of the stream and of what attention returns for it."""
+        if block == "attention":
+            return attended
+        if block == "pre-ln":
+            z = stream + attended
+            return z + self._mlp(_normed(z))
+        z = _normed(stream + attended)
+        return _normed(z + self._mlp(z))
+
+    def _mlp(self, z: Rows) -> Rows:
+        return (z @ self.W_1).relu() @ self.W_2
 
 
 @dataclass(frozen=True, eq=False)
 class Figure8(Result):
     """`frame`, one row a reading, seed and length: length (n), l1, l2, linf (distance of the two last representations),
-    relative (l2 / norm of the first), total_variation (of the attention weights of n and n + 1: sum_j |alpha_j - alpha*_j|,
-    the copy's own weight against 0), rounding (where `relative` is up to it, the distances are rounding, and were not measured:
-    "vectors" at n = 1, whose distance is 0).
+    relative (l2 / norm of the first), total_variation (of the attention weights of n and n + 1, mean over heads:
+    sum_j |alpha_j - alpha*_j|, the copy's own weight against 0), rounding (where `relative` is up to it, the distances are
+    rounding, and were not measured: "vectors" at n = 1, whose distance is 0).
 
     `fits`: how the mean over seeds falls, a row a reading and quantity, see `ostools.experiments.decay.fits`.
     """
@@ -75,40 +107,74 @@ def figure_8(
     seeds: Sequence[int] = decay.SEEDS,
     *,
     readings: Sequence[str] = READINGS,
+    block: str = "post-ln",
     d: int = 64,
+    n_heads: int = 8,
 ) -> Figure8:
     """||v_n - v*_(n+1)|| after one attention layer at every n of `lengths`, for each reading and seed.
 
+    Args:
+        readings: what is Gaussian: "vectors" (queries, keys, values), "weights".
+        block: what the layer is: "post-ln" (skip, norms and MLP of Vaswani et al.), "pre-ln" (the paper's Section 2), or
+            "attention" (its output alone).
+        d, n_heads: width and heads, d / n_heads each.
+
     Attention is causal, so that one pass over the longest sequence holds every n; only the rows asked for are computed:
-    O(lengths * longest * d) a seed. Raises `InputError` for lengths below 1, seeds below 0, odd or small d, unknown readings.
+    O(lengths * longest * d) a seed. Raises `InputError` for lengths below 1, seeds below 0, odd or small d, heads that do not
+    divide it, unknown readings and blocks.
     """
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
     if d < 2 or d % 2:
         raise InputError(f"figure 8: expected an even d of at least 2 (sines and cosines), found {d}")
+    whole_number("n_heads", n_heads, 1)
+    if d % n_heads:
+        raise InputError(f"figure 8: expected n_heads that divide d = {d}, found {n_heads}")
+    if block not in BLOCKS:
+        raise unknown_name("block", block, BLOCKS)
     for reading in readings:
         if reading not in READINGS:
             raise unknown_name("reading", reading, READINGS)
     tables = []
     for reading in readings:
         for seed in chosen:
-            layer = _layer(reading, wanted[-1], d, seed)
-            tables.append(pd.DataFrame(_pairs(layer, wanted)).assign(reading=reading, seed=seed, rounding=_ROUNDING))
+            layer = _layer(reading, block, wanted[-1], d, seed)
+            tables.append(
+                pd.DataFrame(_pairs(layer, block, n_heads, wanted)).assign(
+                    reading=reading, seed=seed, rounding=_ROUNDING
+                )
+            )
     frame = pd.concat(tables, ignore_index=True)
-    provenance = Provenance.without_model(lengths=wanted, seeds=chosen, readings=list(readings), d=d)
+    provenance = Provenance.without_model(
+        lengths=wanted, seeds=chosen, readings=list(readings), block=block, d=d, n_heads=n_heads
+    )
     return Figure8(frame, provenance, fits=decay.fits(frame, QUANTITIES, fitted_from=16, by=["reading"]))
 
 
-def _layer(reading: str, n: int, d: int, seed: int) -> Layer:
+def _layer(reading: str, block: str, n: int, d: int, seed: int) -> Layer:
     generator = torch.Generator().manual_seed(seed)
+    W_Q, W_K, W_V, W_O = torch.randn(4, d, d, generator=generator, dtype=torch.float64) / d**0.5
+    W_1 = torch.randn(d, 4 * d, generator=generator, dtype=torch.float64) / d**0.5
+    W_2 = torch.randn(4 * d, d, generator=generator, dtype=torch.float64) / (4 * d) ** 0.5
+    before = _normed if block == "pre-ln" else _as_it_is
     places = sinusoidal(n + 1, d)
     here, next_place = places[:-1], places[1:]
     if reading == "vectors":
-        q, k, v = (x / d**0.5 for x in _gaussian(n, 3 * d, generator).chunk(3, dim=-1))
-        return Layer(q + here, k + here, v, q + next_place, k + next_place, v)
-    W_Q, W_K, W_V = torch.randn(3, d, d, generator=generator, dtype=torch.float64) / d**0.5
+        q, k, x = (drawn / d**0.5 for drawn in _gaussian(n, 3 * d, generator).chunk(3, dim=-1))
+        v, W_O = before(x), torch.eye(d, dtype=torch.float64)
+        return Layer(x, q + here, k + here, v, x, q + next_place, k + next_place, v, W_O, W_1, W_2)
     tokens = _gaussian(n, d, generator)
-    x, copy = tokens + here, tokens + next_place
-    return Layer(x @ W_Q, x @ W_K, x @ W_V, copy @ W_Q, copy @ W_K, copy @ W_V)
+    streams = tokens + here, tokens + next_place
+    (x, *read), (x_copy, *read_copy) = ((x, *(before(x) @ W for W in (W_Q, W_K, W_V))) for x in streams)
+    return Layer(x, *read, x_copy, *read_copy, W_O, W_1, W_2)
+
+
+def _normed(x: Rows) -> Rows:
+    """LN(x), gain 1 and bias 0."""
+    return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+
+def _as_it_is(x: Rows) -> Rows:
+    return x
 
 
 def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "pos width"]:
@@ -117,21 +183,32 @@ def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "
     return torch.randn(rows, width, generator=generator, dtype=torch.float64)[:n]
 
 
-def _pairs(layer: Layer, lengths: Sequence[int]) -> dict[str, list[Any]]:
+def _pairs(layer: Layer, block: str, n_heads: int, lengths: Sequence[int]) -> dict[str, list[Any]]:
     """The last tokens of every prefix, and of every prefix with its last token copied."""
-    rows, scale = torch.tensor(lengths) - 1, layer.q.shape[-1] ** -0.5
-    hidden = torch.arange(len(layer.k)) > rows[:, None]
-    scores = (scale * layer.q[rows] @ layer.k.T).masked_fill(hidden, -torch.inf)
+    rows = torch.tensor(lengths) - 1
+    q, k, v, q_copy, k_copy, v_copy = (
+        rearrange(each, "pos (head d_head) -> head pos d_head", head=n_heads)
+        for each in (
+            *(layer.q[rows], layer.k, layer.v),
+            *(layer.q_copy[rows], layer.k_copy[rows], layer.v_copy[rows]),
+        )
+    )
+    scale, hidden = q.shape[-1] ** -0.5, torch.arange(len(layer.k)) > rows[:, None]
+    scores = (scale * q @ k.mT).masked_fill(hidden, -torch.inf)
     # The copy sees all that the last token saw, and itself in one place more: the last column.
-    before = (scale * layer.q_copy[rows] @ layer.k.T).masked_fill(hidden, -torch.inf)
-    itself = scale * (layer.q_copy[rows] * layer.k_copy[rows]).sum(-1, keepdim=True)
+    before = (scale * q_copy @ k.mT).masked_fill(hidden, -torch.inf)
+    itself = scale * (q_copy * k_copy).sum(-1, keepdim=True)
     alpha, alpha_star = scores.softmax(-1), torch.cat([before, itself], dim=-1).softmax(-1)
-    z = alpha @ layer.v
-    z_star = alpha_star[:, :-1] @ layer.v + alpha_star[:, -1:] * layer.v_copy[rows]
+    heads, heads_star = alpha @ v, alpha_star[..., :-1] @ v + alpha_star[..., -1:] * v_copy
+    attended, attended_star = (
+        rearrange(each, "head length d_head -> length (head d_head)") @ layer.W_O for each in (heads, heads_star)
+    )
+    y = layer.after(block, layer.x[rows], attended)
+    y_star = layer.after(block, layer.x_copy[rows], attended_star)
     weights = torch.cat([alpha, torch.zeros_like(itself)], dim=-1)
     return {
         "length": list(lengths),
-        **{norm: distance(z, z_star, norm).tolist() for norm in _NORMS},
-        "relative": (distance(z, z_star, "l2") / z.norm(dim=-1)).tolist(),
-        "total_variation": total_variation(weights, alpha_star).tolist(),
+        **{norm: distance(y, y_star, norm).tolist() for norm in _NORMS},
+        "relative": (distance(y, y_star, "l2") / y.norm(dim=-1)).tolist(),
+        "total_variation": total_variation(weights, alpha_star).mean(0).tolist(),
     }

@@ -1,9 +1,11 @@
 """Figure 9: noise on the first entries of a sequence, and how little of it a long softmax shows (Lemma 4.1 / B.2).
 
 As in appendix C.3: x uniform in [0, 1]^n, noise uniform in [0, 0.1] added to the first k = 200 entries, delta = sum |y - y*| of
-the two softmax vectors, 5 seeds. The paper leaves open how far n goes (here 100,000), and whether each n has its own x: here
-every n is a prefix of one sequence per seed, the growing sequence of the lemma, so that one pass of cumulative sums holds all
-n. For n <= k all entries are noisy and delta does not fall; then it tends to 1 / n (delta is 2 (k / n) times the mean of
+the two softmax vectors, 5 seeds, bars from the least to the greatest. The paper leaves open how far n goes (here 100,000), and
+whether each n has its own x: here every n is a prefix of one sequence per seed, the growing sequence of the lemma, so that one
+pass of cumulative sums holds all n.
+
+For n <= k all entries are noisy and delta does not fall; then it tends to 1 / n (delta is 2 (k / n) times the mean of
 e^noise - 1, to first order in k / n), with a local rate below 1 by about k / n: some 0.1 at 10 k, 0.01 at 100 k. So the law is
 fitted from 100 k on, and from 10 k, too slow and said to be so, where fewer than 8 lengths reach that far.
 

@@ -17,6 +17,20 @@ from ostools.results import Frame, frame_of
 from ostools.theory.statistics.fits import FEWEST
 
 READINGS = {"vectors": "q, k, v Gaussian", "weights": "weights Gaussian"}
+_PLACES = {
+    "vectors": "with q, k, v Gaussian they are added to queries and keys",
+    "weights": "with weights Gaussian they are added to the tokens, and so to the stream",
+}
+_BLOCKS = {
+    "post-ln": "Representation: the whole block of Vaswani et al. (skip connections, a LayerNorm behind each, MLP), {} heads.",
+    "pre-ln": "Representation: the pre-LN block of the paper's Section 2 (skip connections, MLP), {} heads; the paper's is "
+    "“the exact structure” of Vaswani et al.",
+    "attention": "Representation: what attention returns, {} heads, without skip connections, norms and MLP; the paper's is "
+    "“the exact structure” of Vaswani et al.",
+}
+_HARDLY = 0.5
+"""A law that leaves more than this of the first fitted value is not called convergence, whatever its rate."""
+_OURS = "Ours, as the paper names none: norm, range of n, seeds and bars (those of C.3 are Figure 9's)."
 _COLOURS = {"vectors": "vectors", "weights": "weights", "delta": "vectors", "bound": "local"}
 _QUANTITIES = {
     "l1": "L1 distance of the last representations",
@@ -71,8 +85,15 @@ def figure_8_chart(result: Figure8) -> alt.HConcatChart:
     text = f"Figure 8: one attention layer, d = {result.provenance.parameters['d']}, sinusoidal positions"
     pairs = "A sequence of n tokens against the same with its last token copied. "
     notes = _zeros(frame, list(_QUANTITIES), ["reading", "length"], axes.ROUNDING_NOTE)
-    title = alt.TitleParams(text, subtitle=[pairs + _seeds(frame), *notes])
+    title = alt.TitleParams(text, subtitle=[pairs + _seeds(frame), *figure_8_notes(result), *notes])
     return axes.themed(alt.hconcat(*panels, title=title, spacing=30).resolve_scale(color="shared"))
+
+
+def figure_8_notes(result: Figure8) -> list[str]:
+    """Which representation and which reading of C.3 this is, and what is not the paper's."""
+    parameters = result.provenance.parameters
+    places = "; ".join(_PLACES[str(reading)] for reading in parameters["readings"])
+    return [_BLOCKS[str(parameters["block"])].format(parameters["n_heads"]), f"Positions: {places}.", _OURS]
 
 
 def in_words(fit: dict[str, Any]) -> str:
@@ -87,9 +108,11 @@ def in_words(fit: dict[str, Any]) -> str:
     )
     rate = f"{number(fit['rate'])} (95%: {number(fit['low'])} to {number(fit['high'])} along the mean curve{spread})"
     law = f"e^(-r n), r = {rate}" if fit["law"].startswith("exponential") else f"n^-k, k = {rate}"
-    level = f", to a level of {number(fit['level'])}" if fit["level"] > 0 else ""
+    level = f"falls to a level of {number(fit['level'])} by " if fit["level"] > 0 else ""
     unsure = "undecided between laws, best: " if fit["verdict"] == "undecided" else ""
-    return f"{unsure}{law}{level}, {where}"
+    if fit["falls_to"] > _HARDLY:
+        return f"no convergence {where}: to {number(fit['falls_to'])} of the first value by {level}{law}"
+    return f"{unsure}{level}{law}, {where}"
 
 
 def _below(fits: Frame) -> alt.TitleParams:
