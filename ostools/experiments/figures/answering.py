@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.words import short_name
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import answer_columns
 from ostools.measure.answers.probability import answer_room, right_lines
+from ostools.measure.hosted.behaviour import hosted_rows
+from ostools.measure.hosted.given import Hosted
+from ostools.measure.hosted.words import asked_elsewhere, unanswered
 from ostools.measure.posed import Posed, pose
 from ostools.models.describe import metadata_of
-from ostools.results import Result
+from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
+from ostools.tasks.questions import Question, question
 
 PAPERS = {2: "Gemini 1.5", 3: "Gemini 1.5", 4: "Gemini 1.5", 6: "Gemma 7B", 7: "Gemma 7B"}
 """Of which model the paper shows each figure."""
@@ -24,7 +30,7 @@ _SPARE = 16  # tokens that an answer without reasoning may be longer than the ri
 
 
 def answered(
-    model: TransformerBridge,
+    model: TransformerBridge | Hosted,
     asked: Mapping[AppendixTask, Sequence[int]],
     lengths: Sequence[int],
     *,
@@ -37,6 +43,8 @@ def answered(
     All tasks go through together, those that reason after those that do not. `form` is the task itself, for the caller to name.
     How: `max_new_tokens` and `stop` by mode of reasoning, as answers alone and reasoning have different ones.
     """
+    if isinstance(model, Hosted):
+        return _answered_elsewhere(model, asked, lengths, chat)
     posed = [
         pose(model, task, n, seed=seed, chat=chat) for n in lengths for task, seeds in asked.items() for seed in seeds
     ]
@@ -74,6 +82,35 @@ def _row(posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, 
     return named | answer_columns(posed, answer) | {"within_training": within, "seconds": answer.seconds}
 
 
+def _answered_elsewhere(
+    hosted: Hosted, asked: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int], chat: bool | None
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The same out of answers that are there."""
+    if chat is not None:
+        raise InputError("chat: how a hosted model's prompts were wrapped was decided where it was asked: leave it out")
+    wanted = hosted.only(figure_questions(asked, lengths))
+    frame: Any = hosted_rows(hosted, wanted).drop(columns=["status", "sample", "log_probability"])
+    forms = [one.task for one in wanted]
+    frame.insert(0, "form", forms)
+    frame.insert(1, "task", [form.name for form in forms])
+    frame.insert(2, "mode", [getattr(form, "mode", "none") for form in forms])
+    kinds = dict.fromkeys(("tokens", "number", "absolute_error"), "Int64")
+    kinds |= dict.fromkeys(("correct", "parsable", "within_training"), "boolean")
+    limits = dict.fromkeys(frame["mode"], hosted.settings.get("max_tokens"))
+    return frame.astype(kinds), {"chat": None, "max_new_tokens": limits, "stop": dict.fromkeys(limits)}
+
+
+def figure_questions(asked: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
+    """A figure's prompts as text, in the order in which `answered` asks them."""
+    return [question(task, n, seed=seed) for n in lengths for task, seeds in asked.items() for seed in seeds]
+
+
+def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Provenance:
+    """Of a model here or elsewhere."""
+    collect = model.provenance if isinstance(model, Hosted) else partial(Provenance.collect, model)
+    return collect(**parameters)
+
+
 def title(result: Result, drawn: str) -> str:
     """A figure's caption in one line."""
     number = int(result.provenance.parameters["number"])
@@ -85,10 +122,11 @@ def common_deviations(result: Result) -> list[str]:
     """In what every figure of behaviour is not the paper's: the model, and how it was asked."""
     parameters = result.provenance.parameters
     lengths = parameters["lengths"]
+    papers = f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {_spread(lengths)}"
+    if parameters.get("hosted"):
+        return [f"{papers}, {asked_elsewhere(result)}.", *unanswered(result)]
     prompts = "prompts in the chat template" if parameters["chat"] else "prompts as plain text"
-    return [
-        f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {_spread(lengths)}, greedy decoding, {prompts}."
-    ]
+    return [f"{papers}, greedy decoding, {prompts}."]
 
 
 def _spread(lengths: Sequence[int]) -> str:

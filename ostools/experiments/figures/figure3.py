@@ -15,10 +15,11 @@ from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.experiments.figures.answering import answered, common_deviations, cut_answers, title
+from ostools.experiments.figures.answering import answered, common_deviations, cut_answers, provenance_of, title
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
-from ostools.results import Provenance, Result
+from ostools.measure.hosted.given import Hosted
+from ostools.results import Result
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import MODES
 
@@ -48,7 +49,7 @@ class Figure3(Result):
 
 
 def figure_3(
-    model: TransformerBridge,
+    model: TransformerBridge | Hosted,
     lengths: Iterable[int] = LENGTHS,
     seeds: Sequence[int] = SEEDS,
     *,
@@ -60,10 +61,11 @@ def figure_3(
     """|answer - right answer| of greedy answers to the twelve prompts of Figure 3, at every length and seed.
 
     Args:
+        model: a model here, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
         lengths: numbers of items.
         seeds: of the two columns that draw their sequences.
         number: 6 for the caption of Figure 6; the run is the same.
-        max_new_tokens: of a chain of thought; what is cut there is no answer, and counted apart.
+        max_new_tokens: of a chain of thought, by a model here; what is cut there is no answer, and counted apart.
         chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) with the number of prompts answered.
 
@@ -71,16 +73,22 @@ def figure_3(
     Cost: 6 + 6 prompts a seed at every length, two thirds of them with up to `max_new_tokens` tokens.
     """
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
-    tasks = [AppendixTask(name, mode=mode) for name in TASKS for mode in MODES]
-    asked = {task: tuple(chosen) if task.random else (0,) for task in tasks}
-    frame, how = answered(model, asked, wanted, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
+    frame, how = answered(
+        model, asked_tasks(chosen), wanted, max_new_tokens=max_new_tokens, chat=chat, progress=progress
+    )
     parameters: dict[str, Any] = {
         "measurement": f"figure-{number}",
         "number": number,
         "lengths": wanted,
         "seeds": chosen,
     }
-    return Figure3(frame.drop(columns="form"), Provenance.collect(model, **parameters, **how))
+    return Figure3(frame.drop(columns="form"), provenance_of(model, **parameters, **how))
+
+
+def asked_tasks(seeds: Sequence[int] = SEEDS) -> dict[AppendixTask, tuple[int, ...]]:
+    """The twelve tasks of the figure, with the seeds of each."""
+    tasks = [AppendixTask(name, mode=mode) for name in TASKS for mode in MODES]
+    return {task: tuple(seeds) if task.random else (0,) for task in tasks}
 
 
 def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
@@ -95,5 +103,6 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     cut = cut_answers(answers)
     if cut:
         limit = result.provenance.parameters["max_new_tokens"]["cot-few-shot"]
-        said.append(f"{cut} answers were cut at {limit} tokens and hold no number.")
+        where = "by the server" if limit is None else f"at {limit} tokens"
+        said.append(f"{cut} answers were cut {where} and hold no number.")
     return tuple(said)

@@ -53,7 +53,8 @@ class Behaviour(Result):
     Columns: task (as `tasks.task` takes it), mode (of reasoning), mitigation (as `mitigations.mitigation` takes it), status
     ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of what
     it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the final line that was
-    given), text (all it wrote), ended (by "eos", "stop", or cut: "length"), correct (that line is the right one, exactly),
+    given), text (all it wrote), ended (by "eos", "stop", or cut: "length"; "unanswered": a hosted model
+    gave none, and the columns made of an answer are NA), correct (that line is the right one, exactly),
     parsable (an answer of the kind asked for could be read in it), number (in the line; NA: none or several), absolute_error
     (|number - key|, where the answer is a number); log_probability (natural, of the right line behind the prompt, with its end;
     NaN where it was not asked for, and where reasoning comes first), seconds (its share of its batch's time),
@@ -240,8 +241,9 @@ def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
     """One row a length: how many answers were right, with Wilson's interval, and how far and how likely.
 
     Columns: length, prompts, asked (answers), right, accuracy, wilson_low and wilson_high (95%), trials and interval_of,
-    unparsable (neither right nor an error), mean_absolute_error (of the parsable; NaN: none, or not a number), probability (of
-    the right line, mean over prompts), active (answers on which the mitigation acted), within_training.
+    unparsable (neither right nor an error), unanswered (questions that a hosted model has no answer to; they are in no
+    other number but `prompts`), mean_absolute_error (of the parsable; NaN: none, or not a number), probability (of the
+    right line, mean over prompts), active (answers on which the mitigation acted), within_training.
 
     random, drawn: whether the prompts were drawn, and whether the answers were, at a temperature.
 
@@ -257,9 +259,12 @@ def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
 
 
 def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any]:
+    within = here["within_training"].iloc[0]
+    prompts, unanswered = int(here["seed"].nunique()), int(here["correct"].isna().sum())
+    here = here[here["correct"].notna()]
     each = here.groupby("seed")
     shares = each["correct"].mean().astype(float)
-    samples = len(here) // len(shares)
+    samples = len(here) // max(len(shares), 1)
     of_prompts = random and (len(shares) > 1 or samples == 1)
     trials = len(shares) if of_prompts else samples if drawn else 0
     accuracy = float(shares.mean())
@@ -267,7 +272,7 @@ def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any
     errors = here["absolute_error"].dropna().astype(float)
     return {
         "length": length,
-        "prompts": len(shares),
+        "prompts": prompts,
         "asked": len(here),
         "right": int(here["correct"].sum()),
         "accuracy": accuracy,
@@ -276,8 +281,9 @@ def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any
         "trials": trials,
         "interval_of": PROMPTS if of_prompts else SAMPLES if trials else NOTHING,
         "unparsable": int((~here["parsable"]).sum()),
+        "unanswered": unanswered,
         "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
         "probability": float(each["log_probability"].first().map(math.exp).mean(skipna=False)),
         "active": int(here["status"].eq("active").sum()),
-        "within_training": here["within_training"].iloc[0],
+        "within_training": within,
     }

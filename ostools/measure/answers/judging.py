@@ -8,6 +8,7 @@ from typing import Any
 from ostools.measure.answers.answers import Answer, score
 from ostools.measure.posed import Posed
 from ostools.tasks import Task
+from ostools.tasks.questions import Question
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Verdict:
     absolute_error: int | None
 
 
-def judge(posed: Posed, answer: Answer) -> Verdict:
+def judge(posed: Posed | Question, answer: Answer) -> Verdict:
     """The answer's final line: its last that is not blank; behind reasoning, from where the line that was asked for begins.
 
     (The paper's worked examples put reasoning and answer on one line.) Where the answer is a number, a line without one whole
@@ -48,13 +49,13 @@ def judge(posed: Posed, answer: Answer) -> Verdict:
     return Verdict(line, against.correct, parsable, against.number if parsable else None, None)
 
 
-def answer_columns(posed: Posed, answer: Answer) -> dict[str, Any]:
+def answer_columns(posed: Posed | Question, answer: Answer) -> dict[str, Any]:
     """What every table of answers says of one: its question, what was written, and what was made of it."""
     verdict = judge(posed, answer)
     return {
         "length": posed.length,
         "seed": posed.seed,
-        "tokens": len(posed.prompt.ids),
+        "tokens": posed.tokens,
         "key": posed.key,
         "answer": verdict.line,
         "text": answer.text,

@@ -12,8 +12,10 @@ from ostools.reporting.look import axes, theme
 from ostools.results import Column, Frame
 
 RIGHT, OTHER_WORDS, WRONG, NO_ANSWER = "right", "right, in other words", "wrong", "no answer"
-OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, NO_ANSWER)
-"""What an answer can be: the line that was asked for; the right digits in other words; another answer; none to be read."""
+NOTHING_CAME = "nothing came"
+OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, NO_ANSWER, NOTHING_CAME)
+"""What an answer can be: the line that was asked for; the right digits in other words; another answer; none to be read; of a
+hosted model, none that came."""
 
 
 def outcomes(frame: Frame) -> Column:
@@ -21,11 +23,12 @@ def outcomes(frame: Frame) -> Column:
 
     Of what is copied: digits are compared as they are written, "00" is not "0".
     """
-    correct, parsable = frame["correct"].astype(bool), frame["parsable"].astype(bool)
-    given: Any = frame["answer"].map(only_number)
+    came = frame["correct"].notna()
+    correct, parsable = (frame[name].astype("boolean").fillna(False).astype(bool) for name in ("correct", "parsable"))
+    given: Any = frame["answer"].map(only_number, na_action="ignore")
     same = given == frame["key"]
     found = correct.map({True: RIGHT, False: WRONG})
-    return found.mask(~correct & same, OTHER_WORDS).mask(~correct & ~parsable, NO_ANSWER)
+    return found.mask(~correct & same, OTHER_WORDS).mask(~correct & ~parsable, NO_ANSWER).mask(~came, NOTHING_CAME)
 
 
 def length_axis(lengths: Column, title: str | None, labels: bool = True) -> alt.X:

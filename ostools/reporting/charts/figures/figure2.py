@@ -10,6 +10,7 @@ from ostools.experiments.figures.figure2 import Figure2
 from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.look.answer_marks import (
     NO_ANSWER,
+    NOTHING_CAME,
     OTHER_WORDS,
     OUTCOMES,
     RIGHT,
@@ -44,7 +45,7 @@ def _panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
     data = group[["length", "key", "answer"]].assign(
         place=group["task"].map(lambda name: _MARKS[name][0]), outcome=group["outcome"]
     )
-    data["answer"] = [theme.shown(text, 60) for text in data["answer"]]
+    data["answer"] = [theme.shown(text, 60) for text in data["answer"].fillna(NOTHING_CAME)]
     names, shapes = zip(*_MARKS.values(), strict=True)
     legend = alt.Legend(
         title=None, columns=2, symbolType=alt.Undefined, symbolSize=70, symbolStrokeColor=theme.colour("float64")
@@ -74,6 +75,7 @@ def _panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
 
 def _told(group: Frame, place: str) -> str:
     """Right is the line that was asked for; what else was said stands behind it."""
-    right, words, none = (int((group["outcome"] == kind).sum()) for kind in (RIGHT, OTHER_WORDS, NO_ANSWER))
+    kinds = (RIGHT, OTHER_WORDS, NO_ANSWER, NOTHING_CAME)
+    right, words, none, lost = (int((group["outcome"] == kind).sum()) for kind in kinds)
     others = [f"{words} in other words"] * bool(words) + [f"{none} no answer"] * bool(none)
-    return ", ".join([f"{place} right at {right} of {len(group)}", *others])
+    return ", ".join([f"{place} right at {right} of {len(group) - lost}", *others])

@@ -30,6 +30,7 @@ def figure_3_chart(result: Figure3) -> alt.VConcatChart:
     where an answer held no number, darker the more seeds gave none. A dotted line stands where the model's training ends.
     """
     frame = frame_of(result)
+    frame = frame[frame["correct"].notna()]
     drawn = _summary(frame)
     largest = int(drawn["high"].max()) if drawn["high"].notna().any() else 1
     wide = largest > _FAR * int(frame["length"].max())
