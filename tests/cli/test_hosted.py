@@ -65,12 +65,11 @@ def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pyt
     known = {row["prompt"]: row["line"] for row in rows}
     with served(lambda prompt: (200, completion(known[prompt]))) as (url, heard):
         asked = ("behaviour", *LENGTHS, "--endpoint", url, "--model", "m", "--answers", str(tmp_path / "a.jsonl"))
-        for _ in range(2):
-            code, out, err = run(*asked, "--json")
-            assert (code, err) == (0, "")
+        said = [run(*asked, "--json") for _ in range(2)]
+        assert [(code, err) for code, _, err in said] == [(0, "")] * 2
         assert len(heard) == 2
-    assert [row["correct"] for row in json.loads(out)["rows"]] == [True, True]
-    assert "sk-marker" not in out + (tmp_path / "a.jsonl").read_text()
+    assert [row["correct"] for row in json.loads(said[1][1])["rows"]] == [True, True]
+    assert "sk-marker" not in said[0][1] + said[1][1] + (tmp_path / "a.jsonl").read_text()
     found = run("behaviour", "--lengths", "2:4", *asked[3:])
     assert_refused(found, "nobody answers there", "the same command goes on")
 

@@ -124,7 +124,7 @@ def common_deviations(result: Result) -> list[str]:
     lengths = parameters["lengths"]
     papers = f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {_spread(lengths)}"
     if parameters.get("hosted"):
-        return [f"{papers}, {asked_elsewhere(result)}.", *unanswered(result)]
+        return [f"{papers}, answers {asked_elsewhere(result)}.", *unanswered(result)]
     prompts = "prompts in the chat template" if parameters["chat"] else "prompts as plain text"
     return [f"{papers}, greedy decoding, {prompts}."]
 

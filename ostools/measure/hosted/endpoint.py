@@ -64,7 +64,7 @@ def ask_endpoint(
     _check_url(endpoint, key)
     if max_tokens is not None:
         whole_number("max_tokens", max_tokens, 1)
-    how = dict(zip(SETTINGS, (model, endpoint, 0.0, max_tokens), strict=True))
+    how: dict[str, Any] = dict(zip(SETTINGS, (model, endpoint, 0.0, max_tokens), strict=True))
     with _mine(file):
         left = _left(file, questions, how)
         if left:
@@ -120,11 +120,12 @@ class _Server:
 
     def _row(self, found: Any) -> dict[str, Any]:
         choices = getattr(found, "choices", None)
-        message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
-        if message is None:
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        message = getattr(choice, "message", None)
+        if choice is None or message is None:
             raise self._odd(str(found))
         # A model that ends without a word has none: of a content that is missing the reason says why.
-        text, reason = message.content or "", choices[0].finish_reason or "stop"
+        text, reason = message.content or "", choice.finish_reason or "stop"
         if reason not in FINISHES or not isinstance(text, str):
             raise self._odd(f"finish_reason {reason!r}")
         if self.key is not None and self.key in text:

@@ -83,7 +83,8 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
         found = ask_endpoint(url, "m", asked, file)
         assert [one["messages"][0]["content"] for one in heard] == [asked[place].text for place in (0, 1, 1, 2)]
     assert file.read_text().startswith(kept)
-    assert measure.hosted_behaviour(found).frame["correct"].all()
+    table: Any = measure.hosted_behaviour(found).frame
+    assert table["correct"].all()
 
 
 def test_a_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
@@ -253,6 +254,7 @@ def test_transformers_serve_says_what_the_model_says_here(tmp_path: Path) -> Non
         server.terminate()
         server.wait(timeout=30)
     loaded = load_model(str(model), device="cpu")
-    here = measure.behaviour(loaded, "count-ones", lengths=[1, 3, 12], chat=True, probability=False)
+    here: Any = measure.behaviour(loaded, "count-ones", lengths=[1, 3, 12], chat=True, probability=False)
     same = ["length", "tokens", "key", "answer", "correct", "parsable", "number", "absolute_error"]
-    pd.testing.assert_frame_equal(found.frame[same], here.frame[same], check_dtype=False)
+    there: Any = found.frame
+    pd.testing.assert_frame_equal(there[same], here.frame[same], check_dtype=False)
