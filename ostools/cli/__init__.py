@@ -29,6 +29,7 @@ from ostools.cli.measure.behaviour import behaviour
 from ostools.cli.measure.collapse import collapse
 from ostools.cli.measure.counting import counting
 from ostools.cli.measure.profiles import flow, looseness, profile, spectra
+from ostools.cli.measure.prompts import prompts
 from ostools.cli.measure.sensitivity import path_sum, sensitivity
 from ostools.cli.runs.report import report
 from ostools.cli.runs.results import results
@@ -89,6 +90,7 @@ for _command in (
     repeats,
     counting,
     behaviour,
+    prompts,
     study,
     windows,
     ablate,

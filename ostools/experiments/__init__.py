@@ -7,6 +7,7 @@ from ostools.experiments.figures.figure4 import Figure4, figure_4, figure_4_of
 from ostools.experiments.figures.figure5 import Figure5, figure_5
 from ostools.experiments.figures.figure8 import Figure8, figure_8
 from ostools.experiments.figures.figure9 import Figure9, figure_9
+from ostools.experiments.figures.prompts import figure_prompts
 from ostools.experiments.lab.lab import Lab, lab
 from ostools.experiments.lemmas.theory import TheoryChecks, theory
 from ostools.experiments.repeats import Repeats, repeats
@@ -36,6 +37,7 @@ __all__ = [
     "figure_5",
     "figure_8",
     "figure_9",
+    "figure_prompts",
     "lab",
     "repeats",
     "retrieval",

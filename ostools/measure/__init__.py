@@ -6,6 +6,9 @@ from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.difference import AttentionDifference, attention_difference
 from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.collapse.collapse import Collapse, collapse
+from ostools.measure.hosted.behaviour import hosted_behaviour
+from ostools.measure.hosted.endpoint import ask_endpoint
+from ostools.measure.hosted.given import Hosted, read_answers
 from ostools.measure.jacobian.sensitivity import Sensitivity, jacobian, sensitivity
 from ostools.measure.paths.flow import Flow, flow
 from ostools.measure.paths.path_sum import PathSum, path_sum
@@ -23,11 +26,13 @@ __all__ = [
     "Counting",
     "Flow",
     "HeadScores",
+    "Hosted",
     "Looseness",
     "PathSum",
     "Profile",
     "Sensitivity",
     "Spectra",
+    "ask_endpoint",
     "attention",
     "attention_difference",
     "behaviour",
@@ -36,10 +41,12 @@ __all__ = [
     "counting",
     "flow",
     "head_scores",
+    "hosted_behaviour",
     "jacobian",
     "looseness",
     "path_sum",
     "profile",
+    "read_answers",
     "sensitivity",
     "spectra",
 ]

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, insert, rewrite
+from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
 from ostools.models.offsets import offsets
 from ostools.tasks import Task
+from ostools.tasks.questions import question
 
 Span = tuple[int, int]
 
@@ -39,6 +40,11 @@ class Posed:
     rewritten: bool
     chat: bool
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens the prompt has."""
+        return len(self.prompt.ids)
+
 
 def pose(
     model: TransformerBridge,
@@ -58,38 +64,14 @@ def pose(
     token (it would not separate them), a right answer that is not one line (a line end inserted into what is to be copied: no
     final line could be it), and a prompt over the context; `MitigationError` where the key would change.
     """
-    items = task.items(length, seed)
-    pieces = items if mitigation is None else insert(mitigation, items, task.key)
-    before, sequence, after = task.parts(pieces)
-    text = before + sequence + after
-    rewritten = text if mitigation is None else rewrite(mitigation, text)
+    asked = question(task, length, seed=seed, mitigation=mitigation)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
-    key = task.key(pieces)
-    line = _one_line(task, task.answer_line(key))
-    posed = Posed(
-        task,
-        length,
-        seed,
-        rewritten,
-        encode(model, rewritten, chat=in_chat),
-        pieces,
-        key,
-        line,
-        rewritten != task.prompt(length, seed),
-        in_chat,
-    )
-    if pieces != items:
+    plain, prompt = "".join(task.parts(asked.pieces)), encode(model, asked.text, chat=in_chat)
+    posed = Posed(task, length, seed, plain, prompt, asked.pieces, asked.key, asked.line, asked.rewritten, in_chat)
+    items = task.items(length, seed)
+    if asked.pieces != items:
         _require_separate(model, posed, items)
     return posed
-
-
-def _one_line(task: Task, line: str) -> str:
-    if len(line.splitlines()) != 1:
-        raise InputError(
-            f"{task.name}: expected a right answer of one line, found {line[:40]!r}: no final line could be right; insert no "
-            "line ends into what is to be copied"
-        )
-    return line
 
 
 def carrier_positions(model: TransformerBridge, posed: Posed) -> tuple[int, ...]:

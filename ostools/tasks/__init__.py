@@ -25,6 +25,9 @@ from ostools.tasks.pairs import Encoder as Encoder
 from ostools.tasks.pairs import ItemsAs as ItemsAs
 from ostools.tasks.pairs import Pair as Pair
 from ostools.tasks.pairs import theorem_pair as theorem_pair
+from ostools.tasks.questions import Question as Question
+from ostools.tasks.questions import prompts_jsonl as prompts_jsonl
+from ostools.tasks.questions import questions as questions
 from ostools.tasks.repeats import REPEATS as REPEATS
 from ostools.tasks.repeats import RepeatTask as RepeatTask
 from ostools.tasks.repeats import last_token as last_token
@@ -43,6 +46,7 @@ __all__ = [
     "Figure5Task",
     "ItemsAs",
     "Pair",
+    "Question",
     "RepeatTask",
     "Task",
     "TaskPairs",
@@ -54,6 +58,8 @@ __all__ = [
     "last_token",
     "letters",
     "names",
+    "prompts_jsonl",
+    "questions",
     "task",
     "task_pairs",
     "theorem_pair",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from ostools.cli.kit import output
+from ostools.cli.kit.hosted import Answers, Endpoint, answered, refuse_with_answers
 from ostools.cli.kit.options import RANGE, Norm, Out, Per, Site, checked_items, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.errors import InputError
 
 _MODEL = ("--model", "--device")
 _COLLAPSE = ("--dtype", "--site", "--per", "--norm", "--items", "--load-dtype")
-_COUNTING = (*_MODEL, "--seed", "--panel", "--max-new-tokens", "--chat/--no-chat")
+_ASKED = (*_MODEL, "--chat/--no-chat", "--answers", "--endpoint")
+_COUNTING = (*_ASKED, "--seed", "--panel", "--max-new-tokens")
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class _Known:
 
 
 FIGURES = {
-    2: _Known("right answers to copying one digit", "figure_2", (*_MODEL, "--chat/--no-chat")),
+    2: _Known("right answers to copying one digit", "figure_2", _ASKED),
     3: _Known("absolute error of sums and counts", "figure_3", _COUNTING),
     4: _Known("the most frequent answers to sums and counts", "figure_4", _COUNTING),
     5: _Known("distance of the last representations, mean over heads", "figure_5", (*_MODEL, "--seed", *_COLLAPSE)),
@@ -58,7 +61,10 @@ _FAVOURITES = 3  # answers shown a task and way of asking; a file gets all
 def figure(
     number: Annotated[int, typer.Argument(metavar="2..9", help="Which of the paper's figures.")],
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Figures 2 to 7: 'embedded', a directory, or a hub id.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Figures 2 to 7: 'embedded', a directory, a hub id; or a hosted model's name."
+        ),
     ] = None,
     lengths: Annotated[
         str | None,
@@ -108,6 +114,8 @@ def figure(
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Figures 2 to 7: 'auto' (cuda, else cpu) or a torch device.")
     ] = None,
+    answers: Answers = None,
+    endpoint: Endpoint = None,
     out: Out = None,
 ) -> None:
     """Draw one of the paper's figures on a model (2 to 7), or on numbers (8, 9).
@@ -122,6 +130,7 @@ def figure(
     \b
     Example:
       ostools figure 2 --lengths 10:600 --out figure2.pdf
+      ostools figure 3 --answers answers.jsonl --out figure3.pdf
       ostools figure 6 --model google/gemma-7b --seed 0 --seed 1 --max-new-tokens 1024 --device cuda --out figure6.pdf
     """
     if number not in FIGURES:
@@ -142,11 +151,15 @@ def figure(
         "--chat/--no-chat": chat,
         "--block": block,
         "--device": device,
+        "--answers": answers,
+        "--endpoint": endpoint,
     }
     for name, value in given.items():
         if value is not None and name not in (*known.options, "--lengths"):
             raise InputError(f"figure {number} has no {_lacks(known, name)}, and so no {name}: leave it out")
     check(out)
+    local = {"--chat/--no-chat": chat, "--device": device}
+    refuse_with_answers(answers, endpoint, local | ({} if endpoint else {"--max-new-tokens": max_new_tokens}))
     chosen: dict[str, Any] = {to: given[name] for name, to in _ARGUMENTS.items() if given[name] is not None}
     if lengths is not None:
         chosen["lengths"] = parse_lengths(lengths)
@@ -154,7 +167,13 @@ def figure(
         chosen["number"] = number
     if known.maker == "figure_5":
         _check_figure_5(site, per, norm, items)
-    result = _drawn(known, model or "embedded", device or "auto", chosen, load_dtype or "float32")
+    if answers is None:
+        result = _drawn(known, model or "embedded", device or "auto", chosen, load_dtype or "float32")
+    else:
+        chosen.pop("max_new_tokens", None)
+        result = _drawn_of(
+            known, number, chosen, lambda asked: answered(asked, answers, endpoint, model, max_new_tokens)
+        )
     give(result, out, lambda result: _SHOW[known.maker](number, result))
 
 
@@ -195,6 +214,14 @@ def _drawn(known: _Known, model: str, device: str, chosen: dict[str, Any], dtype
         return make(loaded, progress=progress, **chosen)
 
 
+def _drawn_of(known: _Known, number: int, chosen: dict[str, Any], answered: Callable[[Any], Any]) -> Any:
+    """The figure out of a hosted model's answers to its prompts."""
+    from ostools import experiments
+
+    asked = experiments.figure_prompts(number, chosen.get("lengths"), chosen.get("seeds"))
+    return getattr(experiments, known.maker)(answered(asked), **chosen)
+
+
 def _title(number: int, part: str = "") -> str:
     return f"Figure {number}: {FIGURES[number].title}{part}"
 
@@ -206,6 +233,7 @@ def _show_copying(number: int, result: Any) -> None:
 
     rows = []
     for (panel, task), here in result.frame.groupby(["panel", "task"], sort=False):
+        here = here[here["correct"].notna()]
         wrong = here[~here["correct"].astype(bool)]
         first = int(wrong["length"].min()) if len(wrong) else "none"
         found = outcomes(here)
@@ -222,6 +250,7 @@ def _show_errors(number: int, result: Any) -> None:
 
     rows = []
     for (task, mode), here in result.frame.groupby(["task", "mode"], sort=False):
+        here = here[here["correct"].notna()]
         error = here["absolute_error"].astype("Float64")
         mean, most = (None, None) if error.isna().all() else (float(error.mean()), int(error.max()))
         counts = (int((here["kind"] == kind).sum()) for kind in (SOMETHING_ELSE, CUT_OFF))

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Chat, Device, Dtype, Lengths64, Model, Out, Seeds, Task, parse_lengths
+from ostools.cli.kit.hosted import Answers, Endpoint, answered, refuse_with_answers
+from ostools.cli.kit.options import Chat, Device, Dtype, Lengths64, Out, Seeds, Task, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
+from ostools.cli.measure.prompts import with_mode
 
 if TYPE_CHECKING:
     from ostools.measure import Behaviour
@@ -34,7 +36,12 @@ def behaviour(
     probability: Annotated[
         bool, typer.Option("--probability/--no-probability", help="How likely the right line was, too.")
     ] = True,
-    model: Model = "embedded",
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A directory, a hub id, or a hosted model's name. Else 'embedded'."),
+    ] = None,
+    answers: Answers = None,
+    endpoint: Endpoint = None,
     out: Out = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
@@ -42,25 +49,43 @@ def behaviour(
     """Ask a model a task at every length: what is right, how far off the rest is, how likely the right answer was.
 
     The answer in the last answer line against the right one, with Wilson intervals where prompts or answers were drawn; texts
-    that hold something else, and those that were cut off before an answer, are counted apart.
+    that hold something else, and those that were cut off before an answer, are counted apart. A hosted model
+    is asked the same questions: `ostools prompts` writes them, --answers reads what it said, and with --endpoint its server is
+    asked.
 
     \b
     Example:
       ostools behaviour --task count-ones --lengths 1:64 --mitigation separator:every=3 --out behaviour.png
+      ostools behaviour --task copy-last --endpoint http://localhost:8000/v1 --model NAME --answers answers.jsonl
     """
     from mitigations import mitigation as named
     from ostools import measure, tasks
 
     check(out)
     wanted = parse_lengths(lengths)
-    form = tasks.task(task if mode is None else f"{task}{',' if ':' in task else ':'}mode={mode}")
+    form = tasks.task(with_mode(task, mode))
     given = None if mitigation is None else named(mitigation)
-    with at_work("asking", model, device, dtype) as (loaded, progress):
+    seeds = tuple(seed or (0,))
+    here = {
+        "--temperature": temperature or None,
+        "--samples": None if samples == 1 else samples,
+        "--chat/--no-chat": chat,
+        "--no-probability": None if probability else True,
+        "--device": None if device == "auto" else device,
+        "--dtype": None if dtype == "float32" else dtype,
+        "--max-new-tokens": max_new_tokens if endpoint is None else None,
+    }
+    refuse_with_answers(answers, endpoint, here)
+    if answers is not None:
+        asked = tasks.questions(form, lengths=wanted, seeds=seeds, mitigation=given)
+        give(measure.hosted_behaviour(answered(asked, answers, endpoint, model, max_new_tokens)), out, _show)
+        return
+    with at_work("asking", model or "embedded", device, dtype) as (loaded, progress):
         result = measure.behaviour(
             loaded,
             form,
             lengths=wanted,
-            seeds=tuple(seed or (0,)),
+            seeds=seeds,
             mitigation=given,
             chat=chat,
             temperature=temperature,
@@ -80,15 +105,27 @@ def _show(result: Behaviour) -> None:
     frame: Any = result.frame
     under = frame["mitigation"].iloc[0]
     title = f"Answers to {frame['task'].iloc[0]}{'' if under == 'none' else f' under {under}'}{part}"
-    names = ["n", "right", "of", "share", "95% from", "to", "something else", "cut off"]
+    names = ["n", "right", "of", "share", "95% from", "to", "something else", "cut off", "unanswered"]
     names += ["mean error", "p(right line)", "acted"]
-    columns = ["length", "right", "asked", "accuracy", "wilson_low", "wilson_high", "something_else", "cut_off"]
+    columns = [
+        "length",
+        "right",
+        "asked",
+        "accuracy",
+        "wilson_low",
+        "wilson_high",
+        "something_else",
+        "cut_off",
+        "unanswered",
+    ]
     columns += ["mean_absolute_error", "probability", "active"]
     # What there is nothing of has no column: an interval, an error, a probability, a mitigation.
     kept = [
         (name, column)
         for name, column in zip(names, columns, strict=True)
-        if summary[column].notna().any() and (column != "active" or under != "none")
+        if summary[column].notna().any()
+        and (column != "active" or under != "none")
+        and (column != "unanswered" or summary[column].any())
     ]
     rows = summary[summary["length"].isin(shown)][[column for _, column in kept]].itertuples(index=False, name=None)
     output.print_table(title, [name for name, _ in kept], rows)

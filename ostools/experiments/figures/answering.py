@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.words import short_name
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import answer_columns, stops_of
 from ostools.measure.answers.probability import answer_room, right_lines
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
+from ostools.measure.hosted.behaviour import hosted_rows
+from ostools.measure.hosted.given import Hosted
+from ostools.measure.hosted.words import asked_elsewhere, unanswered
 from ostools.measure.posed import Posed, pose
 from ostools.models.describe import metadata_of
-from ostools.results import Result
+from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
+from ostools.tasks.questions import Question, question
 
 PAPERS = {2: "Gemini 1.5", 3: "Gemini 1.5", 4: "Gemini 1.5", 6: "Gemma 7B", 7: "Gemma 7B"}
 """Of which model the paper shows each figure."""
 
 
 def answered(
-    model: TransformerBridge,
+    model: TransformerBridge | Hosted,
     asked: Mapping[AppendixTask, Sequence[int]],
     lengths: Sequence[int],
     *,
@@ -37,6 +43,8 @@ def answered(
     All tasks go through together, those that reason after those that do not. `form` is the task itself, for the caller to name.
     How: `max_new_tokens` by mode of reasoning, as answers alone and reasoning have different ones.
     """
+    if isinstance(model, Hosted):
+        return _answered_elsewhere(model, asked, lengths, chat)
     posed = [
         pose(model, task, n, seed=seed, chat=chat) for n in lengths for task, seeds in asked.items() for seed in seeds
     ]
@@ -71,6 +79,35 @@ def _row(posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, 
     return named | answer_columns(posed, answer) | {"within_training": within, "seconds": answer.seconds}
 
 
+def _answered_elsewhere(
+    hosted: Hosted, asked: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int], chat: bool | None
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The same out of answers that are there."""
+    if chat is not None:
+        raise InputError("chat: how a hosted model's prompts were wrapped was decided where it was asked: leave it out")
+    wanted = hosted.only(figure_questions(asked, lengths))
+    frame: Any = hosted_rows(hosted, wanted).drop(columns=["status", "sample", "log_probability"])
+    forms = [one.task for one in wanted]
+    frame.insert(0, "form", forms)
+    frame.insert(1, "task", [form.name for form in forms])
+    frame.insert(2, "mode", [getattr(form, "mode", "none") for form in forms])
+    kinds = dict.fromkeys(("tokens", "number", "absolute_error"), "Int64")
+    kinds |= dict.fromkeys(("correct", "within_training"), "boolean")
+    limits = dict.fromkeys(frame["mode"], hosted.settings.get("max_tokens"))
+    return frame.astype(kinds), {"chat": None, "max_new_tokens": limits, "stop": None}
+
+
+def figure_questions(asked: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
+    """A figure's prompts as text, in the order in which `answered` asks them."""
+    return [question(task, n, seed=seed) for n in lengths for task, seeds in asked.items() for seed in seeds]
+
+
+def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Provenance:
+    """Of a model here or elsewhere."""
+    collect = model.provenance if isinstance(model, Hosted) else partial(Provenance.collect, model)
+    return collect(**parameters)
+
+
 def title(result: Result, drawn: str) -> str:
     """A figure's caption in one line."""
     number = int(result.provenance.parameters["number"])
@@ -82,22 +119,25 @@ def common_deviations(result: Result) -> list[str]:
     """In what every figure of behaviour is not the paper's: the model, and how it was asked."""
     parameters = result.provenance.parameters
     lengths = parameters["lengths"]
+    papers = f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {_spread(lengths)}"
+    if parameters.get("hosted"):
+        return [f"{papers}, answers {asked_elsewhere(result)}.", *unanswered(result)]
     prompts = "prompts in the chat template" if parameters["chat"] else "prompts as plain text"
-    return [
-        f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {_spread(lengths)}, greedy decoding, {prompts}."
-    ]
+    return [f"{papers}, greedy decoding, {prompts}."]
 
 
 def _spread(lengths: Sequence[int]) -> str:
     return f"length {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}"
 
 
-def unanswered(result: Result, answers: pd.DataFrame) -> list[str]:
+def unread(result: Result, answers: pd.DataFrame) -> list[str]:
     """How many answers could not be read: those that were cut, and those that came to another end. Empty where none is."""
     rows: Any = answers
-    limits, said = result.provenance.parameters.get("max_new_tokens"), []
+    limits: Any = result.provenance.parameters.get("max_new_tokens")
+    said = []
     for mode, here in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
-        said.append(f"{len(here)} cut off at {limits[mode]} tokens before an answer")
+        where = "by the server" if limits[mode] is None else f"at {limits[mode]} tokens"
+        said.append(f"{len(here)} cut off {where} before an answer")
     if other := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
         said.append(f"{other} that wrote something else than was asked for")
     return [f"Without an answer, and in no error: {'; '.join(said)}."] if said else []

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.experiments.figures.answering import answered, common_deviations, title
+from ostools.experiments.figures.answering import answered, common_deviations, provenance_of, title
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.results import Provenance, Result
+from ostools.measure.hosted.given import Hosted
+from ostools.results import Result
 from ostools.tasks import AppendixTask
 
 LENGTHS = range(20, 601, 20)
@@ -52,7 +53,7 @@ class Figure2(Result):
 
 
 def figure_2(
-    model: TransformerBridge,
+    model: TransformerBridge | Hosted,
     lengths: Iterable[int] = LENGTHS,
     *,
     chat: bool | None = None,
@@ -61,6 +62,7 @@ def figure_2(
     """The greedy answers to the six prompts of Figure 2 at every length.
 
     Args:
+        model: a model here, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
         lengths: numbers of digits.
         chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) with the number of prompts answered.
@@ -68,9 +70,13 @@ def figure_2(
     Raises `InputError` for lengths below 1 and a prompt over the context. Cost: six prompts a length, some 20 tokens each.
     """
     wanted = checked_lengths(lengths)
-    tasks = [task for panel in PANELS.values() for task in panel]
-    frame, how = answered(model, dict.fromkeys(tasks, (0,)), wanted, chat=chat, progress=progress)
+    frame, how = answered(model, asked_tasks(), wanted, chat=chat, progress=progress)
     panels = pd.Series({task: panel for panel, asked in PANELS.items() for task in asked})
     frame.insert(0, "panel", frame.pop("form").map(panels))
-    provenance = Provenance.collect(model, measurement="figure-2", number=2, lengths=wanted, **how)
+    provenance = provenance_of(model, measurement="figure-2", number=2, lengths=wanted, **how)
     return Figure2(frame, provenance)
+
+
+def asked_tasks() -> dict[AppendixTask, tuple[int, ...]]:
+    """The six tasks of the figure, with the seeds of each."""
+    return dict.fromkeys((task for panel in PANELS.values() for task in panel), (0,))

@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.experiments.figures.answering import answered, common_deviations, title, unanswered
+from ostools.experiments.figures.answering import answered, common_deviations, provenance_of, title, unread
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
-from ostools.results import Provenance, Result
+from ostools.measure.hosted.given import Hosted
+from ostools.results import Result
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import Mode
 
@@ -54,7 +55,7 @@ class Figure3(Result):
 
 
 def figure_3(
-    model: TransformerBridge,
+    model: TransformerBridge | Hosted,
     lengths: Iterable[int] = LENGTHS,
     seeds: Sequence[int] = SEEDS,
     *,
@@ -67,11 +68,12 @@ def figure_3(
     """|answer - right answer| of greedy answers to the prompts of Figure 3, at every length and seed.
 
     Args:
+        model: a model here, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
         lengths: numbers of items.
         seeds: of the panels that draw their sequences.
         panels: of `TASKS`, what is asked, a panel each.
         number: 6 for the caption of Figure 6; the run is the same.
-        max_new_tokens: of a chain of thought; what is cut there is no answer, and counted apart.
+        max_new_tokens: of a chain of thought, by a model here; what is cut there is no answer, and counted apart.
         chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) with the number of prompts answered.
 
@@ -79,8 +81,7 @@ def figure_3(
     context. Cost: three prompts a panel, length and seed, two thirds of them with up to `max_new_tokens` tokens.
     """
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
-    tasks = [AppendixTask(name, mode=mode) for name in _checked_panels(panels) for mode in WAYS]
-    asked = {task: tuple(chosen) if task.random else (0,) for task in tasks}
+    asked = asked_tasks(chosen, panels)
     frame, how = answered(model, asked, wanted, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
     parameters: dict[str, Any] = {
         "measurement": f"figure-{number}",
@@ -88,7 +89,13 @@ def figure_3(
         "lengths": wanted,
         "seeds": chosen,
     }
-    return Figure3(frame.drop(columns="form"), Provenance.collect(model, **parameters, **how))
+    return Figure3(frame.drop(columns="form"), provenance_of(model, **parameters, **how))
+
+
+def asked_tasks(seeds: Sequence[int] = SEEDS, panels: Sequence[str] = PANELS) -> dict[AppendixTask, tuple[int, ...]]:
+    """The tasks of the figure's panels, each in three ways of asking, with the seeds of each."""
+    tasks = [AppendixTask(name, mode=mode) for name in _checked_panels(panels) for mode in WAYS]
+    return {task: tuple(seeds) if task.random else (0,) for task in tasks}
 
 
 def _checked_panels(panels: Sequence[str]) -> list[str]:
@@ -111,7 +118,7 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     ]
     if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
         said.append("This model was trained on these prompts without CoT, and never on CoT.")
-    return (*said, *unanswered(result, answers))
+    return (*said, *unread(result, answers))
 
 
 def _panels_in_words(answers: Any) -> str:

@@ -18,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.experiments.figures.answering import title
 from ostools.experiments.figures.figure3 import LENGTHS, PANELS, SEEDS, Figure3, counting_deviations, figure_3
 from ostools.ground.progress import Progress
+from ostools.measure.hosted.given import Hosted
 from ostools.results import Result
 
 
@@ -41,7 +42,7 @@ class Figure4(Result):
 
 
 def figure_4(
-    model: TransformerBridge,
+    model: TransformerBridge | Hosted,
     lengths: Iterable[int] = LENGTHS,
     seeds: Sequence[int] = SEEDS,
     *,
@@ -68,9 +69,11 @@ def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
 
 def frequencies(answers: pd.DataFrame) -> pd.DataFrame:
     """The columns of `Figure4.frame`, out of task, mode, number (the answer, or NA) and key (the right one, as text)."""
-    given: Any = answers[["task", "mode"]].assign(output=answers["number"].astype("Int64"), answers=1, right=0)
-    right: Any = answers[["task", "mode"]].assign(output=answers["key"].astype("Int64"), answers=0, right=1)
+    came: Any = answers["correct"].notna().astype(int)  # of a hosted model; what never came is in no frequency
+    given: Any = answers[["task", "mode"]].assign(output=answers["number"].astype("Int64"), answers=came, right=0)
+    right: Any = answers[["task", "mode"]].assign(output=answers["key"].astype("Int64"), answers=0, right=came)
     both: Any = pd.concat([given, right], ignore_index=True)
+    both = both[(both["answers"] + both["right"] > 0) | both["output"].isna()]
     counted = both.groupby(["task", "mode", "output"], sort=False, dropna=False, as_index=False).sum()
     return counted.sort_values(["task", "mode", "output"], key=_in_order(both), kind="stable", ignore_index=True)
 

@@ -50,16 +50,17 @@ class Behaviour(Result):
     """One row per prompt and sample.
 
     Columns: task (as `tasks.task` takes it), mode (of reasoning), mitigation (as `mitigations.mitigation` takes it), status
-    ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of what
-    it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer
-    line, as `reading` finds it; where there is none the last line that was read), text (all it wrote), ended (by "eos", a
-    "stop" behind the answer, or cut: "length"), kind ("answered"; "something else": it came to its end without an answer;
-    "cut off" before there was one), correct (the answer in that line is the right one, exactly, whatever the decoration around
-    it, see `judging.Verdict`), number (in the answer; NA: none or several), absolute_error (|number - key|, where the answer
-    is a number); log_probability (natural, of the right line behind the prompt, with its end;
-    NaN where it was not asked for, and where reasoning comes first), seconds (its share of its batch's time),
-    within_training (whether the model's card lists training of the task up to this length; NA: not known. That is of the
-    task's own text: what a mitigation makes of it may have been in no training at all).
+    ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of
+    what it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as
+    `reading` finds it; where there is none the last line that was read), text (all it wrote), ended (by "eos", a "stop"
+    behind the answer, or cut: "length"), kind ("answered"; "something else": it came to its end without an answer; "cut
+    off" before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
+    (the answer in that line is the right one, exactly, whatever the decoration around it, see `judging.Verdict`), number
+    (in the answer; NA: none or several), absolute_error (|number - key|, where the answer is a number); log_probability
+    (natural, of the right line behind the prompt, with its end; NaN where it was not asked for, and where reasoning comes
+    first), seconds (its share of its batch's time), within_training (whether the model's card lists training of the task up
+    to this length; NA: not known. That is of the task's own text: what a mitigation makes of it may have been in no
+    training at all).
 
     `summary`: one row a length, see `summarise`.
     """
@@ -232,8 +233,9 @@ def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
     """One row a length: how many answers were right, with Wilson's interval, and how far and how likely.
 
     Columns: length, prompts, asked (answers), right, accuracy, wilson_low and wilson_high (95%), trials and interval_of,
-    something_else and cut_off (answers of these kinds: neither right nor an error), mean_absolute_error (of the answers with a
-    number; NaN: none), probability (of the right line, mean over prompts), active (answers on which the mitigation acted),
+    something_else and cut_off (answers of these kinds: neither right nor an error), unanswered (questions that a hosted
+    model has no answer to; they are in no other number but `prompts`), mean_absolute_error (of the answers with a number;
+    NaN: none), probability (of the right line, mean over prompts), active (answers on which the mitigation acted),
     within_training.
 
     random, drawn: whether the prompts were drawn, and whether the answers were, at a temperature.
@@ -250,9 +252,12 @@ def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
 
 
 def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any]:
+    within = here["within_training"].iloc[0]
+    prompts, unanswered = int(here["seed"].nunique()), int(here["correct"].isna().sum())
+    here = here[here["correct"].notna()]
     each = here.groupby("seed")
     shares = each["correct"].mean().astype(float)
-    samples = len(here) // len(shares)
+    samples = len(here) // max(len(shares), 1)
     of_prompts = random and (len(shares) > 1 or samples == 1)
     trials = len(shares) if of_prompts else samples if drawn else 0
     accuracy = float(shares.mean())
@@ -260,7 +265,7 @@ def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any
     errors = here["absolute_error"].dropna().astype(float)
     return {
         "length": length,
-        "prompts": len(shares),
+        "prompts": prompts,
         "asked": len(here),
         "right": int(here["correct"].sum()),
         "accuracy": accuracy,
@@ -270,8 +275,9 @@ def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any
         "interval_of": PROMPTS if of_prompts else SAMPLES if trials else NOTHING,
         "something_else": int(here["kind"].eq(SOMETHING_ELSE).sum()),
         "cut_off": int(here["kind"].eq(CUT_OFF).sum()),
+        "unanswered": unanswered,
         "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
         "probability": float(each["log_probability"].first().map(math.exp).mean(skipna=False)),
         "active": int(here["status"].eq("active").sum()),
-        "within_training": here["within_training"].iloc[0],
+        "within_training": within,
     }

@@ -9,6 +9,7 @@ from typing import Any
 from ostools.measure.answers.answers import Answer, Stop
 from ostools.measure.answers.reading import ANSWERED, CUT_OFF, Found, Reader, begun, digits_in, free, reader
 from ostools.measure.posed import Posed
+from ostools.tasks.questions import Question
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Verdict:
     absolute_error: int | None
 
 
-def judge(posed: Posed, answer: Answer) -> Verdict:
+def judge(posed: Posed | Question, answer: Answer) -> Verdict:
     """What was read in an answer to a posed question, and whether it is right."""
     found = reader_of(posed).read(answer.text, answer.ended)
     return _verdict(found, posed.key, posed.line, posed.task.numeric)
@@ -42,9 +43,10 @@ def judge_begun(answer: Answer, key: str) -> Verdict:
     return _verdict(begun(True).read(answer.text, answer.ended), key, key, True)
 
 
-def reader_of(posed: Posed) -> Reader:
+def reader_of(posed: Posed | Question) -> Reader:
     """How the answers to a posed question are read."""
-    return reader(posed.task, posed.pieces, posed.prompt.text or "")
+    text = posed.text if isinstance(posed, Question) else posed.prompt.text
+    return reader(posed.task, posed.pieces, text or "")
 
 
 def stops_of(posed: Sequence[Posed]) -> list[Stop]:
@@ -61,13 +63,13 @@ def _verdict(found: Found, key: str, line: str, numeric: bool) -> Verdict:
     return Verdict(found.line, ANSWERED if exact else found.kind, right, found.number, error)
 
 
-def answer_columns(posed: Posed, answer: Answer) -> dict[str, Any]:
+def answer_columns(posed: Posed | Question, answer: Answer) -> dict[str, Any]:
     """What every table of answers says of one: its question, what was written, and what was made of it."""
     verdict = judge(posed, answer)
     return {
         "length": posed.length,
         "seed": posed.seed,
-        "tokens": len(posed.prompt.ids),
+        "tokens": posed.tokens,
         "key": posed.key,
         "answer": verdict.line,
         "text": answer.text,

@@ -33,6 +33,8 @@ from ostools.tasks import Task
 
 ANSWERED, SOMETHING_ELSE, CUT_OFF = "answered", "something else", "cut off"
 KINDS = (ANSWERED, SOMETHING_ELSE, CUT_OFF)
+UNANSWERED = "unanswered"
+"""The kind of a question to which a hosted model's answer never came; no text is of it."""
 STOP = "the end of the answer"
 """What a provenance calls a stop by `Reader.closed`."""
 

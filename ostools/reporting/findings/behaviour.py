@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.measure.answers.behaviour import NOTHING, PROMPTS, Behaviour
+from ostools.measure.hosted.words import asked_elsewhere, unanswered
 from ostools.results import Frame, frame_of
 
 
@@ -17,10 +18,13 @@ def behaviour_notes(result: Behaviour) -> list[str]:
     frame: Frame = frame_of(result)
     summary: Frame = result.summary
     how = result.provenance.parameters
-    asked = f"{len(frame)} answers to {int(summary['prompts'].sum())} prompts, "
-    asked += "greedy" if how["temperature"] == 0 else f"drawn at temperature {how['temperature']:g}"
-    asked += ", in the chat template" if how["chat"] else ""
-    notes = [f"{asked}. {_intervals(summary)}"]
+    asked = f"{int(summary['asked'].sum())} answers to {int(summary['prompts'].sum())} prompts, "
+    if how.get("hosted"):
+        asked += asked_elsewhere(result)
+    else:
+        asked += "greedy" if how["temperature"] == 0 else f"drawn at temperature {how['temperature']:g}"
+        asked += ", in the chat template" if how["chat"] else ""
+    notes = [f"{asked}. {_intervals(summary)}", *unanswered(result)]
     without = [(name, int(summary[name].sum())) for name in ("something_else", "cut_off")]
     if any(count for _, count in without):
         notes.append(f"{_without(without, how['max_new_tokens'])}: they are not right, and in no error.")
@@ -50,6 +54,7 @@ def behaviour_findings(result: Behaviour) -> list[str]:
     Those are the task's own: where a mitigation rewrote the text, of the task without it.
     """
     frame = frame_of(result)
+    frame = frame[frame["correct"].notna()]
     said = [_right(frame, "All lengths")]
     known = frame["within_training"].dropna()
     if not known.empty and known.any() and not known.all():

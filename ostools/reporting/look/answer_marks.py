@@ -12,8 +12,10 @@ from ostools.reporting.look import axes, theme
 from ostools.results import Column, Frame
 
 RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
-OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, SOMETHING_ELSE, CUT_OFF)
-"""What can come of a prompt: the right answer, the right digits in other words, a wrong answer, none, or a cut before it."""
+NOTHING_CAME = "nothing came"
+OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, SOMETHING_ELSE, CUT_OFF, NOTHING_CAME)
+"""What can come of a prompt: the right answer, the right digits in other words, a wrong answer, none, a cut before it; of a
+hosted model, nothing at all."""
 
 
 def outcomes(frame: Frame) -> Column:
@@ -21,12 +23,14 @@ def outcomes(frame: Frame) -> Column:
 
     Of what is copied: digits are compared as they are written, "00" is not "0".
     """
-    correct, kind = frame["correct"].astype(bool), frame["kind"]
-    given: Any = frame["answer"].map(digits_in)
+    came, kind = frame["correct"].notna(), frame["kind"]
+    correct = frame["correct"].astype("boolean").fillna(False).astype(bool)
+    given: Any = frame["answer"].map(digits_in, na_action="ignore")
     same = given == frame["key"]
     found = correct.map({True: RIGHT, False: WRONG})
     found = found.mask(~correct & same, OTHER_WORDS)
-    return found.mask(kind == SOMETHING_ELSE, SOMETHING_ELSE).mask(kind == CUT_OFF, CUT_OFF)
+    found = found.mask(kind == SOMETHING_ELSE, SOMETHING_ELSE).mask(kind == CUT_OFF, CUT_OFF)
+    return found.mask(~came, NOTHING_CAME)
 
 
 def length_axis(lengths: Column, title: str | None, labels: bool = True) -> alt.X:

@@ -27,6 +27,7 @@ def behaviour_chart(result: Behaviour) -> alt.VConcatChart:
     line stands where training ends.
     """
     frame: Frame = frame_of(result)
+    frame = frame[frame["correct"].notna()]
     summary: Frame = result.summary
     end = _trained(result)
     numeric = bool(frame["absolute_error"].notna().any())

@@ -10,6 +10,7 @@ from ostools.experiments.figures.figure2 import Figure2
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.look.answer_marks import (
+    NOTHING_CAME,
     OTHER_WORDS,
     OUTCOMES,
     RIGHT,
@@ -44,7 +45,7 @@ def _panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
     data = group[["length", "key", "answer"]].assign(
         place=group["task"].map(lambda name: _MARKS[name][0]), outcome=group["outcome"]
     )
-    data["answer"] = [theme.shown(text, 60) for text in data["answer"]]
+    data["answer"] = [theme.shown(text, 60) for text in data["answer"].fillna(NOTHING_CAME)]
     names, shapes = zip(*_MARKS.values(), strict=True)
     legend = alt.Legend(
         title=None, columns=2, symbolType=alt.Undefined, symbolSize=70, symbolStrokeColor=theme.colour("float64")
@@ -77,4 +78,4 @@ def _told(group: Frame, place: str) -> str:
     counts = {kind: int((group["outcome"] == kind).sum()) for kind in OUTCOMES}
     names = {OTHER_WORDS: "in other words", SOMETHING_ELSE: SOMETHING_ELSE, CUT_OFF: CUT_OFF}
     others = [f"{counts[kind]} {words}" for kind, words in names.items() if counts[kind]]
-    return ", ".join([f"{place} right at {counts[RIGHT]} of {len(group)}", *others])
+    return ", ".join([f"{place} right at {counts[RIGHT]} of {len(group) - counts[NOTHING_CAME]}", *others])

@@ -51,12 +51,15 @@ def figure_3_chart(result: Figure3) -> alt.VConcatChart:
 def _summary(frame: Frame) -> Frame:
     """Mean, least and greatest error over seeds, and how many of the answers held no number."""
     keys = ["task", "mode", "length"]
-    found = frame.assign(error=frame["absolute_error"].astype("Float64").astype(float)).groupby(keys, as_index=False)
+    # Of a hosted model some answers may never have come: a line breaks there, too.
+    found = frame.assign(
+        came=frame["correct"].notna(), error=frame["absolute_error"].astype("Float64").astype(float)
+    ).groupby(keys, as_index=False)
     table = found.agg(
         mean=("error", "mean"),
         low=("error", "min"),
         high=("error", "max"),
-        asked=("key", "size"),
+        asked=("came", "sum"),
         read=("error", "count"),
     )
     return table.assign(way=table["mode"].map(WAYS), none=table["asked"] - table["read"])
@@ -122,7 +125,7 @@ def _powers(largest: int, labels: bool) -> alt.Axis:
 
 def _strip(rows: Frame, end: int | None, first: bool) -> Any:
     """A row a way of asking: ticks where answers held no number."""
-    data = rows[["length", "way", "none", "asked"]].assign(share=rows["none"] / rows["asked"])
+    data = rows[["length", "way", "none", "asked"]].assign(share=(rows["none"] / rows["asked"]).fillna(0))
     names = [name for name in WAYS.values() if (rows["way"] == name).any()]
     base = draw.rows(data)
     axis = alt.Axis(labels=False, ticks=False, domain=False, grid=True, bandPosition=0.5)

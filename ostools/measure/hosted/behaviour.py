@@ -1,0 +1,74 @@
+"""The table of `behaviour` out of answers that were made elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import Answer
+from ostools.measure.answers.behaviour import COLUMNS, LEVEL, Behaviour, summarise
+from ostools.measure.answers.judging import answer_columns
+from ostools.measure.answers.reading import UNANSWERED
+from ostools.measure.hosted.given import Hosted, Said
+from ostools.tasks.questions import Question
+
+
+def hosted_behaviour(hosted: Hosted) -> Behaviour:
+    """What a model that runs elsewhere answered to one task's questions: the table, summary and chart of `ostools.behaviour`.
+
+    Every question has a row. One without an answer has `kind` "unanswered" and nothing else known: it is counted in the
+    summary's `unanswered`, and in no share, error or interval. `tokens` are the server's count, NA where it gave none. `status`
+    says whether the mitigation changed the text.
+
+    Raises `InputError` for questions of several tasks or mitigations.
+    """
+    kinds = {(tasks.label(one.task), one.mitigation) for one in hosted.asked}
+    if len(kinds) != 1:
+        raise InputError(
+            f"expected questions of one task and one mitigation, found {sorted(kinds)}: read them one by one"
+        )
+    form = hosted.asked[0].task
+    names = dict(zip(("task", "mitigation"), next(iter(kinds)), strict=True))
+    frame: Any = hosted_rows(hosted, hosted.asked).assign(**names, mode=str(getattr(form, "mode", "none")))
+    frame = frame[list(COLUMNS)].astype(COLUMNS | {"tokens": "Int64"})
+    provenance = hosted.provenance(
+        measurement="behaviour",
+        **names,
+        lengths=sorted({one.length for one in hosted.asked}),
+        seeds=sorted({one.seed for one in hosted.asked}),
+        samples=1,
+        chat=None,
+        max_new_tokens=hosted.settings.get("max_tokens"),
+        probability=False,
+        rewritten=any(one.rewritten for one in hosted.asked),
+        trained_length=None,
+        level=LEVEL,
+    )
+    drawn = bool(hosted.settings.get("temperature"))
+    return Behaviour(frame, provenance, summarise(frame, random=form.random, drawn=drawn))
+
+
+def hosted_rows(hosted: Hosted, asked: Sequence[Question]) -> pd.DataFrame:
+    """A row a question, with the columns of `Behaviour` but task, mode and mitigation."""
+    return pd.DataFrame([_row(one, hosted.said.get(one.id)) for one in asked])
+
+
+def _row(asked: Question, said: Said | None) -> dict[str, Any]:
+    rest = {
+        "status": "none" if asked.mitigation == "none" else "active" if asked.rewritten else "inactive",
+        "sample": 0,
+        "tokens": None if said is None else said.tokens,
+        "log_probability": math.nan,
+        "seconds": math.nan if said is None else said.seconds,
+        "within_training": None,
+    }
+    if said is not None:
+        return answer_columns(asked, Answer((), said.text, said.ended)) | rest
+    known = answer_columns(asked, Answer((), "", "length"))
+    kept = {name: known[name] for name in ("length", "seed", "key")}
+    return dict.fromkeys(known) | kept | {"kind": UNANSWERED, "ended": UNANSWERED} | rest

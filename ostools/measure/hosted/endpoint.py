@@ -1,0 +1,280 @@
+"""Questions put to an OpenAI-compatible server, one after another, and their answers kept in a file as they come.
+
+The client is OpenAI's (`pip install 'oversquashing-tools[hosted]'`): it asks again what a busy server refused, after as long as
+that one says. The key is read from OPENAI_API_KEY, sent to the endpoint, and written nowhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from filelock import FileLock, Timeout
+
+from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, tell
+from ostools.ground.whole_numbers import whole_number
+from ostools.measure.hosted.given import FINISHES, SETTINGS, Hosted, read_answers, rows_of, text_of
+from ostools.results import write_atomically
+from ostools.tasks.questions import Question
+
+KEY = "OPENAI_API_KEY"
+"""The environment variable that holds the key."""
+_NO_KEY = "none"  # what a server that wants none is sent: the client insists on one
+_FIRST = '{"model": '  # how every row begins that is written here
+_SHOWN = 300  # characters of what a server says
+
+
+def ask_endpoint(
+    endpoint: str,
+    model: str,
+    asked: Iterable[Question],
+    path: str | Path,
+    *,
+    max_tokens: int | None = None,
+    timeout: float = 600.0,
+    retries: int = 5,
+    progress: Progress | None = None,
+) -> Hosted:
+    """The answers of a server, at temperature 0, each as the only turn of a chat; the same call goes on where it was cut off.
+
+    Args:
+        endpoint: where its OpenAI-compatible API begins, such as http://localhost:8000/v1.
+        model: its name there.
+        path: JSON Lines, appended to and flushed to disk after every answer; questions answered in it are not asked again.
+        max_tokens: after which an answer is cut; None: where the server cuts it.
+        timeout: seconds for which one answer is waited for.
+        retries: of a question that a busy or broken server refused, with pauses that grow, or as long as the server says.
+        progress: called as progress(done, total) with the number of questions answered.
+
+    Raises `InputError` for a URL that is none or holds a password, a key that would go over an open network, a server that
+    is not there or refuses, answers of another model or with other settings in the file, and a second run on it. What was
+    answered until then is in the file.
+    """
+    questions, file = tuple(asked), Path(path)
+    key = os.environ.get(KEY) or None
+    _check_url(endpoint, key)
+    if max_tokens is not None:
+        whole_number("max_tokens", max_tokens, 1)
+    how: dict[str, Any] = dict(zip(SETTINGS, (model, endpoint, 0.0, max_tokens), strict=True))
+    with _mine(file):
+        left = _left(file, questions, how)
+        if left:
+            server = _Server(endpoint, model, max_tokens, key, file, timeout, retries)
+            for done, one in enumerate(left, len(questions) - len(left) + 1):
+                _append(file, how | {"id": one.id} | server.answer(one))
+                tell(progress, done, len(questions))
+        return read_answers(file, questions)
+
+
+class _Server:
+    """Where questions go, and what its refusals mean."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        model: str,
+        max_tokens: int | None,
+        key: str | None,
+        file: Path,
+        timeout: float,
+        retries: int,
+    ) -> None:
+        self.library = _library()
+        self.endpoint, self.model, self.key, self.file = endpoint, model, key, file
+        self.options: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
+        self.client = self.library.OpenAI(
+            api_key=key or _NO_KEY, base_url=endpoint, timeout=timeout, max_retries=retries
+        )
+        self._require_somebody()
+
+    def _require_somebody(self) -> None:
+        """One question without retries, whose answer does not matter: whether anybody listens there."""
+        try:
+            self.client.with_options(max_retries=0, timeout=20).models.list()
+        except self.library.APIConnectionError as error:
+            raise self._refused(error) from None
+        except (self.library.OpenAIError, ValueError):
+            return
+
+    def answer(self, asked: Question) -> dict[str, Any]:
+        """What a row says of the answer."""
+        start = time.perf_counter()
+        try:
+            found: Any = self.client.chat.completions.create(
+                model=self.model, messages=[{"role": "user", "content": asked.text}], temperature=0, **self.options
+            )
+        except self.library.OpenAIError as error:
+            raise self._refused(error) from None
+        except ValueError as error:  # what is no JSON although it says so
+            raise self._odd(str(error)) from None
+        return self._row(found) | {"seconds": time.perf_counter() - start}
+
+    def _row(self, found: Any) -> dict[str, Any]:
+        choices = getattr(found, "choices", None)
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        message = getattr(choice, "message", None)
+        if choice is None or message is None:
+            raise self._odd(str(found))
+        # A model that ends without a word has none: of a content that is missing the reason says why.
+        text, reason = message.content or "", choice.finish_reason or "stop"
+        if reason not in FINISHES or not isinstance(text, str):
+            raise self._odd(f"finish_reason {reason!r}")
+        if self.key is not None and self.key in text:
+            raise InputError(
+                f"{self.endpoint}: an answer holds the key in {KEY}: it was not stored; the key is not safe there"
+            )
+        tokens = getattr(getattr(found, "usage", None), "prompt_tokens", None)
+        return {
+            "text": None if reason == "content_filter" else text,
+            "finish_reason": reason,
+            "prompt_tokens": tokens if type(tokens) is int else None,
+            "served": self._scrubbed(found.model) if isinstance(found.model, str) else None,
+        }
+
+    def _refused(self, error: Any) -> InputError:
+        kept = f"; what was answered is in {self.file}, and the same command goes on" if self.file.is_file() else ""
+        where, code = f"--endpoint {self.endpoint}", getattr(error, "status_code", None)
+        said = self._scrubbed(str(error))
+        if isinstance(error, self.library.APITimeoutError):
+            return InputError(f"{where}: no answer in time{kept}")
+        if isinstance(error, self.library.APIConnectionError):
+            cause = self._scrubbed(str(error.__cause__ or error))
+            return InputError(f"{where}: nobody answers there ({cause}): start the server, or mend the URL{kept}")
+        if code in (401, 403):
+            what = f"the key in {KEY}" if self.key else f"to answer without a key: set {KEY}"
+            return InputError(f"{where} refuses {what} ({said}){kept}")
+        if code == 404:
+            return InputError(
+                f"{where}: no model {self.model!r}, or no OpenAI-compatible API there (its URL often ends in /v1): {said}{kept}"
+            )
+        return InputError(f"{where} refuses: {said}{kept}")
+
+    def _odd(self, found: str) -> InputError:
+        return InputError(
+            f"--endpoint {self.endpoint}: expected a chat completion as OpenAI's API gives it, found {self._scrubbed(found)!r}"
+        )
+
+    def _scrubbed(self, text: str) -> str:
+        """One line of what the server says, without the key that it may repeat."""
+        clean = text if self.key is None else text.replace(self.key, f"[{KEY}]")
+        line = " ".join(clean.split())
+        return line if len(line) <= _SHOWN else line[:_SHOWN] + " ..."
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("openai")
+    except ImportError:
+        raise InputError(
+            "--endpoint: expected the package openai, found none: pip install 'oversquashing-tools[hosted]'"
+        ) from None
+
+
+def _check_url(endpoint: str, key: str | None) -> None:
+    try:
+        parts = urlsplit(endpoint)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InputError("--endpoint: expected a URL such as http://localhost:8000/v1, found something else")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        # Not shown: what stands there may be a secret.
+        raise InputError(
+            f"--endpoint: expected a URL without a password, query or fragment; the key is read from {KEY}"
+        )
+    if key is not None and parts.scheme == "http" and not _own(host):
+        raise InputError(
+            f"--endpoint {endpoint}: the key in {KEY} would go over the network for all to read: use https, or unset {KEY} "
+            "for a server that wants none"
+        )
+
+
+def _own(host: str) -> bool:
+    """Whether it is this machine."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _mine(file: Path) -> Iterator[None]:
+    """The file is one run's at a time."""
+    if not file.parent.is_dir():
+        raise InputError(f"--answers {file}: the directory {file.parent} does not exist; make it first")
+    lock = FileLock(file.with_name(f".{file.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"--answers {file}: another run is asking for these answers; wait for it, or name another file"
+        ) from None
+    except OSError as error:
+        raise InputError(f"--answers {file}: cannot be written: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _left(file: Path, questions: tuple[Question, ...], how: Mapping[str, Any]) -> list[Question]:
+    """The questions that the file has no answer to, once a line that a kill cut short is gone from its end."""
+    if not file.exists():
+        return list(questions)
+    text = _whole(file)
+    rows = list(rows_of(file, text))
+    if not rows:
+        return list(questions)
+    for place, row in rows:
+        for name, value in how.items():
+            if row.get(name) != value:
+                raise InputError(
+                    f"{place}: expected answers with {name} {value!r}, found {row.get(name)!r}: name another file"
+                )
+    # All is checked as when it is read; a file of nothing but what a filter withheld has no answer yet.
+    if any(row.get("text") is not None for _, row in rows):
+        read_answers(file, questions)
+    there = {row.get("id") for _, row in rows}
+    return [one for one in questions if one.id not in there]
+
+
+def _whole(file: Path) -> str:
+    """The file's text in whole lines: a row that a kill cut short goes, another end of a line that is missing is added."""
+    text = text_of(file)
+    kept, _, last = text.rpartition("\n")
+    if not last:
+        return text
+    lines = f"{kept}\n" if kept else ""
+    whole = lines if last[: len(_FIRST)] == _FIRST[: len(last)] and not _is_json(last) else f"{text}\n"
+    list(rows_of(file, whole))
+    write_atomically(file, lambda part: part.write_text(whole, encoding="utf-8"))
+    return whole
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _append(file: Path, row: Mapping[str, Any]) -> None:
+    """One line, on disk before the next question."""
+    try:
+        with file.open("a", encoding="utf-8") as target:
+            target.write(json.dumps(row) + "\n")
+            target.flush()
+            os.fsync(target.fileno())
+    except OSError as error:
+        raise InputError(f"--answers {file}: cannot be written: {error.strerror or error}") from None

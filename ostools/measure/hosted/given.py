@@ -1,0 +1,196 @@
+"""Answers that were made anywhere, read from JSON Lines and matched to the questions that they answer.
+
+One object a line: `id` (of `Question.id`) and `text` (all that the model wrote; null where none came). May stand beside them:
+`prompt` (compared with the question's), `finish_reason`, `model`, `prompt_tokens`, `seconds`, and how the model was asked
+(`endpoint`, `temperature`, `max_tokens`). Everything else is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ostools.ground.errors import InputError, did_you_mean, unknown_name
+from ostools.results import Provenance
+from ostools.tasks.questions import Question
+
+FINISHES = ("stop", "length", "content_filter")
+"""Why a model ended, as OpenAI-compatible servers say it: by itself, cut at a limit, withheld by a filter."""
+SETTINGS = ("model", "endpoint", "temperature", "max_tokens")
+"""How answers were made: one way for all answers of a file."""
+UNKNOWN = "unknown model"
+
+
+@dataclass(frozen=True)
+class Said:
+    """One answer. `ended`: "stop" (the model ended) or "length" (cut). tokens: of the prompt, as the server counted them."""
+
+    text: str
+    ended: Literal["stop", "length"]
+    tokens: int | None = None
+    seconds: float = math.nan
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """A model that runs elsewhere: the questions that it was asked, and what it answered.
+
+    said: by the question's id; a question without an entry has no answer, and is counted as such. settings: what the answers
+    say of how they were made (`SETTINGS`), and `served`, the names that the server gave.
+    """
+
+    name: str
+    asked: tuple[Question, ...]
+    said: Mapping[str, Said]
+    settings: Mapping[str, Any]
+
+    def only(self, wanted: Sequence[Question]) -> Sequence[Question]:
+        """`wanted`, if these are the questions that were asked, in any order. Raises `InputError` where they are others."""
+        mine, theirs = ({one.id for one in several} for several in (self.asked, wanted))
+        if mine != theirs:
+            more, less = len(mine - theirs), len(theirs - mine)
+            odd = min(mine ^ theirs)
+            raise InputError(
+                f"expected answers to the {len(theirs)} questions of this table, found answers to others: {more} too many, "
+                f"{less} not asked, such as {odd!r}; ask for the same lengths and seeds"
+            )
+        return wanted
+
+    def provenance(self, **parameters: Any) -> Provenance:
+        """Where the numbers come from: the model by its name alone, as nothing else is known of it."""
+        how = {**self.settings, "hosted": True, "unanswered": len(self.asked) - len(self.said)}
+        return replace(Provenance.without_model(**parameters, **how), model={"name": self.name})
+
+
+def read_answers(path: str | Path, asked: Iterable[Question], *, model: str | None = None) -> Hosted:
+    """The answers of a file to the questions `asked`.
+
+    Args:
+        path: JSON Lines; see this module for the keys. `finish_reason` is taken as "stop" where a row has none.
+        asked: every question, also those without an answer: they are counted, and in no mean.
+        model: what the model is called where the answers do not say it.
+
+    Raises `InputError`, with the line, for what is no such file, an id that is no question's, an id twice, a prompt that is not
+    the question's, answers made in several ways (`SETTINGS`), another model's, and a file without any answer.
+    """
+    file, questions = Path(path), tuple(asked)
+    known = {one.id: one for one in questions}
+    if len(known) != len(questions):
+        raise InputError(f"expected every question once, found {len(questions)} of which {len(known)} differ")
+    rows = list(_checked(file, known))
+    said = {row["id"]: _said(row) for _, row in rows if _came(row)}
+    if not said:
+        raise InputError(f"{file}: expected at least one answer, found none")
+    settings = _settings(file, rows)
+    named = settings.pop("model", None)
+    if None not in (named, model) and named != model:
+        raise InputError(f"{file}: expected answers of {model!r}, found answers of {named!r}")
+    return Hosted(named or model or UNKNOWN, questions, said, settings)
+
+
+def text_of(file: Path) -> str:
+    """What the file holds. Raises `InputError` where it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError(f"{file}: expected answers in JSON Lines, which cannot be read: {reason}") from None
+
+
+def rows_of(file: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every line that is not blank: where it stands, and its object. Raises `InputError` for what is none."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        place = f"{file} line {number}"
+        try:
+            row: Any = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise InputError(f"{place}: expected a JSON object with 'id' and 'text', found {line.strip()[:40]!r}")
+        yield place, row
+
+
+def _checked(file: Path, known: Mapping[str, Question]) -> Iterator[tuple[str, dict[str, Any]]]:
+    seen: dict[str, str] = {}
+    for place, row in rows_of(file, text_of(file)):
+        for key in ("id", "text"):
+            if key not in row:
+                near = did_you_mean(key, tuple(row)) if row else ""
+                raise InputError(f"{place}: expected the key {key!r}: {near}found {', '.join(row) or 'none'}")
+        name = row["id"]
+        if not isinstance(name, str) or name not in known:
+            raise _not_asked(place, name, known)
+        if name in seen:
+            raise InputError(f"{place}: expected every id once, found {name!r} again (first in {seen[name]})")
+        seen[name] = place
+        if row.get("prompt") not in (None, known[name].text):
+            raise InputError(
+                f"{place}: expected the prompt of {name!r} as `ostools prompts` writes it, found another: an answer to a "
+                "changed prompt answers another question"
+            )
+        _check_values(place, row)
+        yield place, row
+
+
+def _not_asked(place: str, name: object, known: Mapping[str, Question]) -> InputError:
+    """The nearest question; the same question with another text is one that has changed."""
+    if not isinstance(name, str):
+        return InputError(f"{place}: expected an id as `ostools prompts` writes it, found {name!r}")
+    words, _, _ = name.partition(" #")
+    if same := [one for one in known if one.partition(" #")[0] == words]:
+        return InputError(
+            f"{place}: expected id {same[0]!r}, found {name!r}: the prompt has changed since; write the prompts and ask again"
+        )
+    return InputError(
+        f"{place}: id {name[:200]!r} is none of the {len(known)} questions asked here, such as {next(iter(known), None)!r}: "
+        "give the options with which `ostools prompts` wrote it"
+    )
+
+
+def _check_values(place: str, row: Mapping[str, Any]) -> None:
+    text, reason = row["text"], row.get("finish_reason")
+    if not isinstance(text, str | None):
+        raise InputError(f"{place}: expected text, or null where no answer came, found {type(text).__name__}")
+    if reason is not None and reason not in FINISHES:
+        raise InputError(f"{place}: {unknown_name('finish_reason', reason, FINISHES)}")
+    tokens, seconds = row.get("prompt_tokens"), row.get("seconds")
+    if tokens is not None and (type(tokens) is not int or not 0 <= tokens < 2**62):
+        raise InputError(f"{place}: expected prompt_tokens to be a whole number, found {tokens!r}")
+    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < math.inf):
+        raise InputError(f"{place}: expected seconds of at least 0, found {seconds!r}")
+    for key, kinds in (("model", str), ("endpoint", str), ("temperature", (int, float)), ("max_tokens", int)):
+        value = row.get(key)
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
+            raise InputError(f"{place}: expected {key} to be {'text' if kinds is str else 'a number'}, found {value!r}")
+
+
+def _came(row: Mapping[str, Any]) -> bool:
+    """Whether it is an answer of the model: what a filter withheld is none."""
+    return row["text"] is not None and row.get("finish_reason") != "content_filter"
+
+
+def _said(row: Mapping[str, Any]) -> Said:
+    seconds = row.get("seconds")
+    ended = "length" if row.get("finish_reason") == "length" else "stop"
+    return Said(row["text"], ended, row.get("prompt_tokens"), math.nan if seconds is None else float(seconds))
+
+
+def _settings(file: Path, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """What every row says in one voice, and the names under which the server answered."""
+    found: dict[str, Any] = {}
+    for key in SETTINGS:
+        values = {json.dumps(row.get(key)): place for place, row in rows}
+        if len(values) > 1:
+            (one, _), (other, place) = list(values.items())[:2]
+            raise InputError(
+                f"{file}: expected answers made in one way, found {key} {one} and {other} ({place}); one file for each"
+            )
+        found[key] = rows[0][1].get(key)
+    served = {row.get("served") for _, row in rows} - {None}
+    return found | {"served": sorted(map(str, served))}

@@ -1,0 +1,28 @@
+"""How a hosted model was asked, and what never came, in words for captions and notes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ostools.results import Result
+
+
+def asked_elsewhere(result: Result) -> str:
+    """As far as the answers say it: temperature and endpoint."""
+    how: Any = result.provenance.parameters
+    temperature, endpoint = how.get("temperature"), how.get("endpoint")
+    drawn = "a temperature that is not recorded" if temperature is None else f"temperature {temperature:g}"
+    return (
+        f"answers made elsewhere at {drawn}"
+        if endpoint is None
+        else f"asked over an API at {drawn}, as a chat's only turn"
+    )
+
+
+def unanswered(result: Result) -> list[str]:
+    """One sentence where questions have no answer."""
+    frame: Any = result.frame if "correct" in result.frame else getattr(result, "answers", result.frame)
+    missing = int(frame["correct"].isna().sum())
+    if not missing:
+        return []
+    return [f"{missing} of {len(frame)} prompts have no answer: they are in no share, error or frequency."]

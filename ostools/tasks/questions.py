@@ -1,0 +1,129 @@
+"""Questions without a model: what is asked, under which id, and what the right answer is.
+
+For models that run elsewhere (behind an API, in another program): the prompts go out with their ids, and answers come back with
+them. `pose` puts the same question into a model's tokens. No torch is needed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mitigations
+from mitigations import Mitigation, insert, rewrite
+from ostools.ground.errors import InputError
+from ostools.ground.whole_numbers import checked_lengths
+from ostools.tasks.base import Task, seeds_of
+from ostools.tasks.named import label, task
+
+_DIGEST = 12  # hexadecimal digits of the prompt's SHA-256 in an id
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question as text.
+
+    text: the whole prompt, as a mitigation rewrote it. pieces: the items with what was inserted between them. key: the right
+    answer; line: the right final line. rewritten: whether a mitigation changed the text. mitigation: its name, "none" for none.
+    """
+
+    task: Task
+    length: int
+    seed: int
+    mitigation: str
+    text: str
+    pieces: tuple[str, ...]
+    key: str
+    line: str
+    rewritten: bool
+
+    @property
+    def id(self) -> str:
+        """A name that is the same on every machine: task, items, seed, mitigation, and the first digits of the text's SHA-256.
+
+        A prompt that changed by one character has another id.
+        """
+        digest = hashlib.sha256(self.text.encode()).hexdigest()[:_DIGEST]
+        return f"{label(self.task)} n={self.length} seed={self.seed} mitigation={self.mitigation} #{digest}"
+
+    @property
+    def tokens(self) -> None:
+        """How many tokens the prompt has is not known without a tokenizer."""
+        return None
+
+
+def question(form: Task, length: int, *, seed: int = 0, mitigation: Mitigation | None = None) -> Question:
+    """The task's question at `length` items, as `mitigation` rewrites it.
+
+    The answer key is the generator's, and stands whatever was inserted (`mitigations.insert`). Of a mitigation with hooks this
+    is the part that is text.
+
+    Raises `InputError` for a length that the task cannot have, and for a right answer that is not one line (a line end inserted
+    into what is to be copied: no final line could be it); `MitigationError` where the key would change.
+    """
+    items = form.items(length, seed)
+    pieces = items if mitigation is None else insert(mitigation, items, form.key)
+    plain = "".join(form.parts(pieces))
+    text = plain if mitigation is None else rewrite(mitigation, plain)
+    key = form.key(pieces)
+    line = _one_line(form, form.answer_line(key))
+    rewritten = text != form.prompt(length, seed)
+    return Question(form, length, seed, mitigations.label(mitigation), text, pieces, key, line, rewritten)
+
+
+def questions(
+    given: Task | str,
+    *,
+    lengths: Iterable[int],
+    seeds: Sequence[int] = (0,),
+    mitigation: Mitigation | str | None = None,
+) -> list[Question]:
+    """The task's questions for a model that runs elsewhere, at every length and seed; arguments as of `ostools.behaviour`.
+
+    Raises `InputError` as `question` does, for seeds of a task that draws nothing, and for a mitigation that changes the
+    forward pass: a model that is asked by text has none to change.
+    """
+    form, wanted = task(given), checked_lengths(lengths)
+    acting = None if mitigation is None else mitigations.mitigation(mitigation)
+    for part in mitigations.parts(acting):
+        if type(part).hooks is not Mitigation.hooks:
+            raise InputError(
+                f"{mitigations.label(part)} changes the forward pass, and a model that is asked by text has none to change: "
+                "expected a mitigation that only rewrites prompts"
+            )
+    return [question(form, n, seed=seed, mitigation=acting) for n in wanted for seed in seeds_of(form, seeds)]
+
+
+def prompts_jsonl(asked: Iterable[Question]) -> str:
+    """The questions as JSON Lines, one object a line.
+
+    Keys: id (`Question.id`, which an answer has to repeat), task, length, seed, mitigation, prompt (what to send, as it
+    stands), key (the right answer) and line (the right final line). The last two are for people: send neither.
+    """
+    return "".join(json.dumps(as_row(one)) + "\n" for one in asked)
+
+
+def as_row(asked: Question) -> dict[str, Any]:
+    """One line of `prompts_jsonl`."""
+    return {
+        "id": asked.id,
+        "task": label(asked.task),
+        "length": asked.length,
+        "seed": asked.seed,
+        "mitigation": asked.mitigation,
+        "prompt": asked.text,
+        "key": asked.key,
+        "line": asked.line,
+    }
+
+
+def _one_line(form: Task, line: str) -> str:
+    if len(line.splitlines()) != 1:
+        raise InputError(
+            f"{form.name}: expected a right answer of one line, found {line[:40]!r}: no final line could be right; insert no "
+            "line ends into what is to be copied"
+        )
+    return line

@@ -1,0 +1,115 @@
+"""Models that run elsewhere, from the command line: prompts go out, answers come back, a server is asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.asking import assert_refused
+from tests.measure.hosted.server import completion, served
+
+LENGTHS = ("--lengths", "2:3")
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def answered(rows: list[dict], path: Path, **more: object) -> Path:
+    """Every prompt answered with the right line."""
+    path.write_text("".join(json.dumps({"id": row["id"], "text": row["line"]} | more) + "\n" for row in rows))
+    return path
+
+
+def test_prompts_go_out_and_their_answers_are_read(run, no_model: None, tmp_path: Path) -> None:
+    code, out, err = run("prompts", "--task", "copy-last", *LENGTHS)
+    assert (code, err) == (0, "")
+    rows = lines(out)
+    assert [(row["task"], row["length"], row["key"]) for row in rows] == [("copy-last", 2, "0"), ("copy-last", 3, "0")]
+    file = tmp_path / "prompts.jsonl"
+    assert run("prompts", "--task", "copy-last", *LENGTHS, "--out", str(file))[0] == 0
+    assert file.read_text() == out
+    answers = answered(rows[:1], tmp_path / "answers.jsonl")
+    asked = ("behaviour", "--task", "copy-last", *LENGTHS, "--answers", str(answers), "--model", "gemini-1.5-pro")
+    code, out, err = run(*asked)
+    assert (code, err) == (0, "")
+    assert "1 of 1 answers are right" in out
+    assert "1 of 2 prompts have no answer" in out
+    code, out, _ = run(*asked, "--json")
+    found = json.loads(out)
+    assert found["provenance"]["model"] == {"name": "gemini-1.5-pro"}
+    assert [row["correct"] for row in found["rows"]] == [True, None]
+    assert run(*asked, "--out", str(tmp_path / "chart.svg"))[0] == 0
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 6, 7])
+def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, tmp_path: Path, number: int) -> None:
+    seeds = () if number == 2 else ("--seed", "0")
+    code, out, _ = run("prompts", "--figure", str(number), *LENGTHS, *seeds)
+    rows = lines(out)
+    assert (code, len(rows)) == (0, 12 if number == 2 else 24)
+    answers = answered(rows[:-1], tmp_path / "answers.jsonl", model="m")
+    code, out, err = run("figure", str(number), *LENGTHS, *seeds, "--answers", str(answers))
+    assert (code, err) == (0, "")
+    assert f"1 of {len(rows)} prompts have no answer" in " ".join(out.split())
+
+
+def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-marker")
+    rows = lines(run("prompts", *LENGTHS)[1])
+    known = {row["prompt"]: row["line"] for row in rows}
+    with served(lambda prompt: (200, completion(known[prompt]))) as (url, heard):
+        asked = ("behaviour", *LENGTHS, "--endpoint", url, "--model", "m", "--answers", str(tmp_path / "a.jsonl"))
+        said = [run(*asked, "--json") for _ in range(2)]
+        assert [(code, err) for code, _, err in said] == [(0, "")] * 2
+        assert len(heard) == 2
+    assert [row["correct"] for row in json.loads(said[1][1])["rows"]] == [True, True]
+    assert "sk-marker" not in said[0][1] + said[1][1] + (tmp_path / "a.jsonl").read_text()
+    found = run("behaviour", "--lengths", "2:4", *asked[3:])
+    assert_refused(found, "nobody answers there", "the same command goes on")
+
+
+REFUSED = [
+    ("prompts --figure 5", "2, 3, 4, 6, 7"),
+    ("prompts --figure 2 --task copy-last", "leave --task out"),
+    ("prompts --figure 2 --seed 1", "no seeds"),
+    ("prompts --out prompts.csv", ".jsonl"),
+    ("prompts --task copylast", "did you mean 'copy-last'"),
+    ("prompts --task copy-last --mitigation sliding-window:window=3", "only rewrites prompts"),
+    ("behaviour --endpoint http://localhost:1/v1", "--answers FILE"),
+    ("behaviour --endpoint http://localhost:1/v1 --answers a.jsonl", "--model NAME"),
+    ("behaviour --answers a.jsonl", "No such file"),
+    ("behaviour --answers a.jsonl --temperature 1", "--temperature"),
+    ("behaviour --answers a.jsonl --samples 2", "--samples"),
+    ("behaviour --answers a.jsonl --chat", "--chat/--no-chat"),
+    ("behaviour --answers a.jsonl --no-probability", "--no-probability"),
+    ("behaviour --answers a.jsonl --device cpu", "--device"),
+    ("behaviour --answers a.jsonl --dtype float64", "--dtype"),
+    ("behaviour --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),
+    ("figure 3 --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),
+    ("figure 2 --answers a.jsonl --device cpu", "--device"),
+    ("figure 5 --answers a.jsonl", "has no questions to a model"),
+    ("figure 8 --answers a.jsonl", "has no model"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), REFUSED, ids=[line for line, _ in REFUSED])
+def test_refusals(run, no_model: None, line: str, words: str) -> None:
+    assert_refused(run(*line.split()), words)
+
+
+def test_prompts_load_no_torch() -> None:
+    code = (
+        "import sys; from ostools.cli import main\n"
+        "sys.argv = ['ostools', 'prompts', '--lengths', '1', '--mitigation', 'hint']\n"
+        "try: main()\n"
+        "except SystemExit as stopped: assert not stopped.code\n"
+        "assert not {'torch', 'pandas', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)

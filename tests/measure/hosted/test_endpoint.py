@@ -1,0 +1,260 @@
+"""A server is asked every question once, its key stays secret, and a run that was cut off goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ostools import measure, tasks
+from ostools.ground.errors import InputError
+from ostools.measure.hosted.endpoint import ask_endpoint
+from ostools.models import load_model
+from ostools.tasks import Question
+from tests.measure.hosted.server import completion, served
+
+MARKER = "sk-marker-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def questions(*lengths: int) -> list[Question]:
+    return tasks.questions("count-ones", lengths=lengths)
+
+
+def right(asked: list[Question]) -> Any:
+    """A server that is always right."""
+    lines = {one.text: one.line for one in asked}
+    return lambda prompt: (200, completion(lines[prompt]))
+
+
+def test_every_question_is_asked_once_at_temperature_0_and_its_answer_kept(tmp_path: Path) -> None:
+    asked, file = questions(1, 2, 3), tmp_path / "a.jsonl"
+    with served(right(asked)) as (url, heard):
+        told: list[tuple[int, int]] = []
+        found = ask_endpoint(url, "m", asked, file, max_tokens=9, progress=lambda *at: told.append(at))
+        assert [one["messages"] for one in heard] == [[{"role": "user", "content": one.text}] for one in asked]
+        assert {(one["temperature"], one["max_tokens"], one["model"], one["path"]) for one in heard} == {
+            (0, 9, "m", "/v1/chat/completions")
+        }
+        assert told == [(1, 3), (2, 3), (3, 3)]
+        again = ask_endpoint(url, "m", asked, file, max_tokens=9)
+        assert len(heard) == 3
+    table: Any = measure.hosted_behaviour(found).frame
+    assert table["correct"].all()
+    assert list(table["tokens"]) == [7, 7, 7]
+    assert again.said == found.said
+    parameters = measure.hosted_behaviour(again).provenance.parameters
+    assert (parameters["temperature"], parameters["endpoint"], parameters["served"]) == (0.0, url, ["served-1"])
+
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    asked, file = questions(1, 2, 3), tmp_path / "a.jsonl"
+    lines = {one.text: one.line for one in asked}
+    broken = {asked[1].text}
+
+    def reply(prompt: str) -> tuple[int, Any]:
+        return (400, {"error": {"message": "too\nlong"}}) if prompt in broken else (200, completion(lines[prompt]))
+
+    with served(reply) as (url, heard):
+        with pytest.raises(InputError, match=r"too long.*the same command goes on"):
+            ask_endpoint(url, "m", asked, file)
+        assert len(file.read_text().splitlines()) == 1
+        broken.clear()
+        kept = file.read_text()
+        # A kill in the midst of a line leaves a part of it.
+        file.write_text(kept + kept[: len(kept) // 2])
+        found = ask_endpoint(url, "m", asked, file)
+        assert [one["messages"][0]["content"] for one in heard] == [asked[place].text for place in (0, 1, 1, 2)]
+    assert file.read_text().startswith(kept)
+    table: Any = measure.hosted_behaviour(found).frame
+    assert table["correct"].all()
+
+
+def test_a_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
+    asked, file = questions(1, 2), tmp_path / "a.jsonl"
+    with served(right(asked)) as (url, heard):
+        ask_endpoint(url, "m", asked, file)
+        file.write_text(file.read_text().rstrip("\n"))
+        ask_endpoint(url, "m", asked, file)
+        assert len(heard) == 2
+        file.write_text("These are my notes.")
+        with pytest.raises(InputError, match="expected a JSON object"):
+            ask_endpoint(url, "m", asked, file)
+        assert file.read_text() == "These are my notes."
+
+
+def test_answers_of_another_model_or_made_otherwise_are_not_mixed_in(tmp_path: Path) -> None:
+    asked, file = questions(1, 2), tmp_path / "a.jsonl"
+    with served(right(asked)) as (url, heard):
+        ask_endpoint(url, "m", asked[:1], file)
+        for model, limit, words in (("other", None, "model 'other'"), ("m", 5, "max_tokens 5")):
+            with pytest.raises(InputError, match=words):
+                ask_endpoint(url, model, asked[:1], file, max_tokens=limit)
+        with pytest.raises(InputError, match="none of the 1 questions"):
+            ask_endpoint(url, "m", asked[1:], file)
+        assert len(heard) == 1
+
+
+def test_a_busy_server_is_asked_again(tmp_path: Path) -> None:
+    asked, times = questions(1), iter([429, 500, 200])
+
+    def reply(prompt: str) -> tuple[int, Any]:
+        status = next(times)
+        return status, completion(asked[0].line) if status == 200 else {"error": {"message": "busy"}}
+
+    with served(reply) as (url, heard):
+        found = ask_endpoint(url, "m", asked, tmp_path / "a.jsonl")
+    assert len(heard) == 3
+    assert set(found.said) == {asked[0].id}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "kept", "ended"),
+    [("12", "stop", "12", "stop"), ("12", "length", "12", "length"), (None, "length", "", "length")],
+)
+def test_how_an_answer_ended(tmp_path: Path, text: str | None, reason: str, kept: str, ended: str) -> None:
+    asked = questions(1)
+    with served(lambda _: (200, completion(text, reason))) as (url, _):
+        found = ask_endpoint(url, "m", asked, tmp_path / "a.jsonl")
+    assert (found.said[asked[0].id].text, found.said[asked[0].id].ended) == (kept, ended)
+
+
+def test_what_a_filter_withheld_is_no_answer_and_is_not_asked_for_again(tmp_path: Path) -> None:
+    asked, file = questions(1, 2), tmp_path / "a.jsonl"
+
+    def reply(prompt: str) -> tuple[int, Any]:
+        return 200, completion(
+            "1" if prompt == asked[1].text else None, "stop" if prompt == asked[1].text else "content_filter"
+        )
+
+    with served(reply) as (url, heard):
+        for _ in range(2):
+            found = ask_endpoint(url, "m", asked, file)
+        assert len(heard) == 2
+    assert list(measure.hosted_behaviour(found).frame["ended"]) == ["unanswered", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("status", "sent", "words"),
+    [
+        (401, {"error": {"message": f"bad key {MARKER}"}}, "refuses the key in OPENAI_API_KEY"),
+        (404, {"error": {"message": "no such model"}}, "no model 'm'"),
+        (400, {"error": {"message": f"why {MARKER}"}}, r"why \[OPENAI_API_KEY\]"),
+        (200, b"<html>hello</html>", "expected a chat completion"),
+        (200, {"choices": []}, "expected a chat completion"),
+        (200, completion("x", "odd"), "finish_reason 'odd'"),
+        (200, completion(f"your key is {MARKER}"), "an answer holds the key"),
+    ],
+)
+def test_the_key_is_sent_and_never_shown_or_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, sent: Any, words: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", MARKER)
+    with served(lambda _: (status, sent)) as (url, heard):
+        with pytest.raises(InputError, match=words) as refused:
+            ask_endpoint(url, "m", questions(1), tmp_path / "a.jsonl", retries=0)
+        assert heard[0]["authorization"] == f"Bearer {MARKER}"
+    assert MARKER not in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not any(MARKER in path.read_text() for path in tmp_path.iterdir())
+
+
+def test_a_run_with_a_key_keeps_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", MARKER)
+    asked = questions(1)
+    with served(right(asked)) as (url, _):
+        found = measure.hosted_behaviour(ask_endpoint(url, "m", asked, tmp_path / "a.jsonl"))
+    found.save(tmp_path / "a.parquet")
+    assert MARKER not in json.dumps(found.as_json())
+    assert not any(MARKER.encode() in path.read_bytes() for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "words"),
+    [
+        ("localhost:8000", None, "expected a URL"),
+        ("ftp://host/v1", None, "expected a URL"),
+        ("http://", None, "expected a URL"),
+        ("http://[::1", None, "expected a URL"),
+        (f"https://user:{MARKER}@host/v1", None, "without a password"),
+        (f"https://host/v1?key={MARKER}", None, "without a password"),
+        ("http://example.org/v1", MARKER, "use https"),
+    ],
+)
+def test_urls_that_are_none_or_would_give_a_key_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, key: str | None, words: str
+) -> None:
+    if key is not None:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(InputError, match=words) as refused:
+        ask_endpoint(url, "m", questions(1), tmp_path / "a.jsonl")
+    assert MARKER not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def test_where_nobody_answers_it_is_said_at_once(tmp_path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(InputError, match="nobody answers there"):
+        ask_endpoint(f"http://127.0.0.1:{free_port()}/v1", "m", questions(1), tmp_path / "a.jsonl")
+    assert time.monotonic() - start < 10
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_transformers_serve_says_what_the_model_says_here(tmp_path: Path) -> None:
+    """A real server (`transformers serve`) with the embedded model, in a chat template that adds nothing but BOS."""
+    pytest.importorskip("fastapi")
+    pytest.importorskip("uvicorn")
+    from ostools.models.sources import EMBEDDED_DIRECTORY
+
+    model, port = tmp_path / "model", free_port()
+    shutil.copytree(EMBEDDED_DIRECTORY, model)
+    template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    (model / "chat_template.jinja").write_text(template)
+    start = "from transformers.cli.transformers import main; main()"
+    options = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    asked = tasks.questions("count-ones", lengths=[1, 3, 12])
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-c", start, "serve", str(model), *options], env=environment, stdout=log, stderr=log
+        )
+    try:
+        for _ in range(120):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
+            time.sleep(0.5)
+        url = f"http://127.0.0.1:{port}/v1"
+        found = measure.hosted_behaviour(ask_endpoint(url, str(model), asked, tmp_path / "a.jsonl", max_tokens=40))
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+    loaded = load_model(str(model), device="cpu")
+    here: Any = measure.behaviour(loaded, "count-ones", lengths=[1, 3, 12], chat=True, probability=False)
+    same = ["length", "tokens", "key", "answer", "correct", "kind", "number", "absolute_error"]
+    there: Any = found.frame
+    pd.testing.assert_frame_equal(there[same], here.frame[same], check_dtype=False)

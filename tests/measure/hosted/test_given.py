@@ -1,0 +1,229 @@
+"""Answers that were made elsewhere give the table that the same texts give here, and no question is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools import experiments, measure, tasks
+from ostools.experiments.figures.figure3 import figure_3
+from ostools.experiments.figures.figure4 import figure_4, figure_4_of
+from ostools.ground.errors import InputError
+from ostools.measure.hosted.given import Hosted, read_answers
+from ostools.tasks import Question
+
+MATHS = "The final answer to your maths question is: "
+OWN = {"tokens", "seconds", "log_probability", "within_training", "ended"}
+"""Columns that say how an answer was made, and those that only a model here has."""
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def asked(*lengths: int, spec: str = "count-ones") -> list[Question]:
+    return tasks.questions(spec, lengths=lengths)
+
+
+def read(tmp_path: Path, questions: list[Question], *rows: dict[str, Any]) -> Hosted:
+    return read_answers(write(tmp_path / "answers.jsonl", *rows), questions)
+
+
+# --- ids
+
+
+def test_an_id_is_of_what_was_asked_and_of_its_text() -> None:
+    one, other = asked(2, 3)
+    assert one.id.startswith("count-ones n=2 seed=0 mitigation=none #")
+    assert one == asked(2)[0]
+    assert one.id == asked(2)[0].id
+    several = [
+        *asked(2, 3),
+        *tasks.questions("count-ones", lengths=[2, 3], mitigation="separator:every=1"),
+        *tasks.questions("count-ones-bernoulli", lengths=[3], seeds=[0, 1]),
+        *asked(2, spec="count-ones:mode=cot-zero-shot"),
+    ]
+    assert len({each.id for each in several}) == len(several)
+    assert other.text == tasks.task("count-ones").prompt(3)
+
+
+def test_prompts_are_lines_of_json_that_say_what_to_send() -> None:
+    questions = tasks.questions("count-word", lengths=[2], seeds=[0, 1], mitigation="hint")
+    rows = [json.loads(line) for line in tasks.prompts_jsonl(questions).splitlines()]
+    assert [row["prompt"] for row in rows] == [one.text for one in questions]
+    assert [row["id"] for row in rows] == [one.id for one in questions]
+    assert {row["mitigation"] for row in rows} == {"hint"}
+    assert [row["line"] for row in rows] == [MATHS + row["key"] for row in rows]
+
+
+@pytest.mark.parametrize("hooked", ["sliding-window:window=3", "hint + attention-temperature:factor=0.5", "upcast"])
+def test_what_changes_the_pass_is_refused(hooked: str) -> None:
+    with pytest.raises(InputError, match="only rewrites prompts"):
+        tasks.questions("copy-last", lengths=[3], mitigation=hooked)
+
+
+# --- the table
+
+
+@pytest.mark.parametrize("mitigation", [None, "separator:every=2"])
+def test_the_texts_of_a_model_here_give_its_table(
+    embedded: TransformerBridge, tmp_path: Path, mitigation: str | None
+) -> None:
+    form, lengths, seeds = "count-ones-bernoulli", [2, 7, 30], [0, 4]
+    here: Any = measure.behaviour(
+        embedded, form, lengths=lengths, seeds=seeds, mitigation=mitigation, probability=False
+    )
+    questions = tasks.questions(form, lengths=lengths, seeds=seeds, mitigation=mitigation)
+    frame: Any = here.frame
+    rows = [
+        {"id": one.id, "text": row.text, "finish_reason": "length" if row.ended == "length" else "stop"}
+        for one, row in zip(questions, frame.itertuples(), strict=True)
+    ]
+    found: Any = measure.hosted_behaviour(read(tmp_path, questions, *reversed(rows)))
+    same = [name for name in frame.columns if name not in OWN]
+    pd.testing.assert_frame_equal(found.frame[same], frame[same])
+    there: Any = found.summary
+    measured = [name for name in there.columns if name not in ("within_training", "active", "probability")]
+    pd.testing.assert_frame_equal(there[measured], here.summary[measured])
+    assert set(found.frame["status"]) == ({"none"} if mitigation is None else {"active", "inactive"})
+    found.plot().to_dict()
+
+
+def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> None:
+    questions = tasks.questions("count-ones-bernoulli", lengths=[4, 5], seeds=[0, 1, 2])
+    right, wrong, lost, *none = questions
+    hosted = read(
+        tmp_path,
+        questions,
+        {"id": right.id, "text": right.line, "prompt_tokens": 40},
+        {"id": wrong.id, "text": MATHS + "9"},
+        {"id": lost.id, "text": None},
+        {"id": none[0].id, "text": "I may not", "finish_reason": "content_filter"},
+    )
+    found = measure.hosted_behaviour(hosted)
+    frame: Any = found.frame
+    assert len(frame) == 6
+    assert list(frame["ended"]) == ["stop", "stop", *["unanswered"] * 4]
+    assert list(frame["correct"].isna()) == [False, False, *[True] * 4]
+    assert list(frame["tokens"].isna()) == [False, *[True] * 5]
+    summary: Any = found.summary
+    assert list(summary["prompts"]) == [3, 3]
+    assert list(summary["asked"]) == [2, 0]
+    assert list(summary["right"]) == [1, 0]
+    assert list(summary["unanswered"]) == [1, 3]
+    assert list(summary["accuracy"].fillna(-1)) == [0.5, -1]
+    assert list(summary["trials"]) == [2, 0]
+    assert found.provenance.parameters["unanswered"] == 4
+    drawn = json.dumps(found.plot().to_dict())
+    assert "4 of 6 prompts have no answer" in drawn
+
+
+def test_of_one_file_comes_one_table(tmp_path: Path) -> None:
+    several = [*asked(2), *asked(2, spec="sum-ones")]
+    hosted = read(tmp_path, several, {"id": several[0].id, "text": "2"})
+    with pytest.raises(InputError, match="questions of one task"):
+        measure.hosted_behaviour(hosted)
+
+
+# --- the figures
+
+
+def as_answers(frame: Any, questions: list[Question], path: Path, lost: int = 0) -> Hosted:
+    """The texts of a figure's frame, in its order, as a file; the last `lost` of them missing."""
+    rows = [
+        {"id": one.id, "text": row.text, "finish_reason": "length" if row.ended == "length" else "stop", "model": "m"}
+        for one, row in zip(questions, frame.itertuples(), strict=True)
+    ]
+    return read_answers(write(path, *rows[: len(rows) - lost]), questions)
+
+
+def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(embedded: TransformerBridge, tmp_path: Path) -> None:
+    here: Any = experiments.figure_2(embedded, [3, 12])
+    questions = experiments.figure_prompts(2, [3, 12])
+    found: Any = experiments.figure_2(as_answers(here.frame, questions, tmp_path / "a"), [3, 12])
+    same = [name for name in here.frame.columns if name not in OWN]
+    pd.testing.assert_frame_equal(found.frame[same], here.frame[same], check_dtype=False)
+    assert found.title.startswith("Figure 2 on m:")
+    assert "answers made elsewhere at a temperature that is not recorded" in found.deviations[0]
+    lacking = experiments.figure_2(as_answers(here.frame, questions, tmp_path / "b", lost=2), [3, 12])
+    assert lacking.deviations[1] == "2 of 12 prompts have no answer: they are in no share, error or frequency."
+    assert "nothing came" in json.dumps(lacking.plot().to_dict())
+    lacking.plot().to_dict()
+
+
+def test_figures_3_and_4_of_the_texts_of_a_model_here_are_its_figures(
+    embedded: TransformerBridge, tmp_path: Path
+) -> None:
+    here: Any = figure_3(embedded, [3], [0, 1], max_new_tokens=9)
+    questions = experiments.figure_prompts(3, [3], [0, 1])
+    whole = as_answers(here.frame, questions, tmp_path / "a")
+    found: Any = figure_3(whole, [3], [0, 1])
+    same = [name for name in here.frame.columns if name not in OWN]
+    pd.testing.assert_frame_equal(found.frame[same], here.frame[same], check_dtype=False)
+    found.plot().to_dict()
+    pd.testing.assert_frame_equal(figure_4(whole, [3], [0, 1]).frame, figure_4_of(here).frame)
+    lost = as_answers(here.frame, questions, tmp_path / "b", lost=3)
+    lacking = figure_4(lost, [3], [0, 1])
+    counted: Any = lacking.frame
+    assert [counted["answers"].sum(), counted["right"].sum()] == [len(questions) - 3] * 2
+    assert any("3 of 12 prompts have no answer" in said for said in lacking.deviations)
+    lacking.plot().to_dict()
+    figure_3(lost, [3], [0, 1]).plot().to_dict()
+
+
+def test_a_figure_takes_the_answers_to_its_own_prompts_alone(tmp_path: Path) -> None:
+    questions = experiments.figure_prompts(2, [3])
+    hosted = read(tmp_path, questions, {"id": questions[0].id, "text": "0"})
+    with pytest.raises(InputError, match="6 not asked"):
+        experiments.figure_2(hosted, [3, 4])
+    with pytest.raises(InputError, match="leave it out"):
+        experiments.figure_2(hosted, [3], chat=True)
+    for number, seeds, words in ((5, None, "2, 3, 4, 6, 7"), (2, (1,), "no seeds")):
+        with pytest.raises(InputError, match=words):
+            experiments.figure_prompts(number, [3], seeds)
+
+
+# --- refusals
+
+
+def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
+    one, other = asked(2, 3)
+    good = {"id": one.id, "text": "x"}
+    changed = one.id[:-1] + ("0" if one.id[-1] != "0" else "1")
+    wrong: list[tuple[list[Any], str]] = [
+        ([], "at least one answer"),
+        ([{"id": one.id, "text": None}], "at least one answer"),
+        ([good, good], "line 2: expected every id once"),
+        ([{"id": "count-ones n=9 seed=0 mitigation=none #0", "text": "x"}], "none of the 2 questions"),
+        ([{"id": changed, "text": "x"}], "the prompt has changed since"),
+        ([good | {"prompt": one.text + " "}], "changed prompt"),
+        ([{"id": 3, "text": "x"}], "expected an id"),
+        ([{"id": one.id, "txt": "x"}], "did you mean 'txt'"),
+        ([{"id": one.id, "text": 3}], "found int"),
+        ([good | {"finish_reason": "lenght"}], "did you mean 'length'"),
+        ([good | {"prompt_tokens": -1}], "prompt_tokens"),
+        ([good | {"seconds": float("nan")}], "seconds"),
+        ([good | {"temperature": "hot"}], "temperature"),
+        ([good | {"model": "a"}, {"id": other.id, "text": "x", "model": "b"}], "made in one way"),
+        ([good | {"temperature": 0}, {"id": other.id, "text": "x"}], "made in one way"),
+        (["x"], "line 1: expected a JSON object"),
+        ([["id"]], "line 1: expected a JSON object"),
+    ]
+    for rows, words in wrong:
+        with pytest.raises(InputError) as refused:
+            read(tmp_path, [one, other], *rows)
+        said = str(refused.value)
+        assert words in said
+        assert "\n" not in said
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
+    for path, words in ((tmp_path / "bytes", "UTF-8"), (tmp_path / "absent", "No such file"), (tmp_path, "directory")):
+        with pytest.raises(InputError, match=words):
+            read_answers(path, [one])
+    with pytest.raises(InputError, match="answers of 'other', found answers of 'm'"):
+        read_answers(write(tmp_path / "m", good | {"model": "m"}), [one], model="other")
