@@ -61,7 +61,8 @@ def path_sum(
         variants: `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the
             frozen operator norm, no free constant. `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`,
             `theorem-b5`, `proof` (default), `multi-head`: the papers' forms, which bound nothing on a real model.
-            `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed, with one more index, k_L.
+            `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed (docs/fidelity.md),
+            with one more index, k_L.
             `second-moment`: a prediction of the frozen Frobenius norm, `second-moment-full` of the real derivative's;
             `second-moment-diagonal`: cheaper, blind to interference (repeated tokens); `rollout`: a ranking.
         mlp_norm: ||D_i|| by exact singular values ("svd") or by a cheaper, larger product of weight norms ("product"), in

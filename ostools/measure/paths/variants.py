@@ -69,7 +69,8 @@ class RowFold:
 
 @dataclass
 class PrintedFold(RowFold):
-    """The same with the sums of equations 1 and 4 as printed (`paths.printed_row`): k_L is connected to nothing below."""
+    """The same with the sums of equations 1 and 4 as printed (docs/fidelity.md, `paths.printed_row`): k_L is joined to
+    nothing below."""
 
     def step(self, view: BlockView) -> None:
         view.require_causal(self.name)

@@ -6,7 +6,7 @@ Paths are never enumerated: one row vector times L matrices, O(L n^2). The funct
 the theorem from attention patterns and norm scales; none of them knows a model.
 
 The chain rule gives L - 1 inner indices. Equations 1 and 4 print one more, k_L, and connect it to nothing below:
-`printed_row` is the sum as printed.
+`printed_row` is the sum as printed (docs/fidelity.md).
 
 Source: Barbero et al. 2024 (arXiv 2406.04267), theorem 5.1 and theorem B.5; `multi_head_edges` from arXiv 2504.02732,
 theorem 3.2, as restated second-hand. The certified forms follow from the block Jacobian with patterns and scales held.
@@ -33,7 +33,7 @@ def path_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"]:
 
 
 def printed_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"]:
-    """Equations 1 and 4 as printed, without their constants, for every i, with n = `last`; `layers` from the first block on:
+    """Equations 1 and 4 as printed (docs/fidelity.md), but for their constants, for every i, with n = `last`, first block first:
 
         sum_{k_1 >= i} ... sum_{k_L >= k_{L-1}} Abar^(L-1)_{n,k_L} prod_{l=2}^{L-1} Abar^(l-1)_{k_l,k_{l-1}} Abar^(0)_{k_1,i}
 
