@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from mitigations.base import Composed as Composed
+from mitigations.base import Label as Label
 from mitigations.base import Mitigation as Mitigation
 from mitigations.base import MitigationError as MitigationError
 from mitigations.base import compose as compose
@@ -18,6 +19,8 @@ from mitigations.named import mitigation as mitigation
 from mitigations.named import names as names
 from mitigations.prompts import Hint as Hint
 from mitigations.prompts import Interleave as Interleave
+from mitigations.prompts import Numbered as Numbered
+from mitigations.prompts import PositionalHint as PositionalHint
 from mitigations.prompts import RepeatPrompt as RepeatPrompt
 from mitigations.prompts import Separator as Separator
 from mitigations.temperature import AttentionTemperature as AttentionTemperature
@@ -35,8 +38,11 @@ __all__ = [
     "Composed",
     "Hint",
     "Interleave",
+    "Label",
     "Mitigation",
     "MitigationError",
+    "Numbered",
+    "PositionalHint",
     "RepeatPrompt",
     "Separator",
     "SlidingWindow",

@@ -26,6 +26,13 @@ def require_whole(thing: object, field: str, least: int) -> None:
         raise MitigationError(f"{type(thing).__name__}: expected {field} of at least {least}, found {value!r}")
 
 
+class Label(str):
+    """A piece of text that says the place of the item behind it, such as "3:".
+
+    Other text that is inserted may not contain an item of the task; a label may, as what stands before its item is no item.
+    """
+
+
 class Mitigation:
     """Something that may help. Override what you need; what is left alone does nothing.
 
@@ -33,7 +40,7 @@ class Mitigation:
     """
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        """The task's items with text inserted between them, and nothing else: the answer key has to stand."""
+        """The task's items with text inserted between them, and nothing else but a `Label` before each: the answer stands."""
         return items
 
     def prompt(self, text: str) -> str:
@@ -58,7 +65,7 @@ class Composed(Mitigation):
 
     The first sees the task's own items, prompt and model; each of the others what those before it left. Where two change the
     same scores, the later one changes what the earlier one made of them. Each keeps its own invariant on every pass.
-    Raises `MitigationError` for fewer than two.
+    Raises `MitigationError` for fewer than two, and where one inserts text behind another that gave the items labels.
     """
 
     parts: tuple[Mitigation, ...]
@@ -72,6 +79,11 @@ class Composed(Mitigation):
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         for part in self.parts:
+            labelled = any(isinstance(item, Label) for item in items)
+            if labelled and type(part).sequence is not Mitigation.sequence:
+                raise MitigationError(
+                    f"{type(part).__name__} would take labels for items: put what labels the items behind it"
+                )
             items = part.sequence(items)
         return items
 
@@ -115,10 +127,12 @@ def insert(
     long as the answer stays what it was; without it, none may be.
 
     Raises `MitigationError` where an item was changed, moved, dropped or added, where the answer would change, and where
-    inserted text contains an item as a part: the answer key would no longer be the prompt's.
+    inserted text contains an item as a part: the answer key would no longer be the prompt's. A `Label` may contain one. It has
+    to stand before an item, and the answer must be the same whether those between the items are read as text or as items.
     """
-    pieces = tuple(mitigation.sequence(items))
+    whole = tuple(mitigation.sequence(items))
     name, known = type(mitigation).__name__, set(items)
+    pieces = tuple(piece for piece in whole if not isinstance(piece, Label))
     if any(not isinstance(piece, str) or not piece for piece in pieces):
         raise MitigationError(f"{name}.sequence: expected pieces of text, none of them empty, found {_shown(pieces)}")
     kept = [piece for piece in pieces if piece in known]
@@ -129,14 +143,40 @@ def insert(
     for piece in pieces:
         if piece not in known and any(item in piece for item in known):
             raise MitigationError(f"{name}.sequence inserted {piece!r}, which contains an item of the task")
+    if any(isinstance(piece, Label) for piece in whole):
+        _check_labels(name, whole, known)
     if key is not None:
-        as_items = [piece for piece in pieces if any(character.isalnum() for character in piece)]
-        if key(as_items) != key(items):
+        _require_key(name, items, whole, key)
+    return whole
+
+
+def _check_labels(name: str, pieces: Sequence[str], known: set[str]) -> None:
+    """Each stands before a piece that is none, and is no item itself."""
+    for label, behind in zip(pieces, (*pieces[1:], Label()), strict=True):
+        if isinstance(label, Label) and (isinstance(behind, Label) or label.strip() in known or not label):
             raise MitigationError(
-                f"{name}.sequence: expected the answer {key(items)[:20]!r} to stand, found that with what was inserted it "
-                f"would be {key(as_items)[:20]!r}: this mitigation does not fit this task"
+                f"{name}.sequence: expected a label that is no item, before an item, found {str(label)!r} then {str(behind)!r}"
             )
-    return pieces
+
+
+def _require_key(name: str, items: Sequence[str], pieces: Sequence[str], key: Callable[[Sequence[str]], str]) -> None:
+    """The answer is the same with what was inserted as without it.
+
+    A label before the first item is not between items. Of one item alone nothing is: two of it are asked about.
+    """
+    if len(items) == 1 and len(pieces) == 2:
+        items, pieces = (*items, *items), (*items, *pieces)
+    as_items = [piece for piece in pieces if any(character.isalnum() for character in piece)]
+    as_items = as_items[1:] if isinstance(as_items[0], Label) else as_items
+    try:
+        found = key(as_items)
+    except ValueError:  # a sum that has a label to add
+        found = None
+    if found != key(items):
+        raise MitigationError(
+            f"{name}.sequence: expected the answer {key(items)[:20]!r} to stand, found that with what was inserted it "
+            f"would be {'none' if found is None else repr(found[:20])}: this mitigation does not fit this task"
+        )
 
 
 def rewrite(mitigation: Mitigation, text: str) -> str:

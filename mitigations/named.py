@@ -9,6 +9,8 @@ GROUP = "ostools.mitigations"
 BUILT_IN = {
     "separator": "mitigations.prompts:Separator",
     "hint": "mitigations.prompts:Hint",
+    "positional-hint": "mitigations.prompts:PositionalHint",
+    "numbered": "mitigations.prompts:Numbered",
     "interleave": "mitigations.prompts:Interleave",
     "repeat-prompt": "mitigations.prompts:RepeatPrompt",
     "sliding-window": "mitigations.window:SlidingWindow",

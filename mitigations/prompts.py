@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mitigations.base import Mitigation, MitigationError, require_whole
+from mitigations.base import Label, Mitigation, MitigationError, require_whole
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,67 @@ class Hint(Mitigation):
     def __post_init__(self) -> None:
         if not self.text.strip():
             raise MitigationError("Hint: expected a text, found none")
+
+    def prompt(self, text: str) -> str:
+        return f"{text} {self.text}"
+
+
+@dataclass(frozen=True)
+class PositionalHint(Mitigation):
+    """A sentence that says how places are counted, one space after the prompt.
+
+    A positional hint is proposed in a review of the paper, not in the paper; its words are ours. They speak of digits: for
+    other items give a `text` that does not.
+
+    Raises `MitigationError` for an empty text, and for words about digits before items that are none.
+    """
+
+    text: str = "*Hint* The digits are numbered from the left"
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise MitigationError("PositionalHint: expected a text, found none")
+
+    def sequence(self, items: Sequence[str]) -> Sequence[str]:
+        other = [item for item in items if not item.isdigit() and any(character.isalnum() for character in item)]
+        if other and "digit" in self.text.lower():
+            raise MitigationError(
+                f"PositionalHint: expected digits, found {other[0][:40]!r}; give it a text about such items"
+            )
+        return items
+
+    def prompt(self, text: str) -> str:
+        return f"{text} {self.text}"
+
+
+@dataclass(frozen=True)
+class Numbered(Mitigation):
+    """Every item behind its number from the left and a colon, and a sentence that says so: 110 becomes 1:1 2:1 3:0.
+
+    The sentence stands one space after the prompt. The answer stays that to the items alone. `insert` refuses it where the
+    numbers would be part of the answer: a sum, the copy of a whole number.
+    A positional hint is proposed in a review of the paper, not in the paper; its form and words are ours.
+
+    Raises `MitigationError` for an empty text, and for separators between the items, which would be numbered too.
+    """
+
+    text: str = (
+        "*Hint* The items are numbered from the left: before each colon stands an item's number, behind it the item"
+    )
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise MitigationError("Numbered: expected a text, found none")
+
+    def sequence(self, items: Sequence[str]) -> Sequence[str]:
+        pieces: list[str] = []
+        for number, item in enumerate(items, 1):
+            if not any(character.isalnum() for character in item):
+                raise MitigationError(
+                    f"Numbered: expected items, found the separator {item!r}, which would get a number"
+                )
+            pieces += [Label(f"{' ' if pieces else ''}{number}:"), item]
+        return pieces
 
     def prompt(self, text: str) -> str:
         return f"{text} {self.text}"

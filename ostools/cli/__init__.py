@@ -18,6 +18,7 @@ from ostools.cli.about.listings import mitigations, models, tasks
 from ostools.cli.experiments.ablate import ablate
 from ostools.cli.experiments.figure import figure
 from ostools.cli.experiments.lab import lab
+from ostools.cli.experiments.reasoning import chain_of_thought
 from ostools.cli.experiments.repeats import repeats
 from ostools.cli.experiments.retrieval import retrieval
 from ostools.cli.experiments.study import study
@@ -98,6 +99,7 @@ for _command in (
     lab,
     figure,
     retrieval,
+    chain_of_thought,
     run,
     results,
     tasks,

@@ -10,6 +10,7 @@ from ostools.experiments.figures.figure9 import Figure9, figure_9
 from ostools.experiments.figures.prompts import figure_prompts
 from ostools.experiments.lab.lab import Lab, lab
 from ostools.experiments.lemmas.theory import TheoryChecks, theory
+from ostools.experiments.reasoning.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.experiments.repeats import Repeats, repeats
 from ostools.experiments.retrieval import Retrieval, retrieval
 from ostools.experiments.study.study import Study, study
@@ -17,6 +18,7 @@ from ostools.experiments.study.windows import WindowStudy, windows
 
 __all__ = [
     "Ablation",
+    "ChainOfThought",
     "Figure2",
     "Figure3",
     "Figure4",
@@ -30,6 +32,7 @@ __all__ = [
     "TheoryChecks",
     "WindowStudy",
     "ablation",
+    "chain_of_thought",
     "figure_2",
     "figure_3",
     "figure_4",

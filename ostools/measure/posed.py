@@ -66,8 +66,8 @@ def pose(
     """
     asked = question(task, length, seed=seed, mitigation=mitigation)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
-    plain, prompt = "".join(task.parts(asked.pieces)), encode(model, asked.text, chat=in_chat)
-    posed = Posed(task, length, seed, plain, prompt, asked.pieces, asked.key, asked.line, asked.rewritten, in_chat)
+    prompt = encode(model, asked.text, chat=in_chat)
+    posed = Posed(task, length, seed, asked.text, prompt, asked.pieces, asked.key, asked.line, asked.rewritten, in_chat)
     items = task.items(length, seed)
     if asked.pieces != items:
         _require_separate(model, posed, items)

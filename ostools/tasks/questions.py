@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mitigations
-from mitigations import Mitigation, insert, rewrite
+from mitigations import Label, Mitigation, insert, rewrite
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.tasks.base import Task, seeds_of
@@ -66,9 +66,11 @@ def question(form: Task, length: int, *, seed: int = 0, mitigation: Mitigation |
     """
     items = form.items(length, seed)
     pieces = items if mitigation is None else insert(mitigation, items, form.key)
-    plain = "".join(form.parts(pieces))
+    before, sequence, after = form.parts(pieces)
+    _require_labels(form, pieces, sequence)
+    plain = before + sequence + after
     text = plain if mitigation is None else rewrite(mitigation, plain)
-    key = form.key(pieces)
+    key = form.key([piece for piece in pieces if not isinstance(piece, Label)])
     line = _one_line(form, form.answer_line(key))
     rewritten = text != form.prompt(length, seed)
     return Question(form, length, seed, mitigations.label(mitigation), text, pieces, key, line, rewritten)
@@ -118,6 +120,16 @@ def as_row(asked: Question) -> dict[str, Any]:
         "key": asked.key,
         "line": asked.line,
     }
+
+
+def _require_labels(form: Task, pieces: Sequence[str], sequence: str) -> None:
+    """A label stands next to its item, with at most blanks between."""
+    bare = "".join("".join(pieces).split())
+    if any(isinstance(piece, Label) for piece in pieces) and "".join(sequence.split()) != bare:
+        raise InputError(
+            f"{form.name}: expected every label next to its item, found that this task writes text between them; choose a task "
+            "or options that write none"
+        )
 
 
 def _one_line(form: Task, line: str) -> str:

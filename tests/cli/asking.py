@@ -7,8 +7,8 @@ import sys
 
 COMMANDS = (
     "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse", "repeats",
-    "counting", "behaviour", "prompts", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval", "run", "results",
-    "tasks", "mitigations", "models", "doctor",
+    "counting", "behaviour", "prompts", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval",
+    "chain-of-thought", "run", "results", "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip
 
 

@@ -247,3 +247,19 @@ def test_a_reader_who_leaves_is_no_error(directory: str) -> None:
         ["bash", "-c", f'"$0" -c "{code}" | true', sys.executable], capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
+
+
+def test_chain_of_thought_shows_parts_and_lines(run, directory: str) -> None:
+    line = "chain-of-thought --task count-ones:mode=cot-zero-shot --length 3 --no-chat"
+    code, out, err = run(*line.split(), "--reasoning", "1 + 1\n+ 1", "--model", directory)
+    assert (code, err) == (0, "")
+    for words in (
+        "items of the sequence",
+        "other words of the prompt",
+        "begun answer line",
+        "1 + 1",
+        "given",
+        "Next token",
+    ):
+        assert words in out
+    assert "few-shot" not in out

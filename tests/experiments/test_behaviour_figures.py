@@ -221,8 +221,7 @@ def test_frequencies_by_hand() -> None:
     rows = [("a", "none", 3, "3"), ("a", "none", 100, "4"), ("a", "none", 100, "5"), ("a", "none", None, "3")]
     rows += [("b", "none", 7, "100")]
     answers: Any = pd.DataFrame(rows, columns=pd.Index(["task", "mode", "number", "key"])).astype({"number": "Int64"})
-    answers["correct"] = False
-    found: Any = frequencies(answers)
+    found: Any = frequencies(answers.assign(correct=False))
     assert plain(found, ["task", "output", "answers", "right"]) == [
         ("a", 3, 1, 2),
         ("a", 4, 0, 1),

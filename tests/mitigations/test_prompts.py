@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mitigations import Hint, Mitigation, MitigationError, Separator, insert
+from mitigations import Hint, Label, Mitigation, MitigationError, Numbered, PositionalHint, Separator, insert
+from mitigations import mitigation as named
+from ostools.measure.posed import carrier_positions, pose
+from ostools.tasks import task as named_task
 from ostools.tasks.appendix_c import AppendixTask
-from tests.checkpoints import tiny_model
+from ostools.tasks.questions import question
+from tests.checkpoints import tiny_model, trained
 
 ITEMS = st.lists(st.sampled_from("0123456789"), min_size=1, max_size=40)
 
@@ -51,6 +55,8 @@ def test_the_hint_is_the_papers() -> None:
         (lambda: Separator(text=""), "without letters and digits, found ''"),
         (lambda: Separator(text="1"), "without letters and digits, found '1'"),
         (lambda: Hint(text=" "), "expected a text, found none"),
+        (lambda: PositionalHint(text=" "), "expected a text, found none"),
+        (lambda: Numbered(text=""), "expected a text, found none"),
     ],
 )
 def test_what_cannot_be_built(build: object, message: str) -> None:
@@ -84,3 +90,97 @@ class Rewrites(Mitigation):
 def test_a_sequence_that_changes_the_answer_is_refused(pieces: tuple[str, ...], message: str) -> None:
     with pytest.raises(MitigationError, match=message):
         insert(Rewrites(pieces), ("1", "0", "1"))
+
+
+# --- Positional hints
+
+
+DIGIT_TASKS = ("copy-last", "copy-first", "count-ones", "count-ones-bernoulli", "count-ones-figure-5")
+
+
+@given(items=ITEMS)
+def test_every_item_stands_behind_its_number(items: list[str]) -> None:
+    shown = "".join(insert(Numbered(), items, lambda pieces: str(len([piece for piece in pieces if piece in items]))))
+    assert shown == " ".join(f"{number}:{item}" for number, item in enumerate(items, 1))
+
+
+@pytest.mark.parametrize("name", [*DIGIT_TASKS, "count-word"])
+@pytest.mark.parametrize("length", [1, 2, 11, 101])
+@pytest.mark.parametrize(
+    "spec", ["numbered", "positional-hint:text=*Hint* Look", "numbered + hint", "interleave + numbered"]
+)
+def test_a_positional_hint_leaves_the_answer(name: str, length: int, spec: str) -> None:
+    form = AppendixTask(name)
+    if spec.startswith("interleave") and name not in ("copy-last", "copy-first", "count-ones"):
+        pytest.skip("interleaving fits sequences of ones")
+    found = question(form, length, mitigation=named(spec))
+    assert found.key == form.answer(length)
+    assert found.rewritten
+    assert form.parts(found.pieces)[1] in found.text
+    for hint in ("Look", "numbered from the left", "check carefully"):
+        assert (hint in found.text) is ((hint, spec) in SAID)
+
+
+SAID = {
+    ("Look", "positional-hint:text=*Hint* Look"),
+    ("numbered from the left", "numbered"),
+    ("numbered from the left", "numbered + hint"),
+    ("numbered from the left", "interleave + numbered"),
+    ("check carefully", "numbered + hint"),
+}
+
+
+@pytest.mark.parametrize("length", [1, 2, 12])
+@pytest.mark.parametrize("name", ["sum-ones", "copy"])
+def test_numbers_in_the_answer_are_refused(name: str, length: int) -> None:
+    with pytest.raises(MitigationError, match="does not fit this task"):
+        question(AppendixTask(name), length, mitigation=Numbered())
+
+
+@pytest.mark.parametrize(
+    ("task", "spec", "message"),
+    [
+        ("copy-last", "separator + numbered", "found the separator ','"),
+        ("copy-last", "numbered + separator", "take labels for items"),
+        ("copy-last", "numbered + interleave", "take labels for items"),
+        ("copy-last:separator_every=2", "numbered", "next to its item"),
+        ("retrieve-at-position", "numbered", "no JSON object"),
+        ("count-word", "positional-hint", "expected digits"),
+        ("retrieve-at-position", "positional-hint", "expected digits"),
+    ],
+)
+def test_where_a_positional_hint_would_say_what_is_not_so(task: str, spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        question(named_task(task), 5, mitigation=named(spec))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ((Label("1"), "1", "0", "1"), "a label that is no item"),
+        ((Label("1:"), Label("2:"), "1", "0", "1"), "before an item"),
+        (("1", "0", "1", Label("4:")), "before an item"),
+        ((Label(""), "1", "0", "1"), "a label that is no item"),
+        (("1:", "1", "0", "1"), "text outside"),
+        (("1", "2:", "0", "1"), None),
+        (("1", "1:", "0", "1"), "contains an item"),
+    ],
+)
+def test_only_a_label_may_contain_an_item(pieces: tuple[str, ...], message: str | None) -> None:
+    if message is None:
+        assert insert(Rewrites(pieces), ("1", "0", "1")) == pieces
+        return
+    with pytest.raises(MitigationError, match=message):
+        insert(Rewrites(pieces), ("1", "0", "1"))
+
+
+@pytest.mark.parametrize("name", ["copy-last", "copy-first", "count-ones", "count-word"])
+def test_the_tokens_of_numbered_items_are_still_known(name: str) -> None:
+    """Numbers hold the same digits as the items; the tokens that carry the answer are the items' own."""
+    model = trained("embedded")
+    posed = pose(model, AppendixTask(name), 12, mitigation=Numbered())
+    found = carrier_positions(model, posed)
+    shown = [posed.prompt.tokens[position].strip() for position in found]
+    item = {"count-ones": "1", "count-word": "car"}.get(name, "0")
+    assert "".join(shown) == item * (int(posed.key) if name.startswith("count") else 1)
+    assert all(posed.prompt.tokens[position - 1].strip() in (":", "") for position in found)

@@ -12,11 +12,7 @@ def asked_elsewhere(result: Result) -> str:
     how: Any = result.provenance.parameters
     temperature, endpoint = how.get("temperature"), how.get("endpoint")
     drawn = "a temperature that is not recorded" if temperature is None else f"temperature {temperature:g}"
-    return (
-        f"answers made elsewhere at {drawn}"
-        if endpoint is None
-        else f"asked over an API at {drawn}, as a chat's only turn"
-    )
+    return f"made elsewhere at {drawn}" if endpoint is None else f"given over an API at {drawn}"
 
 
 def unanswered(result: Result) -> list[str]:

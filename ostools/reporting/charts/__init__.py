@@ -41,6 +41,7 @@ from ostools.reporting.charts.figures.theory import theory_chart
 from ostools.reporting.charts.sensitivity.flow import flow_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, path_sum_chart, sensitivity_chart
+from ostools.reporting.charts.sensitivity.reasoning import chain_of_thought_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
 from ostools.reporting.charts.sensitivity.spectra import spectra_chart
 from ostools.reporting.look.notebook import result_bundle as result_bundle
@@ -78,6 +79,7 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Sensitivity: _sensitivity,
     measure.Spectra: spectra_chart,
     experiments.Ablation: ablation_chart,
+    experiments.ChainOfThought: chain_of_thought_chart,
     experiments.Figure2: figure_2_chart,
     experiments.Figure3: figure_3_chart,
     experiments.Figure4: figure_4_chart,

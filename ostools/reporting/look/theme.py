@@ -99,6 +99,13 @@ COLOURS: dict[str, str] = {
     "Pareto": "#178a5b",
     "dominated": "#7d7d7d",
     "unmitigated": "#0072b2",
+    # parts of a prompt with reasoning behind it
+    "BOS and template": "#7d7d7d",
+    "other words of the prompt": "#0072b2",
+    "items of the sequence": "#d1491f",
+    "few-shot examples": "#9a48d0",
+    "reasoning": "#178a5b",
+    "begun answer line": "#b07400",
     # matrices of attention; how Figure 8 draws
     "pattern": "#8a7a4f",
     "lazy": "#d0386b",

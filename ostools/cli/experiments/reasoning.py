@@ -1,0 +1,95 @@
+"""`ostools chain-of-thought`: what an answer feels of prompt and reasoning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.options import Chat, Device, Dtype, MaxMemory, Model, Out, Seed, Task, parse_bytes
+from ostools.cli.kit.steps import at_work, check, give
+
+if TYPE_CHECKING:
+    from ostools.experiments import ChainOfThought
+
+
+def chain_of_thought(
+    task: Task = "count-ones:mode=cot-few-shot",
+    length: Annotated[int, typer.Option(metavar="N", min=1, help="How many items.")] = 12,
+    seed: Seed = 0,
+    reasoning: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Reasoning without the answer line; '' for none. Else what the model writes."
+        ),
+    ] = None,
+    linearisation: Annotated[str, typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, ...")] = "full",
+    method: Annotated[str, typer.Option(metavar="NAME", help="auto, exact or estimate.")] = "auto",
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Longest reasoning and answer of the model's own.")
+    ] = 256,
+    chat: Chat = None,
+    max_memory: MaxMemory = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Measure which part of prompt and reasoning the answer feels (Theorem B.5).
+
+    The norms of d y_n / d v_i behind a chain of thought, n the token before the answer; summed over the items of the sequence,
+    the other words, few-shot examples, each line of the reasoning, and the begun answer line.
+
+    \b
+    Example:
+      ostools chain-of-thought --task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png
+    """
+    from ostools import experiments, tasks
+    from ostools.measure.jacobian.linearisations import LINEARISATIONS
+    from ostools.measure.prompts import checked_names
+
+    check(out)
+    form, names = tasks.task(task), checked_names("linearisation", linearisation, LINEARISATIONS)
+    allowed = parse_bytes(max_memory)
+    with at_work("differentiating", model, device, dtype) as (loaded, progress):
+        result = experiments.chain_of_thought(
+            loaded,
+            form,
+            length,
+            seed=seed,
+            reasoning=reasoning,
+            linearisations=names,
+            method=method,
+            max_new_tokens=max_new_tokens,
+            max_memory=allowed,
+            chat=chat,
+            progress=progress,
+        )
+    give(result, out, _show)
+
+
+def _show(result: ChainOfThought) -> None:
+    parameters = result.provenance.parameters
+    columns = ["tokens", "total", "share", "mean"]
+    summary: Any = result.summary
+    rows = summary[summary["norm"] == "operator"][["part", *columns]].itertuples(index=False, name=None)
+    title = f"Operator norms of d y_n / d v_i, {parameters['task']}, {parameters['length']} items"
+    output.print_table(title, ["part", "tokens", "sum", "share", "mean per token"], rows)
+    lines: Any = result.lines
+    lines = lines[lines["norm"] == "operator"]
+    if len(lines):
+        shown = lines.assign(text=lines["text"].str.slice(0, 60))[["text", "line", *columns]].itertuples(
+            index=False, name=None
+        )
+        output.print_table(
+            "The reasoning, line by line", ["text", "line", "tokens", "sum", "share", "mean per token"], shown
+        )
+    output.print_text(
+        [
+            "",
+            f"Reasoning and begun answer line: {parameters['reasoning_source']}.",
+            f"Next token {parameters['answer_token']!r}, the right one {parameters['right_token']!r} "
+            f"(probability {parameters['right_token_probability']:.3g}).",
+        ]
+    )

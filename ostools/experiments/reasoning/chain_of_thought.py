@@ -1,0 +1,171 @@
+"""Which part of prompt and reasoning the answer feels: Theorem B.5's left side along a chain of thought.
+
+The theorem's input is "v_1 ... v_n (including CoT)": y_n is the last token's representation behind prompt and reasoning, where
+the answer is about to be written, and every earlier token, the model's own reasoning too, has its d y_n / d v_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools import tasks
+from ostools.experiments.reasoning.written import PARTS, REASONING, Written, written
+from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import whole_number
+from ostools.measure.answers.answers import require_limit
+from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.posed import pose
+from ostools.models.tokens import token_text
+from ostools.results import Frame, Provenance, Result
+from ostools.tasks import Task
+
+NORMS = ("operator", "frobenius")
+
+
+@dataclass(frozen=True, eq=False)
+class ChainOfThought(Result):
+    """`frame`: the rows of `Sensitivity` on the whole sequence, with `part` (of `PARTS`) and `line` (of the reasoning, from 1).
+
+    `summary`: one row a linearisation, norm and part. Columns: linearisation, norm (operator | frobenius), part, tokens, total
+    (sum of the norms of its tokens), share (of the sum over all tokens), mean (per token). A part without a token has no row.
+    `lines`: the same for each line of the reasoning, with its text; empty where there is none. Sums of norms say where how much
+    is felt; they are no norm of the part as a whole. Of an estimate, operator norms are its lower ends.
+    """
+
+    summary: pd.DataFrame
+    lines: pd.DataFrame
+
+
+def chain_of_thought(
+    model: TransformerBridge,
+    task: Task | str,
+    length: int,
+    *,
+    seed: int = 0,
+    reasoning: str | None = None,
+    linearisations: Sequence[str] = ("full",),
+    method: str = "auto",
+    relative_error: float = 0.1,
+    max_new_tokens: int = 256,
+    max_memory: int | None = None,
+    chat: bool | None = None,
+    progress: Progress | None = None,
+) -> ChainOfThought:
+    """d y_n / d v_i over a question, the reasoning behind it and the begun answer line, by part (Theorem B.5).
+
+    n is the last token before the answer, whose representation chooses the answer's first token.
+
+    Args:
+        task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-few-shot".
+        length: number of items.
+        seed: of the sequence, where the task draws one; and of an estimate.
+        reasoning: text that stands behind the prompt instead of what the model writes; "" for none. None: the model's own,
+            greedy. Where that holds the words of the answer line, its first such line is kept up to the answer; else the
+            line is begun behind it. The provenance's `reasoning_source` says which.
+        linearisations, method, relative_error, max_memory: as of `ostools.sensitivity`.
+        max_new_tokens: of the model's own reasoning and answer.
+        chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
+        progress: called as progress(done, total), in percent.
+
+    Raises `InputError` for what `pose` and `sensitivity` refuse, reasoning that holds the words of the answer line, a
+    line that cannot be begun in tokens, a whole over the context, and where it is not known which tokens are the items. Cost:
+    the answer's generation, and `sensitivity` on the whole sequence.
+
+    Source: arXiv 2406.04267, Theorem B.5; docs/theory.md 2.
+    """
+    form = tasks.task(task)
+    whole_number("length", length, 1)
+    require_limit(max_new_tokens)
+    posed = pose(model, form, length, seed=_checked_seed(form, seed), chat=chat)
+    opening = form.answer_line("\ue000").partition("\ue000")[0].strip()
+    if reasoning is not None and opening and opening in reasoning:
+        raise InputError(
+            f"reasoning: expected it without the answer line, found {opening!r} in it: leave that line out"
+        )
+    text = written(model, posed, reasoning, max_new_tokens)
+    found = sensitivity(
+        model,
+        text.prompt,
+        linearisations=linearisations,
+        method=method,
+        relative_error=relative_error,
+        max_memory=max_memory,
+        seed=seed,
+        progress=progress,
+    )
+    frame = _with_parts(found.frame, text)
+    asked: dict[str, Any] = {
+        **found.provenance.parameters,
+        "measurement": "chain-of-thought",
+        **{"task": tasks.label(form), "length": length, "seed": seed, "chat": posed.chat, "key": posed.key},
+        **{"reasoning": text.reasoning, "reasoning_source": text.source},
+        "max_new_tokens": max_new_tokens if reasoning is None else None,
+        **_answer(model, text),
+    }
+    provenance = Provenance.collect(model, found.provenance.token_ids, **asked)
+    return ChainOfThought(frame, provenance, _summary(frame, "part"), _lines(frame))
+
+
+def _checked_seed(form: Task, seed: int) -> int:
+    (found,) = tasks.base.seeds_of(form, [seed])
+    return found
+
+
+def _with_parts(frame: pd.DataFrame, text: Written) -> pd.DataFrame:
+    """A part and a line for every row; the table has all tokens of each linearisation, in their order."""
+    parts, lines = dict(enumerate(text.parts)), dict(enumerate(text.lines))
+    places: Any = frame["position"]
+    return frame.assign(part=places.map(parts), line=pd.array([lines[place] for place in places], dtype="Int64"))
+
+
+def _summary(frame: Frame, by: str) -> pd.DataFrame:
+    """Sums, shares of the whole and means of the norms, a row each linearisation, norm and value of `by`."""
+    rows = []
+    for linearisation, here in frame.groupby("linearisation", sort=False):
+        for norm in NORMS:
+            values = here[f"{norm}_norm"]
+            whole = float(values.sum())
+            for value, part in values.groupby(here[by], sort=False):
+                total = float(part.sum())
+                counted = {"tokens": len(part), "total": total, "share": total / whole if whole else float("nan")}
+                rows.append(
+                    {"linearisation": linearisation, "norm": norm, by: value} | counted | {"mean": total / len(part)}
+                )
+    columns = pd.Index(["linearisation", "norm", by, "tokens", "total", "share", "mean"])
+    table: Any = pd.DataFrame(rows, columns=columns)
+    if by != "part":
+        return table
+    order = {name: rank for rank, name in enumerate(PARTS)}
+    rank = table["part"].map(order)
+    return table.assign(rank=rank, turn=table.groupby(["linearisation", "norm"], sort=False).ngroup()).sort_values(
+        ["turn", "rank"], ignore_index=True
+    )[list(columns)]
+
+
+def _lines(frame: Frame) -> pd.DataFrame:
+    """A row each linearisation, norm and line of the reasoning, shares of the whole sequence; with its text."""
+    table: Any = _summary(frame, "line")
+    first = frame[(frame["linearisation"] == frame["linearisation"].iloc[0]) & (frame["part"] == REASONING)]
+    texts = first.groupby("line")["token"].agg("".join).str.strip()
+    return table.assign(text=table["line"].map(texts))
+
+
+def _answer(model: TransformerBridge, text: Written) -> dict[str, Any]:
+    """The token that the model writes next, the right one, and how likely that is."""
+    with torch.no_grad():
+        logits: Any = model(text.prompt.ids[None].to(next(model.parameters()).device), use_cache=False)
+    log_p = torch.log_softmax(logits[0, -1].double(), dim=-1)
+    chosen = int(log_p.argmax())
+    return {
+        "answer_token": token_text(model.tokenizer, chosen),
+        "right_token": token_text(model.tokenizer, text.wanted),
+        "first_token_right": chosen == text.wanted,
+        "right_token_probability": float(log_p[text.wanted].exp()),
+    }

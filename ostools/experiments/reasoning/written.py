@@ -1,0 +1,173 @@
+"""A question, the reasoning behind it and the answer line begun, in tokens; and to which part each token belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import answers
+from ostools.measure.answers.probability import line_ids
+from ostools.measure.posed import Posed, item_positions
+from ostools.models import Prompt, context_length, prompt_from_ids
+from ostools.models.offsets import offsets
+from ostools.tasks import AppendixTask
+
+ITEMS, WORDS, EXAMPLES = "items of the sequence", "other words of the prompt", "few-shot examples"
+REASONING, LINE, FRAME = "reasoning", "begun answer line", "BOS and template"
+PARTS = (FRAME, WORDS, ITEMS, EXAMPLES, REASONING, LINE)
+"""What a token can be part of. FRAME: tokens that stand for no character of what the user typed."""
+BY_MODEL, BEHIND, GIVEN = "written by the model", "begun behind what the model wrote", "given"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What is read up to the token before the answer.
+
+    prompt: all ids. parts: the part of every token. lines: of a token of the reasoning its line, from 1. reasoning: its text.
+    source: whose the reasoning and the begun line are. wanted: the first token of the right answer behind it.
+    """
+
+    prompt: Prompt
+    parts: tuple[str, ...]
+    lines: tuple[int | None, ...]
+    reasoning: str
+    source: str
+    wanted: int
+
+
+def written(model: TransformerBridge, posed: Posed, reasoning: str | None, max_new_tokens: int) -> Written:
+    """The question with reasoning (None: the model's own, greedy) and with the answer line begun.
+
+    Where the model wrote the words of the answer line, the sequence ends where its first such line comes to the answer: every
+    token is the model's own, and what a model that goes on asks itself next is not in it.
+    Where it did not, the line is begun behind all that it wrote. A task whose answer line is the bare answer gets no reasoning
+    of the model's: what it writes would be the answer. Raises `InputError` where the line
+    cannot be begun in tokens, the whole does not fit the context, and where it is not known which tokens are the items.
+    """
+    ids: list[int] | None = None
+    behind, source = reasoning or "", GIVEN
+    if reasoning is None and _opening(posed):
+        (said,) = answers(model, [posed.prompt], max_new_tokens=max_new_tokens, stop=None)
+        kept = said.ids[:-1] if said.ended == "eos" else said.ids
+        ids, behind, source = _up_to_the_answer(model, posed, kept, said.text)
+    begun, wanted = _begun(model, posed, behind)
+    ids = list(begun) if ids is None else ids
+    needed, context = len(posed.prompt.ids) + len(ids), context_length(model)
+    if needed > context:
+        raise InputError(
+            f"expected at most {context} tokens (the model's context), found {needed} with reasoning and answer line: shorten "
+            "the reasoning or the sequence"
+        )
+    whole = prompt_from_ids(model, [*posed.prompt.ids.tolist(), *ids])
+    parts, lines = _behind_parts(model, posed, ids)
+    before = _prompt_parts(model, posed)
+    return Written(whole, (*before, *parts), (*[None] * len(before), *lines), behind.strip(), source, wanted)
+
+
+def _opening(posed: Posed) -> str:
+    """The words of the answer line before the answer."""
+    return posed.task.answer_line("\ue000").partition("\ue000")[0].rstrip()
+
+
+def _up_to_the_answer(
+    model: TransformerBridge, posed: Posed, said: Sequence[int], text: str
+) -> tuple[list[int] | None, str, str]:
+    """The model's own tokens up to the answer, its reasoning, and whose the begun line is; no tokens where it began none."""
+    opening = _opening(posed)
+    at = text.find(opening) if opening else -1
+    if at < 0 or not text[at + len(opening) :].strip():
+        return None, text, BEHIND
+    ends = _ends(model, posed, said)
+    over = at + len(opening)
+    while over < len(text) and text[over].isspace():
+        over += 1
+    kept = list(takewhile(lambda pair: pair[1] <= over, zip(said, ends, strict=True)))
+    return [token for token, _ in kept], text[:at], BY_MODEL
+
+
+def _begun(model: TransformerBridge, posed: Posed, reasoning: str) -> tuple[tuple[int, ...], int]:
+    """The tokens of reasoning and begun line, up to the first that depends on the answer; and that of the right one."""
+    between = posed.task.lead if reasoning.strip() or not posed.chat else ""
+    text = reasoning.rstrip() + between
+    one, two, right = (
+        line_ids(model, posed.prompt, text + posed.task.answer_line(key)).ids for key in ("1", "2", posed.key)
+    )
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False))))
+    if not same or right[:same] != one[:same] or len(right) == same:
+        raise InputError(
+            f"{posed.task.name}: expected an answer line that begins the same for every answer, found that this tokenizer cuts "
+            "it otherwise before different ones: choose a task whose answer is a number"
+        )
+    return one[:same], right[same]
+
+
+def _ends(model: TransformerBridge, posed: Posed, ids: Sequence[int]) -> list[int]:
+    """For every token behind the prompt how many characters of the text behind it are there once it is read."""
+    tokenizer: Any = model.tokenizer
+    anchor, options = posed.prompt.ids[-8:].tolist(), {"clean_up_tokenization_spaces": False}
+    base = len(tokenizer.decode(anchor, **options))
+    found, last = [], 0
+    for count in range(1, len(ids) + 1):
+        last = max(last, len(tokenizer.decode([*anchor, *ids[:count]], **options)) - base)
+        found.append(last)
+    return found
+
+
+def _behind_parts(model: TransformerBridge, posed: Posed, ids: Sequence[int]) -> tuple[list[str], list[int | None]]:
+    """The part of every token behind the prompt, and the line of those that are reasoning."""
+    tokenizer: Any = model.tokenizer
+    anchor, options = posed.prompt.ids[-8:].tolist(), {"clean_up_tokenization_spaces": False}
+    base = len(tokenizer.decode(anchor, **options))
+    text = tokenizer.decode([*anchor, *ids], **options)[base:]
+    opening = _opening(posed)
+    start = text.rfind(opening) if opening else len(text.rstrip())
+    start = len(text[: max(start, 0)].rstrip())  # the line's end before it is the answer line's own
+    parts: list[str] = []
+    lines: list[int | None] = []
+    for end in _ends(model, posed, ids):
+        inside = end <= start
+        parts.append(REASONING if inside else LINE)
+        lines.append(text[:end].strip("\n").count("\n") + 1 if inside else None)
+    return parts, lines
+
+
+def _prompt_parts(model: TransformerBridge, posed: Posed) -> list[str]:
+    """The part of every token of the prompt, by the characters that it comes from."""
+    whole = posed.prompt.text or ""
+    typed = posed.text.strip()
+    at = whole.find(typed)
+    items = item_positions(model, posed)
+    if at < 0 or not any(item is not None for item in items):
+        raise InputError(
+            f"{posed.task.name}: expected the sequence once in the prompt, in tokens of known characters; which tokens are its "
+            "items is not known"
+        )
+    low, high = _examples(posed)
+    low, high = (at - (len(posed.text) - len(posed.text.lstrip())) + place for place in (low, high))
+    parts = []
+    for (start, end), item in zip(offsets(model, posed.prompt), items, strict=True):
+        if start == end or end <= at or start >= at + len(typed):
+            parts.append(FRAME)
+        elif item is not None:
+            parts.append(ITEMS)
+        else:
+            parts.append(EXAMPLES if low <= start < high else WORDS)
+    return parts
+
+
+def _examples(posed: Posed) -> tuple[int, int]:
+    """Where the few-shot examples stand: what the prompt has more than the same one that asks for reasoning without them."""
+    task = posed.task
+    if not isinstance(task, AppendixTask) or task.mode != "cot-few-shot":
+        return 0, 0
+    bare = "".join(replace(task, mode="cot-zero-shot").parts(posed.pieces))
+    full = "".join(task.parts(posed.pieces))
+    front = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(bare, full, strict=False))))
+    rest = zip(reversed(bare[front:]), reversed(full[front:]), strict=False)
+    back = len(list(takewhile(lambda pair: pair[0] == pair[1], rest)))
+    return front, len(full) - back

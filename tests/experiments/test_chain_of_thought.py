@@ -1,0 +1,203 @@
+"""Sensitivity along a chain of thought: the numbers are those of the whole sequence, and every token has one part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools.experiments import chain_of_thought
+from ostools.experiments.reasoning import written as writing
+from ostools.experiments.reasoning.written import (
+    BEHIND,
+    BY_MODEL,
+    EXAMPLES,
+    FRAME,
+    GIVEN,
+    ITEMS,
+    LINE,
+    PARTS,
+    REASONING,
+    WORDS,
+    written,
+)
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import Answer
+from ostools.measure.posed import pose
+from ostools.models import encode, prompt_from_ids
+from ostools.tasks import task
+from tests.checkpoints import tiny_model
+
+SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 2048}
+MATHS = "The final answer to your maths question is:"
+OURS = "We count.\n1 + 1 + 1\nThat is 3."
+ZERO = "count-ones:mode=cot-zero-shot"
+
+
+@pytest.fixture(scope="module")
+def tiny() -> TransformerBridge:
+    return tiny_model("llama", seed=3, **SMALL)
+
+
+def says(monkeypatch: pytest.MonkeyPatch, text: str, ended: str = "eos") -> None:
+    """The model writes this, whatever it is asked."""
+
+    def said(model: Any, prompts: Any, **options: Any) -> list[Answer]:
+        before = prompts[0].ids.tolist()
+        whole = model.tokenizer(model.tokenizer.decode(before) + text, add_special_tokens=False).input_ids
+        ids = [*whole[len(before) :], *([model.tokenizer.eos_token_id] if ended == "eos" else [])]
+        assert whole[: len(before)] == before
+        return [Answer(tuple(ids), text, ended)]  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(writing, "answers", said)
+
+
+def joined(found: writing.Written, part: str) -> str:
+    return "".join(token for token, own in zip(found.prompt.tokens, found.parts, strict=True) if own == part)
+
+
+# --- the sequence
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("spec", ["count-ones", ZERO, "count-ones:mode=cot-few-shot", "sum-ones:mode=cot-few-shot"])
+def test_every_token_has_its_part(tiny: TransformerBridge, spec: str, chat: bool) -> None:
+    form = task(spec)
+    posed = pose(tiny, form, 5, chat=chat)
+    found = written(tiny, posed, OURS, 9)
+    assert found.prompt.ids.tolist()[: posed.tokens] == posed.prompt.ids.tolist()
+    assert joined(found, ITEMS).replace(" ", "") == "1" * 5
+    assert joined(found, REASONING) == OURS
+    assert joined(found, LINE).strip() == MATHS
+    assert joined(found, FRAME) == (
+        "<bos><start_of_turn>user\n<end_of_turn>\n<start_of_turn>model\n" if chat else "<bos>"
+    )
+    before, sequence, after = form.parts(form.items(5))
+    examples = joined(found, EXAMPLES)
+    assert bool(examples) is spec.endswith("few-shot")
+    assert examples.strip() in before + after
+    others = joined(found, WORDS) + examples + joined(found, ITEMS)
+    assert sorted(others.replace(" ", "")) == sorted((before + sequence + after).replace(" ", ""))
+    assert set(found.parts) <= set(PARTS)
+    lines = [line for line, part in zip(found.lines, found.parts, strict=True) if part == REASONING]
+    assert lines == sorted(lines)
+    assert set(lines) == {1, 2, 3}
+    assert all(line is None for line, part in zip(found.lines, found.parts, strict=True) if part != REASONING)
+
+
+def test_examples_are_the_whole_of_them(tiny: TransformerBridge) -> None:
+    """Every worked answer line stands in them, none of the request's own."""
+    found = written(tiny, pose(tiny, task("count-ones:mode=cot-few-shot"), 5, chat=False), "", 9)
+    asked = task("count-ones:mode=cot-few-shot").prompt(5)
+    assert joined(found, EXAMPLES).count(MATHS) == asked.count(MATHS) - 1
+    assert joined(found, WORDS).count(MATHS) == 1
+
+
+def test_no_reasoning_has_no_token_of_it(tiny: TransformerBridge) -> None:
+    found = written(tiny, pose(tiny, task(ZERO), 5, chat=False), "", 9)
+    assert REASONING not in found.parts
+    assert EXAMPLES not in found.parts
+    whole = encode(tiny, task(ZERO).prompt(5) + "\n" + MATHS)
+    assert found.prompt.ids.tolist()[: len(whole.ids)] == whole.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "source"),
+    [
+        (f"I see ones.\nSo 4.\n{MATHS} 4", "I see ones.\nSo 4.", BY_MODEL),
+        (f"So 4. {MATHS} 4\nI hope this helps! {MATHS} 9", "So 4.", BY_MODEL),
+        (f"{MATHS} 4", "", BY_MODEL),
+        ("I see ones.\nSo 4.", "I see ones.\nSo 4.", BEHIND),
+        (f"So 4.\n{MATHS}", f"So 4.\n{MATHS}", BEHIND),
+        ("", "", BEHIND),
+    ],
+)
+def test_the_models_own_tokens_are_kept_up_to_the_answer(
+    tiny: TransformerBridge, monkeypatch: pytest.MonkeyPatch, text: str, reasoning: str, source: str
+) -> None:
+    says(monkeypatch, "\n" + text)
+    posed = pose(tiny, task(ZERO), 5, chat=False)
+    if source == BEHIND and MATHS in text:
+        monkeypatch.undo()
+        says(monkeypatch, "\nSo 4.", "length")
+        text = reasoning = "So 4."
+    found = written(tiny, posed, None, 60)
+    assert (found.reasoning, found.source) == (reasoning, source)
+    assert joined(found, REASONING).strip() == reasoning
+    assert joined(found, LINE).strip() == MATHS
+    if source == BY_MODEL:
+        own = encode(tiny, posed.text + "\n" + text).ids.tolist()
+        assert own[: len(found.prompt.ids)] == found.prompt.ids.tolist()
+        assert tiny.tokenizer.decode(own[len(found.prompt.ids)]).strip() == "4"  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_a_bare_answer_is_no_reasoning(tiny: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    says(monkeypatch, "\n11111")
+    found = written(tiny, pose(tiny, task("copy"), 5, chat=False), None, 60)
+    assert (found.reasoning, found.source, joined(found, LINE)) == ("", GIVEN, "\n")
+
+
+# --- the numbers
+
+
+def test_the_norms_are_those_of_the_sequence_and_the_shares_are_of_one(tiny: TransformerBridge) -> None:
+    found = chain_of_thought(tiny, ZERO, 4, reasoning=OURS, chat=False, linearisations=["full", "frozen"])
+    frame: Any = found.frame
+    ids = found.provenance.token_ids
+    assert ids is not None
+    alone: Any = ost.sensitivity(tiny, prompt_from_ids(tiny, ids), linearisations=["full", "frozen"]).frame
+    pd.testing.assert_frame_equal(frame[list(alone.columns)], alone)
+    summary: Any = found.summary
+    for (linearisation, norm), rows in summary.groupby(["linearisation", "norm"]):
+        here = frame[frame["linearisation"] == linearisation]
+        values = here[f"{norm}_norm"]
+        assert rows["share"].sum() == pytest.approx(1, abs=1e-12)
+        assert rows["tokens"].sum() == len(ids)
+        assert list(rows["part"]) == [FRAME, WORDS, ITEMS, REASONING, LINE]
+        for row in rows.itertuples():
+            own = values[here["part"] == row.part]
+            assert row.total == pytest.approx(own.sum(), rel=1e-12)
+            assert row.mean == pytest.approx(own.mean(), rel=1e-12)
+            assert row.share == pytest.approx(own.sum() / values.sum(), rel=1e-12)
+        lines: Any = found.lines
+        lines = lines[(lines["linearisation"] == linearisation) & (lines["norm"] == norm)]
+        assert list(lines["text"]) == OURS.split("\n")
+        reasoning = rows[rows["part"] == REASONING].iloc[0]
+        assert lines["total"].sum() == pytest.approx(reasoning["total"], rel=1e-12)
+        assert lines["tokens"].sum() == reasoning["tokens"]
+    found.plot().to_dict()
+
+
+def test_the_answer_is_the_next_token(embedded: TransformerBridge) -> None:
+    found = chain_of_thought(embedded, "copy-last", 6, reasoning="")
+    parameters = found.provenance.parameters
+    ids = [*(found.provenance.token_ids or ())]
+    logits: Any = embedded(prompt_from_ids(embedded, ids).ids[None])
+    chosen = embedded.tokenizer.decode(int(logits[0, -1].argmax()))  # pyright: ignore[reportOptionalMemberAccess]
+    assert parameters["answer_token"] == chosen
+    assert parameters["right_token"] == "0"
+    assert parameters["first_token_right"] is (chosen == "0")
+    assert parameters["reasoning_source"] == GIVEN
+    assert len(found.lines) == 0
+    assert set(found.summary["part"]) == {FRAME, WORDS, ITEMS, LINE}
+    found.plot().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"reasoning": f"So 3. {MATHS} 3"}, "leave that line out"),
+        ({"length": 0}, "length"),
+        ({"seed": 1}, "draws nothing"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"reasoning": "1" * 3000}, "context"),
+        ({"linearisations": ["ful"]}, "did you mean 'full'"),
+    ],
+)
+def test_refusals(tiny: TransformerBridge, arguments: dict[str, Any], words: str) -> None:
+    asked: dict[str, Any] = {"task": ZERO, "length": 4, "reasoning": "", "chat": False} | arguments
+    with pytest.raises(InputError, match=words):
+        chain_of_thought(tiny, **asked)
