@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.experiments import windows as windows
     from ostools.measure import attention as attention
     from ostools.measure import attention_difference as attention_difference
+    from ostools.measure import attention_variation as attention_variation
     from ostools.measure import behaviour as behaviour
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
@@ -53,6 +54,7 @@ _NAMES = {
     "ostools.measure": (
         "attention",
         "attention_difference",
+        "attention_variation",
         "behaviour",
         "collapse",
         "compare",

@@ -5,6 +5,7 @@ from ostools.measure.answers.counting import Counting, counting
 from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.difference import AttentionDifference, attention_difference
 from ostools.measure.attention.heads import HeadScores, head_scores
+from ostools.measure.attention.variation import AttentionVariation, attention_variation
 from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.hosted.behaviour import hosted_behaviour
 from ostools.measure.hosted.endpoint import ask_endpoint
@@ -20,6 +21,7 @@ from ostools.measure.profiles.spectra import Spectra, spectra
 __all__ = [
     "Attention",
     "AttentionDifference",
+    "AttentionVariation",
     "Behaviour",
     "Collapse",
     "Comparison",
@@ -35,6 +37,7 @@ __all__ = [
     "ask_endpoint",
     "attention",
     "attention_difference",
+    "attention_variation",
     "behaviour",
     "collapse",
     "compare",

@@ -1,8 +1,9 @@
-"""What every measurement on one prompt shares: the prompt itself and its columns."""
+"""What measurements on prompts share: the prompt itself and its columns, names and layers as they were asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -30,6 +31,18 @@ def checked_names(what: str, names: str | Iterable[str], known: Iterable[str]) -
         if not isinstance(name, str) or name not in known:
             raise unknown_name(what, name, known)
     return tuple(dict.fromkeys(chosen))
+
+
+def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
+    """The residual streams v^(l) in order: 0 is the embedding, L = n_layers what the last block leaves. Others are refused."""
+    last = int(model.cfg.n_layers)
+    if layers == "all":
+        return tuple(range(last + 1))
+    found = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    wrong = [layer for layer in found if type(layer) is not int or not 0 <= layer <= last]
+    if wrong or not found:
+        raise InputError(f"layers: expected 'all' or numbers out of 0..{last}, found {wrong or 'none'}")
+    return tuple(sorted({layer for layer in found if isinstance(layer, int)}))
 
 
 def token_columns(prompt: Prompt) -> pd.DataFrame:

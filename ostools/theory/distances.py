@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools.ground.errors import InputError, unknown_name
@@ -94,6 +94,26 @@ def sum_rounding(terms: int) -> float:
 def total_variation(p: Vectors, q: Vectors) -> Scalars:
     """The paper's delta = sum_k |p_k - q_k| of two distributions: the L1 norm, without the factor 1/2; at most 2."""
     return (p - q).abs().sum(-1)
+
+
+def proof_variation(
+    alpha: Vectors, alpha_star: Vectors, last: Int[Tensor, "*batch"]
+) -> tuple[Scalars, Scalars, Scalars]:
+    """delta, the own weight and the KL divergence of two rows of attention, as the proof of Theorem B.3 pairs them.
+
+    alpha: the row of token n, 0 behind it. alpha_star: the row of the repeated token, which stands at `last`, 0 behind it.
+
+    delta = sum_(i<n) |alpha_(n,i) - alpha*_(n+1,i)| + |alpha_(n,n) - alpha*_(n+1,n)|, without the factor 1/2 (equation 2); own
+    = alpha*_(n+1,n+1). The proof bounds the difference of two attention outputs by delta + own, for values of unit norm. That
+    sum is the L1 distance of the two rows over all n + 1 tokens, alpha being 0 at the last. KL(alpha || alpha*) is over the
+    same n + 1 tokens, in nats: finite wherever alpha* sees what alpha sees, and infinite where it does not (a sliding window
+    that moved on). KL(alpha* || alpha) is always infinite. Pinsker: delta + own <= sqrt(2 KL).
+    """
+    at = last[..., None]
+    own = alpha_star.gather(-1, at)[..., 0]
+    delta = (alpha - alpha_star).abs().scatter(-1, at, 0.0).sum(-1)
+    divergence = torch.where(alpha > 0, alpha * (alpha.log() - alpha_star.log()), 0.0).sum(-1)
+    return delta, own, divergence.clamp_min(0.0)  # the sum of a row with itself may be rounded to below 0
 
 
 def head_chunks(x: Float[Tensor, "*batch d_model"], n_heads: int) -> Float[Tensor, "*batch head chunk"]:

@@ -36,6 +36,11 @@ SHOWN = [
         "at y",
     ),
     (
+        "collapse --task figure-5c --lengths 1:9 --dtype bfloat16 --layers all",
+        "L2 distance at v^(l), figure-5c, 6 of 9 lengths; layer 0 is the embedding|collapse from",
+        "",
+    ),
+    (
         "figure 5 --lengths 1:4 --seed 1 --site attention --norm l1 --dtype bfloat16 --items ids --load-dtype float64",
         "L1 distance at the last block's heads|loaded in float64, 4 lengths|Here: L1 at the last block's heads.",
         "at y",

@@ -38,6 +38,8 @@ BEFORE_A_MODEL = [
     ("collapse --lengths 1:4 --dtype float8", ["unknown dtype 'float8'"]),
     ("collapse --out no/x.png", ["does not exist"]),
     ("collapse --site logit", ["unknown site 'logit': did you mean 'logits'"]),
+    ("collapse --layers x", ["--layers 'x': expected 'all' or numbers"]),
+    ("collapse --layers all --site y", ["--layers compares v^(l)", "found y"]),
     ("collapse --norm l3", ["unknown norm 'l3'"]),
     ("collapse --site logits --per head-chunk", ["at logits: expected per vector, found 'head-chunk'"]),
     ("figure 5 --site logit", ["unknown site 'logit': did you mean 'logits'"]),

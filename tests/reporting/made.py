@@ -138,6 +138,7 @@ def _row(task: str, pair: str, seed: int, n: int, dtype: str, site: str, value: 
         "tokens": n + 5,
         "dtype": dtype,
         "site": site,
+        "layer": 2,
         "per": "vector",
         "norm": "l2",
         "mean": value,

@@ -83,10 +83,10 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     _stdout().print(shown)
 
 
-def some_of(lengths: Iterable[int], noun: str = "lengths") -> tuple[list[int], str]:
-    """At most `SHOWN` of the lengths, evenly spread, the first and the last among them; and how many they are, for a title."""
+def some_of(lengths: Iterable[int], noun: str = "lengths", most: int = SHOWN) -> tuple[list[int], str]:
+    """At most `most` of the lengths, evenly spread, the first and the last among them; and how many they are, for a title."""
     known = sorted(set(lengths))
-    shown = sorted({known[round(i * (len(known) - 1) / (SHOWN - 1))] for i in range(SHOWN)})
+    shown = sorted({known[round(i * (len(known) - 1) / (most - 1))] for i in range(most)})
     return shown, f", {len(shown)} of {len(known)} {noun}" if len(shown) < len(known) else ""
 
 

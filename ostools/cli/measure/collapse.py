@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Lengths512, Model, Norm, Out, Per, Site, checked_items, parse_lengths
+from ostools.cli.kit.options import (
+    Device,
+    Lengths512,
+    Model,
+    Norm,
+    Out,
+    Per,
+    Site,
+    checked_items,
+    parse_layers,
+    parse_lengths,
+)
 from ostools.cli.kit.steps import at_work, check, check_precisions, give
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.measure import Collapse
+    from ostools.measure.collapse.readings import Reading
     from ostools.tasks import CollapseTask
 
 
@@ -49,6 +61,12 @@ def collapse(
     seed: Annotated[
         list[int] | None, typer.Option(metavar="N", help="Seed of the digit stream; repeatable. Else 0.")
     ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|0,2,...", help="Also after these blocks: v^(l), 0 the embedding. Else after the last."
+        ),
+    ] = None,
     site: Site = None,
     per: Per = None,
     norm: Norm = None,
@@ -63,14 +81,15 @@ def collapse(
     \b
     Example:
       ostools collapse --task figure-5a --lengths 1:512 --dtype float32 --dtype bfloat16 --out collapse.html
+      ostools collapse --task figure-5c --layers all --out layers.png
       ostools collapse --prompt "Once upon a time" --item " and" --no-bos --dtype int8-kv --dtype bfloat16
     """
     from ostools import measure
-    from ostools.measure.collapse.readings import Reading
 
     check(out)
     wanted, chosen = parse_lengths(lengths), _chosen(task, prompt, item, items)
-    reading = Reading.named(site or "y", per, norm or "l2") if site or per or norm else None
+    where = None if layers is None else parse_layers(layers)
+    reading = _reading(site, per, norm, by_layer=where is not None)
     check_precisions(dtype)
     with at_work("comparing pairs", model, device) as (loaded, progress):
         result = measure.collapse(
@@ -79,6 +98,7 @@ def collapse(
             lengths=wanted,
             dtypes=tuple(dtype or ("float32", "bfloat16", "float16")),
             seeds=tuple(seed or (0,)),
+            layers=where,
             bos=not no_bos,
             progress=progress,
         )
@@ -100,11 +120,27 @@ def _chosen(task: str | None, prompt: str | None, item: str | None, items: str) 
     return tasks.RepeatTask("prompt", prompt, item, put if item else "ids")
 
 
+def _reading(site: str | None, per: str | None, norm: str | None, *, by_layer: bool) -> Reading | None:
+    """What is to be shown, None for the default. Raises `InputError` for what there is not."""
+    from ostools.measure.collapse.readings import Reading
+
+    if not by_layer and not (site or per or norm):
+        return None
+    found = Reading.named(site or ("residual" if by_layer else "y"), per, norm or "l2")
+    if by_layer and found.site != "residual":
+        raise InputError(
+            f"--layers compares v^(l) after each block: expected --site residual or none, found {found.site}"
+        )
+    return found
+
+
 def _show(result: Collapse) -> None:
     from ostools.measure.collapse.readings import Reading
     from ostools.reporting.findings.collapse import collapse_findings, reading_findings
 
     reading = result.reading or Reading.named("y", None, "l2")
+    if len(set(result.frame["layer"])) > 1:
+        return _show_layers(result, reading)
     frame: Any = reading.of(result.frame)
     shown, part = output.some_of(frame["length"])
     table = frame[frame["length"].isin(shown)].pivot(
@@ -120,3 +156,19 @@ def _show(result: Collapse) -> None:
     trained = result.provenance.model.get("trained_lengths")
     said = collapse_findings(result, trained) if result.reading is None else reading_findings(result, reading)
     output.print_text(["", *said])
+
+
+def _show_layers(result: Collapse, reading: Reading) -> None:
+    """A row a layer: the distance at some lengths, and where it collapses there."""
+    frame: Any = reading.of(result.frame, every_layer=True)
+    shown, part = output.some_of(frame["length"], most=6)
+    keys = ["dtype", "pair", "seed", "layer"]
+    table = frame[frame["length"].isin(shown)].pivot(index=keys, columns="length", values="mean")
+    lengths: Any = result.collapse_lengths(reading.per, reading.norm)
+    ends = lengths[lengths["site"] == "residual"].set_index(keys)["collapse_length"].to_dict()
+    rows = (
+        (*key, *map(float, row), ends.get(key, "reference"))
+        for key, row in zip(table.index, table[shown].to_numpy(), strict=True)
+    )
+    title = f"{reading.words.replace('v^(L)', 'v^(l)')}, {frame['task'].iloc[0]}{part}; layer 0 is the embedding"
+    output.print_table(title, [*keys, *(f"n = {n}" for n in shown), "collapse from"], rows, left=2)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -29,6 +29,7 @@ from ostools.measure.collapse.readings import VECTOR, Reading
 from ostools.measure.collapse.run import COLUMNS as COLUMNS
 from ostools.measure.collapse.run import REFERENCE, Run
 from ostools.measure.passes.precisions import Precision
+from ostools.measure.prompts import checked_layers
 from ostools.results import Column, Provenance, Result
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.base import seeds_of
@@ -46,13 +47,13 @@ class Collapse(Result):
     """One row per pair, length, dtype, site, reading and norm.
 
     Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v), dtype (a precision by
-    name), weights (how they are stored: "given" where nothing was rounded), site (residual: v^(L), y, logits, attention: the
-    last block's heads), per (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the
-    distance over the pieces (all the same for a vector); relative (to the same norm of v), ulps (distance / machine line),
-    float64_distance (with the same stored weights), noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean
-    over the pieces; and, on `logits` rows,
-    total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit). NA where a column has no
-    meaning. Head chunks are left out where the number of heads does not divide d_model.
+    name), weights (how they are stored: "given" where nothing was rounded), site (residual: v^(l), y, logits, attention: the
+    last block's heads), layer (l, the number of blocks before the site; 0 is the embedding, L for all but residual), per
+    (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the distance over the
+    pieces (all the same for a vector); relative (to the same norm of v), ulps (distance / machine line), float64_distance
+    (with the same stored weights), noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces;
+    and, on `logits` rows, total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit). NA
+    where a column has no meaning. Head chunks are left out where the number of heads does not divide d_model.
 
     `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance, relative to ||v||): of the weights
     as given, and of every other way in which a precision stores them.
@@ -74,7 +75,7 @@ class Collapse(Result):
         return chosen.groupby("length")[["distance", "relative"]].mean().sort_index()
 
     def collapse_lengths(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
-        """The collapse length of each (task, pair, seed, dtype, site): measured, not extrapolated.
+        """The collapse length of each (task, pair, seed, dtype, site, layer): measured, not extrapolated.
 
         The smallest n0 such that at every n >= n0, on consecutive lengths up to n_max >= max(2 n0, n0 + 32), the distance
         in float64, with the same stored weights, is below the rounding noise of running in that dtype, or the two vectors are
@@ -82,24 +83,35 @@ class Collapse(Result):
         the noises); the top token is the same ("top-token"); or the logits are the same
         bit for bit ("identical-logits"). Otherwise NA. `pair_collapse_length` has the noise of the difference y - y* in
         place of the noise: it comes later where v and v* are rounded alike, as by a coarse key/value cache, and can be told
-        apart below the noise of either. Columns: task, pair, seed, dtype, site, collapse_length, n_max, status (in words),
-        pair_collapse_length.
+        apart below the noise of either. Columns: task, pair, seed, dtype, site, layer, collapse_length, n_max,
+        status (in words), pair_collapse_length.
         float64 is the reference, and has no row; neither have rows that were stored without their float64 distance.
         """
         table: Any = self.frame
         table = table[(table["per"] == per) & (table["norm"] == norm) & (table["dtype"] != REFERENCE.name)]
         table = table[table["float64_distance"].notna()].sort_values(by="length", kind="stable")
         rows = []
-        for key, group in table.groupby(["task", "pair", "seed", "dtype", "site"], sort=False):
-            *curve, site = key
+        for key, group in table.groupby(["task", "pair", "seed", "dtype", "site", "layer"], sort=False):
+            *curve, site, layer = key
             lengths, distance, same = group["length"].tolist(), group["float64_distance"], group["mean"] == 0
             hidden = (distance < group["noise"]) | same
             of_pair = collapse_start(((distance < group["pair_noise"]) | same).tolist(), lengths)
-            rows.append((*curve, site, *_verdict(hidden.tolist(), lengths), of_pair))
+            rows.append((*curve, site, layer, *_verdict(hidden.tolist(), lengths), of_pair))
             if site == "logits":
-                rows.append((*curve, TOP_TOKEN, *_verdict(group["same_top_token"].tolist(), lengths), None))
-                rows.append((*curve, IDENTICAL, *_verdict(group["identical_logits"].tolist(), lengths), None))
-        names = ["task", "pair", "seed", "dtype", "site", "collapse_length", "n_max", "status", "pair_collapse_length"]
+                rows.append((*curve, TOP_TOKEN, layer, *_verdict(group["same_top_token"].tolist(), lengths), None))
+                rows.append((*curve, IDENTICAL, layer, *_verdict(group["identical_logits"].tolist(), lengths), None))
+        names = [
+            "task",
+            "pair",
+            "seed",
+            "dtype",
+            "site",
+            "layer",
+            "collapse_length",
+            "n_max",
+            "status",
+            "pair_collapse_length",
+        ]
         return pd.DataFrame(rows, columns=names).astype({name: "Int64" for name in names if "collapse" in name})
 
 
@@ -143,6 +155,7 @@ def collapse(
     lengths: Iterable[int],
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = (0,),
+    layers: Literal["all"] | Iterable[int] | None = None,
     bos: bool = True,
     mitigation: Mitigation | None = None,
     chat: bool | None = False,
@@ -158,6 +171,8 @@ def collapse(
             "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format
             (`measure.passes.precisions`). Copies are rounded; the model itself stays as it is.
         seeds: one digit stream each, for a task that draws digits.
+        layers: after which blocks v^(l) is compared too, out of the same passes: "all", or numbers out of 0 ... L. 0 is the
+            embedding, L the last block, which is always there. This is the induction over layers in the proof of B.3.
         bos: false takes the tokenizer's BOS, which attention sinks into, out of every prompt.
         mitigation: the pairs as it rewrites them, under its hooks in every dtype and in float64, verified on every forward
             pass. One with hooks goes by the loop over prompts, and of prompts that it rewrites no theorem speaks.
@@ -174,8 +189,9 @@ def collapse(
     task = as_pairs(model, task, mitigation, chat)
     wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), seeds_of(task, seeds)
     _check_model(model)
+    kept = () if layers is None else checked_layers(model, layers)
     sets = [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds]
-    found = Run(model, task.name, sets, precisions, mitigation).found(progress)
+    found = Run(model, task.name, sets, precisions, mitigation, kept).found(progress)
     provenance = Provenance.collect(
         model,
         max((prompts.longest() for prompts in sets), key=len),
@@ -188,6 +204,7 @@ def collapse(
         lengths=wanted,
         dtypes=[precision.name for precision in precisions],
         seeds=seeds,
+        layers=kept,
         route=found.way.name,
         route_reason=found.way.reason,
         difference_from_separate_pass=found.differences,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,11 +39,22 @@ class LastTokens:
     unembedding: Unembedding
     w_o: Heads
 
-    def at(self, site: str, index: Int[Tensor, " row"]) -> Float[Tensor, "row ..."]:
-        """A site's vectors in the model's dtype; "attention" [row, head, d_model], each head's own z W_O."""
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Each site with the number of blocks before it: v^(l) of the layers kept, and the others behind all blocks."""
+        layers = sorted(self.rows.residuals)
+        return [("residual", layer) for layer in layers] + [
+            (site, layers[-1]) for site in READINGS if site != "residual"
+        ]
+
+    def at(self, site: str, index: Int[Tensor, " row"], layer: int | None = None) -> Float[Tensor, "row ..."]:
+        """A site's vectors in the model's dtype; "attention" [row, head, d_model], each head's own z W_O.
+
+        layer: at "residual", which v^(l); None is L.
+        """
         index = index.to(self.rows.y.device)
         if site == "residual":
-            return self.rows.residual[index]
+            return (self.rows.residual if layer is None else self.rows.residuals[layer])[index]
         if site == "y":
             return self.rows.y[index]
         if site == "logits":
@@ -68,8 +80,8 @@ class References:
 
 def pair_columns(
     here: LastTokens, references: References, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
-) -> Iterator[tuple[str, str, str, Columns]]:
-    """For each (site, per, norm) the columns over pairs of rows: v = `first`, v* = `second`.
+) -> Iterator[tuple[dict[str, Any], Columns]]:
+    """For each (site, layer, per, norm) the columns over pairs of rows: v = `first`, v* = `second`.
 
     noise: ||y - y_float64||, both with the weights that this precision stores; pair_noise: the same of the difference,
     ||(y - y*) - (y_float64 - y*_float64)||, smaller where v and v* are rounded alike; weight_shift: what storing the weights
@@ -77,13 +89,13 @@ def pair_columns(
     distance itself, ||y_float64 - y*_float64|| with the weights that this precision stores.
     """
     n_heads = int(here.w_o.shape[0])
-    for site in READINGS:
+    for site, layer in here.places:
         step = max(1, chunk(_CHUNK) // here.width(site))
         parts: dict[tuple[str, str], list[Columns]] = {}
         for start in range(0, len(first), step):
-            v, v_star = (here.at(site, index[start : start + step]) for index in (first, second))
+            v, v_star = (here.at(site, index[start : start + step], layer) for index in (first, second))
             exact, exact_star, given = (
-                None if run is None else run.at(site, index[start : start + step])
+                None if run is None else run.at(site, index[start : start + step], layer)
                 for run, index in (
                     (references.same_weights, first),
                     (references.same_weights, second),
@@ -95,7 +107,8 @@ def pair_columns(
                 for norm, columns in _floors_and_distances(pieces, here.precision):
                     parts.setdefault((per, norm), []).append(columns | said)
         for (per, norm), chunks in parts.items():
-            yield site, per, norm, {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+            names = {"site": site, "layer": layer, "per": per, "norm": norm}
+            yield names, {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
 def vector_distances(
@@ -187,10 +200,11 @@ def require_finite(found: LastTokens, what: str, lengths: list[int]) -> None:
     """Refuse rows that are not finite: say in which precision, where, and from which length. `lengths`: items of each row."""
     name, dtype = found.precision.name, found.precision.dtype
     step = max(1, chunk(_CHUNK) // found.width("logits"))
-    for site in ("residual", "y", "attention", "logits"):
+    places = sorted(found.places, key=lambda place: place[0] == "logits")  # of what is not finite, the first
+    for site, layer in places:
         for start in range(0, len(lengths), step):
             index = torch.arange(start, min(start + step, len(lengths)))
-            wrong = ~torch.isfinite(found.at(site, index)).flatten(1).all(-1)
+            wrong = ~torch.isfinite(found.at(site, index, layer)).flatten(1).all(-1)
             if bool(wrong.any()):
                 length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
                 raise InputError(

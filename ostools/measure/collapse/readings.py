@@ -9,11 +9,9 @@ d_model / H as there are heads (`per="head-chunk"`). The other reading is every 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import Any
-
-import pandas as pd
 
 from ostools.ground.errors import InputError, unknown_name
+from ostools.results import Frame
 from ostools.theory.distances import NORMS
 
 VECTOR, HEAD_CHUNK, HEAD_OUTPUT = "vector", "head-chunk", "head-output"
@@ -33,6 +31,11 @@ PIECES = {
 }
 """What a mean, a least and a greatest are over."""
 _PAPERS = {"v": "residual", "v^(L)": "residual"}
+
+
+def behind_all_blocks(frame: Frame) -> Frame:
+    """The rows of a `Collapse`'s table without v^(l) of the layers before the last."""
+    return frame[frame["layer"] == frame["layer"].max()]
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,12 @@ class Reading:
             raise InputError(f"at {site}: expected per {' or '.join(known)}, found {per!r}")
         return cls(site, per or known[-1 if over_heads else 0], norm)
 
-    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a `Collapse`'s table that are read so. Raises `InputError` where there are none, with those there are."""
-        table: Any = frame
+    def of(self, frame: Frame, *, every_layer: bool = False) -> Frame:
+        """The rows of a `Collapse`'s table that are read so, behind the last block or behind every one that was measured.
+
+        Raises `InputError` where there are none, with those there are.
+        """
+        table = frame if every_layer else behind_all_blocks(frame)
         found = table[(table["site"] == self.site) & (table["per"] == self.per) & (table["norm"] == self.norm)]
         if found.empty:
             known = table[["site", "per", "norm"]].drop_duplicates().astype(str).agg("/".join, axis=1)

@@ -34,7 +34,9 @@ def as_rows(result: Collapse) -> pd.DataFrame:
 
 
 def _of_vectors(rows: Frame) -> Column:
-    return (rows["per"] == "vector") & (rows["norm"] == "l2")
+    """Where a reference has a distance too: behind the last block."""
+    last = rows["layer"] == rows["layer"].max() if "layer" in rows else True
+    return (rows["per"] == "vector") & (rows["norm"] == "l2") & last
 
 
 def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
@@ -48,8 +50,9 @@ def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
             part: Any = rows[_of_vectors(rows) & rows[names["distance"]].notna()]
             part = part if weights is None else part.assign(weights=weights)
             parts.append(part[[*CURVE, *names.values()]].rename(columns={new: old for old, new in names.items()}))
-    if "float64_distance" not in frame:
-        frame = frame.assign(float64_distance=float("nan"))
+    # Rows of an earlier version: of the last layer alone, and some without the distance that collapse lengths are read from.
+    earlier = {"layer": provenance.model.get("n_layers", 0), "float64_distance": float("nan")}
+    frame = frame.assign(**{name: value for name, value in earlier.items() if name not in frame})
     reference: Any = pd.concat(parts) if parts else frame.iloc[:0].assign(distance=0.0, relative=0.0)
     reference = reference.drop_duplicates(CURVE, ignore_index=True)
     return Collapse(frame.reset_index(drop=True), provenance, reference[columns])

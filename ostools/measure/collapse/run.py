@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,11 +24,25 @@ _NUMBERS = [
     *("float64_distance", "noise", "pair_noise", "machine_line", "weight_shift", "total_variation"),
 ]
 _FLAGS = ["same_top_token", "identical_logits"]
-COLUMNS = ["task", "pair", "seed", "length", "tokens", "dtype", "weights", "site", "per", "norm", *_NUMBERS, *_FLAGS]
+COLUMNS = [
+    "task",
+    "pair",
+    "seed",
+    "length",
+    "tokens",
+    "dtype",
+    "weights",
+    "site",
+    "layer",
+    "per",
+    "norm",
+    *_NUMBERS,
+    *_FLAGS,
+]
 REFERENCE = Precision.named("float64")
 
 _KINDS = (
-    dict.fromkeys(("seed", "length", "tokens"), "int64")
+    dict.fromkeys(("seed", "length", "tokens", "layer"), "int64")
     | dict.fromkeys(_NUMBERS, "float64")
     | dict.fromkeys(_FLAGS, "boolean")
 )
@@ -62,13 +77,15 @@ class Found:
 
 @dataclass(frozen=True)
 class Run:
-    """What one call of `collapse` runs: the sets of prompts, in each precision, under the mitigation."""
+    """What one call of `collapse` runs: the sets of prompts, in each precision, under the mitigation; and of which layers it
+    keeps v^(l), beside L."""
 
     model: TransformerBridge
     task: str
     sets: list[PromptSet]
     precisions: list[Precision]
     mitigation: Mitigation | None
+    layers: Sequence[int] = ()
 
     def found(self, progress: Progress | None) -> Found:
         """Every precision beside the float64 run of the same stored weights."""
@@ -113,7 +130,7 @@ class Run:
         tokens, differences = [], []
         for prompts in self.sets:
             with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
-                found, difference = _last_tokens(prepared, precision, prompts, way, self.task)
+                found, difference = _last_tokens(prepared, precision, prompts, way, self)
                 logits = found.unembedding(found.rows.y[:1])
             if not torch.equal(found.unembedding(found.rows.y[:1]), logits):
                 raise InputError(
@@ -133,8 +150,8 @@ class Run:
         parts = []
         for prompts, here, reference in zip(self.sets, passes.tokens, references, strict=True):
             same = prompts.columns() | {"task": self.task, "dtype": here.precision.name, "weights": key}
-            for site, per, norm, columns in pair_columns(here, reference, prompts.first, prompts.second):
-                parts.append(same | {"site": site, "per": per, "norm": norm} | columns)
+            for names, columns in pair_columns(here, reference, prompts.first, prompts.second):
+                parts.append(same | names | columns)
         sizes = [len(part["mean"]) for part in parts]
         table = {
             column: np.concatenate([np.full(n, part.get(column, np.nan)) for part, n in zip(parts, sizes, strict=True)])
@@ -160,7 +177,7 @@ class Run:
 
 
 def _last_tokens(
-    model: TransformerBridge, precision: Precision, prompts: PromptSet, way: Way, what: str
+    model: TransformerBridge, precision: Precision, prompts: PromptSet, way: Way, run: Run
 ) -> tuple[LastTokens, float]:
     """The last tokens of all prompts by this way, and how far some of them are at most from a pass of their own.
 
@@ -168,10 +185,10 @@ def _last_tokens(
     tried there. Raises `InputError` for numbers that are not finite, and where W_U y (with the
     soft-cap) is not what the model itself returns.
     """
-    rows = last_rows(model, prompts.prompts, prompts.tree, way)
+    rows = last_rows(model, prompts.prompts, prompts.tree, way, run.layers)
     w_o = model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
     found = LastTokens(precision, rows, Unembedding.of(model), w_o)
-    require_finite(found, what, prompts.prompt_lengths())
+    require_finite(found, run.task, prompts.prompt_lengths())
     differences = []
     for probe in prompts.probes(_PROBES_16_BIT if precision.dtype in _SIXTEEN_BITS else 1):
         alone, logits = separate_rows(model, prompts.prompts[probe])

@@ -29,7 +29,7 @@ from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.one_linearisation import METHODS, MeasuredNorms, OneLinearisation, Settings, checked_start
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
-from ostools.measure.prompts import as_prompt, checked_names, token_columns
+from ostools.measure.prompts import as_prompt, checked_layers, checked_names, token_columns
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 
@@ -121,7 +121,7 @@ def _validated(
             "sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first"
         )
     check_settings(settings.relative_error, settings.confidence)
-    return names, _checked_layers(model, layers)
+    return names, checked_layers(model, layers)
 
 
 def jacobian(
@@ -144,18 +144,6 @@ def jacobian(
     route = AutogradRoute(model, embedded, freeze=freeze, rows=rows)
     with exact.jacobians(route, len(embedded), embedded, rows, False, progress) as found:
         return found
-
-
-def _checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
-    """The layers in order: 0 is the embedding, L = n_layers what the last block leaves."""
-    last = int(model.cfg.n_layers)
-    if layers == "all":
-        return tuple(range(last + 1))
-    found = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
-    wrong = [layer for layer in found if type(layer) is not int or not 0 <= layer <= last]
-    if wrong or not found:
-        raise InputError(f"layers: expected 'all' or numbers out of 0..{last}, found {wrong or 'none'}")
-    return tuple(sorted({layer for layer in found if isinstance(layer, int)}))
 
 
 def _tables(tokens: Prompt, linearisation: str, layers: Sequence[int], found: MeasuredNorms) -> list[pd.DataFrame]:

@@ -12,10 +12,10 @@ trunk, heads x trunk^2, and its keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -28,10 +28,12 @@ from ostools.ground.chunks import chunk
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
 
-_SITES = ("residual_post", "final_norm", "z")
 _FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 _LOOP_TOKENS = 4096  # tokens in one batch of the loop
+
+
+_Records: TypeAlias = tuple[hooks.Record, hooks.Record]
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,16 @@ class Unembedding:
 
 @dataclass(frozen=True)
 class LastRows:
-    """The last token of each prompt: v^(L), y, and z of the last block's heads, in the model's dtype."""
+    """The last token of each prompt: v^(l) by l, v^(L) among them, y, and z of the last block's heads, in the model's dtype."""
 
-    residual: Float[Tensor, "row d_model"]
+    residuals: Mapping[int, Float[Tensor, "row d_model"]]
     y: Float[Tensor, "row d_model"]
     z: Float[Tensor, "row head d_head"]
+
+    @property
+    def residual(self) -> Float[Tensor, "row d_model"]:
+        """v^(L)."""
+        return self.residuals[max(self.residuals)]
 
 
 @dataclass(frozen=True)
@@ -95,58 +102,71 @@ def _rope_types(config: Any) -> Iterator[str]:
             yield str(value["rope_type"])
 
 
-def last_rows(model: TransformerBridge, prompts: Sequence[Sequence[int]], tree: PrefixTree, way: Way) -> LastRows:
-    """The representations of the prompts' last tokens, in the prompts' order, by the given way; `tree` is the prompts'."""
-    return _loop(model, prompts) if way.name == "loop" else _packed(model, tree)
+def last_rows(
+    model: TransformerBridge, prompts: Sequence[Sequence[int]], tree: PrefixTree, way: Way, layers: Sequence[int] = ()
+) -> LastRows:
+    """The representations of the prompts' last tokens, in the prompts' order, by the given way; `tree` is the prompts'.
+
+    layers: of which l v^(l) is kept, beside L; 0 is the embedding. Only the rows of last tokens are, in every layer.
+    """
+    chosen = (*layers, int(model.cfg.n_layers))
+    return _loop(model, prompts, chosen) if way.name == "loop" else _packed(model, tree, chosen)
 
 
 def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
     """All parts in one, row k being prompt k; `order` says which prompt each row of the parts is."""
     back = torch.argsort(torch.tensor(order))
-    return LastRows(*(torch.cat([getattr(part, name) for part in parts])[back] for name in ("residual", "y", "z")))
+    residuals = {layer: torch.cat([part.residuals[layer] for part in parts])[back] for layer in parts[0].residuals}
+    return LastRows(residuals, *(torch.cat([getattr(part, name) for part in parts])[back] for name in ("y", "z")))
 
 
 def separate_rows(model: TransformerBridge, prompt: Sequence[int]) -> tuple[LastRows, Float[Tensor, " d_vocab"]]:
     """One prompt in a pass of its own: its representations, and the logits that the model itself returns."""
-    with torch.no_grad(), true_arithmetic(model), _recording(model, None) as record:
+    layers = (int(model.cfg.n_layers),)
+    with torch.no_grad(), true_arithmetic(model), _recording(model, None, layers) as record:
         logits = model(_batch(model, [prompt]), use_cache=False, logits_to_keep=1)
     return _rows(record), logits[0, -1]
 
 
-def _packed(model: TransformerBridge, tree: PrefixTree) -> LastRows:
+def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -> LastRows:
     """The trunk in a pass that keeps its keys and values, then the branches, a group at a time, with those in sight."""
     on_trunk = [prompt for prompt, end in enumerate(tree.ends) if end < tree.trunk]
     ends = [tree.ends[prompt] for prompt in on_trunk]
     trunk = tree.ids[: tree.trunk]
     if tree.is_chain and chunk(len(trunk)) == len(trunk):
-        return _in_order([_one_pass(model, trunk, ends)], on_trunk)
+        return _in_order([_one_pass(model, trunk, ends, layers)], on_trunk)
     # Without a configuration no layer of the cache forgets what is beyond its window: a branch may leave before that.
     cache = DynamicCache()
-    parts, order = _trunk(model, trunk, dict(zip(on_trunk, ends, strict=True)), cache)
+    parts, order = _trunk(model, trunk, dict(zip(on_trunk, ends, strict=True)), cache, layers)
     prompts_at: dict[int, list[int]] = {}
     for prompt, end in enumerate(tree.ends):
         prompts_at.setdefault(end, []).append(prompt)
     for group in tree.groups(chunk(GROUP)):
         here = [(row, prompt) for row, node in enumerate(group.nodes) for prompt in prompts_at.get(node, ())]
-        parts.append(_branches(model, tree, group, cache, [row for row, _ in here]))
+        parts.append(_branches(model, tree, group, cache, [row for row, _ in here], layers))
         order += [prompt for _, prompt in here]
     return _in_order(parts, order)
 
 
 def _trunk(
-    model: TransformerBridge, ids: Sequence[int], ends: dict[int, int], cache: DynamicCache
+    model: TransformerBridge, ids: Sequence[int], ends: dict[int, int], cache: DynamicCache, layers: Sequence[int]
 ) -> tuple[list[LastRows], list[int]]:
     """The trunk, in pieces where chunks are small, each on the keys and values of those before it; and whose rows they are."""
     parts, order, size = [], [], chunk(len(ids))
     for start in range(0, len(ids), size):
         here = {prompt: end - start for prompt, end in ends.items() if start <= end < start + size}
-        parts.append(_one_pass(model, ids[start : start + size], list(here.values()), past_key_values=cache))
+        parts.append(_one_pass(model, ids[start : start + size], list(here.values()), layers, past_key_values=cache))
         order += here
     return parts, order
 
 
 def _branches(
-    model: TransformerBridge, tree: PrefixTree, group: Group, cache: DynamicCache, rows: list[int]
+    model: TransformerBridge,
+    tree: PrefixTree,
+    group: Group,
+    cache: DynamicCache,
+    rows: list[int],
+    layers: Sequence[int],
 ) -> LastRows:
     """One group of branches, on the keys and values of the trunk before them."""
     device = next(model.parameters()).device
@@ -159,25 +179,32 @@ def _branches(
     dtype = next(model.parameters()).dtype
     hidden = torch.zeros(1, 1, *seen.shape, dtype=dtype, device=device)
     hidden = hidden.masked_fill_(~seen, torch.finfo(dtype).min)
-    window, layers = sliding_window(model)
+    window, sliding = sliding_window(model)
     narrowed = nullcontext()
-    if layers:
-        narrowed = hooks.mask_scores(model, seen & (positions[:, None] - places[None, :] < window), layers=layers)
+    if sliding:
+        narrowed = hooks.mask_scores(model, seen & (positions[:, None] - places[None, :] < window), layers=sliding)
     with narrowed:
         return _one_pass(
             model,
             [tree.ids[node] for node in group.nodes],
             rows,
+            layers,
             position_ids=positions[None],
             attention_mask=hidden,
             past_key_values=DynamicCache(before),
         )
 
 
-def _one_pass(model: TransformerBridge, ids: Sequence[int], rows: Sequence[int], **options: Any) -> LastRows:
+def _one_pass(
+    model: TransformerBridge, ids: Sequence[int], rows: Sequence[int], layers: Sequence[int], **options: Any
+) -> LastRows:
     """One forward pass, read at the given positions. Without `past_key_values` nothing is cached."""
     cached = "past_key_values" in options
-    with torch.no_grad(), true_arithmetic(model), _recording(model, torch.tensor(rows, dtype=torch.int64)) as record:
+    with (
+        torch.no_grad(),
+        true_arithmetic(model),
+        _recording(model, torch.tensor(rows, dtype=torch.int64), layers) as record,
+    ):
         model(_batch(model, [ids]), use_cache=cached, logits_to_keep=1, **options)
     return _rows(record)
 
@@ -191,7 +218,7 @@ def sliding_window(model: TransformerBridge) -> tuple[int, list[int]]:
     ]
 
 
-def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> LastRows:
+def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int]) -> LastRows:
     """Prompts of the same length in batches: no padding, and no prompt knows of a longer one."""
     by_length: dict[int, list[int]] = {}
     for index, prompt in enumerate(prompts):
@@ -201,26 +228,39 @@ def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> LastRow
         step = max(1, chunk(_LOOP_TOKENS) // length)
         for start in range(0, len(indices), step):
             chosen = indices[start : start + step]
-            with torch.no_grad(), true_arithmetic(model), _recording(model, None) as record:
+            with torch.no_grad(), true_arithmetic(model), _recording(model, None, layers) as record:
                 model(_batch(model, [prompts[index] for index in chosen]), use_cache=False, logits_to_keep=1)
             parts.append(_rows(record))
             order.extend(chosen)
     return _in_order(parts, order)
 
 
-def _recording(model: TransformerBridge, rows: Int[Tensor, " row"] | None) -> AbstractContextManager[hooks.Record]:
-    """Keep the given positions of the only prompt of a batch, or (None) the last position of every prompt."""
+@contextmanager
+def _recording(model: TransformerBridge, rows: Int[Tensor, " row"] | None, layers: Sequence[int]) -> Iterator[_Records]:
+    """Keep the given positions of the only prompt of a batch, or (None) the last position of every prompt.
+
+    layers: of which l v^(l) is kept.
+    """
 
     def keep(tensor: Tensor, layer: int | None) -> Tensor:
         # A copy, since a view would hold every position of the pass in memory.
         return tensor[:, -1].clone() if rows is None else tensor[0, rows.to(tensor.device)]
 
-    return hooks.capture(model, *_SITES, layers=[int(model.cfg.n_layers) - 1], reduce=keep)
+    once = ("embedding", "final_norm") if 0 in layers else ("final_norm",)
+    blocks = [layer - 1 for layer in layers if layer]
+    with (
+        hooks.capture(model, "residual_post", layers=blocks, reduce=keep) as streams,
+        hooks.capture(model, "z", *once, layers=[int(model.cfg.n_layers) - 1], reduce=keep) as others,
+    ):
+        yield streams, others
 
 
-def _rows(record: hooks.Record) -> LastRows:
-    (residual,), (z,) = record["residual_post"].values(), record["z"].values()
-    return LastRows(residual, record["final_norm"], z)
+def _rows(records: _Records) -> LastRows:
+    streams, others = records
+    residuals = {0: others["embedding"]} if "embedding" in list(others) else {}
+    residuals |= {block + 1: rows for block, rows in sorted(streams["residual_post"].items())}
+    (z,) = others["z"].values()
+    return LastRows(residuals, others["final_norm"], z)
 
 
 def _batch(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> Int[Tensor, "batch pos"]:

@@ -29,6 +29,7 @@ from ostools.reporting.charts.attention.heat import attention_chart, attention_d
 from ostools.reporting.charts.attention.view import attention_view as attention_view
 from ostools.reporting.charts.collapse.counting import counting_chart
 from ostools.reporting.charts.collapse.curves import collapse_chart
+from ostools.reporting.charts.collapse.layers import collapse_layers_chart
 from ostools.reporting.charts.collapse.precision import precision_chart
 from ostools.reporting.charts.collapse.repeats import repeats_chart
 from ostools.reporting.charts.figures.figure2 import figure_2_chart
@@ -55,9 +56,12 @@ def _sensitivity(result: measure.Sensitivity) -> alt.TopLevelMixin:
 
 
 def _collapse(result: measure.Collapse) -> alt.TopLevelMixin:
-    """The curves dtype by dtype, of what the result is to be read by; with parts stored in few bits, or more than four dtypes,
-    the precisions side by side."""
-    if (reading := result.reading) is not None:
+    """The curves dtype by dtype, of what the result is to be read by; layer by layer where several were measured; with parts
+    stored in few bits, or more than four dtypes, the precisions side by side."""
+    reading, layers = result.reading, set(result.frame["layer"])
+    if len(layers) > 1:
+        return collapse_layers_chart(result, **({} if reading is None else {"per": reading.per, "norm": reading.norm}))
+    if reading is not None:
         return collapse_chart(result, (reading.site,), per=reading.per, norm=reading.norm)
     names = set(result.frame["dtype"])
     many = len(names) > 4 or any(Precision.named(name).part is not None for name in names)
@@ -114,6 +118,7 @@ __all__ = [
     "behaviour_chart",
     "chart_of",
     "collapse_chart",
+    "collapse_layers_chart",
     "comparison_chart",
     "counting_chart",
     "heads_chart",

@@ -12,7 +12,7 @@ from typing import Any
 from ostools import tasks
 from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
-from ostools.measure.collapse.readings import Reading
+from ostools.measure.collapse.readings import Reading, behind_all_blocks
 from ostools.results import Column, Frame, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
@@ -134,7 +134,8 @@ def collapse_ends(result: Collapse, which: str = "collapse_length") -> dict[str,
 
 
 def whole(rows: Frame, site: str) -> Frame:
-    """Whole vectors at that site in L2, of which the theorem speaks."""
+    """Whole vectors at that site in L2, of which the theorem speaks, behind the last block."""
+    rows = behind_all_blocks(rows)
     return rows[(rows["site"] == site) & (rows["per"] == "vector") & (rows["norm"] == "l2")]
 
 

@@ -40,7 +40,7 @@ def _collapse(here: Here) -> Part:
 
 
 def _ends(result: Collapse, task: str) -> Table:
-    shown = ["pair", "seed", "dtype", "site", "status"]
+    shown = ["pair", "seed", "dtype", "site", "layer", "status"]
     rows = result.collapse_lengths()[shown].astype(str).to_numpy().tolist()
     return Table(f"Collapse lengths, {task}", [*shown[:-1], "collapse"], rows)
 

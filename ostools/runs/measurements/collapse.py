@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import BeforeValidator, Field
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure import collapse
@@ -11,7 +12,7 @@ from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models.shape import Shape
 from ostools.runs.measurements.counts import BLOCK, QUESTION, Count, PromptTokens, one_pass, pass_bytes
-from ostools.runs.measurements.record import Cell, Measurement, Options, Rows
+from ostools.runs.measurements.record import Cell, Measurement, Options, Rows, listed
 
 _COPY = 4000  # small operations of a copy of a block's modules
 
@@ -19,6 +20,8 @@ _COPY = 4000  # small operations of a copy of a block's modules
 class CollapseOptions(Options):
     name: Literal["collapse"] = "collapse"
     bos: bool = True
+    layers: Literal["all"] | Annotated[tuple[int, ...], BeforeValidator(listed), Field(min_length=1)] | None = None
+    """After which blocks v^(l) is compared too."""
 
 
 def _measure(model: TransformerBridge, cell: Cell) -> Rows:
@@ -47,6 +50,9 @@ def _count(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int) -> Coun
     copies = weights * (4 + 8 + (4 if precision.part == "weights" else 0))
     rows = min((1 << 22) // max(shape.d_vocab, 1) + 1, 2 * count)
     pairs = 12 * 8 * max(rows * shape.d_vocab, min(2 * count, (1 << 22) // shape.d_model) * shape.d_model)
+    layers = cell.arguments["layers"]
+    kept = shape.n_layers + 1 if layers == "all" else 1 + len(layers or ())
+    pairs += 2 * 8 * 2 * count * (kept - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
     memory = copies + pass_bytes(shape, 1, trunk, 1, 8) + pairs
     operations = 1.0 * (2 * passes + 2) * shape.n_layers * BLOCK + count * QUESTION
     operations += (1 + _runs_a_copy(precision)) * shape.n_layers * _COPY

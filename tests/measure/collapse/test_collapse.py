@@ -202,15 +202,15 @@ def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
     here = LastTokens(Precision.named("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
     zero = torch.zeros(1, dtype=torch.int64)
     # Exact: one row of one pass, read twice by the same kernels, less itself.
-    for site, _, norm, columns in pair_columns(here, References(here, None), zero, zero):
-        assert columns["mean"] == 0.0, (site, norm)
+    for names, columns in pair_columns(here, References(here, None), zero, zero):
+        assert columns["mean"] == 0.0, names
         assert columns["noise"] == 0.0
-        if site == "logits":
+        if names["site"] == "logits":
             assert every(columns["identical_logits"])
             assert columns["total_variation"] == 0.0
     apart = {
-        (site, norm): columns["mean"]
-        for site, _, norm, columns in pair_columns(here, References(here, None), zero, zero + 1)
+        tuple(names.values()): columns["mean"]
+        for names, columns in pair_columns(here, References(here, None), zero, zero + 1)
     }
     assert min(float(value[0]) for value in apart.values()) > 0
 
@@ -406,12 +406,12 @@ def test_the_same_numbers_are_collapsed_whatever_the_noise() -> None:
 
 def test_every_row_has_the_float64_distance_of_its_own_reading() -> None:
     """Of every site, pieces and norm the float64 run's own number, bit for bit; of whole vectors in L2 the reference's."""
-    found = collapse(tiny_model("gemma", seed=1), "figure-5b", lengths=LENGTHS, dtypes=["float64", "bfloat16"])
+    found = collapse(tiny_model("gemma", seed=1), "figure-5b", lengths=LENGTHS, dtypes=["float64", "bfloat16-kv"])
     key = ["pair", "seed", "length", "site", "per", "norm"]
-    exact, low = (select(found.frame, dtype=dtype).set_index(key) for dtype in ("float64", "bfloat16"))
+    exact, low = (select(found.frame, dtype=dtype).set_index(key) for dtype in ("float64", "bfloat16-kv"))
     np.testing.assert_array_equal(low["float64_distance"], exact["mean"].reindex(low.index))
     np.testing.assert_array_equal(exact["float64_distance"], exact["mean"])
-    whole: Any = select(found.frame, dtype="bfloat16", per="vector", norm="l2")
+    whole: Any = select(found.frame, dtype="bfloat16-kv", per="vector", norm="l2")
     beside = whole.merge(found.reference, on=["task", "pair", "seed", "weights", "length", "site"], validate="1:1")
     assert len(beside) == len(found.reference)
     np.testing.assert_array_equal(beside["float64_distance"], beside["distance"])

@@ -78,10 +78,13 @@ def test_random_trees_are_the_loop(family: Family, size: int, monkeypatch: pytes
     model = tiny_model(family, seed=2, scale=2.0, dtype=torch.float64)
     prompts = random_prompts(1)
     everything = prefix_tree(prompts)
-    packed = last_rows(model, prompts, everything, way_of(model, [everything]))
-    looped = last_rows(model, prompts, everything, Way("loop", "test"))
+    packed = last_rows(model, prompts, everything, way_of(model, [everything]), (0, 1))
+    looped = last_rows(model, prompts, everything, Way("loop", "test"), (0, 1))
+    assert list(packed.residuals) == list(looped.residuals) == [0, 1, 2]
     for site in ("residual", "y", "z"):
         torch.testing.assert_close(getattr(packed, site), getattr(looped, site), rtol=1e-9, atol=1e-9)
+    for layer, rows in looped.residuals.items():
+        torch.testing.assert_close(packed.residuals[layer], rows, rtol=1e-9, atol=1e-9)
 
 
 def test_no_row_depends_on_what_else_is_packed() -> None:

@@ -1,0 +1,103 @@
+"""The distance of a pair after every block, as a heat map of layers and lengths: the induction in the proof of Theorem B.3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from ostools.measure import Collapse
+from ostools.measure.collapse.readings import NORM_WORDS, PIECES, Reading
+from ostools.reporting.charts.collapse.curves import PAIRS
+from ostools.reporting.look import axes, draw
+from ostools.results import Frame, frame_of
+
+WIDTH, STEP, LEAST = 300, 16, 60
+"""Of a panel: its width, the height of a layer, and the least height of all."""
+_ZERO = "#d9d9d9"
+
+
+def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = "l2") -> alt.VConcatChart:
+    """||v^(l) - v*^(l)|| by layer and length, the mean over seeds, a panel per dtype and kind of pair.
+
+    The colour is the distance relative to the same norm of v^(l), which grows from layer to layer; the cosine distance has no
+    such norm. Pale where the float64 distance lies below the rounding noise of that dtype at that layer, grey where the two are
+    the same numbers: at the embedding, where nothing but a position can tell them apart.
+    """
+    frame = _cells(Reading("residual", per, norm).of(frame_of(result), every_layer=True), norm)
+    shown = frame[frame["value"] > 0]
+    domain = [float(shown["value"].min()), float(shown["value"].max())] if len(shown) else [0.1, 1.0]
+    panels = [
+        _panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, _name(norm))
+        for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
+    ]
+    rows: list[Any] = [alt.hconcat(*panels[start : start + 2], spacing=24) for start in range(0, len(panels), 2)]
+    over = f", mean over {PIECES[per]}" if PIECES[per] else ""
+    tasks = ", ".join(sorted(set(map(str, frame_of(result)["task"]))))
+    title = alt.TitleParams(f"How far v and v* are apart after each block, {tasks}", subtitle=_notes(frame, norm, over))
+    return axes.themed(alt.vconcat(*rows, title=title, spacing=20))
+
+
+def _name(norm: str) -> str:
+    return "cosine distance" if norm == "cosine" else f"{NORM_WORDS[norm]} distance / norm of v^(l)"
+
+
+def _cells(frame: Frame, norm: str) -> Frame:
+    """One row a cell: its value, whether noise hides it, and the next length, where the cell ends."""
+    value = "mean" if norm == "cosine" else "relative"
+    keys = ["pair", "dtype", "layer", "length"]
+    means = {"value": (value, "mean"), "exact": ("float64_distance", "mean"), "noise": ("noise", "mean")}
+    cells = frame.groupby(keys, as_index=False, sort=False).agg(**means)
+    axes.require_finite(cells["value"], "a heat map of layers")
+    lengths = np.sort(cells["length"].unique())
+    ends = np.append(lengths[1:], 2 * lengths[-1] - (lengths[-2] if len(lengths) > 1 else 0))
+    cells = cells.assign(end=cells["length"].map(dict(zip(lengths.tolist(), ends.tolist(), strict=True))))
+    hidden = (cells["exact"] < cells["noise"]) & (cells["value"] > 0)
+    return cells.assign(top=cells["layer"] + 1, hidden=hidden)
+
+
+def _notes(frame: Frame, norm: str, over: str) -> list[str]:
+    last = int(frame["layer"].max())
+    notes = [
+        f"{_name(norm)}{over}. Layer 0: the embedding; {last}: v^(L), behind the last block, before the final norm."
+    ]
+    if frame["hidden"].any():
+        notes.append("Pale: the float64 distance is below the rounding noise of the run at that layer.")
+    if (frame["value"] == 0).any():
+        notes.append("Grey: exactly 0, the same numbers in both.")
+    return notes
+
+
+def _panel(cells: Frame, name: str, domain: list[float], colour: str) -> Any:
+    lengths, last = cells["length"], int(cells["layer"].max())
+    log = int(lengths.max()) >= 10 * int(lengths.min())
+    low, high = int(lengths.min()), int(cells["end"].max())
+    kind = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False)
+    ticks = alt.Axis(grid=False, format="d", values=axes.length_ticks(low, int(lengths.max())))
+    layers = axes.whole_ticks(0, last)
+    base = draw.rows(cells[["length", "end", "layer", "top", "value", "hidden"]]).encode(
+        x=alt.X("length:Q", title="length n (items of the sequence)", scale=kind, axis=ticks),
+        x2="end:Q",
+        y=alt.Y(
+            "layer:Q",
+            title="layer l",
+            scale=alt.Scale(domain=[0, last + 1], nice=False),
+            axis=alt.Axis(grid=False, ticks=False, values=[at + 0.5 for at in layers], labelExpr="floor(datum.value)"),
+        ),
+        y2="top:Q",
+        tooltip=["layer:Q", "length:Q", draw.VALUE],
+    )
+    legend = alt.Legend(
+        title=colour, orient="bottom", direction="horizontal", gradientLength=220, format=".1~g", titleLimit=0
+    )
+    scale = alt.Scale(type="log", scheme="viridis", domain=domain)
+    marks = [
+        base.mark_rect(color=_ZERO).transform_filter("datum.value === 0"),
+        base.mark_rect()
+        .transform_filter("datum.value > 0")
+        .encode(color=alt.Color("value:Q", scale=scale, legend=legend)),
+        base.mark_rect(color="white", opacity=0.62).transform_filter("datum.hidden"),
+    ]
+    height = max(LEAST, STEP * (last + 1))
+    return draw.layers(*marks, width=WIDTH, height=height, title=draw.heading(name))

@@ -1,0 +1,232 @@
+"""The total variation of B.3's proof: Hugging Face's own attention, closed forms, Pinsker, and the proof's inequality."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import hooks
+import ostools as ost
+from mitigations import SlidingWindow
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.measure.attention.variation import AttentionVariation, attention_variation
+from ostools.models import encode
+from ostools.tasks import RepeatTask
+from ostools.theory.decoder import Decoder
+from ostools.theory.distances import proof_variation
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+
+LENGTHS = (1, 2, 3, 7, 12)
+ROTARY: tuple[Family, ...] = ("gemma", "gemma2", "gemma3", "llama")
+
+
+def by_hand(alpha: list[float], alpha_star: list[float]) -> tuple[float, float, float]:
+    """delta, own and KL as one reads them off the proof."""
+    n = len(alpha)
+    delta = sum(abs(alpha[i] - alpha_star[i]) for i in range(n - 1)) + abs(alpha[n - 1] - alpha_star[n - 1])
+    kl = sum(a * (math.inf if b == 0 else math.log(a / b)) for a, b in zip(alpha, alpha_star, strict=False) if a > 0)
+    return delta, alpha_star[n], kl
+
+
+def row(found: AttentionVariation, **wanted: Any) -> dict[str, Any]:
+    frame: Any = found.frame
+    for name, value in wanted.items():
+        frame = frame[frame[name] == value]
+    (only,) = frame.to_dict("records")
+    return only
+
+
+@pytest.mark.parametrize("task", ["figure-5a", "figure-5b", "figure-5d"])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_against_hugging_faces_own_attention(family: Family, task: str) -> None:
+    """Each prompt alone, eager; Gemma 2 and 3 slide, so that KL is infinite where the window moved on."""
+    model, theirs = tiny_model(family, seed=1), make_model(family, seed=1)
+    found = attention_variation(model, task, lengths=LENGTHS, seeds=[0])
+    heads = 4 * 2
+    assert len(found.frame) == len(LENGTHS) * heads
+    infinite = 0
+    for length in LENGTHS:
+        given: Any = tasks.task(task, tasks.CollapseTask)
+        ids = tuple(encode(model, given.text(length)).ids.tolist())
+        with torch.no_grad():
+            alpha, alpha_star = (
+                torch.stack(theirs(torch.tensor([x]), output_attentions=True).attentions)[:, 0, :, -1].double()
+                for x in (ids, (*ids, ids[-1]))
+            )
+        for layer in range(2):
+            for head in range(4):
+                expected = by_hand(alpha[layer, head].tolist(), alpha_star[layer, head].tolist())
+                ours = row(found, length=length, layer=layer, head=head)
+                assert ours["tokens"] == len(ids)
+                assert [ours["delta"], ours["own"], ours["kl"]] == pytest.approx(expected, rel=2e-4, abs=2e-6)
+                assert ours["total"] == ours["delta"] + ours["own"]
+                infinite += math.isinf(ours["kl"])
+    assert (infinite > 0) == (family in ("gemma2", "gemma3"))
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_both_rows_of_one_pass_are_those_of_two(family: Family) -> None:
+    """A window as wide as the prompt hides nothing, and sends v and v* through passes of their own."""
+    model = tiny_model(family, seed=1)
+    one = attention_variation(model, "figure-5d", lengths=LENGTHS)
+    two = attention_variation(model, "figure-5d", lengths=LENGTHS, mitigation=SlidingWindow(400, layers=(1,)))
+    assert (one.provenance.parameters["route"], two.provenance.parameters["route"]) == (
+        "v inside the pass of v*", "v and v* apart"
+    )  # fmt: skip
+    for name in ("delta", "own", "total", "kl"):
+        np.testing.assert_allclose(one.frame[name], two.frame[name], rtol=1e-6, atol=1e-10)
+
+
+def test_a_repeated_token_goes_through_one_pass_for_all_lengths() -> None:
+    told: list[tuple[int, int]] = []
+    attention_variation(tiny_model("llama"), lengths=range(1, 9), progress=lambda *now: told.append(now))
+    assert told == [(1, 1)]
+    attention_variation(
+        tiny_model("llama"), "figure-5b", lengths=[3, 4], seeds=[0, 1], progress=lambda *now: told.append(now)
+    )
+    assert told[1:] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def without_positions() -> Any:
+    model = tiny_model("gpt2", seed=1, fresh=True)
+    with torch.no_grad():
+        model.original_model.transformer.wpe.weight.zero_()
+    return model
+
+
+def test_without_positions_copies_and_nothing_else_have_a_closed_form() -> None:
+    """Every token is the same at every layer: alpha = 1/n against 1/(n+1), so delta = own = 1/(n+1), KL = log((n+1)/n)."""
+    found = attention_variation(without_positions(), RepeatTask("ones", "1", "1"), lengths=range(1, 20)).frame
+    n = found["tokens"].to_numpy(dtype=float)
+    for name, expected in (
+        ("delta", 1 / (n + 1)),
+        ("own", 1 / (n + 1)),
+        ("total", 2 / (n + 1)),
+        ("kl", np.log1p(1 / n)),
+    ):
+        np.testing.assert_allclose(found[name], expected, rtol=1e-9)
+
+
+def test_without_positions_the_own_weight_is_all_there_is_at_layer_0() -> None:
+    """alpha* = (1 - own) alpha on the tokens of v: delta = own and KL = -log(1 - own), behind any question."""
+    found: Any = attention_variation(without_positions(), "figure-5a", lengths=LENGTHS).frame
+    first = found[found["layer"] == 0]
+    np.testing.assert_allclose(first["delta"], first["own"], rtol=1e-9)
+    np.testing.assert_allclose(first["kl"], -np.log1p(-first["own"]), rtol=1e-7)
+    later = found[found["layer"] == 1]
+    assert bool((abs(later["delta"] / later["own"] - 1) > 1e-6).any())
+
+
+@pytest.mark.parametrize(("window", "sinks"), [(3, 0), (3, 1)])
+def test_windows_and_sinks(window: int, sinks: int) -> None:
+    """Under a window KL is infinite, as a token is left behind; delta + own stays, and the sink is still seen by both."""
+    model = tiny_model("llama", seed=1)
+    wide = attention_variation(model, "figure-5a", lengths=[4, 9]).frame
+    found: Any = attention_variation(
+        model, "figure-5a", lengths=[4, 9], mitigation=SlidingWindow(window, sinks=sinks)
+    ).frame
+    assert bool(np.isinf(found["kl"]).all())
+    assert bool((found["total"] <= 2).all())
+    assert bool((found["total"] > wide["total"]).mean() > 0.5)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_pinskers_inequality(family: Family) -> None:
+    frame = attention_variation(tiny_model(family, seed=2, scale=3.0), "figure-5b", lengths=LENGTHS, seeds=[0, 1]).frame
+    assert bool((frame["total"] <= np.sqrt(2 * frame["kl"]) + 1e-9).all())
+
+
+ROWS = arrays(np.float64, st.integers(1, 12), elements=st.floats(0.0, 1.0)).filter(lambda x: x.sum() > 0.01)
+
+
+@given(ROWS, st.floats(0.0, 0.999), st.integers(0, 2**16))
+def test_the_pure_function_on_any_two_rows(values: np.ndarray, own: float, seed: int) -> None:
+    """Against the sums as they are printed; delta + own is the L1 distance; Pinsker."""
+    alpha = values / values.sum()
+    other = np.random.default_rng(seed).dirichlet(np.ones(len(alpha))) * (1 - own)
+    star = [*other.tolist(), 1.0 - float(other.sum())]
+    rows = (torch.tensor([*alpha.tolist(), 0.0], dtype=torch.float64), torch.tensor(star, dtype=torch.float64))
+    found = [float(x) for x in proof_variation(*rows, torch.tensor(len(alpha)))]
+    assert found == pytest.approx(by_hand(alpha.tolist(), star), rel=1e-9, abs=1e-12)
+    delta, weight, kl = found
+    assert delta + weight == pytest.approx(float((rows[0] - rows[1]).abs().sum()), abs=1e-12)
+    assert delta + weight <= math.sqrt(2 * kl) + 1e-9
+
+
+@pytest.mark.parametrize("positions", ["none", "rope", "alibi", "sinusoidal"])
+def test_on_the_decoder_of_the_theory(positions: str) -> None:
+    """Rows n and n + 1 of one pattern. Without positions, in the first layer: delta = own."""
+    decoder = Decoder.random(0, n_layers=2, d_model=16, n_heads=2, positions=positions)
+    ids = torch.tensor([[1, 2, 3, *[4] * 9]])
+    for layer, pattern in enumerate(decoder.forward(ids).patterns):
+        last = torch.tensor([5, 8, 11])
+        alpha, star = pattern[0, :, last - 1], pattern[0, :, last]
+        delta, own, kl = proof_variation(alpha, star, last.expand(len(alpha), -1))
+        for head in range(2):
+            for place, n in enumerate(last.tolist()):
+                expected = by_hand(alpha[head, place, :n].tolist(), star[head, place, : n + 1].tolist())
+                found = [float(x[head, place]) for x in (delta, own, kl)]
+                assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        if layer == 0 and positions == "none":
+            torch.testing.assert_close(delta, own, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+@pytest.mark.parametrize("family", ROTARY)
+def test_the_proofs_inequality_on_the_first_attention_output(family: Family, scale: float) -> None:
+    """||z_n - z*_(n+1)||_1 <= (delta + own) max_i ||value_i||_1 per head at layer 0.
+
+    Keys are turned with the position and change the weights; values are not, and the repeated token has the value of the last
+    one. The paper takes values of unit norm.
+    """
+    model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64)
+    found = attention_variation(model, "figure-5a", lengths=LENGTHS)
+    for length in LENGTHS:
+        ids = encode(model, tasks.figure_5a().text(length)).ids
+        kept = []
+        for tokens in (ids, torch.cat([ids, ids[-1:]])):
+            with (
+                torch.no_grad(),
+                hooks.exact_arithmetic(model),
+                hooks.capture(model, "z", "value", layers=[0]) as record,
+            ):
+                model(tokens[None])
+            kept.append((record["z"][0][0, -1], record["value"][0][0]))
+        (z, _), (z_star, values) = kept
+        torch.testing.assert_close(values[-1], values[-2], rtol=1e-12, atol=1e-12)
+        groups = len(z) // values.shape[1]
+        largest = values.abs().sum(-1).amax(0).repeat_interleave(groups)
+        apart = (z - z_star).abs().sum(-1)
+        assert bool((apart > 0).any())
+        for head in range(len(z)):
+            bound = row(found, length=length, layer=0, head=head)["total"] * float(largest[head])
+            assert float(apart[head]) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "words"),
+    [
+        ("copy-last", {}, "copy-last: expected pairs of which v\\* is v with its last token once more"),
+        ("figure-5x", {}, "unknown task 'figure-5x'"),
+        ("figure-5a", {"lengths": [0]}, "at least 1, found 0"),
+        ("figure-5a", {"lengths": [4000]}, "does not fit"),
+        ("figure-5a", {"seeds": [0, 1]}, "draws nothing"),
+    ],
+)
+def test_refusals(task: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        ost.attention_variation(tiny_model("llama"), task, **{"lengths": [1, 2], **options})
+
+
+def test_under_an_edit_it_is_refused() -> None:
+    model = tiny_model("llama", fresh=True)
+    with pytest.raises(InputError, match="leave the edit's block first"), hooks.ablate_heads(model, [(0, 1)]):
+        attention_variation(model, lengths=[1])

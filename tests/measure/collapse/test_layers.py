@@ -1,0 +1,152 @@
+"""The distance after every block: Hugging Face's own hidden states, the last layer bit for bit, and the exact cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from mitigations import Mitigation, SlidingWindow
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.rows import as_rows, from_rows
+from ostools.models import encode
+from ostools.theory.distances import distance
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model, write_checkpoint
+
+LENGTHS = (1, 2, 3, 7)
+
+
+def streams(frame: Any, **wanted: Any) -> Any:
+    for column, value in {"site": "residual", "per": "vector", "norm": "l2", **wanted}.items():
+        frame = frame[frame[column] == value]
+    assert len(frame), wanted
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("task", "mitigation"), [("figure-5a", None), ("figure-5d", None), ("figure-5b", SlidingWindow(400))]
+)
+def test_what_lies_behind_the_last_block_is_what_it_was_bit_for_bit(task: str, mitigation: Mitigation | None) -> None:
+    model = tiny_model("gemma", seed=1, n_layers=3)
+    dtypes, lengths = ["bfloat16", "bfloat16-residual"], (1, 3, 7)
+    plain = collapse(model, task, lengths=lengths, dtypes=dtypes, mitigation=mitigation)
+    found = collapse(model, task, lengths=lengths, dtypes=dtypes, layers="all", mitigation=mitigation)
+    assert found.provenance.parameters["route"] == plain.provenance.parameters["route"]
+    assert (found.provenance.parameters["route"] == "loop") == (mitigation is not None)
+    assert set(plain.frame["layer"]) == {3}
+    last = found.frame[found.frame["layer"] == 3].reset_index(drop=True)
+    pd.testing.assert_frame_equal(last, plain.frame, check_exact=True)
+    pd.testing.assert_frame_equal(found.reference, plain.reference, check_exact=True)
+    before = found.frame[found.frame["layer"] < 3]
+    assert set(before["site"]) == {"residual"}
+    assert set(before["layer"]) == {0, 1, 2}
+    assert set(before["per"]) == {"vector", "head-chunk"}
+    floors = before[(before["dtype"] == "bfloat16") & (before["norm"] != "cosine")]
+    assert bool(floors[["noise", "machine_line", "float64_distance"]].notna().all(axis=None))
+
+
+@pytest.mark.parametrize("task", ["figure-5a", "figure-5d"])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_every_layer_is_hugging_faces_own(family: Family, task: str) -> None:
+    """By an eager pass of each prompt alone. Its last hidden state is behind the final norm: y."""
+    settings: Any = {"seed": 1, "n_layers": 3, "scale": 2.0}
+    model, theirs = tiny_model(family, **settings), make_model(family, **settings)
+    found = collapse(model, task, lengths=LENGTHS, dtypes=["float32"], layers="all")
+    for length in LENGTHS:
+        text = tasks.task(task, tasks.CollapseTask).text(length)  # pyright: ignore[reportAttributeAccessIssue]
+        ids = tuple(encode(model, text).ids.tolist())
+        with torch.no_grad():
+            v, v_star = (
+                [state[0, -1] for state in theirs(torch.tensor([x]), output_hidden_states=True).hidden_states]
+                for x in (ids, (*ids, ids[-1]))
+            )
+        for layer in range(4):
+            place = {"layer": layer} if layer < 3 else {"site": "y"}
+            (row,) = streams(found.frame, pair="theorem", length=length, **place).to_dict("records")
+            expected = float(distance(v[layer], v_star[layer], "l2"))
+            assert row["mean"] == pytest.approx(expected, abs=2e-5 * float(v[layer].norm())), layer
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_a_repeated_token_has_one_embedding(family: Family) -> None:
+    """v_n = v*_(n+1) at layer 0, "by construction": the proof's first step. A learned position is added to GPT-2's."""
+    found = collapse(tiny_model(family, seed=1), "figure-5a", lengths=LENGTHS, dtypes=["bfloat16"], layers=[0])
+    assert sorted(set(found.frame["layer"])) == [0, 2]
+    embedded = found.frame[found.frame["layer"] == 0]
+    zeros = embedded[embedded["norm"] != "cosine"]["mean"] == 0
+    assert bool((~zeros if family == "gpt2" else zeros).all())
+    lengths: Any = collapse(
+        tiny_model(family, seed=1), "figure-5a", lengths=range(1, 34), dtypes=["bfloat16"], layers=[0]
+    ).collapse_lengths()
+    (at_embedding,) = lengths[lengths["layer"] == 0].to_dict("records")
+    assert at_embedding["site"] == "residual"
+    if family != "gpt2":
+        assert at_embedding["collapse_length"] == 1
+
+
+@pytest.mark.parametrize(("n_layers", "window"), [(2, 3), (3, 4)])
+def test_under_windows_everywhere_layer_by_layer_is_exact(n_layers: int, window: int) -> None:
+    """From l (w - 1) + 1 copies on, v^(l) sees copies only; one copy fewer, and it sees the question. The induction of B.3."""
+    kinds = ["sliding_attention"] * n_layers
+    model = tiny_model("gemma2", seed=1, n_layers=n_layers, window=window, layer_types=kinds)
+    lengths = range(1, n_layers * (window - 1) + 4)
+    found = collapse(model, "figure-5a", lengths=lengths, dtypes=["float64"], layers="all")
+    for layer in range(n_layers + 1):
+        curve = streams(found.frame, layer=layer).set_index("length")["relative"]
+        exact = layer * (window - 1) + 1 if layer else 1
+        assert bool((curve[curve.index >= exact] < 1e-6).all()), layer
+        assert bool((curve[curve.index < exact] > 1e-6).all()), layer
+
+
+def test_layers_come_back_out_of_stored_rows() -> None:
+    model = tiny_model("llama", seed=1)
+    found = collapse(model, "figure-5b", lengths=LENGTHS, dtypes=["int8-weights"], layers="all")
+    back = from_rows(as_rows(found), found.provenance)
+    pd.testing.assert_frame_equal(back.frame, found.frame)
+    keys = ["weights", "length", "site"]
+    ours, theirs = (one.reference.sort_values(keys).reset_index(drop=True) for one in (back, found))
+    pd.testing.assert_frame_equal(ours[theirs.columns.tolist()], theirs)
+    pd.testing.assert_frame_equal(back.collapse_lengths(), found.collapse_lengths())
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [([3], r"0\.\.2, found \[3\]"), ([], "found none"), ([True], "True")],
+)
+def test_other_layers_are_refused(layers: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        collapse(tiny_model("llama"), "figure-5a", lengths=[1, 2], layers=layers)
+
+
+def test_the_chart_is_a_map_of_layers_and_lengths() -> None:
+    found = collapse(tiny_model("llama", seed=1), "figure-5d", lengths=LENGTHS, dtypes=["bfloat16"], layers="all")
+    chart: Any = found.plot()
+    page = chart.to_json(ensure_ascii=False)
+    for words in ("after each block, figure-5d", "Layer 0: the embedding; 2: v^(L)", "Grey: exactly 0", "bfloat16"):
+        assert words in page, words
+    cells = [rows[0] for rows in chart.to_dict()["datasets"].values()]
+    assert [sorted(set(each["layer"])) for each in cells] == [[0, 1, 2]] * 2
+    assert [sorted(set(each["length"])) for each in cells] == [list(LENGTHS), [3]]
+    drawn = dict(zip(zip(cells[0]["layer"], cells[0]["length"], strict=True), cells[0]["value"], strict=True))
+    for (layer, length), value in drawn.items():
+        (row,) = streams(found.frame, pair="theorem", layer=layer, length=length).to_dict("records")
+        assert value == pytest.approx(row["relative"], rel=1e-5)
+    one = collapse(tiny_model("llama", seed=1), "figure-5a", lengths=[3], dtypes=["float32"], layers=[1]).plot()
+    assert "after each block" in one.to_json()
+
+
+def test_a_sweep_keeps_every_layer(tmp_path: Path) -> None:
+    import ostools as ost
+
+    model = write_checkpoint(tmp_path / "m", "llama", d_model=16, n_heads=2, n_key_value_heads=1, d_mlp=16)
+    measurement = {"name": "collapse", "layers": "all"}
+    asked = {"models": str(model), "tasks": "figure-5a", "lengths": [2, 3], "measurements": [measurement]}
+    ost.runs.run(ost.runs.sweep_of(asked), tmp_path / "out")
+    rows = ost.runs.results(tmp_path / "out")
+    assert set(rows["layer"]) == {0, 1, 2}
+    assert not rows.duplicated(["length", "site", "layer", "per", "norm"]).any()
