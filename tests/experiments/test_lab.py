@@ -32,6 +32,8 @@ def test_one_pass_for_all_depths_and_lengths_equals_separate_passes() -> None:
             short, long = (alone.forward(tokens[:, : 5 + copies]) for copies in (n, n + 1))
             distance = (long.y[0, -1] - short.y[0, -1]).norm()
             torch.testing.assert_close(found[depth]["distance"][n - 1], distance, rtol=1e-9, atol=1e-12)
+            l1 = (long.residuals[-1][0, -1] - short.residuals[-1][0, -1]).abs().sum()
+            torch.testing.assert_close(found[depth]["l1"][n - 1], l1, rtol=1e-9, atol=1e-12)
             row, longer = short.patterns[-1][0, :, -1], long.patterns[-1][0, :, -1]
             by_first = ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean()
             by_last = ((longer[:, 1:] - row).abs().sum(-1) + longer[:, 0]).mean()
@@ -102,7 +104,8 @@ def test_tables_are_whole(small: Lab) -> None:
     assert not small.frame.duplicated(
         ["study", "encoding", "depth", "precision", "question", "seed", "quantity", "length"]
     ).any()
-    assert set(small.frame["study"]) == {"positions", "assumption", "depth", "precision"}
+    assert set(small.frame["study"]) == {"positions", "layers", "assumption", "depth", "precision", "validation"}
+    assert set(small.frame[small.frame["study"] == "validation"]["precision"]) == {"float32", "bfloat16"}
     assert set(small.fits["verdict"]) >= {"power", "too few"}
 
     def fit(study: str, encoding: str, quantity: str, question: int) -> Any:
@@ -134,6 +137,51 @@ def test_pair_noise_is_of_the_difference_and_leaves_out_what_both_share() -> Non
         assert (curves["pair_noise"][:-1] <= bound + 1e-12).all()
 
 
+@pytest.mark.parametrize("name", ["alibi", "learned"])
+def test_every_layers_variation_is_that_of_b3s_proof_on_the_attention_of_whole_passes(name: str) -> None:
+    """delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1),(n+1), no factor 1/2, of every layer of one decoder with 4."""
+    found = lab("positions", encodings=[name], lengths=[1, 9, 30], seeds=[2]).frame.query("study == 'layers'")
+    values: Any = found[found["quantity"] == "total_variation"].set_index(["depth", "length"])["value"]
+    assert len(values) == 4 * 3
+    decoder = lab_runs.random_decoder(2, name, 4)
+    tokens = lab_runs.prompt(2, 16, 31)
+    for n in (1, 9, 30):
+        short, long = (decoder.forward(tokens[:, : 16 + copies]).patterns for copies in (n, n + 1))
+        for layer in range(4):
+            row, longer = short[layer][0, :, -1], long[layer][0, :, -1]
+            expected = (longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]
+            assert values[layer + 1, n] == pytest.approx(float(expected.mean()), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["none", "sinusoidal"])
+def test_validation_is_the_l1_distance_at_the_last_layer_of_separate_passes(name: str) -> None:
+    found = lab("validation", encodings=[name], lengths=[2, 20], seeds=[1]).frame
+    values: Any = found.set_index(["precision", "quantity", "length"])["value"]
+    given, tokens = lab_runs.random_decoder(1, name, 4), lab_runs.prompt(1, 16, 21)
+    for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        exact = given.to(dtype).to(torch.float64)
+        for n in (2, 20):
+            short, long = (exact.forward(tokens[:, : 16 + copies]).residuals[-1][0, -1] for copies in (n, n + 1))
+            assert values[precision, "exact_l1", n] == pytest.approx(float((long - short).abs().sum()), rel=1e-9)
+        # One pass in the precision: a shorter one may round its sums in another order.
+        run = given.to(dtype).forward(tokens).residuals[-1][0, 16:].double()
+        reference = exact.forward(tokens).residuals[-1][0, 16:]
+        for n in (2, 20):
+            step, right = run[n] - run[n - 1], reference[n] - reference[n - 1]
+            assert values[precision, "l1", n] == float(step.abs().sum())
+            noise = float((run[n - 1] - reference[n - 1]).abs().sum())
+            assert values[precision, "l1_noise", n] == pytest.approx(noise, rel=1e-6)
+            pair = float((step - right).abs().sum())
+            assert values[precision, "l1_pair_noise", n] == pytest.approx(pair, rel=1e-6)
+
+
+def test_bfloat16_hides_the_pair_without_positions_and_not_where_they_keep_it_apart() -> None:
+    found: Any = lab("validation", encodings=["none", "learned"], lengths=range(1, 129), seeds=[0]).collapse
+    reached = found.set_index(["encoding", "precision"])["pair_collapse"]
+    assert reached["none", "bfloat16"] < 64
+    assert reached.drop(("none", "bfloat16")).isna().all()
+
+
 def test_two_equal_vectors_of_a_precision_are_hidden_however_small_the_noise() -> None:
     lengths = list(range(1, 101))
     curves = {"exact_distance": 1.0, "distance": 0.0, "noise": 0.5, "pair_noise": 1.0}
@@ -150,7 +198,9 @@ def test_two_equal_vectors_of_a_precision_are_hidden_however_small_the_noise() -
 @pytest.mark.parametrize(("column", "noise"), [("collapse_length", "noise"), ("pair_collapse", "pair_noise")])
 def test_collapse_is_where_the_distance_sinks_below_the_noise(small: Lab, column: str, noise: str) -> None:
     frame = small.frame[(small.frame["study"] == "precision") & (small.frame["encoding"] == "none")]
-    for row in small.collapse.query("encoding == 'none' and precision == 'bfloat16'").to_dict("records"):
+    for row in small.collapse.query("study == 'precision' and encoding == 'none' and precision == 'bfloat16'").to_dict(
+        "records"
+    ):
         chosen: Any = frame[(frame["precision"] == "bfloat16") & (frame["seed"] == row["seed"])]
         curves = chosen.pivot(index="length", columns="quantity", values="value")
         below = ((curves["exact_distance"] < curves[noise]) | (curves["distance"] == 0)).to_numpy()
@@ -158,7 +208,8 @@ def test_collapse_is_where_the_distance_sinks_below_the_noise(small: Lab, column
         assert row["n_max"] == 128
         assert below[n0 - 1 :].all()
         assert not below[n0 - 2]
-    hidden: Any = small.collapse.groupby(["encoding", "precision"])["collapse_length"].count()
+    collapse: Any = small.collapse[small.collapse["study"] == "precision"]
+    hidden: Any = collapse.groupby(["encoding", "precision"])["collapse_length"].count()
     assert hidden["none", "bfloat16"] == 2
     assert hidden["none", "float32"] == hidden["none", "bfloat16-weights"] == 0
 
@@ -231,7 +282,10 @@ def test_what_is_no_name_is_refused_in_one_line() -> None:
 
 def test_the_chart_has_a_row_a_study_and_its_data(small: Lab) -> None:
     spec = small.plot().to_dict()
-    assert len(spec["vconcat"]) == 4
+    assert len(spec["vconcat"]) == 6
+    titles = [panel["title"]["text"] for row in spec["vconcat"] for panel in row["hconcat"]]
+    assert [f"Total variation of attention, layer {layer}" for layer in range(1, 5)] == titles[2:6]
+    assert titles[-2:] == ["Collapse by encoding, run in float32", "Collapse by encoding, run in bfloat16"]
     assert "NaN" not in str(spec)
     assert ROUNDING_NOTE in spec["title"]["subtitle"]
 

@@ -15,13 +15,13 @@ _SHOWN = ("study", "encoding", "depth", "precision", "question", "quantity")
 
 
 def lab(
-    study: Annotated[str, typer.Option(metavar="NAME", help="positions, depth, precision or all.")] = "all",
+    study: Annotated[str, typer.Option(metavar="NAME", help="positions, depth, precision, validation or all.")] = "all",
     encoding: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="none, alibi, rope-100, rope-10000, rope-1000000, sinusoidal, learned; repeatable. Else all for positions, "
-            "none and rope-10000 for the others.",
+            help="none, alibi, rope-100, rope-10000, rope-1000000, sinusoidal, learned; repeatable. Else all for positions and "
+            "validation, none and rope-10000 for the others.",
         ),
     ] = None,
     lengths: Lengths512 = "1:512",
@@ -32,8 +32,9 @@ def lab(
 ) -> None:
     """Study collapse in a random decoder: by positions, depth and precision.
 
-    How fast the last representation stops changing with one more copy of a token, which law it follows, and whether the
-    theorem's assumption about positions is met.
+    How fast the last representation and every layer's attention stop changing with one more copy of a token, which law they
+    follow, and whether the theorem's assumption about positions is met. Validation: the L1 distance, every encoding in
+    float32 and bfloat16.
 
     \b
     Example:
@@ -66,7 +67,7 @@ def _show(result: Any) -> None:
     )
     output.print_table(title, columns, rows, left=7)
     if len(result.collapse):
-        by = ["encoding", "precision", "question"]
+        by = ["study", "encoding", "precision", "question"]
         lines = [
             (
                 *keys,
@@ -75,7 +76,7 @@ def _show(result: Any) -> None:
             for keys, group in result.collapse.groupby(by, sort=False)
         ]
         title = "Collapse length: from here on the float64 distance is below rounding noise (by seed)"
-        output.print_table(title, [*by, "n, of the difference", "n, of y_n alone"], lines, left=2)
+        output.print_table(title, [*by, "n, of the difference", "n, of one vector"], lines, left=3)
 
 
 def _found(lengths: Any, n_max: int) -> str:

@@ -164,8 +164,8 @@ def _layer(reading: str, block: str, n: int, d: int, seed: int) -> Layer:
         return Layer(x, q + here, k + here, v, x, q + next_place, k + next_place, v, W_O, W_1, W_2)
     tokens = _gaussian(n, d, generator)
     streams = tokens + here, tokens + next_place
-    (x, *read), (x_copy, *read_copy) = ((x, *(before(x) @ W for W in (W_Q, W_K, W_V))) for x in streams)
-    return Layer(x, *read, x_copy, *read_copy, W_O, W_1, W_2)
+    (q, k, v), (q_copy, k_copy, v_copy) = ([before(x) @ W for W in (W_Q, W_K, W_V)] for x in streams)
+    return Layer(streams[0], q, k, v, streams[1], q_copy, k_copy, v_copy, W_O, W_1, W_2)
 
 
 def _normed(x: Rows) -> Rows:

@@ -1,12 +1,13 @@
 """The laboratory: one synthetic decoder, in which positions, depth and precision are all that changes.
 
-Purpose: what the paper leaves open. (1) How fast do representations collapse under each encoding of positions, and is the
-theorem's assumption, that what positions say decays with distance, met? (2) How does depth change it? (3) Which part of low
-precision hides the difference? Weights are random, as before training: what happens here is what the architecture does by
-itself. Trained models are measured by `ostools.collapse`.
+Purpose: what the paper leaves open. (1) How fast do representations and attention collapse under each encoding of positions,
+and is the theorem's assumption, that what positions say decays with distance, met? (2) How does depth change it? (3) Which
+part of low precision hides the difference? (4) And the first check that a review of the paper asks for: every encoding in
+float32 and in bfloat16, by the L1 distance of Theorem B.3. Weights are random, as before training: what happens here is what
+the architecture does by itself. Trained models are measured by `ostools.collapse`.
 
 Cost: about 280 layers of 530 tokens in float64 for "positions", 640 for "depth" (one pass serves all depths), 360 for
-"precision" (float64 references among them); docs/findings/laboratory.md has the seconds.
+"precision" and 560 for "validation" (float64 references among them); docs/findings/laboratory.md has the seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ostools.results import Frame, Provenance, Result
 from ostools.theory.distances import collapse_start
 from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
 
-STUDIES = ("positions", "depth", "precision")
+STUDIES = ("positions", "depth", "precision", "validation")
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 DEPTH = 4
 """Layers of the decoder in which depth is not what is studied."""
@@ -40,11 +41,17 @@ FIT_FROM = 64
 ASSUMPTION_LENGTHS = tuple(2**power for power in range(4, 15))
 PRECISE_ENCODINGS = ("none", "rope-10000")
 """Of the studies of depth and precision, if none are named: the encoding that meets the assumption, and the common one."""
+VALIDATED = ("float32", "bfloat16")
+"""The precisions of "validation", if none are named."""
 
 _KEYS = ["study", "encoding", "depth", "precision", "question", "quantity"]
 _FLOOR = 1e-12
 """Distances and variations up to this are float64's rounding, of vectors of norm 8 and rows that sum to 1: copies of one token
 and nothing else, whose distance is 0, come out a tenth of it apart at most, after 1 layer as after 64."""
+_L1_FLOOR = 1e-10
+"""The same of L1 distances at v^(L), whose norm grows with depth: such copies come out 5e-12 apart after 64 layers."""
+_LOW = {"precision": lab_runs.QUANTITIES["l2"], "validation": lab_runs.QUANTITIES["l1"]}
+"""The studies of low precisions, and what their curves are called."""
 _Row = dict[str, Any]
 
 
@@ -54,20 +61,25 @@ class Lab(Result):
     "positions" only: nothing but copies), seed, quantity and length: `value`, and `rounding`: a value up to it is rounding, and
     was not measured. By study:
 
-    positions, depth: `distance` (||y_n - y*_(n+1)||_2, y after the final norm), `total_variation` (Lemma 4.1's delta between
+    positions, depth: `distance` (||y_n - y*_(n+1)||_2, y after the final norm), `l1` (||v_n^(L) - v*_(n+1)^(L)||_1, before it,
+    Theorem B.3's), `total_variation` (delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1),(n+1) of B.3's proof, without a factor 1/2:
     the last rows of n and n + 1, tokens numbered from the first, in the deepest layer; mean over heads), `shifted_variation`
     (tokens numbered from the last).
+    layers (of "positions"): the same of every layer of that decoder; `depth` counts it.
     assumption (of "positions"; one layer, `length` up to 16,384 random tokens): `score_step`, `total_variation`.
     precision: `distance` in the precision, `exact_distance`, `noise`, `pair_noise` of `ostools.experiments.lab.runs.rounding`.
+    validation: `l1` in the precision, `exact_l1`, `l1_noise`, `l1_pair_noise` of the same.
 
     `fits`, one row a curve (geometric mean over seeds, from `fit_from` on): verdict of `ostools.theory.fits`, law, rate, low,
     high (95%, of the noise along the curve), level, power_rate, seeds_low, seeds_high (95%, Student, of the power law's rate
     over seeds: other decoders), exponential_rate, evidence (BIC, positive for the power law), used, left_out. Of "precision"
-    only exact_distance (float64, weights rounded as in the precision) is fitted: the others are rounding, or end in it.
+    and "validation" only the exact distance (float64, weights rounded as in the precision) is fitted: the others are rounding,
+    or end in it.
 
-    `collapse`, one row an encoding, precision, question and seed of "precision": collapse_length (the smallest n0 such that
-    from there on exact_distance is below the noise of y_n, or distance is exactly 0), pair_collapse (the same with pair_noise,
-    of the difference itself: what both vectors' rounding shares hides nothing), n_max (the longest; a missing n0 is not shown
+    `collapse`, one row a study, encoding, precision, question and seed of these two: collapse_length (the smallest n0 such that
+    from there on the exact distance is below the noise of one representation, or the distance is exactly 0), pair_collapse
+    (the same with the pair's noise, of the difference itself: what both vectors' rounding shares hides nothing), n_max (the
+    longest; a missing n0 is not shown
     up to here). Definitions and margin of `ostools.collapse`'s collapse_length and pair_collapse_length.
     """
 
@@ -86,13 +98,14 @@ def lab(
     fit_from: int = FIT_FROM,
     progress: Progress | None = None,
 ) -> Lab:
-    """Run a study, or all three, and fit how each curve falls.
+    """Run a study, or all four, and fit how each curve falls.
 
     Args:
-        study: "positions", "depth", "precision" or "all".
-        encodings: names of `ostools.experiments.lab.runs.ENCODINGS`; by default all for "positions", none and rope-10000 else.
+        study: "positions", "depth", "precision", "validation" or "all".
+        encodings: names of `ostools.experiments.lab.runs.ENCODINGS`; by default all for "positions" and "validation", none and
+            rope-10000 else.
         depths: numbers of layers of "depth"; the others have 4.
-        precisions: names of `ostools.experiments.lab.runs.PRECISIONS`; all by default.
+        precisions: names of `ostools.experiments.lab.runs.PRECISIONS`; by default all, for "validation" float32 and bfloat16.
         lengths: n, how often the last token is repeated.
         fit_from: the shortest length that is fitted.
         progress: told how many decoders of how many are done.
@@ -104,21 +117,21 @@ def lab(
     chosen_depths, fit_from = sorted(whole_numbers("depths", depths, 1)), whole_number("fit_from", fit_from, 1)
     studies = _studies(study)
     encodings = None if encodings is None else _names("encoding", encodings, lab_runs.ENCODINGS)
-    chosen_precisions = _names(
-        "precision", lab_runs.PRECISIONS if precisions is None else precisions, lab_runs.PRECISIONS
-    )
+    named = None if precisions is None else _names("precision", precisions, lab_runs.PRECISIONS)
+    chosen_precisions = {"precision": named or list(lab_runs.PRECISIONS), "validation": named or list(VALIDATED)}
     plan = [
         (one, encoding, question, seed)
         for one in studies
-        for encoding in encodings or (lab_runs.ENCODINGS if one == "positions" else PRECISE_ENCODINGS)
+        for encoding in encodings or (PRECISE_ENCODINGS if one in ("depth", "precision") else lab_runs.ENCODINGS)
         for question in ((QUESTION, 0) if one == "positions" else (QUESTION,))
         for seed in chosen_seeds
     ]
     rows: list[Frame] = []
     for done, (one, encoding, question, seed) in enumerate(plan):
         for keys, curve in _measured(one, encoding, question, seed, chosen_lengths, chosen_depths, chosen_precisions):
-            named = {"encoding": encoding, "question": question, "seed": seed, "rounding": _FLOOR} | keys
-            rows.append(pd.DataFrame({"length": list(curve), "value": list(curve.values())}).assign(**named))
+            floor = _L1_FLOOR if "l1" in str(keys["quantity"]) else _FLOOR
+            whole = {"encoding": encoding, "question": question, "seed": seed, "rounding": floor} | keys
+            rows.append(pd.DataFrame({"length": list(curve), "value": list(curve.values())}).assign(**whole))
         tell(progress, done + 1, len(plan))
     columns = [*_KEYS[:-1], "seed", "quantity", "length", "value", "rounding"]
     frame: Frame = pd.concat(rows, ignore_index=True)[columns]
@@ -157,7 +170,7 @@ def _measured(
     seed: int,
     lengths: list[int],
     depths: list[int],
-    precisions: list[str],
+    precisions: dict[str, list[str]],
 ) -> Iterator[tuple[_Row, dict[int, float]]]:
     """One decoder's curves: what they are, with their `rounding` where it is not `_FLOOR`, and value by length."""
     tokens = lab_runs.prompt(seed, question, lengths[-1] + 1)
@@ -166,21 +179,22 @@ def _measured(
     def curve(keys: _Row, values: torch.Tensor) -> tuple[_Row, dict[int, float]]:
         return keys, dict(zip(lengths, values[index].tolist(), strict=True))
 
-    if study == "precision":
-        decoder = lab_runs.random_decoder(seed, encoding, DEPTH)
-        for name, quantities in lab_runs.rounding(decoder, tokens, question, precisions):
+    if study in precisions:
+        decoder, norm = lab_runs.random_decoder(seed, encoding, DEPTH), "l2" if study == "precision" else "l1"
+        measured, _, _, pair_noise = lab_runs.QUANTITIES[norm]
+        for name, quantities in lab_runs.rounding(decoder, tokens, question, precisions[study], norm):
             keys = {"study": study, "depth": DEPTH, "precision": name}
             # In a low precision, the rounding of a difference is what was measured as its noise.
-            quantities_rounding = {"distance": {"rounding": quantities["pair_noise"][index].tolist()}}
+            own = {measured: {"rounding": quantities[pair_noise][index].tolist()}}
             for quantity, values in quantities.items():
-                yield curve(keys | {"quantity": quantity} | quantities_rounding.get(quantity, {}), values)
+                yield curve(keys | {"quantity": quantity} | own.get(quantity, {}), values)
         return
-    wanted = depths if study == "depth" else [DEPTH]
+    wanted = depths if study == "depth" else list(range(1, DEPTH + 1))
     decoder = lab_runs.random_decoder(seed, encoding, wanted[-1])
     for depth, quantities in lab_runs.collapse_by_depth(decoder, tokens, question, wanted).items():
-        keys = {"study": study, "depth": depth, "precision": "float64"}
         for quantity, values in quantities.items():
-            yield curve(keys | {"quantity": quantity}, values)
+            for named in _named(study, depth, question):
+                yield curve({"study": named, "depth": depth, "precision": "float64", "quantity": quantity}, values)
     if study == "positions" and question:
         keys = {"study": "assumption", "depth": 1, "precision": "float64"}
         far = lab_runs.prompt(seed, ASSUMPTION_LENGTHS[-1] + 1, 0)
@@ -190,10 +204,19 @@ def _measured(
             yield named, dict(zip(ASSUMPTION_LENGTHS, values.tolist(), strict=False))
 
 
+def _named(study: str, depth: int, question: int) -> list[str]:
+    """Of which studies a depth's curves are: of "positions" the last layer's, and behind a question those of "layers"."""
+    if study != "positions":
+        return [study]
+    return [*(["positions"] if depth == DEPTH else []), *(["layers"] if question else [])]
+
+
 def _fits(frame: Frame, fit_from: int) -> pd.DataFrame:
     rows = []
     # A distance in the precision ends in its own rounding: a law of it would be rounding's.
-    fitted = frame[(frame["study"] != "precision") | (frame["quantity"] == "exact_distance")]
+    fitted = frame[
+        ~frame["study"].isin(list(_LOW)) | frame["quantity"].isin([exact for _, exact, _, _ in _LOW.values()])
+    ]
     for keys, group in fitted.groupby(_KEYS, sort=False):
         # The assumption is about all distances; elsewhere the question has to be a small part first.
         kept = group if keys[0] == "assumption" else group[group["length"] >= fit_from]
@@ -237,16 +260,16 @@ def _rate(law: Law | None) -> float:
 
 def _collapse(frame: Frame) -> pd.DataFrame:
     """From which n on the float64 distance is below what rounding does to one representation, and to the difference."""
-    by = ["encoding", "precision", "question", "seed"]
+    by = ["study", "encoding", "precision", "question", "seed"]
     rows = []
-    for keys, group in frame[frame["study"] == "precision"].groupby(by, sort=False):
+    for keys, group in frame[frame["study"].isin(list(_LOW))].groupby(by, sort=False):
         curves = group.pivot(index="length", columns="quantity", values="value")
         lengths = [int(n) for n in curves.index]
-
-        def start(noise: str, curves: Frame = curves, lengths: list[int] = lengths) -> int | None:
-            hidden = (curves["exact_distance"] < curves[noise]) | (curves["distance"] == 0)
-            return collapse_start(hidden.tolist(), lengths)
-
-        rows.append((*keys, start("noise"), start("pair_noise"), lengths[-1]))
+        measured, exact, *noises = _LOW[str(keys[0])]
+        starts = [
+            collapse_start(((curves[exact] < curves[noise]) | (curves[measured] == 0)).tolist(), lengths)
+            for noise in noises
+        ]
+        rows.append((*keys, *starts, lengths[-1]))
     names = [*by, "collapse_length", "pair_collapse", "n_max"]
     return pd.DataFrame(rows, columns=names).astype({"collapse_length": "Int64", "pair_collapse": "Int64"})

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ostools.ground.errors import unknown_name
 from ostools.theory import positions as encodings
-from ostools.theory.decoder import Decoder, Pattern
+from ostools.theory.decoder import Decoder, Forward, Pattern
 from ostools.theory.distances import distance, sum_rounding, total_variation
 
 Curve = Float[Tensor, " length"]
@@ -65,21 +65,25 @@ def random_decoder(seed: int, name: str, depth: int) -> Decoder:
     return Decoder.random(seed, n_layers=depth, vocabulary=_VOCABULARY, **encoding(name))
 
 
-def between_lengths(y: Float[Tensor, "batch pos d_model"], question: int) -> Curve:
-    """||y_n - y*_(n+1)||_2: the rows of one causal pass that end in n and in n + 1 copies."""
+def between_lengths(y: Float[Tensor, "batch pos d_model"], question: int, norm: str = "l2") -> Curve:
+    """||y_n - y*_(n+1)||: the rows of one causal pass that end in n and in n + 1 copies."""
     rows = y[0, question:].double()
-    return distance(rows[1:], rows[:-1], "l2")
+    return distance(rows[1:], rows[:-1], norm)
 
 
 def collapse_by_depth(
     decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, depths: list[int]
 ) -> dict[int, dict[str, Curve]]:
-    """For each depth, from one pass through the deepest: the distance at y, and the rows' variation in its last layer."""
+    """For each depth, from one pass through the deepest: the distances, and the rows' variation in its last layer.
+
+    distance: L2 at y, after the final norm. l1: L1 at v^(L), before it: the quantity of Theorem B.3.
+    """
     found: dict[int, dict[str, Curve]] = {}
     for depth, (v, pattern) in enumerate(decoder.layers(tokens)):
         if depth in depths and pattern is not None:
             y = decoder.normed(v, decoder.gain3)
-            found[depth] = {"distance": between_lengths(y, question), **row_variation(pattern, question)}
+            l1 = between_lengths(v, question, "l1")
+            found[depth] = {"distance": between_lengths(y, question), "l1": l1, **row_variation(pattern, question)}
     return found
 
 
@@ -150,28 +154,38 @@ def score_rounding(decoder: Decoder, tokens: Int[Tensor, "batch pos"]) -> float:
     return 2.0 * sum_rounding(4 * d_model + d_head + 16) * float(largest.amax())
 
 
-def rounding(
-    decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, precisions: Iterable[str]
-) -> Iterator[tuple[str, dict[str, Curve]]]:
-    """Each precision beside float64 with the SAME rounded weights (exact), L2: the distance in both, and two noises.
+QUANTITIES = {
+    "l2": ("distance", "exact_distance", "noise", "pair_noise"),
+    "l1": ("l1", "exact_l1", "l1_noise", "l1_pair_noise"),
+}
+"""What `rounding` calls its curves, by norm."""
 
+
+def rounding(
+    decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, precisions: Iterable[str], norm: str = "l2"
+) -> Iterator[tuple[str, dict[str, Curve]]]:
+    """Each precision beside float64 with the SAME rounded weights (exact): the distance in both, and two noises.
+
+    `norm` "l2": at y, after the final norm. "l1": at v^(L), before it, as Theorem B.3 has it.
     noise = ||y_n - exact_n||, what rounding does to one representation; pair_noise = ||(y_n - y*_(n+1)) - (exact_n -
     exact*_(n+1))||, what is left of it in the difference: rounding that both share cancels there.
     """
+
+    def representation(run: Forward) -> Float[Tensor, "batch pos d_model"]:
+        return run.y if norm == "l2" else run.residuals[-1]
+
     references: dict[torch.dtype, Float[Tensor, "batch pos d_model"]] = {}
     for name in precisions:
         dtype, store = PRECISIONS[name]
         weights = store.get("weights", dtype)
         if weights not in references:
-            references[weights] = decoder.to(weights).to(torch.float64).forward(tokens).y
+            references[weights] = representation(decoder.to(weights).to(torch.float64).forward(tokens))
         exact = references[weights]
-        y = decoder.to(dtype).forward(tokens, store=store).y
-        yield (
-            name,
-            {
-                "distance": between_lengths(y, question),
-                "exact_distance": between_lengths(exact, question),
-                "noise": distance(y[0, question:-1].double(), exact[0, question:-1], "l2"),
-                "pair_noise": between_lengths(y.double() - exact, question),
-            },
+        y = representation(decoder.to(dtype).forward(tokens, store=store))
+        curves = (
+            between_lengths(y, question, norm),
+            between_lengths(exact, question, norm),
+            distance(y[0, question:-1].double(), exact[0, question:-1], norm),
+            between_lengths(y.double() - exact, question, norm),
         )
+        yield name, dict(zip(QUANTITIES[norm], curves, strict=True))

@@ -15,22 +15,30 @@ from ostools.theory.statistics.fits import Law
 
 _PANELS = {
     "positions": ("distance", "Collapse by encoding, 4 layers", "L2 distance at y"),
+    "layers": ("total_variation", "Total variation of attention, layer", "delta of rows n and n + 1"),
     "assumption": ("score_step", "The assumption: a score's step at a distance", "|change of score|, rms"),
     "depth": ("distance", "Collapse by depth", "L2 distance at y"),
     "precision": ("pair_noise", "Rounding noise of the difference, and the distance", "L2 at y"),
+    "validation": ("l1", "Collapse by encoding, run in", "L1 distance at v^(L)"),
 }
 """By study: the quantity, the title, the axis."""
-_SERIES = {"positions": "encoding", "assumption": "encoding", "depth": "depth", "precision": "precision"}
+_SERIES = {"depth": "depth", "precision": "precision"}
+"""What the lines of a panel are, where they are no encodings."""
+_APART = {"layers": "depth", "validation": "precision", "depth": "encoding", "precision": "encoding"}
+"""What the panels of a row are, where they are no quantities."""
 _X = {"assumption": "n, or the distance r of the key (tokens)"}
 _POSITIONS = {"none": "no positions"}
-_VARIATION = {
-    "positions": "Total variation of the last layer's rows",
-    "assumption": "Total variation, one layer, random tokens",
+_BESIDE = {
+    "positions": ("l1", "The same before the final norm (Theorem B.3)", "L1 distance at v^(L)"),
+    "assumption": ("total_variation", "Total variation, one layer, random tokens", "delta of rows n and n + 1"),
 }
+"""The second quantity of a study: the quantity, the title, the axis."""
 _MOST = 60
 """Lengths drawn of a curve: log-spaced, more are not seen."""
 _EXACT = "distance, float64"
 _WIDTH, _HEIGHT = 330, 230
+_NARROW = 200
+"""The width of a panel in a row of more than two."""
 
 
 def lab_chart(result: Lab) -> alt.VConcatChart:
@@ -38,6 +46,10 @@ def lab_chart(result: Lab) -> alt.VConcatChart:
     frame = frame_of(result)
     rows = [_row(study, frame, result.fits) for study in _PANELS if (frame["study"] == study).any()]
     zeros = [axes.ROUNDING_NOTE] if any(has_zeros for _, has_zeros in rows) else []
+    if zeros and (frame["study"] == "validation").any():
+        zeros.append(
+            "Of a distance in a low precision, rounding is the noise of the difference, measured against float64."
+        )
     subtitle = [
         "One random pre-norm decoder, d = 64, 4 heads: 16 random tokens, then one token n times, against n + 1 times.",
         "Lines: geometric mean over seeds; bands: minimum to maximum; thin dotted lines: the law, where one was found.",
@@ -52,17 +64,18 @@ def _row(study: str, frame: Frame, fits: Any) -> tuple[alt.HConcatChart, bool]:
     """A study's panels, and whether one draws what is below its rounding."""
     quantity, title, y = _PANELS[study]
     here = frame[(frame["study"] == study) & (frame["question"] > 0)]
-    quantities = {title: (quantity, y)}
-    if study in ("positions", "assumption"):
-        quantities[_VARIATION[study]] = ("total_variation", "delta of rows n and n + 1")
-        panels = {name: (here[here["quantity"] == one], axis) for name, (one, axis) in quantities.items()}
+    if study in _BESIDE:
+        quantities = ((quantity, title, y), _BESIDE[study])
+        panels = {name: (here[here["quantity"] == one], axis) for one, name, axis in quantities}
     else:
+        apart = " " if study in ("layers", "validation") else ": "
         panels = {
-            f"{title}: {_POSITIONS.get(encoding, encoding)}": (_beside(study, group, quantity), y)
-            for encoding, group in here.groupby("encoding", sort=False)
+            f"{title}{apart}{_POSITIONS.get(part, part)}": (_beside(study, group, quantity), y)
+            for part, group in here.groupby(_APART[study], sort=False)
         }
     names = _in_order(study, pd.concat([data for data, _ in panels.values()]))
-    charts = [_panel(study, name, data, axis, fits, names) for name, (data, axis) in panels.items()]
+    width = _WIDTH if len(panels) <= 2 else _NARROW
+    charts = [_panel(study, name, data, axis, fits, names, width) for name, (data, axis) in panels.items()]
     row = alt.hconcat(*(chart for chart, _ in charts), spacing=34).resolve_scale(color="shared")
     return row, any(has_zeros for _, has_zeros in charts)
 
@@ -77,7 +90,7 @@ def _beside(study: str, group: Frame, quantity: str) -> Frame:
 
 
 def _in_order(study: str, data: Frame) -> list[str]:
-    names = list(dict.fromkeys(data[_SERIES[study]]))
+    names = list(dict.fromkeys(data[_SERIES.get(study, "encoding")]))
     return [str(name) for name in (sorted(names) if study == "depth" else names)]
 
 
@@ -88,8 +101,8 @@ def _colours(study: str, names: list[str]) -> list[str]:
     return theme.colours(["float64" if name == _EXACT else name for name in names])
 
 
-def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[str]) -> tuple[Any, bool]:
-    series = _SERIES[study]
+def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[str], width: int) -> tuple[Any, bool]:
+    series = _SERIES.get(study, "encoding")
     data = data.assign(series=data[series].astype(str))
     data, scale, axis, floor = _drawn(data, _laws(data, fits, study))
     x = alt.X(
@@ -105,7 +118,8 @@ def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[s
     y_axis = alt.Y("shown:Q", title=y, scale=scale, axis=axis)
     layers: list[Any] = [
         base.mark_area(opacity=0.13, clip=True).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-        base.mark_line(clip=True).encode(y=y_axis),
+        # No line leads down to what was not measured: triangles stand for it.
+        base.transform_filter("!datum.zero").mark_line(clip=True).encode(y=y_axis),
     ]
     if (data["fitted"] > 0).any():
         law = base.transform_filter("datum.fitted > 0").mark_line(strokeDash=[1.5, 2.5], strokeWidth=1.1, clip=True)
@@ -113,7 +127,7 @@ def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[s
     if floor is not None:
         layers.append(axes.zero_marks(base.encode(y=y_axis)))
     text = alt.TitleParams(title, fontSize=11, fontWeight="normal", offset=6, frame="group")
-    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=text), floor is not None
+    return alt.layer(*layers).properties(width=width, height=_HEIGHT, title=text), floor is not None
 
 
 def _drawn(data: Frame, laws: dict[str, tuple[str, int, Law]]) -> tuple[Frame, alt.Scale, alt.Axis, float | None]:
@@ -168,13 +182,13 @@ def _laws(data: Frame, fits: Any, study: str) -> dict[str, tuple[str, int, Law]]
     """By series: the law in words, the length from which it was fitted, and the law."""
     first = data.iloc[0]
     found = fits[(fits["study"] == study) & (fits["question"] > 0) & (fits["quantity"] == first["quantity"])]
-    if study in ("depth", "precision"):
-        found = found[found["encoding"] == first["encoding"]]
+    if study in _APART:
+        found = found[found[_APART[study]] == first[_APART[study]]]
     if study == "precision":  # one exact distance is drawn, the first precision's
         found = found.iloc[:1].assign(precision=_EXACT)
     laws = {}
     for fit in found[found["law"].notna()].to_dict("records"):
         law = Law(fit["law"], fit["rate"], fit["low"], fit["high"], fit["log_amplitude"], fit["level"], np.nan)
         words = f"{fit['verdict']}, rate {fit['rate']:.3g} [{fit['low']:.3g}, {fit['high']:.3g}]"
-        laws[str(fit[_SERIES[study]])] = (words, int(fit["fitted_from"]), law)
+        laws[str(fit[_SERIES.get(study, "encoding")])] = (words, int(fit["fitted_from"]), law)
     return laws
