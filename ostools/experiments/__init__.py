@@ -10,6 +10,7 @@ from ostools.experiments.figures.figure9 import Figure9, figure_9
 from ostools.experiments.lab.lab import Lab, lab
 from ostools.experiments.lemmas.theory import TheoryChecks, theory
 from ostools.experiments.repeats import Repeats, repeats
+from ostools.experiments.reproduce.reproduction import Reproduction
 from ostools.experiments.retrieval import Retrieval, retrieval
 from ostools.experiments.study.study import Study, study
 from ostools.experiments.study.windows import WindowStudy, windows
@@ -24,6 +25,7 @@ __all__ = [
     "Figure9",
     "Lab",
     "Repeats",
+    "Reproduction",
     "Retrieval",
     "Study",
     "TheoryChecks",
