@@ -153,9 +153,10 @@ def commas_separate(found: Found) -> Verdict:
     ratio = float((commas.loc[upper][positive] / plain.loc[upper][positive]).median()) if positive.any() else np.inf
     share = float(apart.mean())
     over = _over_noise(found)
+    more = _one_more_digit(found, plain, dtype)
     said = (
         f"with commas the distance is larger at {share:.0%} of n from {upper.min()} to {upper.max()} ({dtype}), the median "
-        f"ratio {number(ratio)}; in {LOW} it is {number(over['d'])} times the noise with commas, {number(over['c'])} without"
+        f"ratio {number(ratio)}; in {LOW} it is {number(over['d'])} times the noise with commas, {number(over['c'])} without{more}"
     )
     return decided(
         share >= 0.95 and over["d"] > 1.0,
@@ -165,6 +166,19 @@ def commas_separate(found: Found) -> Verdict:
         over_noise_d=over["d"],
         over_noise_c=over["c"],
     )
+
+
+def _one_more_digit(found: Found, plain: Any, dtype: str) -> str:
+    """The same of the second pair of (d), one digit more behind a comma, where it was measured: told, and not judged."""
+    figure: Any = found["figure-5"]["figure"]
+    frame = figure.frame
+    chosen = frame[(frame["panel"] == "d") & (frame["pair"] == "one-more-digit") & (frame["dtype"] == dtype)]
+    pair = chosen.set_index("length")["mean"]
+    shared = plain.index.intersection(pair.index)
+    upper = shared[shared > _upper(plain.index)]
+    if not len(upper):
+        return ""
+    return f"; by one digit more behind a comma it is larger at {float((pair.loc[upper] > plain.loc[upper]).mean()):.0%}"
 
 
 def _over_noise(found: Found) -> dict[str, float]:

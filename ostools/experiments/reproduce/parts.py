@@ -155,17 +155,17 @@ PARTS: dict[str, Part] = {
     part.name: part
     for part in (
         Part("figure-2", {"lengths": steps(10, 400, 10)}, _figure_2, 10),
-        Part("figure-3", {"lengths": steps(10, 150, 10), "seeds": 3, "max_new_tokens": 128}, _figure_3, 40),
+        Part("figure-3", {"lengths": steps(5, 150, 5), "seeds": 3, "max_new_tokens": 256}, _figure_3, 40),
         Part(
             "figure-5",
-            {"lengths": "1:256", "dtypes": ["float32", "bfloat16"], "seeds": 5, "items": "text"},
+            {"lengths": "1:512", "dtypes": ["float32", "bfloat16"], "seeds": 5, "items": "text"},
             _figure_5,
             20,
         ),
         Part("figure-8", {"seeds": 5}, _figure_8, 2, needs_model=False),
         Part("figure-9", {"seeds": 5}, _figure_9, 1, needs_model=False),
         Part(OVER_SQUASHING, {"length": 32, "seeds": 6, "powers": 64}, _over_squashing, 10),
-        Part("retrieval", {"records": 9, "seeds": 8}, _retrieval, 30),
+        Part("retrieval", {"records": 7, "seeds": 6}, _retrieval, 60),
         Part("lemmas", {"seed": 0}, _lemmas, 4, needs_model=False),
         Part("counting", {"lengths": "1:96", "dtypes": ["float32", "bfloat16"]}, _counting, 15),
         Part("remedies", {"lengths": steps(4, 64, 4), "seeds": 2, "dtypes": ["bfloat16"]}, _remedies, 15),
@@ -179,15 +179,15 @@ def parts_of(claims: Sequence[Claim]) -> list[Part]:
     return [part for part in PARTS.values() if part.name in needed]
 
 
-def checked_arguments(given: Mapping[str, Arguments]) -> dict[str, Arguments]:
+def checked_arguments(given: Mapping[str, Any]) -> dict[str, Arguments]:
     """Every part's arguments: those given, else its own. Raises `InputError` for an unknown part, argument or kind of value."""
     for name in given:
         if name not in PARTS:
             raise unknown_name("part", name, PARTS)
-    return {name: {**part.arguments, **_checked(part, given.get(name) or {})} for name, part in PARTS.items()}
+    return {name: {**part.arguments, **_checked(part, given.get(name, {}))} for name, part in PARTS.items()}
 
 
-def _checked(part: Part, given: Arguments) -> Arguments:
+def _checked(part: Part, given: Any) -> Arguments:
     if not isinstance(given, Mapping):
         raise InputError(f"{part.name}: expected arguments with their values, found {given!r}")
     for name, value in given.items():

@@ -91,7 +91,7 @@ def above_zero(samples: Sequence[float] | np.ndarray, what: str, unit: str = "se
     return decided(low > 0, said, **numbers)
 
 
-def trend(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """Kendall's tau and its two-sided p-value; NaN where either does not vary."""
+def trend(x: Any, y: Any) -> tuple[float, float]:
+    """Kendall's tau of two columns and its two-sided p-value; NaN where either does not vary."""
     found = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
     return float(found.statistic), float(found.pvalue)
