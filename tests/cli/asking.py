@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 COMMANDS = (
-    "report", "reproduce", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse", "repeats",
-    "counting", "behaviour", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval", "run", "results",
+    "report", "reproduce", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse",
+    "repeats", "counting", "behaviour", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval", "run", "results",
     "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip
 

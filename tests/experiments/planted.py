@@ -24,7 +24,9 @@ def made(frame: pd.DataFrame, **parameters: Any) -> Result:
     return Result(frame, Provenance({"name": "made"}, parameters, None, {}))
 
 
-def figure_2(right: Callable[[str, str, int], bool], lengths: Sequence[int] = range(10, 301, 10), wrong: str = "1") -> Any:
+def figure_2(
+    right: Callable[[str, str, int], bool], lengths: Sequence[int] = range(10, 301, 10), wrong: str = "1"
+) -> Any:
     """`right`: by panel, task and length."""
     rows = [
         {"panel": panel, "task": task, "length": n, "seed": 0, "correct": right(panel, task, n),
@@ -83,9 +85,7 @@ def figure_5(
                              "distance": curves[panel](n, 0), "relative": curves[panel](n, 0) / 10})
         for panel in curves
     }  # fmt: skip
-    origin = Provenance(
-        {"name": "made"}, {"site": "residual", "per": "head-chunk", "norm": "linf"}, None, {}
-    )
+    origin = Provenance({"name": "made"}, {"site": "residual", "per": "head-chunk", "norm": "linf"}, None, {})
     rows = [
         {"panel": panel, "pair": "theorem", "seed": 0, "dtype": dtype, "collapse_length": end, "n_max": max(lengths)}
         for (panel, dtype), end in (ends or {}).items()
@@ -104,9 +104,7 @@ def figure_8(curve: Curve, seeds: int = 5) -> Any:
 
 def figure_9(curve: Curve, bound: float = 1e9, seeds: int = 5) -> Any:
     n = np.array([10, 100, 300, 1000, 3000, 10000], dtype=float)
-    tables = [
-        pd.DataFrame({"seed": s, "length": n, "delta": curve(n, s), "bound": bound}) for s in range(seeds)
-    ]
+    tables = [pd.DataFrame({"seed": s, "length": n, "delta": curve(n, s), "bound": bound}) for s in range(seeds)]
     return {"figure-9": {"figure": Figure9(pd.concat(tables), Provenance.without_model(noisy=10), NOTHING)}}
 
 
@@ -158,7 +156,15 @@ def lemmas(name: str, passed: Sequence[bool], hypotheses: str = "as stated") -> 
 
 def counted(tested: int, twice: int, once: int, status: str = "reached at 10") -> Any:
     summary = pd.DataFrame(
-        [{"dtype": "bfloat16", "impossible_status": status, "tested_pairs": tested, "right_twice": twice, "right_once": once}]
+        [
+            {
+                "dtype": "bfloat16",
+                "impossible_status": status,
+                "tested_pairs": tested,
+                "right_twice": twice,
+                "right_once": once,
+            }
+        ]
     )
     origin = Provenance.without_model()
     return {"counting": {"counting": Counting(NOTHING, origin, summary, Collapse(NOTHING, origin, NOTHING))}}

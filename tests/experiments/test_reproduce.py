@@ -50,7 +50,12 @@ def test_figures_choose_claims_and_claims_their_parts() -> None:
     assert chosen_claims() == list(CLAIMS)
     assert {name for claim in chosen_claims([9]) for name in claim.needs} == {"figure-9"}
     assert [part.name for part in parts_of(chosen_claims([8, 5]))] == ["figure-5", "figure-8"]
-    for wrong, word in (([1], "Figure 1 is a drawing"), ([10], "expected one of 2, 3"), ([], "at least one"), ([True], "one of")):
+    for wrong, word in (
+        ([1], "Figure 1 is a drawing"),
+        ([10], "expected one of 2, 3"),
+        ([], "at least one"),
+        ([True], "one of"),
+    ):
         with pytest.raises(InputError, match=word):
             chosen_claims(wrong)
 

@@ -24,7 +24,8 @@ def reproduce(
     recipe: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.yaml", help="Model and lengths of your own; examples/gemma-7b.yaml is the paper's. Else small ones."
+            metavar="FILE.yaml",
+            help="Model and lengths of your own; examples/gemma-7b.yaml is the paper's. Else small ones.",
         ),
     ] = None,
     model: Annotated[
@@ -79,7 +80,9 @@ def _show(found: Reproduction) -> None:
         return
     frame: Any = found.frame
     rows = frame[["claim", "place", "outcome", "measured"]].itertuples(index=False, name=None)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in found.outcomes.items())
-    output.print_table(f"{len(frame)} claims of the paper: {counts}", ["claim", "place", "outcome", "measured"], rows, left=4)
+    counts = ", ".join(f"{outcome}: {count}" for outcome, count in found.outcomes.items())
+    output.print_table(
+        f"{len(frame)} claims of the paper: {counts}", ["claim", "place", "outcome", "measured"], rows, left=4
+    )
     if not MANNERS.quiet:
         output.print_text([f"wrote {found.page}"])

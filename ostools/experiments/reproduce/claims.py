@@ -29,7 +29,9 @@ def chosen_claims(figures: Iterable[int] | None = None) -> list[Claim]:
     wanted = list(figures)
     for figure in wanted:
         if isinstance(figure, bool) or figure not in FIGURES:
-            raise InputError(f"figure {figure!r}: expected one of {', '.join(map(str, FIGURES))} (Figure 1 is a drawing)")
+            raise InputError(
+                f"figure {figure!r}: expected one of {', '.join(map(str, FIGURES))} (Figure 1 is a drawing)"
+            )
     if not wanted:
         raise InputError("figures: expected at least one, found none; leave them out for all")
     return [claim for claim in CLAIMS if set(claim.figures) & set(wanted)]

@@ -178,7 +178,9 @@ def _one_more_digit(found: Found, plain: Any, dtype: str) -> str:
     upper = shared[shared > _upper(plain.index)]
     if not len(upper):
         return ""
-    return f"; by one digit more behind a comma it is larger at {float((pair.loc[upper] > plain.loc[upper]).mean()):.0%}"
+    return (
+        f"; by one digit more behind a comma it is larger at {float((pair.loc[upper] > plain.loc[upper]).mean()):.0%}"
+    )
 
 
 def _over_noise(found: Found) -> dict[str, float]:
@@ -234,7 +236,9 @@ def sooner_in_low_precision(found: Found) -> Verdict:
 
 def _counted(told: list[str]) -> str:
     """Each once, with how often."""
-    return "; ".join(f"{said}{f' ({told.count(said)} seeds)' if told.count(said) > 1 else ''}" for said in dict.fromkeys(told))
+    return "; ".join(
+        f"{said}{f' ({told.count(said)} seeds)' if told.count(said) > 1 else ''}" for said in dict.fromkeys(told)
+    )
 
 
 def _reached(value: Any) -> str:
@@ -250,7 +254,9 @@ def synthetic_converges(found: Found) -> Verdict:
         curves = rows[rows["length"] >= FIT_FROM].pivot(index="length", columns="seed", values="l1").sort_index()
         mean, low, high = over_seeds(list(_slopes(curves)))
         if not np.isfinite(low):
-            raise UntestedError(f"{reading}: {curves.shape[1]} seeds, of which an interval takes 2 without a distance of 0")
+            raise UntestedError(
+                f"{reading}: {curves.shape[1]} seeds, of which an interval takes 2 without a distance of 0"
+            )
         fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
         converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
         told.append(f"{reading}: slope {number(mean)} [{number(low)}, {number(high)}], {fitted.verdict}")

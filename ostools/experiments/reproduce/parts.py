@@ -116,7 +116,9 @@ def _digits(model: TransformerBridge, posed: Posed) -> list[int]:
     """The positions of the tokens of the sequence."""
     digits = [place for place, item in enumerate(item_positions(model, posed)) if item is not None]
     if not digits:
-        raise InputError("which tokens are the sequence's is not known: its tokenizer does not say where its tokens stand")
+        raise InputError(
+            "which tokens are the sequence's is not known: its tokenizer does not say where its tokens stand"
+        )
     return digits
 
 
@@ -148,7 +150,9 @@ def _remedies(model: TransformerBridge, asked: Arguments, progress: Progress | N
 
 def _counting(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
     lengths = parse_lengths(asked["lengths"])
-    return {"counting": measure.counting(model, "count-ones", lengths=lengths, dtypes=asked["dtypes"], progress=progress)}
+    return {
+        "counting": measure.counting(model, "count-ones", lengths=lengths, dtypes=asked["dtypes"], progress=progress)
+    }
 
 
 PARTS: dict[str, Part] = {
@@ -165,7 +169,7 @@ PARTS: dict[str, Part] = {
         Part("figure-8", {"seeds": 5}, _figure_8, 2, needs_model=False),
         Part("figure-9", {"seeds": 5}, _figure_9, 1, needs_model=False),
         Part(OVER_SQUASHING, {"length": 32, "seeds": 6, "powers": 64}, _over_squashing, 10),
-        Part("retrieval", {"records": 7, "seeds": 6}, _retrieval, 60),
+        Part("retrieval", {"records": 9, "seeds": 6}, _retrieval, 60),
         Part("lemmas", {"seed": 0}, _lemmas, 4, needs_model=False),
         Part("counting", {"lengths": "1:96", "dtypes": ["float32", "bfloat16"]}, _counting, 15),
         Part("remedies", {"lengths": steps(4, 64, 4), "seeds": 2, "dtypes": ["bfloat16"]}, _remedies, 15),
@@ -197,7 +201,9 @@ def _checked(part: Part, given: Any) -> Arguments:
         if kind is int and (type(value) is not int or value < 0):
             raise InputError(f"{part.name}: {name}: expected a whole number from 0, found {value!r}")
         if kind is str and not isinstance(value, str):
-            raise InputError(f"{part.name}: {name}: expected a text such as {part.arguments[name][:20]!r}, found {value!r}")
+            raise InputError(
+                f"{part.name}: {name}: expected a text such as {part.arguments[name][:20]!r}, found {value!r}"
+            )
         if kind is list and not (isinstance(value, list) and value and all(isinstance(one, str) for one in value)):
             raise InputError(f"{part.name}: {name}: expected a list of names, found {value!r}")
     if "lengths" in given:

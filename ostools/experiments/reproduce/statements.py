@@ -46,9 +46,13 @@ def impossible_counts(found: Found) -> Verdict:
     said = "; ".join(told)
     numbers = {"tested_pairs": int(tested), "right_twice": int(twice), "right_once": int(once)}
     if not tested:
-        raise UntestedError(f"no pair of counts is beyond the collapse and has right answers that differ ({said})", **numbers)
+        raise UntestedError(
+            f"no pair of counts is beyond the collapse and has right answers that differ ({said})", **numbers
+        )
     if not twice and not once:
-        raise UntestedError(f"nothing is right beyond the collapse, which could have contradicted it ({said})", **numbers)
+        raise UntestedError(
+            f"nothing is right beyond the collapse, which could have contradicted it ({said})", **numbers
+        )
     return decided(twice == 0, said, **numbers)
 
 

@@ -61,7 +61,9 @@ def paired(first: Frame, second: Frame, on: Sequence[str]) -> Paired:
 def first_is_better(counts: Paired, first: str, second: str) -> Verdict:
     """The claim that `first` is answered right more often than `second`."""
     asked = counts.only_first + counts.only_second + counts.both + counts.neither
-    said = f"of {asked} questions right with {first} alone {counts.only_first}, with {second} alone {counts.only_second}"
+    said = (
+        f"of {asked} questions right with {first} alone {counts.only_first}, with {second} alone {counts.only_second}"
+    )
     if counts.both == asked:
         raise UntestedError(f"all {asked} questions are right either way: there is nothing to gain", **counts.numbers)
     if counts.neither == asked:
@@ -93,5 +95,5 @@ def above_zero(samples: Sequence[float] | np.ndarray, what: str, unit: str = "se
 
 def trend(x: Any, y: Any) -> tuple[float, float]:
     """Kendall's tau of two columns and its two-sided p-value; NaN where either does not vary."""
-    found = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
+    found: Any = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
     return float(found.statistic), float(found.pvalue)

@@ -48,7 +48,7 @@ def render_reproduction(found: Reproduction, again: str) -> str:
     """The whole page; `again`: the command that makes it."""
     sections = [_claims(found), *_parts(found), _origin(found, again), _reading()]
     name = short_name(found.provenance.model)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in found.outcomes.items())
+    counts = ", ".join(f"{outcome}: {count}" for outcome, count in found.outcomes.items())
     values = {
         "title": f"“Transformers need glasses!” on {name}",
         "lead": (
@@ -83,7 +83,9 @@ def _claims(found: Reproduction) -> Section:
     if told:
         parts.append(Part(title="Parts that could not be measured, and why", items=told))
     chart = claims_chart(found)
-    parts.append(Part(figure=Figure("claims-chart", chart, "Outcomes by claim", "The outcomes of the table above, drawn.")))
+    parts.append(
+        Part(figure=Figure("claims-chart", chart, "Outcomes by claim", "The outcomes of the table above, drawn."))
+    )
     return Section("findings", "The claims", "Claims", "", parts)
 
 
@@ -151,7 +153,9 @@ def _origin(found: Reproduction, again: str) -> Section:
         for name, seconds in found.seconds.items()
     ]
     table = Table("What was asked of each part", ["part", "arguments", "measured in"], rows)
-    return Section("origin", "Where the numbers come from", "Origin", "", [Part(terms=terms, tables=[table], code=again)])
+    return Section(
+        "origin", "Where the numbers come from", "Origin", "", [Part(terms=terms, tables=[table], code=again)]
+    )
 
 
 def _short(value: Any) -> str:

@@ -42,7 +42,9 @@ def read_recipe(path: str | Path) -> Recipe:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path}: {where}: {first['msg']}; expected the keys model, device, dtype and parts") from error
+        raise InputError(
+            f"{path}: {where}: {first['msg']}; expected the keys model, device, dtype and parts"
+        ) from error
     try:
         return Recipe(asked.model, asked.device, asked.dtype, checked_arguments(asked.parts))
     except InputError as error:

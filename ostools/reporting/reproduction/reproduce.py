@@ -1,4 +1,4 @@
-"""Everything of the paper that can be measured on one model: the parts, resumed where they are there, and a line for each claim.
+"""Everything of the paper that can be measured on one model: its parts, resumed where they are there, and a line a claim.
 
 Cost: on the embedded model and two CPU cores less than ten minutes; parts that are stored cost a reading.
 """

@@ -40,9 +40,13 @@ class Parts:
             lock = FileLock(self.directory / LOCK)
             lock.acquire(timeout=0)
         except Timeout:
-            raise InputError(f"{self.directory}: another run is writing there; wait for it, or give another --out") from None
+            raise InputError(
+                f"{self.directory}: another run is writing there; wait for it, or give another --out"
+            ) from None
         except OSError as error:
-            raise InputError(f"{error.filename or self.directory}: cannot be written: {error.strerror or error}") from error
+            raise InputError(
+                f"{error.filename or self.directory}: cannot be written: {error.strerror or error}"
+            ) from error
         try:
             text = json.dumps({"form": _FORM, "what": "ostools reproduce"})
             write_atomically(self.directory / MARK, lambda part: part.write_text(text, encoding="utf-8"))
@@ -94,7 +98,9 @@ class Parts:
         try:
             record = json.loads(path.read_bytes())
             if record["form"] != _FORM or record["key"] != key:
-                self.say(f"{name}: was measured with another model, other arguments or other code; it is measured again")
+                self.say(
+                    f"{name}: was measured with another model, other arguments or other code; it is measured again"
+                )
                 return None
             return {one: put_together(told, self._reader(name, record)) for one, told in record["results"].items()}
         except FileNotFoundError as error:

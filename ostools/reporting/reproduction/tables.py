@@ -43,7 +43,7 @@ def _part(value: Any, name: str, keep: Callable[[str, Frame], str]) -> dict[str,
 
 
 def put_together(told: Mapping[str, Any], read: Callable[[str], Frame]) -> Result:
-    """The result that was taken apart; `read` gives a stored table. Raises what reading raises, and KeyError for another form."""
+    """The result that was taken apart; `read` gives a stored table. Raises what reading raises, KeyError for another form."""
     kind = KINDS[told["kind"]]
     return kind(**{name: _value(part, read) for name, part in told["fields"].items()})
 
@@ -54,9 +54,7 @@ def _value(part: Mapping[str, Any], read: Callable[[str], Frame]) -> Any:
         return read(told)
     if what == "provenance":
         ids = told["token_ids"]
-        return Provenance(
-            **{**told, "token_ids": None if ids is None else tuple(ids), "edits": tuple(told["edits"])}
-        )
+        return Provenance(**{**told, "token_ids": None if ids is None else tuple(ids), "edits": tuple(told["edits"])})
     if what == "result":
         return put_together(told, read)
     if what == "results":

@@ -14,14 +14,14 @@ from ostools.results import frame_of
 
 WIDTH, ROW = 330, 19
 _COLOURS = {AGREES: theme.colour("right"), DISAGREES: theme.colour("wrong"), UNTESTED: theme.colour("no answer")}
-_SHAPES = {AGREES: "circle", DISAGREES: "diamond", UNTESTED: "stroke"}
+_SHAPES = {AGREES: "circle", DISAGREES: "diamond", UNTESTED: "square"}
 
 
 def claims_chart(result: Reproduction) -> alt.Chart:
     """The claims in the paper's order, each with its place; colour and shape say the same as the column."""
     frame = frame_of(result)
     data = frame[["claim", "place", "outcome"]].assign(row=frame["claim"] + ", " + frame["place"])
-    told = ", ".join(f"{count} {name}" for name, count in result.outcomes.items())
+    told = ", ".join(f"{name}: {count}" for name, count in result.outcomes.items())
     base: Any = draw.rows(data)
     chart = base.mark_point(size=70, filled=True, strokeWidth=2).encode(
         x=alt.X(
@@ -40,7 +40,9 @@ def claims_chart(result: Reproduction) -> alt.Chart:
         shape=alt.Shape("outcome:N", scale=_scale(_SHAPES), legend=None),
         tooltip=["claim:N", "place:N", "outcome:N"],
     )
-    title = alt.TitleParams(f"{len(data)} claims of the paper on {short_name(result.provenance.model)}", subtitle=[told])
+    title = alt.TitleParams(
+        f"{len(data)} claims of the paper on {short_name(result.provenance.model)}", subtitle=[told]
+    )
     return axes.themed(chart.properties(width=WIDTH, height=ROW * max(len(data), 1), title=title))
 
 
