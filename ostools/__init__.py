@@ -10,6 +10,7 @@
     ost.spectra(model, "...", measured=profile)    # Lemma B.6, B.7, Proposition 5.2 on the real patterns
     ost.collapse(model, ost.tasks.figure_5a(), lengths=range(1, 257)).plot()
     ost.report(model, out="report.html")
+    ost.reproduce(model, out="paper")              # every claim of the paper: its words, what was measured, the verdict
 
 Attributes are loaded on first use, so that `import ostools` and `ostools --help` stay fast.
 """
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.models import encode as encode
     from ostools.models import load_model as load_model
     from ostools.reporting import report as report
+    from ostools.reporting import reproduce as reproduce
 
 _NAMES = {
     "ostools.measure": (
@@ -69,7 +71,7 @@ _NAMES = {
     ),
     "ostools.experiments": ("ablation", "study", "windows"),
     "ostools.models": ("encode", "load_model"),
-    "ostools.reporting": ("report",),
+    "ostools.reporting": ("report", "reproduce"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _ROOMS = ("experiments", "measure", "models", "reporting", "runs", "tasks", "theory")

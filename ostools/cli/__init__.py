@@ -33,6 +33,7 @@ from ostools.cli.measure.profiles import flow, looseness, profile, spectra
 from ostools.cli.measure.prompts import prompts
 from ostools.cli.measure.sensitivity import path_sum, sensitivity
 from ostools.cli.runs.report import report
+from ostools.cli.runs.reproduce import reproduce
 from ostools.cli.runs.results import results
 from ostools.cli.runs.run import run
 from ostools.ground.errors import InputError
@@ -80,6 +81,7 @@ def _options(
 
 for _command in (
     report,
+    reproduce,
     sensitivity,
     path_sum,
     looseness,

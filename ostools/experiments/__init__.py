@@ -12,6 +12,7 @@ from ostools.experiments.lab.lab import Lab, lab
 from ostools.experiments.lemmas.theory import TheoryChecks, theory
 from ostools.experiments.reasoning.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.experiments.repeats import Repeats, repeats
+from ostools.experiments.reproduce.reproduction import Reproduction
 from ostools.experiments.retrieval import Retrieval, retrieval
 from ostools.experiments.study.study import Study, study
 from ostools.experiments.study.windows import WindowStudy, windows
@@ -27,6 +28,7 @@ __all__ = [
     "Figure9",
     "Lab",
     "Repeats",
+    "Reproduction",
     "Retrieval",
     "Study",
     "TheoryChecks",

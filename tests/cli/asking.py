@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 COMMANDS = (
-    "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse", "repeats",
+    "report", "reproduce", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse", "repeats",
     "counting", "behaviour", "prompts", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval",
     "chain-of-thought", "run", "results", "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip

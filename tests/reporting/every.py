@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
+from ostools.experiments.reproduce.claims import CLAIMS, judged
 from ostools.models import prompt_from_ids
 from ostools.results import Result
 from tests.checkpoints import tiny_model
@@ -80,6 +82,9 @@ EVERY: dict[str, Callable[[], Result]] = {
         "all", encodings=["none", "rope-10000"], depths=[1, 3], lengths=range(1, 33), seeds=[0, 1], fit_from=16
     ),
     "TheoryChecks": EXPERIMENTS.theory,
+    "Reproduction": lambda: EXPERIMENTS.Reproduction(
+        judged(CLAIMS, {}, {}), EXPERIMENTS.figure_9([1, 5], [0], noisy=5).provenance, {}, {}, {}, Path("report.html")
+    ),
 }
 """By the name of the class; each is made once."""
 EVERY.update({name: cache(make) for name, make in EVERY.items()})

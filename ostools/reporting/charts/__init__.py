@@ -32,6 +32,7 @@ from ostools.reporting.charts.collapse.curves import collapse_chart
 from ostools.reporting.charts.collapse.layers import collapse_layers_chart
 from ostools.reporting.charts.collapse.precision import precision_chart
 from ostools.reporting.charts.collapse.repeats import repeats_chart
+from ostools.reporting.charts.figures.claims import claims_chart
 from ostools.reporting.charts.figures.figure2 import figure_2_chart
 from ostools.reporting.charts.figures.figure3 import figure_3_chart
 from ostools.reporting.charts.figures.figure4 import figure_4_chart
@@ -92,6 +93,7 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     experiments.Figure9: figure_9_chart,
     experiments.Lab: lab_chart,
     experiments.Repeats: repeats_chart,
+    experiments.Reproduction: claims_chart,
     experiments.Retrieval: retrieval_chart,
     experiments.Study: study_chart,
     experiments.TheoryChecks: theory_chart,

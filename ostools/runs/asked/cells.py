@@ -157,17 +157,20 @@ _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
 @cache
-def code_version() -> str:
-    """The hash of the source that defines numbers (hooks, mitigations, ostools' rooms) and of the versions beneath it."""
+def code_version(*more: str) -> str:
+    """The hash of the source that defines numbers (hooks, mitigations, ostools' rooms) and of the versions beneath it.
+
+    more: other rooms of ostools that decide what is asked, such as "experiments".
+    """
     versions = {name: version(name) for name in _VERSIONS}
-    return digest({"source": _sources(), "versions": versions, "python": platform.python_version()})
+    return digest({"source": _sources((*_DEFINING, *more)), "versions": versions, "python": platform.python_version()})
 
 
-def _sources() -> Mapping[str, str]:
+def _sources(rooms: tuple[str, ...]) -> Mapping[str, str]:
     roots = [Path(str(package.__file__)).parent for package in (hooks, mitigations)]
     home = Path(__file__).parents[2]
     found: dict[str, str] = {}
-    for root in (*roots, *(home / name for name in _DEFINING)):
+    for root in (*roots, *(home / name for name in rooms)):
         files = [root] if root.suffix else sorted(root.rglob("*.py"))
         for file in files:
             found[f"{root.name}/{file.relative_to(root)}"] = _file_hash(file)

@@ -1,0 +1,88 @@
+"""`ostools reproduce`: every claim of the paper, measured on a model and judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.steps import at_work
+
+if TYPE_CHECKING:
+    from ostools.experiments import Reproduction
+
+
+def reproduce(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the parts and the report are kept; made if missing.")],
+    figure: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="The claims of that figure alone, 2 to 9; repeatable. Else all claims."),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.yaml",
+            help="Model and lengths of your own; examples/gemma-7b.yaml is the paper's. Else small ones.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id. Else the recipe's, else 'embedded'."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="'auto' or a torch device. Else the recipe's, else 'auto'.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="NAME", help="To load the model in. Else the recipe's, else float32.")
+    ] = None,
+) -> None:
+    """Judge every claim of the paper by what is measured on a model.
+
+    Writes DIR/report.html, DIR/claims.csv and the tables of every part. Each claim is one line: the paper's words, what was
+    measured, and agrees, does not agree, or could not be tested, with the reason. The same command again resumes: parts that
+    are there are not measured twice.
+
+    \b
+    Example:
+      ostools reproduce --out paper
+      ostools reproduce --figure 5 --figure 9 --out figures
+      ostools reproduce --recipe examples/gemma-7b.yaml --out gemma
+    """
+    from ostools import reporting
+    from ostools.experiments.reproduce.claims import chosen_claims
+    from ostools.reporting.reproduction.stored import Parts
+
+    chosen_claims(figure)
+    asked = reporting.Recipe() if recipe is None else reporting.read_recipe(recipe)
+    Parts(out).require_ours()
+    name, where = model or asked.model or "embedded", device or asked.device or "auto"
+    with at_work("measuring", name, where, dtype or asked.dtype or "float32") as (loaded, progress):
+        found = reporting.reproduce(
+            loaded,
+            figure or None,
+            out=out,
+            arguments=asked.arguments,
+            recipe=None if recipe is None else str(recipe),
+            progress=progress,
+            say=output.note,
+        )
+    _show(found)
+
+
+def _show(found: Reproduction) -> None:
+    if MANNERS.json:
+        output.print_json(
+            found.as_json() | {"outcomes": found.outcomes, "refused": dict(found.refused), "written": str(found.page)}
+        )
+        return
+    frame: Any = found.frame
+    rows = frame[["claim", "place", "outcome", "measured"]].itertuples(index=False, name=None)
+    counts = ", ".join(f"{outcome}: {count}" for outcome, count in found.outcomes.items())
+    output.print_table(
+        f"{len(frame)} claims of the paper: {counts}", ["claim", "place", "outcome", "measured"], rows, left=4
+    )
+    if not MANNERS.quiet:
+        output.print_text([f"wrote {found.page}"])

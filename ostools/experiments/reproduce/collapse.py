@@ -1,0 +1,385 @@
+"""The claims about representational collapse: section 4, Figures 5, 8 and 9, Theorem 4.2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.reproduce.weighing import above_zero
+from ostools.ground.words import number
+from ostools.results import Frame
+from ostools.theory.statistics.fits import fit_decay, over_seeds
+
+LOW = "bfloat16"
+"""The precision that the paper names ("i.e. bf16"), in which the collapse is judged."""
+THEOREM = "theorem"
+AROUND_50 = range(40, 61)
+NEAR_FACTOR = 10.0
+"""What is within this factor of the rounding noise is "near machine precision"."""
+FIT_FROM = 16
+
+
+def _panel(found: Found, panel: str, dtype: str) -> Frame:
+    """The drawn distance of one panel: a row a length, heads and seeds averaged."""
+    figure: Any = found["figure-5"]["figure"]
+    frame = figure.frame
+    chosen = frame[(frame["panel"] == panel) & (frame["pair"] == THEOREM) & (frame["dtype"] == dtype)]
+    if chosen.empty:
+        raise UntestedError(f"panel ({panel}) was not measured in {dtype}")
+    return chosen.sort_values("length")
+
+
+def _seeds(found: Found, panel: str, dtype: str) -> Any:
+    """The drawn distance by seed: a column a seed, a row a length."""
+    figure: Any = found["figure-5"]["figure"]
+    asked = figure.provenance.parameters
+    frame = figure.curves[panel].frame
+    for column in ("site", "per", "norm"):
+        frame = frame[frame[column] == asked[column]]
+    frame = frame[(frame["pair"] == THEOREM) & (frame["dtype"] == dtype)]
+    if frame.empty:
+        raise UntestedError(f"panel ({panel}) was not measured in {dtype}")
+    return frame.pivot(index="length", columns="seed", values="mean").sort_index()
+
+
+def _upper(lengths: Any) -> int:
+    """The middle of the lengths: what is longer is the upper half."""
+    return int(lengths.max()) // 2
+
+
+def _exact(figure: Any) -> str:
+    """The precision of the figure with the least rounding, in which a distance is not hidden by it."""
+    names = list(dict.fromkeys(figure.frame["dtype"]))
+    return next((name for name in ("float64", "float32") if name in names), names[0])
+
+
+def arbitrarily_close(found: Found) -> Verdict:
+    """The law by which the float64 distance of v^(L) in (a) falls."""
+    figure: Any = found["figure-5"]["figure"]
+    curve = figure.curves["a"].reference_curve(THEOREM, "residual")
+    curve = curve[curve.index >= FIT_FROM]
+    positive = curve[curve["relative"] > 1e-6]
+    fitted = fit_decay(curve.index.to_numpy(dtype=float), curve["distance"].to_numpy(), floor=_floor(curve))
+    numbers: dict[str, Any] = {"verdict": fitted.verdict, "used": fitted.used, "longest": int(curve.index.max())}
+    if fitted.verdict == "too few":
+        raise UntestedError(
+            f"{fitted.used} lengths from {FIT_FROM} on are above float64's rounding, a fit takes 8", **numbers
+        )
+    ratio = float(positive["distance"].iloc[-1] / positive["distance"].iloc[0])
+    law = fitted.law
+    rate = "" if law is None else f", rate {number(law.rate)} [{number(law.low)}, {number(law.high)}]"
+    level = "" if law is None or not law.level else f", to a level of {number(law.level)}"
+    said = (
+        f"from n = {FIT_FROM} to {int(positive.index[-1])} the float64 distance of v^(L) in (a) falls to {ratio:.2%}: "
+        f"{fitted.verdict}{rate}{level}; how close it comes beyond was not measured"
+    )
+    return decided(
+        law is not None and law.level == 0,
+        said,
+        ratio=ratio,
+        rate=None if law is None else law.rate,
+        level=None if law is None else law.level,
+        **numbers,
+    )
+
+
+def _floor(curve: Frame) -> float:
+    """float64's rounding in units of the distance, as `relative` is of the vector's norm."""
+    sizes = (curve["distance"] / curve["relative"]).replace([np.inf, -np.inf], np.nan).dropna()
+    return 1e-6 * float(sizes.median()) if len(sizes) else 0.0
+
+
+def near_precision_at_50(found: Found) -> Verdict:
+    """The drawn distance of (a) about n = 50, over the noise of rounding there."""
+    here = _panel(found, "a", LOW)
+    here = here[here["length"].isin(AROUND_50)]
+    if here.empty:
+        raise UntestedError(f"no length from {min(AROUND_50)} to {max(AROUND_50)} was measured")
+    ratio = float((here["mean"] / here["noise"]).median())
+    if not np.isfinite(ratio):
+        raise UntestedError(f"the noise of {LOW} is not known for this distance")
+    said = (
+        f"at n = {min(AROUND_50)} to {max(AROUND_50)} the distance of (a) in {LOW} is {number(ratio)} times the noise of "
+        "rounding (median)"
+    )
+    return decided(ratio <= NEAR_FACTOR, said, over_noise=ratio)
+
+
+def varying_delays(found: Found) -> Verdict:
+    """log10 of (b) over (a) in the upper half of the lengths, a mean for each seed of (b)."""
+    dtype = _exact(found["figure-5"]["figure"])
+    ones, varied = _seeds(found, "a", dtype).mean(axis=1), _seeds(found, "b", dtype)
+    shared = varied.index.intersection(ones.index)
+    upper = shared[shared > _upper(shared)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.log10(varied.loc[upper].div(ones.loc[upper], axis=0))
+    samples = ratios.replace([np.inf, -np.inf], np.nan).mean(axis=0)
+    return above_zero(
+        samples.to_numpy(), f"log10 of the distance of (b) over (a), {dtype}, n from {upper.min()} to {upper.max()}"
+    )
+
+
+def varied_falls(found: Found) -> Verdict:
+    """The slope of log distance against log length in (b), one for each seed."""
+    dtype = _exact(found["figure-5"]["figure"])
+    curves = _seeds(found, "b", dtype)
+    curves = curves[curves.index >= FIT_FROM]
+    slopes = _slopes(curves)
+    return above_zero(-slopes, f"minus the slope of log distance against log n in (b), {dtype}, from n = {FIT_FROM}")
+
+
+def _slopes(curves: Any) -> np.ndarray:
+    """Of log value against log length, a column a seed; NaN where a value is 0."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(curves.to_numpy(dtype=float))
+    x = np.log(curves.index.to_numpy(dtype=float))
+    if len(x) < 2:
+        return np.full(logs.shape[1], np.nan)
+    return np.array([np.polyfit(x, y, 1)[0] if np.isfinite(y).all() else np.nan for y in logs.T])
+
+
+def commas_separate(found: Found) -> Verdict:
+    """The drawn distance of (d) over that of (c), length by length in the upper half."""
+    dtype = _exact(found["figure-5"]["figure"])
+    plain = _panel(found, "c", dtype).set_index("length")["mean"]
+    commas = _panel(found, "d", dtype).set_index("length")["mean"]
+    shared = plain.index.intersection(commas.index)
+    upper = shared[shared > _upper(shared)]
+    apart = commas.loc[upper] > plain.loc[upper]
+    positive = plain.loc[upper] > 0
+    ratio = float((commas.loc[upper][positive] / plain.loc[upper][positive]).median()) if positive.any() else np.inf
+    share = float(apart.mean())
+    over = _over_noise(found)
+    more = _one_more_digit(found, plain, dtype)
+    said = (
+        f"with commas the distance is larger at {share:.0%} of n from {upper.min()} to {upper.max()} ({dtype}), the median "
+        f"ratio {number(ratio)}; in {LOW} it is {number(over['d'])} times the noise with commas, {number(over['c'])} without{more}"
+    )
+    return decided(
+        share >= 0.95 and over["d"] > 1.0,
+        said,
+        larger_share=share,
+        median_ratio=ratio,
+        over_noise_d=over["d"],
+        over_noise_c=over["c"],
+    )
+
+
+def _one_more_digit(found: Found, plain: Any, dtype: str) -> str:
+    """The same of the second pair of (d), one digit more behind a comma, where it was measured: told, and not judged."""
+    figure: Any = found["figure-5"]["figure"]
+    frame = figure.frame
+    chosen = frame[(frame["panel"] == "d") & (frame["pair"] == "one-more-digit") & (frame["dtype"] == dtype)]
+    pair = chosen.set_index("length")["mean"]
+    shared = plain.index.intersection(pair.index)
+    upper = shared[shared > _upper(plain.index)]
+    if not len(upper):
+        return ""
+    return (
+        f"; by one digit more behind a comma it is larger at {float((pair.loc[upper] > plain.loc[upper]).mean()):.0%}"
+    )
+
+
+def _over_noise(found: Found) -> dict[str, float]:
+    """The distances of (c) and (d) in low precision over the noise, medians of the upper half."""
+    over = {}
+    for panel in "cd":
+        here = _panel(found, panel, LOW)
+        here = here[here["length"] > _upper(here["length"])]
+        over[panel] = float((here["mean"] / here["noise"]).median())
+        if not np.isfinite(over[panel]):
+            raise UntestedError(f"the noise of {LOW} is not known for this distance")
+    return over
+
+
+def ones_collapse(found: Found) -> Verdict:
+    """The drawn distance of (c) in low precision, over the noise of rounding."""
+    over = _over_noise(found)["c"]
+    return decided(
+        over <= NEAR_FACTOR,
+        f"in the upper half of the lengths the distance of (c) in {LOW} is {number(over)} times the noise of rounding (median)",
+        over_noise=over,
+    )
+
+
+def sooner_in_low_precision(found: Found) -> Verdict:
+    """The collapse lengths of every panel in the lowest precision against those in the highest."""
+    figure: Any = found["figure-5"]["figure"]
+    table = figure.collapse_lengths
+    table = table[table["pair"] == THEOREM]
+    high = next((name for name in ("float32", "float64") if name in set(table["dtype"])), None)
+    if high is None or LOW not in set(table["dtype"]):
+        raise UntestedError(f"takes {LOW} and float32, measured were {', '.join(dict.fromkeys(table['dtype']))}")
+    ends = table.pivot_table(index=["panel", "seed"], columns="dtype", values="collapse_length", dropna=False)
+    ends = ends.reindex(columns=[high, LOW]).astype("Float64").astype(float)
+    n_max = int(table["n_max"].max())
+    reached: Any = ends[ends.notna().any(axis=1)]
+    numbers: dict[str, Any] = {"curves": len(table.drop_duplicates(["panel", "seed"])), "longest": n_max}
+    if reached.empty:
+        raise UntestedError(f"no curve collapses in either precision up to n = {n_max}", **numbers)
+    low, other = reached[LOW].fillna(np.inf), reached[high].fillna(np.inf)
+    half = 2 * low <= other.clip(upper=n_max)
+    open_ends = ~half & np.isinf(other) & np.isfinite(low)
+    told = [f"({panel}) {_reached(row[LOW])} against {_reached(row[high])}" for (panel, _), row in reached.iterrows()]
+    numbers |= {"reached": len(reached), "at_most_half": int(half.sum()), "open": int(open_ends.sum())}
+    said = (
+        f"{LOW} against {high}, of {len(reached)} curves that collapse by n = {n_max}: at half the length or less in "
+        f"{int(half.sum())}, open in {int(open_ends.sum())}, where {n_max} is too short to say ({_counted(told)})"
+    )
+    if bool(open_ends.all()):
+        raise UntestedError(said, **numbers)
+    return decided(bool((half | open_ends).all()), said, **numbers)
+
+
+def _counted(told: list[str]) -> str:
+    """Each once, with how often."""
+    return "; ".join(
+        f"{said}{f' ({told.count(said)} seeds)' if told.count(said) > 1 else ''}" for said in dict.fromkeys(told)
+    )
+
+
+def _reached(value: Any) -> str:
+    return "not reached" if pd.isna(value) else str(int(value))
+
+
+def synthetic_converges(found: Found) -> Verdict:
+    """The slope of the synthetic layer's distance, one for each seed, in every reading."""
+    frame: Any = found["figure-8"]["figure"].frame
+    readings = list(frame.groupby("reading", sort=False)) if "reading" in frame else [("the layer", frame)]
+    told, converges = [], []
+    for reading, rows in readings:
+        curves = rows[rows["length"] >= FIT_FROM].pivot(index="length", columns="seed", values="l1").sort_index()
+        mean, low, high = over_seeds(list(_slopes(curves)))
+        if not np.isfinite(low):
+            raise UntestedError(
+                f"{reading}: {curves.shape[1]} seeds, of which an interval takes 2 without a distance of 0"
+            )
+        fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
+        converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
+        told.append(f"{reading}: slope {number(mean)} [{number(low)}, {number(high)}], {fitted.verdict}")
+    return decided(
+        converges[0],
+        f"log L1 distance against log n from {FIT_FROM} on: {'; '.join(told)}",
+        readings=len(readings),
+        converging=sum(converges),
+    )
+
+
+def variation_decays(found: Found) -> Verdict:
+    """The slope of Figure 9's total variation behind the noisy entries, one for each seed, and the bound of Lemma B.2."""
+    figure: Any = found["figure-9"]["figure"]
+    frame = figure.frame
+    noisy = int(figure.provenance.parameters["noisy"])
+    beyond = frame[frame["length"] > 10 * noisy]
+    if beyond["length"].nunique() < 2:
+        raise UntestedError(f"{beyond['length'].nunique()} lengths beyond ten times the {noisy} noisy entries")
+    curves = beyond.pivot(index="length", columns="seed", values="delta").sort_index()
+    slopes = _slopes(curves)
+    mean, low, high = over_seeds(list(slopes))
+    above = int((frame["delta"] > frame["bound"]).sum())
+    said = (
+        f"beyond n = {10 * noisy} delta falls as n to the {number(mean)} [{number(low)}, {number(high)}] over "
+        f"{curves.shape[1]} seeds; above Lemma B.2's bound at {above} of {len(frame)} points"
+    )
+    if not np.isfinite(low):
+        raise UntestedError(f"{curves.shape[1]} seeds: an interval takes 2")
+    return decided(high < 0 and above == 0, said, slope=mean, low=low, high=high, above_bound=above)
+
+
+_DRAWN = "the distance that Figure 5 draws"
+CLAIMS = (
+    Claim(
+        "arbitrarily-close",
+        "Theorem 4.2, Figure 5 (a)",
+        "their representations become arbitrarily close as n increases",
+        f"agrees if the float64 distance of v^(L) on the prompts of (a) falls by a law without a level, from n = {FIT_FROM} "
+        "on; no verdict with fewer than eight lengths above float64's rounding. A finite run shows no limit",
+        arbitrarily_close,
+        ("figure-5",),
+        (5,),
+    ),
+    Claim(
+        "near-precision-at-50",
+        "Section 4, Figure 5 (a)",
+        "The repeated digits seem to make the collapse occur much sooner with a sequence length of around 50 being near "
+        "machine precision",
+        f"agrees if {_DRAWN} is at most {NEAR_FACTOR:.0f} times the noise of rounding in {LOW}, at the lengths "
+        f"{min(AROUND_50)} to {max(AROUND_50)} of (a) (median)",
+        near_precision_at_50,
+        ("figure-5",),
+        (5,),
+    ),
+    Claim(
+        "varying-delays",
+        "Section 4, Figure 5 (a, b)",
+        "varying the digits seems to delay such a collapse",
+        f"agrees if {_DRAWN} is larger in (b) than in (a) over the upper half of the lengths: 95% Student interval of the "
+        "mean log ratio over the digit streams, three at least",
+        varying_delays,
+        ("figure-5",),
+        (5,),
+    ),
+    Claim(
+        "varied-trend-downward",
+        "Section 4, Figure 5 (b)",
+        "a downward trend is maintained with respect to the sequence length",
+        f"agrees if the slope of log distance against log length in (b), from n = {FIT_FROM} on, is negative: 95% Student "
+        "interval over the digit streams, three at least",
+        varied_falls,
+        ("figure-5",),
+        (5,),
+    ),
+    Claim(
+        "ones-collapse-in-copying",
+        "Section 4, Figure 5 (c)",
+        "the representations collapse for the sequence of ones (c)",
+        f"agrees if {_DRAWN} in {LOW} is at most {NEAR_FACTOR:.0f} times the noise of rounding in the upper half of the "
+        "lengths (median)",
+        ones_collapse,
+        ("figure-5",),
+        (5,),
+    ),
+    Claim(
+        "commas-separate",
+        "Section 4, Figure 5 (c, d)",
+        "adding commas every third digit (d) helps to keep the representations well-separated",
+        f"agrees if {_DRAWN} is larger with commas at 95% of the lengths in the upper half, and there above the noise of "
+        f"rounding in {LOW} (median)",
+        commas_separate,
+        ("figure-5",),
+        (5,),
+    ),
+    Claim(
+        "sooner-in-low-precision",
+        "Section 4, Quantisation and Tokenisation",
+        "a lower machine precision will mean that the convergence of representations in Theorem 4.2 will occur much sooner",
+        f"agrees if every curve of Figure 5 that collapses does so in {LOW} at half the length of float32 or less (much "
+        "sooner); no verdict where none collapses, or where the lengths end before that can be seen",
+        sooner_in_low_precision,
+        ("figure-5",),
+        (5,),
+    ),
+    Claim(
+        "synthetic-converges",
+        "Appendix C.3, Figure 8",
+        "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the convergence still occurs.",
+        f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative (95% Student interval over "
+        "seeds) and no level was found, in the reading that Figure 8 has by default; the other readings are told",
+        synthetic_converges,
+        ("figure-8",),
+        (8,),
+    ),
+    Claim(
+        "total-variation-decays",
+        "Appendix C.3, Figure 9",
+        "It is clear how the total variation decays with length, in accordance with Lemma B.2.",
+        "agrees if the slope of log delta against log length is negative beyond ten times the noisy entries (95% Student "
+        "interval over seeds), and no point is above the bound of Lemma B.2's proof",
+        variation_decays,
+        ("figure-9",),
+        (9,),
+    ),
+)

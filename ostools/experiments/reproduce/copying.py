@@ -1,0 +1,109 @@
+"""The claims about copying: section 3.1 and Figure 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.reproduce.weighing import LEVEL, Paired, first_is_better, paired
+from ostools.results import Frame
+
+ON = ["length", "seed"]
+_TESTED = (
+    f"McNemar's exact test over the lengths, at {LEVEL:.0%}; no verdict where all answers are right, none is, or fewer "
+    "than six questions differ"
+)
+
+
+def _panel(found: Found, panel: str, task: str | None = None) -> Frame:
+    frame: Any = found["figure-2"]["figure"].frame
+    chosen = frame[frame["panel"] == panel]
+    return chosen if task is None else chosen[chosen["task"] == task]
+
+
+def first_is_easier(found: Found) -> Verdict:
+    """The first element against the last, length by length."""
+    first, last = _panel(found, "a", "copy-first"), _panel(found, "a", "copy-last")
+    return first_is_better(paired(first, last, ON), "the first", "the last")
+
+
+def says_one(found: Found) -> Verdict:
+    """The shortest length up to 300 at which the last digit, a 0, is said to be a 1."""
+    last = _panel(found, "a", "copy-last")
+    longest = int(last["length"].max())
+    ones = _says_one(last)
+    wrong = int((~last["correct"].astype(bool)).sum())
+    numbers: dict[str, Any] = {"wrong": wrong, "said_one": len(ones), "asked": len(last), "longest": longest}
+    if ones:
+        first = min(ones)
+        said = f"from length {first} on, {len(ones)} of {len(last)} answers are 'one' where a 0 stands last"
+        return decided(first <= 300, said, first_length=first, **numbers)
+    if longest < 300:
+        raise UntestedError(f"no answer is 'one' up to length {longest}, the longest that was asked", **numbers)
+    if wrong == len(last):
+        raise UntestedError("no answer is right at any length, and none is 'one'", **numbers)
+    return decided(False, f"no answer is 'one' up to length {longest}; {wrong} of {len(last)} are wrong", **numbers)
+
+
+def _says_one(answers: Frame) -> list[int]:
+    """The lengths whose wrong answer ends in a 1, or in the word."""
+    line: Any = answers["answer"].astype(str).str.strip()
+    one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
+    return sorted(int(n) for n in answers.loc[one & ~answers["correct"].astype(bool), "length"])
+
+
+def _helps(found: Found, panel: str, what: str) -> Verdict:
+    key = ["task", *ON]
+    counts: Paired = paired(_panel(found, panel), _panel(found, "a"), key)
+    return first_is_better(counts, what, "(a)")
+
+
+def hints_help(found: Found) -> Verdict:
+    return _helps(found, "b", "the hint")
+
+
+def interleaving_helps(found: Found) -> Verdict:
+    return _helps(found, "c", "zeros and ones in turn")
+
+
+CLAIMS = (
+    Claim(
+        "first-is-easier",
+        "Section 3.1, Figure 2 (a)",
+        "the task seems considerably easier when asked to return the first rather than the last element",
+        f"agrees if the first element is copied right more often than the last; {_TESTED}",
+        first_is_easier,
+        ("figure-2",),
+        (2,),
+    ),
+    Claim(
+        "says-one-by-300",
+        "Section 3.1, Figure 2 (a)",
+        "already at a sequence length of only 300 elements, Gemini incorrectly starts to output 'one' when trying to copy "
+        "the last element",
+        "agrees if at some length up to 300 the last digit, a 0, is answered to be a one; no verdict where no length up to "
+        "300 was asked, or where nothing is right",
+        says_one,
+        ("figure-2",),
+        (2,),
+    ),
+    Claim(
+        "hints-help",
+        "Section 3.1, Figure 2 (b)",
+        'providing hints in the form of: "*Hint* It\'s not necessarily a 1, check carefully", helps significantly with the '
+        "performance",
+        f"agrees if more of the same questions are right with the hint than without; {_TESTED}",
+        hints_help,
+        ("figure-2",),
+        (2,),
+    ),
+    Claim(
+        "interleaving-helps",
+        "Section 3.1, Figure 2 (c)",
+        "replacing the constant sequence of ones with alternating ones and zeros seems to also help",
+        f"agrees if more of the same questions are right with zeros and ones in turn than with ones; {_TESTED}",
+        interleaving_helps,
+        ("figure-2",),
+        (2,),
+    ),
+)

@@ -1,0 +1,192 @@
+"""The claims about counting: section 3.2 and Figures 3, 4, 6 and 7, and C.2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scipy.stats import mannwhitneyu
+
+from ostools.experiments.reproduce.claim import UNTESTED, Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.reproduce.weighing import LEVEL, trend
+from ostools.ground.words import number
+from ostools.results import Frame
+
+HUNDRED = 100
+NEAR = range(90, 111)
+"""Lengths "near 100"."""
+FEWEST_READ, FEWEST_LENGTHS, FEWEST_ANSWERS = 8, 5, 20
+"""What a curve takes to be judged: so many answers with a number, at so many lengths; and a favourite: so many answers."""
+_FEW = f"fewer than {FEWEST_READ} answers with a number, or fewer than {FEWEST_LENGTHS} lengths"
+
+
+def _answers(found: Found, **wanted: str) -> Frame:
+    """The answers to the tasks of the figure, with the error as a number (NaN: no number was read)."""
+    frame: Any = found["figure-3"]["figure"].frame
+    for column, value in wanted.items():
+        frame = frame[frame[column] == value]
+    return frame.assign(
+        error=frame["absolute_error"].astype("Float64").astype(float),
+        said=frame["number"].astype("Float64").astype(float),
+    )
+
+
+def _read(answers: Frame) -> Frame:
+    """Those with a number. Raises `UntestedError` where there are too few for a curve."""
+    read: Any = answers[answers["error"].notna()]
+    if len(read) < FEWEST_READ or read["length"].nunique() < FEWEST_LENGTHS:
+        raise UntestedError(f"{len(read)} of {len(answers)} answers hold a number", read=len(read), asked=len(answers))
+    return read
+
+
+def deteriorates(found: Found) -> Verdict:
+    """Kendall's tau of the absolute error against the length, in every curve that can be judged."""
+    rising, judged, told = [], [], []
+    for (task, mode), answers in _answers(found).groupby(["task", "mode"], sort=False):
+        name = f"{task} {mode}"
+        try:
+            read = _read(answers)
+        except UntestedError as error:
+            told.append(f"{name}: {error.reason}")
+            continue
+        if not read["error"].any():
+            told.append(f"{name}: every number right up to {int(read['length'].max())}")
+            continue
+        tau, p = trend(read["length"], read["error"])
+        judged.append(name)
+        told.append(f"{name}: tau {number(tau)}")
+        if tau > 0 and p < LEVEL:
+            rising.append(name)
+    said = "; ".join(told)
+    if not judged:
+        raise UntestedError(f"no curve can be judged ({said})")
+    return decided(
+        2 * len(rising) > len(judged),
+        f"the error rises with length in {len(rising)} of {len(judged)} curves that can be judged ({said})",
+        rising=len(rising),
+        judged=len(judged),
+    )
+
+
+def predicts_hundred(found: Found) -> Verdict:
+    """Which number is answered most to sums of at least 90 ones, where 100 is not right."""
+    answers = _answers(found, task="sum-ones", mode="none")
+    long: Any = answers[(answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)]
+    said = long["said"].dropna()
+    numbers = {"read": len(said), "asked": len(long)}
+    if len(said) < FEWEST_LENGTHS:
+        raise UntestedError(
+            f"{len(said)} of {len(long)} sums of {min(NEAR)} and more ones were answered with a number", **numbers
+        )
+    share = float((said == HUNDRED).mean())
+    favourite = int(said.mode().iloc[0])
+    top = int((said == favourite).sum())
+    hundreds = int((said == HUNDRED).sum())
+    words = (
+        f"100 is {hundreds} of {len(said)} answers to sums of {min(NEAR)} and more ones, {favourite} the commonest "
+        f"({top} times)"
+    )
+    return decided(hundreds == top and hundreds > 1, words, share_of_100=share, favourite=favourite, **numbers)
+
+
+def lower_near_hundred(found: Found) -> Verdict:
+    """The absolute error at lengths near 100 against lengths on either side, tasks (i) and (ii) without reasoning."""
+    frame = _answers(found, mode="none")
+    both: Any = frame[frame["task"].isin(["sum-ones", "count-ones"])]
+    read = _read(both)
+    around: Any = read[read["length"].between(50, 150)]
+    at = around["length"].isin(NEAR)
+    near, apart = around.loc[at, "error"], around.loc[~at, "error"]
+    numbers: dict[str, Any] = {"near": len(near), "apart": len(apart)}
+    if min(len(near), len(apart)) < 3:
+        raise UntestedError(f"{len(near)} answers near 100 and {len(apart)} from 50 to 150 beside them", **numbers)
+    if not around["error"].any():
+        raise UntestedError("every number is right from 50 to 150: no error can be lower", **numbers)
+    p = float(mannwhitneyu(near, apart, alternative="two-sided").pvalue)
+    numbers |= {"median_near": float(near.median()), "median_apart": float(apart.median()), "p_value": p}
+    said = f"median error {number(numbers['median_near'])} near 100, {number(numbers['median_apart'])} beside it"
+    if p > LEVEL:
+        raise UntestedError(f"{said}: undecided (p = {number(p)})", **numbers)
+    return decided(numbers["median_near"] < numbers["median_apart"], f"{said} (p = {number(p)})", **numbers)
+
+
+def hundred_is_commonest(found: Found) -> Verdict:
+    """How often each number was answered over all tasks, without reasoning."""
+    answers = _answers(found, mode="none")
+    longest = int(answers["length"].max())
+    said: Any = answers["said"].dropna()
+    numbers: dict[str, Any] = {"read": len(said), "asked": len(answers)}
+    if longest < HUNDRED:
+        raise UntestedError(f"the longest sequence asked has {longest} items", **numbers)
+    if len(said) < FEWEST_ANSWERS:
+        raise UntestedError(f"{len(said)} of {len(answers)} answers hold a number", **numbers)
+    if bool((answers["error"] == 0).all()):
+        raise UntestedError("every answer is right: none is a favourite", **numbers)
+    counts = said.value_counts()
+    hundreds = int(counts.get(HUNDRED, 0))
+    other = int(counts.drop(HUNDRED, errors="ignore").max()) if len(counts) > (HUNDRED in counts) else 0
+    next_best = None if other == 0 else int(counts.drop(HUNDRED, errors="ignore").idxmax())
+    right = int((answers["key"].astype(float) == HUNDRED).sum())
+    words = f"100 is answered {hundreds} times of {len(said)} (right {right} times), the next commonest {next_best} {other} times"
+    numbers |= {"hundreds": hundreds, "right_hundreds": right, "next": next_best, "next_count": other}
+    return decided(hundreds >= 2 * max(other, 1) and hundreds > right, words, **numbers)
+
+
+def less_accurate(found: Found) -> Verdict:
+    """Nothing that is measured on one model can say it."""
+    return Verdict(
+        UNTESTED,
+        "this compares two models: it takes Gemini 1.5's answers beside Gemma's, and one model at a time is measured here",
+    )
+
+
+CLAIMS = (
+    Claim(
+        "deteriorates-with-length",
+        "Section 3.2, Figure 3 (Figure 6)",
+        "It is clear that the performance rapidly deteriorates with the sequence length.",
+        "agrees if in more than half of the curves (task and mode of reasoning) the absolute error rises with the length "
+        f"(Kendall's tau, {LEVEL:.0%}); a curve is left out with {_FEW}, and one without any error",
+        deteriorates,
+        ("figure-3",),
+        (3, 6),
+    ),
+    Claim(
+        "sum-predicts-100",
+        "Section 3.2, Figure 3 (left)",
+        "the LLM is quite likely to predict the value of '100' once the sequence reaches a size around or larger than 100",
+        f"agrees if 100 is the commonest answer, more than once, to sums of {min(NEAR)} and more ones without reasoning, "
+        f"those of exactly 100 left out; no verdict with fewer than {FEWEST_LENGTHS} numbers",
+        predicts_hundred,
+        ("figure-3",),
+        (3, 6),
+    ),
+    Claim(
+        "lower-error-near-100",
+        "Section 3.2, Figure 3 (left, center)",
+        "in tasks such as (i) and (ii) the values near 100 have relatively lower error",
+        f"agrees if the errors at lengths {min(NEAR)} to {max(NEAR)} are lower than at the other lengths from 50 to 150 "
+        f"(Mann-Whitney, {LEVEL:.0%}); no verdict without three answers on either side",
+        lower_near_hundred,
+        ("figure-3",),
+        (3, 6),
+    ),
+    Claim(
+        "100-is-commonest",
+        "Section 3.2, Figure 4 (Figure 7)",
+        "100 is by far the most common response",
+        "agrees if 100 is answered at least twice as often as any other number, and more often than it is right, over all "
+        f"tasks without reasoning; no verdict with fewer than {FEWEST_ANSWERS} numbers, or no sequence of 100 items",
+        hundred_is_commonest,
+        ("figure-3",),
+        (4, 7),
+    ),
+    Claim(
+        "gemma-less-accurate",
+        "Appendix C.2, Figures 6 and 7",
+        "Compared to Gemini 1.5, Gemma seems to answer less accurately on the counting prompts.",
+        "agrees if Gemma has fewer right answers than Gemini 1.5: not to be known from one model",
+        less_accurate,
+        (),
+        (6, 7),
+    ),
+)

@@ -1,0 +1,281 @@
+"""The claims about over-squashing: section 5, on prompts whose digits are drawn, and the U-shape on records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.reproduce.parts import CERTIFIED, OVER_SQUASHING, PRINTED
+from ostools.experiments.reproduce.weighing import above_zero
+from ostools.ground.words import number
+from ostools.theory.profiles import rank_correlation
+
+ROUNDING = 1e-4
+"""Relative: measured norms are float32."""
+DEGENERATE = 0.99
+RATE_WITHIN = 0.01
+"""How near the observed rate of the powers must be to the predicted one, at the last power that is above rounding."""
+
+
+def _prompts(found: Found) -> Iterator[tuple[Any, Any, list[int]]]:
+    """Of each prompt the measured norms and the path sums by position, and where its digits stand."""
+    results = found[OVER_SQUASHING]
+    for name, measured in results.items():
+        if name.startswith("measured-"):
+            seed = name.removeprefix("measured-")
+            digits = found[OVER_SQUASHING][f"paths-{seed}"].provenance.parameters["digits"]
+            yield measured.frame, results[f"paths-{seed}"].frame, [int(place) for place in digits]
+
+
+def _norms(measured: Any, linearisation: str) -> Any:
+    rows = measured[(measured["linearisation"] == linearisation) & (measured["layer"] == 0)]
+    return rows.set_index("position")["operator_norm"].sort_index()
+
+
+def _paths(paths: Any, variant: str) -> Any:
+    return paths[paths["variant"] == variant].set_index("position")["value"].sort_index()
+
+
+def bound_holds(found: Found) -> Verdict:
+    """The certified path sum against the measured norm, token by token, under the theorem's two assumptions."""
+    least, above, tokens = np.inf, 0, 0
+    for measured, paths, _ in _prompts(found):
+        norms, bound = _norms(measured, "frozen"), _paths(paths, CERTIFIED)
+        ratio = (bound / norms.where(norms > 0)).dropna()
+        above += int((bound < norms * (1 - ROUNDING)).sum())
+        tokens += len(norms)
+        least = min(least, float(ratio.min()))
+    if not tokens:
+        raise UntestedError("no token was measured")
+    said = (
+        f"with attention and norm scales held, as the theorem assumes, the certified form of the bound holds at "
+        f"{tokens - above} of {tokens} tokens (least bound / measured {number(least)}); the printed form has a constant C that "
+        "is not given, so that no one prompt can break it"
+    )
+    return decided(above == 0, said, tokens=tokens, broken=above, least_ratio=least)
+
+
+def depends_on_position(found: Found) -> Verdict:
+    """The measured norms of the sequence's digits: how far the largest and the least of one token are apart."""
+    spreads = []
+    for measured, _, digits in _prompts(found):
+        norms = _norms(measured, "full").loc[digits]
+        names = measured.drop_duplicates("position").set_index("position")["token_id"].loc[digits]
+        alike = norms.groupby(names).agg(["max", "min", "size"])
+        alike = alike[(alike["size"] > 1) & (alike["min"] > 0)]
+        spreads += [float(row["max"] / row["min"]) for _, row in alike.iterrows()]
+    if not spreads:
+        raise UntestedError("no digit stands at two positions of a prompt")
+    least = min(spreads)
+    return decided(
+        least > 1 + ROUNDING,
+        f"the same digit of one prompt differs in sensitivity by position by a factor {number(float(np.median(spreads)))} "
+        f"(median of {len(spreads)}; least {number(least)})",
+        median_factor=float(np.median(spreads)),
+        least_factor=least,
+        digits=len(spreads),
+    )
+
+
+def depends_on_attention(found: Found) -> Verdict:
+    """How much better the path sum ranks the tokens with the model's attention than with equal weights, one for each prompt."""
+    samples, ranks = [], []
+    for measured, paths, _ in _prompts(found):
+        norms = _norms(measured, "full").to_numpy()
+        ranks.append(rank_correlation(_paths(paths, PRINTED).to_numpy(), norms))
+        samples.append(ranks[-1] - rank_correlation(_equal(len(norms)), norms))
+    told = f" (with it {number(float(np.mean(ranks)))})" if ranks else ""
+    what = f"rank correlation with the measured norms that the path sum gains by the model's attention{told}"
+    return above_zero(samples, what, "prompts")
+
+
+def _equal(pos: int) -> np.ndarray:
+    """The path sum of two layers whose attention is equal over all earlier tokens: what the position alone would say. More
+    layers rank the tokens alike: sooner is more, but for the last token's own skip."""
+    step = np.tril(np.ones((pos, pos))) / np.arange(1, pos + 1)[:, None] + np.eye(pos)
+    return (step @ step)[-1]
+
+
+def sooner_keeps_more(found: Found) -> Verdict:
+    """Measured: minus the rank correlation of position and norm over the sequence's digits, one for each prompt."""
+    samples = [
+        -rank_correlation(np.array(digits, dtype=float), _norms(measured, "full").loc[digits].to_numpy())
+        for measured, _, digits in _prompts(found)
+    ]
+    return above_zero(samples, "minus the rank correlation of position and measured sensitivity, digits", "prompts")
+
+
+def paths_grow(found: Found) -> Verdict:
+    """Predicted: the same of the path sum weighted by attention."""
+    samples = [
+        -rank_correlation(np.array(digits, dtype=float), _paths(paths, PRINTED).loc[digits].to_numpy())
+        for _, paths, digits in _prompts(found)
+    ]
+    return above_zero(samples, "minus the rank correlation of position and weighted paths, digits", "prompts")
+
+
+def only_the_first(found: Found) -> Verdict:
+    """The model's own patterns as Proposition 5.2 has them: (A + I) / 2 of each block, taken again and again."""
+    limit: Any = found[OVER_SQUASHING]["spectra"].limit  # pyright: ignore[reportAttributeAccessIssue]
+    lazy = limit[limit["matrix"] == "lazy"]
+    lazy = lazy[lazy["layer"] != "all"]
+    powers = int(lazy["power"].max())
+    last = lazy[lazy["power"] == powers].set_index("layer")
+    if last.empty:
+        raise UntestedError("no pattern was measured")
+    left = last["remainder"].astype(float)
+    simple = last["predicted_rate"].astype(float) < 1
+    falls = last["observed_rate"].fillna(0.0).astype(float) < 1
+    near = (last["observed_rate"] / last["predicted_rate"] - 1).abs() < RATE_WITHIN
+    said = (
+        f"((A + I) / 2)^{powers} of the model's own patterns leaves {number(float(left.min()))} to {number(float(left.max()))} "
+        f"off the first token, falling in {int(falls.sum())} of {len(last)} blocks, in {int(near.sum())} by the predicted rate; "
+        "the limit itself is not of a finite depth"
+    )
+    return decided(
+        bool((simple & falls).all()), said, largest_left=float(left.max()), blocks=len(last), at_rate=int(near.sum())
+    )
+
+
+def prevented(found: Found) -> Verdict:
+    """The share of the measured sensitivity (sum of norms over all tokens) that is the first token's, at the real depth."""
+    shares = []
+    for measured, _, _ in _prompts(found):
+        norms = _norms(measured, "full")
+        shares.append(float(norms.iloc[0] / norms.sum()))
+    if not shares:
+        raise UntestedError("no prompt was measured")
+    return decided(
+        max(shares) < DEGENERATE,
+        f"{number(100 * min(shares))}% to {number(100 * max(shares))}% of the measured sensitivity is to the first token",
+        largest_share=max(shares),
+        prompts=len(shares),
+    )
+
+
+def _ends(found: Found, quantity: str) -> dict[str, Any]:
+    ends: Any = found["retrieval"]["retrieval"].ends  # pyright: ignore[reportAttributeAccessIssue]
+    rows = ends[ends["quantity"] == quantity].set_index("end")
+    if not {"first", "last"} <= set(rows.index):
+        raise UntestedError("fewer than three positions of the wanted record were asked")
+    return rows.to_dict("index")
+
+
+def _u(ends: dict[str, Any], what: str) -> Verdict:
+    """Both ends above the positions between."""
+    told = []
+    for end in ("first", "last"):
+        row = ends[end]
+        interval = "" if pd.isna(row["low"]) else f" [{number(row['low'])}, {number(row['high'])}]"
+        told.append(f"{end} {number(row['difference'])}{interval}, {row['verdict']}")
+    said = f"{what}, an end minus the positions between: {'; '.join(told)} ({int(ends['first']['seeds'])} seeds)"
+    verdicts = {ends[end]["verdict"] for end in ("first", "last")}
+    numbers = {f"{end}_difference": float(ends[end]["difference"]) for end in ("first", "last")}
+    if "below" not in verdicts and verdicts != {"above"}:
+        raise UntestedError(f"{said}: not decided at both ends", **numbers)
+    return decided(verdicts == {"above"}, said, **numbers)
+
+
+def u_shape_of_retrieval(found: Found) -> Verdict:
+    """How likely the wanted record's value is, by where the record stands."""
+    frame: Any = found["retrieval"]["retrieval"].frame
+    named = int(frame["found"].astype(bool).sum())
+    if not named:
+        raise UntestedError(f"none of {len(frame)} answers names the wanted record's value: it is not retrieved at all")
+    if named == len(frame):
+        said = f"all {len(frame)} answers name the wanted value: none is harder by its position"
+        raise UntestedError(said, asked=len(frame))
+    verdict = _u(_ends(found, "log_probability"), "log probability of the value")
+    return Verdict(verdict.outcome, f"{verdict.sentence}; {named} of {len(frame)} answers name it", verdict.numbers)
+
+
+def u_shape_of_sensitivity(found: Found) -> Verdict:
+    return _u(_ends(found, "log_sensitivity"), "log sensitivity to the wanted record's tokens")
+
+
+_DIGITS = "of the prompts' sequence, 95% Student interval over the prompts"
+CLAIMS = (
+    Claim(
+        "theorem-5.1-bound",
+        "Theorem 5.1 (Theorem B.5)",
+        "the sensitivity depends on the sum of the weighted paths between the token i at the input and the final layer",
+        "agrees if at every token the certified path sum (spectral norms for the printed constants) is at least the measured "
+        "norm of d y_n / d v_i^(0), attention and norm scales held as the theorem assumes",
+        bound_holds,
+        (OVER_SQUASHING,),
+    ),
+    Claim(
+        "depends-on-position",
+        "Section 5, first takeaway",
+        "the sensitivity to an input token depends on its position in the sequence",
+        "agrees if every digit that stands at several positions of a prompt has different measured norms there, beyond "
+        f"rounding ({ROUNDING:g})",
+        depends_on_position,
+        (OVER_SQUASHING,),
+    ),
+    Claim(
+        "depends-on-attention",
+        "Section 5, second takeaway",
+        "the sensitivity to an input token depends on the attention weights",
+        "agrees if the path sum ranks the tokens nearer to the measured norms with the model's attention weights than with "
+        "equal ones, which know the position alone: the rank correlation gained is above 0, 95% Student interval over prompts",
+        depends_on_attention,
+        (OVER_SQUASHING,),
+    ),
+    Claim(
+        "sooner-keeps-more",
+        "Section 5, below Theorem 5.1",
+        "for tokens coming sooner in the sequence, there will be more opportunity for their information to be preserved",
+        f"agrees if the measured sensitivity falls with the position over the digits {_DIGITS}",
+        sooner_keeps_more,
+        (OVER_SQUASHING,),
+    ),
+    Claim(
+        "paths-grow-for-sooner",
+        "Section 5, below Theorem 5.1",
+        "The paths instead grow very quickly for tokens coming sooner in the sequence.",
+        f"agrees if the path sum, weighted by the attention of this model, falls with the position over the digits {_DIGITS}",
+        paths_grow,
+        (OVER_SQUASHING,),
+    ),
+    Claim(
+        "only-the-first-token",
+        "Proposition 5.2 (Proposition B.8)",
+        "the output representation will only depend on the first input token",
+        "agrees if ((A + I) / 2)^L of every block's own mean pattern A moves all mass towards the first token: its second "
+        "eigenvalue is below 1, and the remainder still falls at the last power",
+        only_the_first,
+        (OVER_SQUASHING,),
+    ),
+    Claim(
+        "limit-is-prevented",
+        "Section 5, above Proposition 5.2",
+        "Fortunately, there are many mechanisms which prevent this from happening",
+        f"agrees if less than {DEGENERATE:.0%} of the measured sensitivity of this model is to the first token",
+        prevented,
+        (OVER_SQUASHING,),
+    ),
+    Claim(
+        "u-shape-of-retrieval",
+        "Section 5, U-shape effect",
+        "LLMs seem to perform better at retrieval tasks when the information to be retrieved is located either near the "
+        "start or the end of the sequence",
+        "agrees if the right value is likelier with the wanted record first, and with it last, than between: 95% intervals "
+        "over seeds, both above 0; does not agree if one is below; no verdict where no answer, or every one, names the value",
+        u_shape_of_retrieval,
+        ("retrieval",),
+    ),
+    Claim(
+        "u-shape-of-sensitivity",
+        "Section 5, U-shape effect",
+        "tokens at the start of the sequence have more opportunity for the information to be maintained at the end",
+        "agrees if the last token is more sensitive to the wanted record where it stands first, and where it stands last, "
+        "than between: 95% intervals over seeds, both above 0; does not agree if one is below",
+        u_shape_of_sensitivity,
+        ("retrieval",),
+    ),
+)

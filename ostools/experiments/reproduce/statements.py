@@ -1,0 +1,145 @@
+"""The lemmas and propositions on numbers, the corollary on counting, and the paper's remedies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ostools.experiments.lemmas.check import STATED
+from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.study.verdicts import HELPS, HURTS
+
+
+def _lemma(name: str, found: Found) -> Verdict:
+    """Every check of a statement under its hypotheses, and of how it breaks without one of them."""
+    frame: Any = found["lemmas"]["lemmas"].frame
+    rows = frame[frame["lemma"].astype(str).str.split("/").map(lambda names: name in names)]
+    stated, without = rows[rows["hypotheses"] == STATED], rows[rows["hypotheses"] != STATED]
+    if stated.empty:
+        raise UntestedError(f"no check of {name} was run")
+    held, broken = int(stated["passed"].sum()), int(without["passed"].sum())
+    said = f"{held} of {len(stated)} checks on numbers hold as stated"
+    if len(without):
+        said += f"; without a hypothesis it breaks in {broken} of {len(without)}"
+    failed = stated.loc[~stated["passed"].astype(bool), "computed"]
+    said += "".join(f"; FAILED: {words}" for words in failed)
+    return decided(held == len(stated), said, held=held, checks=len(stated), breaks=broken, without=len(without))
+
+
+def _about(lemma: str, place: str, words: str) -> Claim:
+    rule = (
+        "agrees if every check of the statement under its hypotheses holds on numbers (drawn ones and worst cases); "
+        "numbers are no proof"
+    )
+    return Claim(f"lemma-{lemma}", place, words, rule, lambda found: _lemma(lemma, found), ("lemmas",))
+
+
+def impossible_counts(found: Found) -> Verdict:
+    """Neighbouring counts below the noise of their difference, whose right answers begin differently."""
+    summary: Any = found["counting"]["counting"].summary  # pyright: ignore[reportAttributeAccessIssue]
+    told, tested, twice, once = [], 0, 0, 0
+    for row in summary.to_dict("records"):
+        told.append(
+            f"{row['dtype']}: collapse {row['impossible_status']}, {row['tested_pairs']} pairs tested beyond, "
+            f"{row['right_twice']} of them right twice, {row['right_once']} once"
+        )
+        tested, twice, once = tested + row["tested_pairs"], twice + row["right_twice"], once + row["right_once"]
+    said = "; ".join(told)
+    numbers = {"tested_pairs": int(tested), "right_twice": int(twice), "right_once": int(once)}
+    if not tested:
+        raise UntestedError(
+            f"no pair of counts is beyond the collapse and has right answers that differ ({said})", **numbers
+        )
+    if not twice and not once:
+        raise UntestedError(
+            f"nothing is right beyond the collapse, which could have contradicted it ({said})", **numbers
+        )
+    return decided(twice == 0, said, **numbers)
+
+
+def _remedy(found: Found, mitigation: str, about: str) -> Verdict:
+    """A mitigation's verdict of `ostools.experiments.study`, on answers or on the collapse distance."""
+    verdicts: Any = found["remedies"]["study"].verdicts  # pyright: ignore[reportAttributeAccessIssue]
+    rows = verdicts[verdicts["mitigation"].astype(str).str.startswith(mitigation)]
+    if rows.empty:
+        raise UntestedError(f"{mitigation} was not measured")
+    row = rows.iloc[0]
+    said = str(row["sentence"])
+    if row[about] not in (HELPS, HURTS):
+        raise UntestedError(f"{row[about]}, on {about}. {said}")
+    return decided(row[about] == HELPS, said, **{about: str(row[about])})
+
+
+def prompting_matters(found: Found) -> Verdict:
+    """The hint's verdict on answers, in either direction."""
+    verdict = _remedy(found, "hint", "answers")
+    return decided(True, verdict.sentence, **verdict.numbers)
+
+
+def keep_distant(found: Found) -> Verdict:
+    return _remedy(found, "separator", "collapse")
+
+
+CLAIMS = (
+    _about(
+        "B.1",
+        "Appendix B.1, Lemma B.1",
+        "adding a new element to a sequence results in the softmax value of a specific token to decrease",
+    ),
+    _about("4.1", "Section 4, Lemma 4.1", "Then, the L_1 difference of their softmax tends to 0."),
+    _about(
+        "B.2",
+        "Appendix B.1, Lemma B.2",
+        "the total variation between the two sequences goes to 0 with n",
+    ),
+    _about("B.4", "Appendix B.1, Lemma B.4", "the total variation of the softmax does not decay to 0"),
+    _about(
+        "B.6",
+        "Appendix B.2, Lemma B.6",
+        "has 1 as its largest eigenvalue. Moreover, such eigenvalue has multiplicity 1 if each row except the first has at "
+        "least 2 non-zero entries.",
+    ),
+    _about(
+        "B.7",
+        "Appendix B.2, Lemma B.7",
+        "The product of two row-stochastic matrices is again row-stochastic. Moreover, the product of two triangular "
+        "row-stochastic matrices is a triangular row-stochastic matrix.",
+    ),
+    _about("B.8", "Appendix B.2, Proposition B.8", "will only be sensitive to the first token"),
+    _about(
+        "B.9",
+        "Section 6, Proposition 6.1 (B.9)",
+        "A Transformer without positional encodings and a causal attention mechanism is immediately unable to count.",
+    ),
+    Claim(
+        "counting-impossible",
+        "Section 6, Corollary 6.2",
+        "Counting in certain situations becomes impossible due to representational collapse.",
+        "agrees if beyond the collapse (float64 distance below the noise of the difference) no two neighbouring counts whose "
+        "right answers begin differently are both right; no verdict where no such pair is there, or nothing is right beyond",
+        impossible_counts,
+        ("counting",),
+    ),
+    _about(
+        "B.10",
+        "Appendix B.3, Corollary B.10",
+        "at least one sequence will be given the wrong count for large enough finite n",
+    ),
+    Claim(
+        "tokens-keep-distant",
+        "Section 4, A simple solution",
+        "introduce additional tokens throughout the sequence to help keep the representations distant",
+        "agrees if a comma after every third digit makes the float64 distance at y of n and n + 1 items larger: paired by "
+        "length, `study`'s verdict at 95% over all its verdicts (Bonferroni)",
+        keep_distant,
+        ("remedies",),
+    ),
+    Claim(
+        "affected-by-prompting",
+        "Section 3.1, on drawn digits",
+        "seems to be affected by the prompting",
+        "agrees if the paper's hint changes how many answers to copy-last are right on drawn digits, where a model that always "
+        "says 0 is wrong: paired by length, `study`'s verdict at 95% over all its verdicts (Bonferroni)",
+        prompting_matters,
+        ("remedies",),
+    ),
+)

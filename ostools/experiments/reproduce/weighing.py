@@ -1,0 +1,99 @@
+"""How the judges weigh: paired answers, means over seeds, and a trend along the lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest, kendalltau
+
+from ostools.experiments.reproduce.claim import UntestedError, Verdict, decided
+from ostools.ground.words import number
+from ostools.results import Frame
+from ostools.theory.statistics.bootstrap import FEWEST
+from ostools.theory.statistics.fits import over_seeds
+
+LEVEL = 0.05
+"""Of every test: a claim is decided only below it."""
+FEWEST_PAIRS = 6
+"""Questions that one side gets right and the other wrong: of fewer, all in one direction, an exact test does not reach 5%."""
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The same questions answered in two ways: how often only the one, only the other, both or neither was right."""
+
+    only_first: int
+    only_second: int
+    both: int
+    neither: int
+
+    @property
+    def p_value(self) -> float:
+        """Of McNemar's exact test, two-sided."""
+        parted = self.only_first + self.only_second
+        return 1.0 if not parted else float(binomtest(self.only_first, parted, 0.5).pvalue)
+
+    @property
+    def numbers(self) -> dict[str, float | int | str | None]:
+        return {
+            "right_only_first": self.only_first,
+            "right_only_second": self.only_second,
+            "right_both": self.both,
+            "wrong_both": self.neither,
+            "p_value": self.p_value,
+        }
+
+
+def paired(first: Frame, second: Frame, on: Sequence[str]) -> Paired:
+    """`correct` of two tables of answers, question by question."""
+    left: Any = first.set_index(list(on))["correct"].astype(bool)
+    right: Any = second.set_index(list(on))["correct"].astype(bool)
+    shared = left.index.intersection(right.index)
+    one, other = left.loc[shared].to_numpy(), right.loc[shared].to_numpy()
+    return Paired(
+        int((one & ~other).sum()), int((~one & other).sum()), int((one & other).sum()), int((~one & ~other).sum())
+    )
+
+
+def first_is_better(counts: Paired, first: str, second: str) -> Verdict:
+    """The claim that `first` is answered right more often than `second`."""
+    asked = counts.only_first + counts.only_second + counts.both + counts.neither
+    said = (
+        f"of {asked} questions right with {first} alone {counts.only_first}, with {second} alone {counts.only_second}"
+    )
+    if counts.both == asked:
+        raise UntestedError(f"all {asked} questions are right either way: there is nothing to gain", **counts.numbers)
+    if counts.neither == asked:
+        raise UntestedError(f"none of the {asked} questions is right either way", **counts.numbers)
+    if counts.only_first + counts.only_second < FEWEST_PAIRS:
+        raise UntestedError(f"{said}: too few that differ, a test takes {FEWEST_PAIRS}", **counts.numbers)
+    if counts.p_value > LEVEL:
+        raise UntestedError(f"{said}: undecided (p = {number(counts.p_value)})", **counts.numbers)
+    return decided(
+        counts.only_first > counts.only_second, f"{said} (p = {number(counts.p_value)}, exact)", **counts.numbers
+    )
+
+
+def above_zero(samples: Sequence[float] | np.ndarray, what: str, unit: str = "seeds") -> Verdict:
+    """The claim that the mean of independent samples is positive: by the 95% Student interval."""
+    values = np.asarray(samples, dtype=float)
+    values = values[np.isfinite(values)]
+    if len(values) < FEWEST:
+        raise UntestedError(
+            f"{what}: {len(values)} {unit} with a value, an interval takes {FEWEST}", samples=len(values)
+        )
+    mean, low, high = over_seeds(list(values))
+    numbers = {"mean": mean, "low": low, "high": high, "samples": len(values)}
+    said = f"{what}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
+    if low <= 0 <= high:
+        raise UntestedError(f"{said}: undecided, the interval holds 0", **numbers)
+    return decided(low > 0, said, **numbers)
+
+
+def trend(x: Any, y: Any) -> tuple[float, float]:
+    """Kendall's tau of two columns and its two-sided p-value; NaN where either does not vary."""
+    found: Any = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
+    return float(found.statistic), float(found.pvalue)

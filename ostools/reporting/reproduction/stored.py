@@ -1,0 +1,128 @@
+"""The directory of a reproduction: a record and Parquet tables for each part, each table known by the hash of its bytes.
+
+Tables appear whole or not at all, and a part's record last: what was cut off, or changed on disk, is measured again. A record
+holds the key of what its numbers come from (model, arguments, code, versions): under another key the part is measured again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock, Timeout
+
+from ostools.ground.errors import InputError
+from ostools.reporting.reproduction.tables import put_together, taken_apart
+from ostools.results import Frame, Result, write_atomically
+from ostools.runs.stored.store import UNREADABLE, file_hash
+
+MARK = "reproduction.json"
+LOCK = ".lock"
+_FORM = 1
+
+
+class Parts:
+    """Reads and writes one directory; `say` is told of what is there and cannot be used."""
+
+    def __init__(self, directory: Path, say: Callable[[str], None] = lambda text: None) -> None:
+        self.directory, self.say = directory, say
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the directory and keep other runners out. Raises `InputError` where that cannot be."""
+        self.require_ours()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.directory / LOCK)
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(
+                f"{self.directory}: another run is writing there; wait for it, or give another --out"
+            ) from None
+        except OSError as error:
+            raise InputError(
+                f"{error.filename or self.directory}: cannot be written: {error.strerror or error}"
+            ) from error
+        try:
+            text = json.dumps({"form": _FORM, "what": "ostools reproduce"})
+            write_atomically(self.directory / MARK, lambda part: part.write_text(text, encoding="utf-8"))
+            yield
+        finally:
+            lock.release()
+
+    def require_ours(self) -> None:
+        """Raises `InputError` for a file, and for a directory that holds something else."""
+        try:
+            if not self.directory.exists():
+                return
+            if not self.directory.is_dir():
+                raise InputError(f"{self.directory}: expected a directory, found a file")
+            ours = any((self.directory / name).exists() for name in (MARK, LOCK))
+            if not ours and any(self.directory.iterdir()):
+                raise InputError(
+                    f"{self.directory}: expected a new directory or that of `ostools reproduce`, found another that is not "
+                    "empty"
+                )
+        except OSError as error:
+            raise InputError(f"{self.directory}: cannot be read: {error.strerror or error}") from error
+
+    def keep(self, name: str, key: str, results: Mapping[str, Result], seconds: float) -> None:
+        """Store a part: its tables, and behind them the record by which they are found."""
+        folder = self.directory / name
+        hashes: dict[str, str] = {}
+
+        def keep_table(table: str, frame: Frame) -> str:
+            path = folder / f"{table}.parquet"
+            plain = frame.copy()
+            plain.attrs = {}
+            write_atomically(path, lambda part: plain.to_parquet(part, index=True))
+            hashes[path.name] = file_hash(path.read_bytes())
+            return path.name
+
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
+        told = {one: taken_apart(result, one, keep_table) for one, result in results.items()}
+        record = {"form": _FORM, "key": key, "seconds": seconds, "tables": hashes, "results": told}
+        text = json.dumps(record, indent=1)
+        write_atomically(self._record(name), lambda part: part.write_text(text, encoding="utf-8"))
+
+    def kept(self, name: str, key: str) -> dict[str, Result] | None:
+        """The results of a part that was measured under this key; None where it has to be measured."""
+        path = self._record(name)
+        try:
+            record = json.loads(path.read_bytes())
+            if record["form"] != _FORM or record["key"] != key:
+                self.say(
+                    f"{name}: was measured with another model, other arguments or other code; it is measured again"
+                )
+                return None
+            return {one: put_together(told, self._reader(name, record)) for one, told in record["results"].items()}
+        except FileNotFoundError as error:
+            if path.exists():
+                self.say(f"{name}: {error.filename} is missing; it is measured again")
+            return None
+        except UNREADABLE as error:
+            self.say(f"{name}: what is stored cannot be read ({type(error).__name__}); it is measured again")
+            return None
+
+    def seconds(self, name: str) -> float:
+        """How long a stored part took to measure."""
+        return float(json.loads(self._record(name).read_bytes())["seconds"])
+
+    def _record(self, name: str) -> Path:
+        return self.directory / f"{name}.json"
+
+    def _reader(self, name: str, record: Mapping[str, Any]) -> Callable[[str], Frame]:
+        def read(table: str) -> Frame:
+            path = self.directory / name / Path(table).name
+            if file_hash(path.read_bytes()) != record["tables"][table]:
+                raise ValueError("its bytes are not those that were written")
+            return pd.read_parquet(path)
+
+        return read

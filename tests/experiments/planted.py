@@ -1,0 +1,176 @@
+"""Results of a reproduction's parts, planted: numbers that a test chooses, in the real classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ostools.experiments.figures.figure5 import Figure5
+from ostools.experiments.figures.figure8 import Figure8
+from ostools.experiments.figures.figure9 import Figure9
+from ostools.experiments.lemmas.theory import TheoryChecks
+from ostools.experiments.retrieval import Retrieval
+from ostools.experiments.study.study import Study
+from ostools.measure import Collapse, Counting, PathSum, Sensitivity, Spectra
+from ostools.results import Provenance, Result
+
+NOTHING = pd.DataFrame()
+
+
+def made(frame: pd.DataFrame, **parameters: Any) -> Result:
+    return Result(frame, Provenance({"name": "made"}, parameters, None, {}))
+
+
+def figure_2(
+    right: Callable[[str, str, int], bool], lengths: Sequence[int] = range(10, 301, 10), wrong: str = "1"
+) -> Any:
+    """`right`: by panel, task and length."""
+    rows = [
+        {"panel": panel, "task": task, "length": n, "seed": 0, "correct": right(panel, task, n),
+         "answer": f"The answer to your question is: {'0' if right(panel, task, n) else wrong}"}
+        for panel in "abc"
+        for task in ("copy-last", "copy-first")
+        for n in lengths
+    ]  # fmt: skip
+    return {"figure-2": {"figure": made(pd.DataFrame(rows))}}
+
+
+def figure_3(
+    said: Callable[[str, int], int | None], lengths: Sequence[int] = range(5, 151, 5), modes: Sequence[str] = ("none",)
+) -> Any:
+    """`said`: the number that is answered, by task and length; None: none. Every item counts."""
+    rows = []
+    for task in ("sum-ones", "count-ones", "count-ones-bernoulli"):
+        for mode in modes:
+            for n in lengths:
+                number = said(task, n)
+                rows.append({"task": task, "mode": mode, "length": n, "seed": 0, "key": str(n), "number": number,
+                             "absolute_error": None if number is None else abs(number - n)})  # fmt: skip
+    frame = pd.DataFrame(rows).astype({"number": "Int64", "absolute_error": "Int64"})
+    return {"figure-3": {"figure": made(frame)}}
+
+
+Curve = Callable[[np.ndarray, int], np.ndarray]
+
+
+def figure_5(
+    curves: dict[str, Curve],
+    *,
+    noise: float = 1e-3,
+    lengths: Sequence[int] = range(1, 129),
+    seeds: int = 5,
+    ends: dict[tuple[str, str], int | None] | None = None,
+) -> Any:
+    """The distance of each panel by length and seed, the same in both precisions; `noise` in bfloat16; `ends`: collapse lengths
+    by panel and dtype."""
+    n = np.array(lengths, dtype=float)
+    tables: dict[str, list[pd.DataFrame]] = {}
+    for panel, curve in curves.items():
+        for seed in range(seeds if panel == "b" else 1):
+            for dtype in ("float32", "bfloat16"):
+                common = {"task": panel, "pair": "theorem", "seed": seed, "length": list(lengths), "dtype": dtype}
+                read = {"site": "residual", "per": "head-chunk", "norm": "linf"}
+                table = pd.DataFrame({**common, **read, "mean": curve(n, seed), "noise": noise})
+                tables.setdefault(panel, []).append(table)
+    whole = {panel: pd.concat(parts, ignore_index=True) for panel, parts in tables.items()}
+    keys = ["pair", "dtype", "length"]
+    frame = pd.concat(
+        [t.groupby(keys, sort=False)[["mean", "noise"]].mean().reset_index().assign(panel=p) for p, t in whole.items()]
+    )
+    reference = {
+        panel: pd.DataFrame({"pair": "theorem", "site": "residual", "weights": "given", "length": list(lengths),
+                             "distance": curves[panel](n, 0), "relative": curves[panel](n, 0) / 10})
+        for panel in curves
+    }  # fmt: skip
+    origin = Provenance({"name": "made"}, {"site": "residual", "per": "head-chunk", "norm": "linf"}, None, {})
+    rows = [
+        {"panel": panel, "pair": "theorem", "seed": 0, "dtype": dtype, "collapse_length": end, "n_max": max(lengths)}
+        for (panel, dtype), end in (ends or {}).items()
+    ]
+    columns = ["panel", "pair", "seed", "dtype", "collapse_length", "n_max"]
+    collapsed = pd.DataFrame(rows, columns=columns).astype({"collapse_length": "Int64"})
+    measured = {panel: Collapse(table, origin, reference[panel]) for panel, table in whole.items()}
+    return {"figure-5": {"figure": Figure5(frame, origin, collapsed, measured)}}
+
+
+def figure_8(curve: Curve, seeds: int = 5) -> Any:
+    n = np.array([16, 32, 64, 128, 256, 512, 1024, 2048, 4096], dtype=float)
+    tables = [pd.DataFrame({"reading": "block", "seed": s, "length": n, "l1": curve(n, s)}) for s in range(seeds)]
+    return {"figure-8": {"figure": Figure8(pd.concat(tables), Provenance.without_model(), NOTHING)}}
+
+
+def figure_9(curve: Curve, bound: float = 1e9, seeds: int = 5) -> Any:
+    n = np.array([10, 100, 300, 1000, 3000, 10000], dtype=float)
+    tables = [pd.DataFrame({"seed": s, "length": n, "delta": curve(n, s), "bound": bound}) for s in range(seeds)]
+    return {"figure-9": {"figure": Figure9(pd.concat(tables), Provenance.without_model(noisy=10), NOTHING)}}
+
+
+def over_squashing(
+    norms: Sequence[Curve], *, bound: float = 2.0, paths: Curve | None = None, digits: Sequence[int] = range(4, 20)
+) -> Any:
+    """A prompt of 24 tokens for each curve of norms by position; the certified bound is so many times the norm."""
+    place = np.arange(24, dtype=float)
+    results: dict[str, Result] = {}
+    for seed, curve in enumerate(norms):
+        values = curve(place, seed)
+        tables = [
+            pd.DataFrame({"position": range(24), "token_id": [7 if i in digits else 100 + i for i in range(24)],
+                          "linearisation": name, "layer": 0, "operator_norm": values})
+            for name in ("full", "frozen")
+        ]  # fmt: skip
+        results[f"measured-{seed}"] = Sensitivity(pd.concat(tables, ignore_index=True), Provenance.without_model())
+        sums = {"local": bound * values, "proof": values if paths is None else paths(place, seed)}
+        summed = [pd.DataFrame({"position": range(24), "variant": name, "value": v}) for name, v in sums.items()]
+        results[f"paths-{seed}"] = PathSum(
+            pd.concat(summed, ignore_index=True), Provenance.without_model(digits=list(digits))
+        )
+    return {"over-squashing": results}
+
+
+def spectra(remainder: float, observed: float, predicted: float) -> Any:
+    limit = pd.DataFrame(
+        {"matrix": "lazy", "layer": ["0", "1"], "power": 64, "remainder": remainder, "observed_rate": observed,
+         "predicted_rate": predicted}
+    )  # fmt: skip
+    return {"over-squashing": {"spectra": Spectra(NOTHING, Provenance.without_model(), NOTHING, limit, NOTHING)}}
+
+
+def retrieved(found: Sequence[bool], first: str, last: str, quantity: str = "log_probability") -> Any:
+    """How often the value is named, and the verdict at each end."""
+    ends = pd.DataFrame(
+        [
+            {"quantity": quantity, "end": end, "seeds": 6, "difference": 1.0, "low": 0.5, "high": 1.5, "verdict": said}
+            for end, said in (("first", first), ("last", last))
+        ]
+    )
+    return {"retrieval": {"retrieval": Retrieval(pd.DataFrame({"found": found}), Provenance.without_model(), ends)}}
+
+
+def lemmas(name: str, passed: Sequence[bool], hypotheses: str = "as stated") -> Any:
+    frame = pd.DataFrame({"lemma": name, "hypotheses": hypotheses, "computed": "a figure", "passed": passed})
+    return {"lemmas": {"lemmas": TheoryChecks(frame, Provenance.without_model(), NOTHING)}}
+
+
+def counted(tested: int, twice: int, once: int, status: str = "reached at 10") -> Any:
+    summary = pd.DataFrame(
+        [
+            {
+                "dtype": "bfloat16",
+                "impossible_status": status,
+                "tested_pairs": tested,
+                "right_twice": twice,
+                "right_once": once,
+            }
+        ]
+    )
+    origin = Provenance.without_model()
+    return {"counting": {"counting": Counting(NOTHING, origin, summary, Collapse(NOTHING, origin, NOTHING))}}
+
+
+def studied(mitigation: str, about: str, verdict: str) -> Any:
+    row = {"mitigation": mitigation, "answers": "not decided", "collapse": "not decided", "sentence": f"{verdict}."}
+    verdicts = pd.DataFrame([row | {about: verdict}])
+    return {"remedies": {"study": Study(NOTHING, Provenance.without_model(), NOTHING, verdicts, NOTHING)}}

@@ -1,0 +1,1 @@
+"""The paper reproduced: parts stored and resumed, the recipe, the page."""

@@ -1,0 +1,317 @@
+"""A reproduction resumes, says why a claim has no verdict, and shows each claim with its rule and outcome."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from filelock import FileLock
+from pandas.testing import assert_frame_equal
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools.experiments.reproduce.claim import OUTCOMES, UNTESTED
+from ostools.experiments.reproduce.claims import CLAIMS
+from ostools.experiments.reproduce.parts import PARTS
+from ostools.ground.errors import InputError
+from ostools.reporting.reproduction.recipe import read_recipe
+from ostools.reporting.reproduction.stored import LOCK, MARK, Parts
+from ostools.results import Result
+from tests.checkpoints import tiny_model
+from tests.cli.asking import assert_refused
+from tests.reporting.every import EVERY
+
+SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 1024}
+SHORT = {"figure-2": {"lengths": "2,3"}, "figure-9": {"seeds": 2}}
+EXAMPLE = Path(__file__).parents[3] / "examples" / "gemma-7b.yaml"
+
+
+@pytest.fixture(scope="module")
+def tiny() -> TransformerBridge:
+    return tiny_model("llama", seed=1, **SMALL)
+
+
+class Told:
+    """What a run said: which parts it measured, and the rest."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(line)
+
+    @property
+    def measured(self) -> list[str]:
+        return [line.removeprefix("measuring ") for line in self.lines if line.startswith("measuring ")]
+
+
+def reproduced(model: TransformerBridge, out: Path, figures: Any = (2, 9), **arguments: Any) -> tuple[Any, Told]:
+    told = Told()
+    found = ost.reproduce(model, figures, out=out, arguments=SHORT | arguments, say=told)
+    return found, told
+
+
+# --- What is stored comes back as it was
+
+
+@pytest.mark.parametrize("name", ["Figure5", "Counting", "TheoryChecks", "Figure3"])
+def test_a_result_is_read_back_as_it_was_stored(tmp_path: Path, name: str) -> None:
+    store, result = Parts(tmp_path), EVERY[name]()
+    store.keep("part", "key", {"one": result}, 1.5)
+    found = store.kept("part", "key")
+    assert found is not None
+    assert_same(found["one"], result)
+    assert store.seconds("part") == 1.5
+    assert store.kept("part", "another key") is None
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    assert type(found) is type(wanted)
+    for name in wanted.__dataclass_fields__:
+        here, there = getattr(found, name), getattr(wanted, name)
+        if isinstance(there, pd.DataFrame):
+            assert_frame_equal(here, there)
+        elif isinstance(there, Result):
+            assert_same(here, there)
+        elif isinstance(there, dict):
+            assert list(here) == list(there)
+            for key in there:
+                assert_same(here[key], there[key])
+        else:
+            assert json.dumps(here.as_dict()) == json.dumps(there.as_dict())
+
+
+def test_a_result_that_is_none_of_ours_is_not_stored(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a result of ostools"):
+        Parts(tmp_path).keep("part", "key", {"one": Result(pd.DataFrame(), EVERY["Figure9"]().provenance)}, 0.0)
+    assert not (tmp_path / "part.json").exists()
+
+
+# --- Resuming
+
+
+def test_what_is_there_is_not_measured_again_and_what_changed_is(tmp_path: Path, tiny: TransformerBridge) -> None:
+    first, told = reproduced(tiny, tmp_path / "out")
+    assert told.measured == ["figure-2", "figure-9"]
+    again, told = reproduced(tiny, tmp_path / "out")
+    assert told.lines == []
+    assert_frame_equal(again.frame, first.frame)
+    assert again.seconds == first.seconds
+    _, told = reproduced(tiny, tmp_path / "out", **{"figure-2": {"lengths": "2,4"}})
+    assert told.measured == ["figure-2"]
+    other = tiny_model("llama", seed=2, **SMALL)
+    found, told = reproduced(other, tmp_path / "out", **{"figure-2": {"lengths": "2,4"}})
+    assert told.measured == ["figure-2"]  # Figure 9 knows no model
+    assert "other arguments or other code" in told.lines[0]
+    assert found.provenance.model["weight_hash"] != first.provenance.model["weight_hash"]
+
+
+def test_a_part_that_is_added_is_measured_and_the_others_stay(tmp_path: Path, tiny: TransformerBridge) -> None:
+    _, told = reproduced(tiny, tmp_path, 9)
+    assert told.measured == ["figure-9"]
+    found, told = reproduced(tiny, tmp_path)
+    assert told.measured == ["figure-2"]
+    assert set(found.results) == {"figure-2", "figure-9"}
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def _other_rows(file: Path) -> None:
+    pd.read_parquet(file).head(1).to_parquet(file)
+
+
+@pytest.mark.parametrize("spoil", [_cut, _other_rows, Path.unlink])
+@pytest.mark.parametrize("name", ["figure-9/figure.frame.parquet", "figure-9.json"])
+def test_a_broken_part_is_measured_again(
+    tmp_path: Path, tiny: TransformerBridge, spoil: Callable[[Path], None], name: str
+) -> None:
+    first, _ = reproduced(tiny, tmp_path, 9)
+    if name.endswith(".json") and spoil is _other_rows:
+        (tmp_path / name).write_text('{"form": 1, "key": 3}')
+    else:
+        spoil(tmp_path / name)
+    again, told = reproduced(tiny, tmp_path, 9)
+    assert told.measured == ["figure-9"]
+    assert_frame_equal(again.frame, first.frame)
+
+
+def test_a_part_that_was_cut_off_keeps_the_others(
+    tmp_path: Path, tiny: TransformerBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    whole = PARTS["figure-9"]
+    monkeypatch.setitem(PARTS, "figure-9", type(whole)(whole.name, whole.arguments, stopped, 1, needs_model=False))
+    with pytest.raises(KeyboardInterrupt):
+        reproduced(tiny, tmp_path)
+    monkeypatch.setitem(PARTS, "figure-9", whole)
+    _, told = reproduced(tiny, tmp_path)
+    assert told.measured == ["figure-9"]
+
+
+def test_a_directory_of_others_is_left_alone(tmp_path: Path, tiny: TransformerBridge) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "file").write_text("")
+    for place, words in ((tmp_path, "another that is not empty"), (tmp_path / "file", "found a file")):
+        with pytest.raises(InputError, match=words):
+            reproduced(tiny, place)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine.txt"]
+
+
+def test_one_runner_at_a_time(tmp_path: Path, tiny: TransformerBridge) -> None:
+    with FileLock(tmp_path / LOCK), pytest.raises(InputError, match="another run is writing there"):
+        reproduced(tiny, tmp_path)
+    assert not (tmp_path / MARK).exists()
+
+
+# --- What is refused, and the page
+
+
+def test_what_cannot_be_measured_leaves_its_claims_untested_with_the_reason(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = SMALL | {"context": 64}
+    short = tiny_model("llama", seed=1, **sizes)
+    found, told = reproduced(short, tmp_path)
+    frame: Any = found.frame
+    mine = frame[frame["parts"] == "figure-2"]
+    assert set(mine["outcome"]) == {UNTESTED}
+    assert all("context" in text for text in mine["measured"])
+    assert list(found.refused) == ["figure-2"]
+    assert any(line.startswith("figure-2: ") for line in told.lines)
+    page = html.unescape(found.page.read_text(encoding="utf-8"))
+    assert "Parts that could not be measured, and why" in page
+    assert found.refused["figure-2"] in page
+
+
+def test_the_page_and_the_table_have_each_claim_with_its_rule_and_outcome(
+    tmp_path: Path, tiny: TransformerBridge
+) -> None:
+    found, _ = reproduced(tiny, tmp_path)
+    page = html.unescape(found.page.read_text(encoding="utf-8"))
+    table = pd.read_csv(tmp_path / "claims.csv")
+    rows: Any = found.frame
+    assert list(table["claim"]) == list(rows["claim"])
+    assert set(rows["outcome"]) <= set(OUTCOMES)
+    for row in rows.to_dict("records"):
+        assert f"“{row['words']}”" in page
+        assert row["outcome"].upper() in page
+        assert row["measured"].replace("^", "")[:40] in page.replace("^", "")
+    for row in rows[rows["parts"] != ""].to_dict("records"):
+        assert row["rule"] in page
+    assert page.count("<figure id=") == 3  # the claims, Figure 2 and Figure 9
+    assert f"ostools reproduce --model {rows_model(found)} --figure 2 --figure 9" in page
+    assert sum(found.outcomes.values()) == len(rows)
+
+
+def rows_model(found: Any) -> str:
+    return str(found.provenance.model["name"])
+
+
+def test_words_of_a_model_are_text_on_the_page(tmp_path: Path) -> None:
+    model = tiny_model("llama", seed=3, fresh=True, **SMALL)
+    model.cfg.model_name = "<img src=x onerror=alert(1)>"
+    found, _ = reproduced(model, tmp_path, 9)
+    assert "<img src=x" not in found.page.read_text(encoding="utf-8")
+
+
+# --- The recipe
+
+
+def test_the_papers_recipe_is_read_and_names_every_part_with_all_its_arguments() -> None:
+    asked = read_recipe(EXAMPLE)
+    assert (asked.model, asked.dtype, asked.device) == ("google/gemma-7b", "bfloat16", "cuda")
+    written = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))["parts"]
+    assert {name: set(arguments) for name, arguments in written.items()} == {
+        name: set(part.arguments) for name, part in PARTS.items()
+    }
+    assert asked.arguments == written
+    assert "NOT RUN HERE" in EXAMPLE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model: [1]", "model"),
+        ("modle: x", "modle"),
+        ("- 1", "expected the keys"),
+        ("parts: {figure-1: {}}", "unknown part 'figure-1'"),
+        ("parts: {figure-2: {lengths: no}}", "figure-2: lengths"),
+        ("parts: {figure-9: {seeds: -1}}", "whole number"),
+        ("parts: {figure-9: 3}", "figure-9"),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=words) as refused:
+        read_recipe(file)
+    assert str(refused.value).startswith(str(file))
+    assert "\n" not in str(refused.value)
+
+
+# --- The command
+
+
+def test_the_command_gives_every_claim_and_writes_nothing_when_refused(run: Any, tmp_path: Path) -> None:
+    recipe = tmp_path / "short.yaml"
+    recipe.write_text("parts: {figure-9: {seeds: 2}}")
+    asked = ("reproduce", "--figure", "9", "--recipe", str(recipe), "--out", str(tmp_path / "out"))
+    code, out, err = run(*asked, "--json", "--quiet")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert [row["claim"] for row in found["rows"]] == [claim.id for claim in CLAIMS if 9 in claim.figures]
+    assert sum(found["outcomes"].values()) == len(found["rows"])
+    code, out, err = run(*asked)
+    assert (code, err) == (0, "")  # resumed: nothing is measured, and nothing noted
+    assert "total-variation-decays" in out
+    assert "report.html" in out
+    assert_refused(run("reproduce", "--figure", "1", "--out", str(tmp_path / "new")), "Figure 1 is a drawing")
+    assert_refused(run("reproduce", "--recipe", str(tmp_path / "no"), "--out", str(tmp_path / "new")), "cannot be read")
+    assert_refused(run("reproduce", "--out", str(recipe)), "found a file")
+    assert not (tmp_path / "new").exists()
+
+
+# --- End to end
+
+
+@pytest.mark.slow
+def test_all_of_the_paper_on_a_tiny_model(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = SMALL | {"context": 2048}
+    model = tiny_model("llama", seed=1, **sizes)
+    little: dict[str, Any] = {
+        "figure-2": {"lengths": "2,3"},
+        "figure-3": {"lengths": "2,3", "seeds": 1, "max_new_tokens": 4},
+        "figure-5": {"lengths": "1:24", "seeds": 3},
+        "figure-8": {"seeds": 2},
+        "figure-9": {"seeds": 2},
+        "over-squashing": {"length": 8, "seeds": 3, "powers": 8},
+        "retrieval": {"records": 3, "seeds": 2},
+        "counting": {"lengths": "1:6", "dtypes": ["bfloat16"]},
+        "remedies": {"lengths": "4:8", "seeds": 1},
+    }
+    told = Told()
+    found = ost.reproduce(model, out=tmp_path, arguments=little, say=told)
+    assert told.measured == list(PARTS)
+    assert found.refused == {}
+    frame: Any = found.frame
+    assert list(frame["claim"]) == [claim.id for claim in CLAIMS]
+    assert set(frame.loc[frame["claim"].str.startswith("lemma"), "outcome"]) == {"agrees"}
+    page = found.page.read_text(encoding="utf-8")
+    assert not re.search(r'class="note">[^<]*could not be drawn', page)
+    for name in PARTS:
+        assert page.count(f'<section id="{name}"') == 1
+    assert np.isfinite(list(found.seconds.values())).all()
+    again = Told()
+    same = ost.reproduce(model, out=tmp_path, arguments=little, say=again)
+    assert again.lines == []
+    assert_frame_equal(same.frame, frame)
