@@ -1,6 +1,7 @@
 """The paper's figures by number, its lemmas as checks, and the questions that it leaves open."""
 
 from ostools.experiments.ablation.ablation import Ablation, ablation
+from ostools.experiments.error_prediction import ErrorPrediction, error_prediction
 from ostools.experiments.figures.figure2 import Figure2, figure_2
 from ostools.experiments.figures.figure3 import Figure3, figure_3
 from ostools.experiments.figures.figure4 import Figure4, figure_4, figure_4_of
@@ -16,6 +17,7 @@ from ostools.experiments.study.windows import WindowStudy, windows
 
 __all__ = [
     "Ablation",
+    "ErrorPrediction",
     "Figure2",
     "Figure3",
     "Figure4",
@@ -29,6 +31,7 @@ __all__ = [
     "TheoryChecks",
     "WindowStudy",
     "ablation",
+    "error_prediction",
     "figure_2",
     "figure_3",
     "figure_4",
