@@ -67,6 +67,9 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Ablation": lambda: ost.ablation(model(), prompt(), carriers=[4]),
     "Repeats": lambda: EXPERIMENTS.repeats(model(), ["letters"], lengths=range(1, 17), dtypes=["bfloat16"]),
     "Retrieval": lambda: EXPERIMENTS.retrieval(model(), [0, 1, 2], 3, [0, 1], chat=False),
+    "ErrorPrediction": lambda: EXPERIMENTS.error_prediction(
+        model(), "copy-last:uniform=true", lengths=[2, 4], seeds=[0, 1], max_new_tokens=4, chat=False
+    ),
     "Figure2": lambda: EXPERIMENTS.figure_2(model(), [2, 3], chat=False),
     "Figure3": _figure_3,
     "Figure4": lambda: EXPERIMENTS.figure_4_of(_figure_3()),

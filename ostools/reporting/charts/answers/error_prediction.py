@@ -15,10 +15,10 @@ from ostools.results import Frame, frame_of
 
 WIDTH, HEIGHT, ROW = 250, 170, 34
 _TITLES = {
-    "distance_residual": "‖v − v*‖ / ‖v‖ at v^(L)",
-    "distance_y": "‖v − v*‖ / ‖v‖ at y",
-    "sensitivity": "mean ‖∂y_n/∂v_i‖, carriers i",
-    "sensitivity_share": "their share of all ‖∂y_n/∂v_i‖",
+    "distance_residual": "relative distance at v^(L)",
+    "distance_y": "relative distance at y",
+    "sensitivity": "sensitivity: mean over the carriers",
+    "sensitivity_share": "share of the carriers in all sensitivity",
 }
 _OUTCOMES = {
     "right": ("right", "circle"),
@@ -70,7 +70,7 @@ def _points(frame: Frame, name: str, first: bool) -> Any:
     )
     marks = base.mark_point(size=26, strokeWidth=1.2, filled=False).encode(
         x=x,
-        y=draw.log_y(data["shown"], "value", floor),
+        y=draw.log_y(data["shown"], "", floor),
         color=alt.Color("outcome:N", scale=alt.Scale(domain=list(known), range=colours), legend=legend),
         shape=alt.Shape("outcome:N", scale=alt.Scale(domain=list(known), range=shapes), legend=legend),
         tooltip=["length:Q", "seed:Q", "key:N", "outcome:N", draw.VALUE],
@@ -89,7 +89,7 @@ def _areas(summary: Frame, names: list[str]) -> Any:
     legend = alt.Legend(title=None, columns=2, symbolType=alt.Undefined, symbolSize=60)
     y = alt.Y("name:N", title=None, scale=alt.Scale(domain=words), axis=alt.Axis(labelLimit=0, ticks=False, grid=True))
     offset = alt.YOffset("compared:N", scale=alt.Scale(domain=domain, paddingOuter=0.4))
-    x = alt.X("area:Q", title="area under the ROC curve", scale=alt.Scale(domain=[0, 1], padding=6))
+    x = alt.X("area:Q", title="area under the ROC curve", scale=alt.Scale(domain=[0, 1], nice=False, padding=6))
     colour = alt.Color("compared:N", scale=hues, legend=legend)
     shape = alt.Shape("compared:N", scale=alt.Scale(domain=domain, range=shapes), legend=legend)
     tooltip = ["name:N", "compared:N", "area:Q", "low:Q", "high:Q", "pairs:Q", "verdict:N"]
@@ -102,6 +102,6 @@ def _areas(summary: Frame, names: list[str]) -> Any:
         base.transform_filter("!datum.without").mark_point(size=52, filled=True, opacity=1).encode(**point),
         base.transform_filter("datum.without").mark_point(size=52, filled=False, opacity=1).encode(**point),
         title=draw.heading("right above wrong, of pairs"),
-        width=2 * WIDTH - 110,
+        width=2 * WIDTH - 90,
         height=ROW * len(names),
     )
