@@ -16,6 +16,7 @@ import typer
 from ostools.cli.about.doctor import doctor
 from ostools.cli.about.listings import mitigations, models, tasks
 from ostools.cli.experiments.ablate import ablate
+from ostools.cli.experiments.error_prediction import predict_errors
 from ostools.cli.experiments.figure import figure
 from ostools.cli.experiments.lab import lab
 from ostools.cli.experiments.reasoning import chain_of_thought
@@ -102,6 +103,7 @@ for _command in (
     figure,
     retrieval,
     chain_of_thought,
+    predict_errors,
     run,
     results,
     tasks,

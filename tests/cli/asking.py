@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 COMMANDS = (
-    "report", "reproduce", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse", "repeats",
-    "counting", "behaviour", "prompts", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval",
-    "chain-of-thought", "run", "results", "tasks", "mitigations", "models", "doctor",
+    "report", "reproduce", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse",
+    "repeats", "counting", "behaviour", "prompts", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval",
+    "chain-of-thought", "predict-errors", "run", "results", "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.answers.ablation import ablation_chart
 from ostools.reporting.charts.answers.behaviour import behaviour_chart
+from ostools.reporting.charts.answers.error_prediction import error_prediction_chart
 from ostools.reporting.charts.answers.heads import heads_chart
 from ostools.reporting.charts.answers.retrieval import retrieval_chart
 from ostools.reporting.charts.answers.study import study_chart
@@ -85,6 +86,7 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Spectra: spectra_chart,
     experiments.Ablation: ablation_chart,
     experiments.ChainOfThought: chain_of_thought_chart,
+    experiments.ErrorPrediction: error_prediction_chart,
     experiments.Figure2: figure_2_chart,
     experiments.Figure3: figure_3_chart,
     experiments.Figure4: figure_4_chart,
@@ -123,6 +125,7 @@ __all__ = [
     "collapse_layers_chart",
     "comparison_chart",
     "counting_chart",
+    "error_prediction_chart",
     "heads_chart",
     "layers_chart",
     "looseness_chart",

@@ -33,7 +33,7 @@ def path_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"]:
 
 
 def printed_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"]:
-    """Equations 1 and 4 as printed (docs/fidelity.md), but for their constants, for every i, with n = `last`, first block first:
+    """Equations 1 and 4 as printed (docs/fidelity.md) but for their constants, for every i, n = `last`, first block first:
 
         sum_{k_1 >= i} ... sum_{k_L >= k_{L-1}} Abar^(L-1)_{n,k_L} prod_{l=2}^{L-1} Abar^(l-1)_{k_l,k_{l-1}} Abar^(0)_{k_1,i}
 

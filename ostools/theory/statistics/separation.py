@@ -17,7 +17,7 @@ from scipy.stats import norm
 from ostools.ground.errors import InputError
 from ostools.theory.statistics.bootstrap import expanded, fewest_at
 
-RESAMPLES = 2000
+RESAMPLES = 10_000
 _UNDEFINED = 0.05  # of the resamples that may hold only one kind, and so have no area
 
 

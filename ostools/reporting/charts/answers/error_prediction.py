@@ -1,0 +1,107 @@
+"""Does the distance predict the error? Each prompt's numbers and outcome; below, how well each tells right from wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from ostools.experiments.error_prediction import ALL, SAME_LENGTH, ErrorPrediction
+from ostools.ground.words import short_name
+from ostools.measure.answers.reading import ANSWERED
+from ostools.reporting.findings.error_prediction import PREDICTORS, error_prediction_notes
+from ostools.reporting.look import axes, draw, theme
+from ostools.results import Frame, frame_of
+
+WIDTH, HEIGHT, ROW = 250, 170, 34
+_TITLES = {
+    "distance_residual": "relative distance at v^(L)",
+    "distance_y": "relative distance at y",
+    "sensitivity": "sensitivity: mean over the carriers",
+    "sensitivity_share": "share of the carriers in all sensitivity",
+}
+_OUTCOMES = {
+    "right": ("right", "circle"),
+    "wrong": ("wrong", "cross"),
+    "no answer": ("something else", "triangle-down"),
+}
+_COMPARED = {ALL: ("full", "circle"), SAME_LENGTH: ("frozen", "diamond")}
+
+
+def error_prediction_chart(result: ErrorPrediction) -> alt.VConcatChart:
+    """Above: a panel a predictor, a point a prompt, by its length; right answers as circles, wrong ones as crosses, prompts
+    without an answer as triangles. Below: the
+    area under the ROC curve of each predictor with its interval, over all prompts and among those of the same length; a dashed
+    line stands at 0.5, where it says nothing. A hollow mark has no interval.
+    """
+    frame = frame_of(result)
+    names = [name for name in PREDICTORS if name in frame and frame[name].notna().any()]
+    points = [_points(frame, name, index == 0) for index, name in enumerate(names)]
+    rows: list[Any] = [alt.hconcat(*points[start : start + 2], spacing=30) for start in range(0, len(points), 2)]
+    title = alt.TitleParams(
+        f"{frame['task'].iloc[0]}: do collapse and sensitivity tell right answers of {short_name(result.provenance.model)} "
+        "from wrong ones?",
+        subtitle=error_prediction_notes(result),
+    )
+    if result.summary["area"].notna().any():
+        rows.append(_areas(result.summary, names))
+    chart = alt.vconcat(*rows, spacing=18, title=title)
+    return axes.themed(chart.resolve_scale(color="independent", shape="independent"))
+
+
+def _points(frame: Frame, name: str, first: bool) -> Any:
+    outcome = frame["correct"].astype(bool).map({True: "right", False: "wrong"})
+    data = frame[["length", "seed", "key", name]].assign(
+        outcome=outcome.where(frame["kind"].eq(ANSWERED), "no answer"), value=frame[name].astype(float)
+    )
+    data = data[data["value"].notna()].drop(columns=name)
+    data, floor = axes.floored(data)
+    known = {one: looks for one, looks in _OUTCOMES.items() if (data["outcome"] == one).any()}
+    colours, shapes = [theme.colour(colour) for colour, _ in known.values()], [shape for _, shape in known.values()]
+    legend = alt.Legend(title=None, columns=3, symbolType=alt.Undefined, symbolSize=60) if first else None
+    base = draw.rows(data)
+    lengths = frame["length"]
+    spread = [int(lengths.min()), max(int(lengths.max()), int(lengths.min()) + 1)]
+    x = alt.X(
+        "length:Q",
+        title="sequence length (items)",
+        scale=alt.Scale(domain=spread, nice=False, padding=12),
+        axis=alt.Axis(grid=False, format="d", values=axes.whole_ticks(*spread, 6)),
+    )
+    marks = base.mark_point(size=26, strokeWidth=1.2, filled=False).encode(
+        x=x,
+        y=draw.log_y(data["shown"], "", floor),
+        color=alt.Color("outcome:N", scale=alt.Scale(domain=list(known), range=colours), legend=legend),
+        shape=alt.Shape("outcome:N", scale=alt.Scale(domain=list(known), range=shapes), legend=legend),
+        tooltip=["length:Q", "seed:Q", "key:N", "outcome:N", draw.VALUE],
+    )
+    return draw.layers(marks, *draw.zeros(base, floor), title=draw.heading(_TITLES[name]), width=WIDTH, height=HEIGHT)
+
+
+def _areas(summary: Frame, names: list[str]) -> Any:
+    data = summary.assign(name=summary["predictor"].map(PREDICTORS), without=summary["low"].isna())
+    data = data[data["area"].notna()][["name", "compared", "area", "low", "high", "pairs", "verdict", "without"]]
+    data = data.astype({"low": object, "high": object}).where(data.notna(), None)
+    base = draw.rows(data)
+    words = [PREDICTORS[name] for name in names]
+    domain, shapes = list(_COMPARED), [shape for _, shape in _COMPARED.values()]
+    hues = alt.Scale(domain=domain, range=[theme.colour(colour) for colour, _ in _COMPARED.values()])
+    legend = alt.Legend(title=None, columns=2, symbolType=alt.Undefined, symbolSize=60)
+    y = alt.Y("name:N", title=None, scale=alt.Scale(domain=words), axis=alt.Axis(labelLimit=0, ticks=False, grid=True))
+    offset = alt.YOffset("compared:N", scale=alt.Scale(domain=domain, paddingOuter=0.4))
+    x = alt.X("area:Q", title="area under the ROC curve", scale=alt.Scale(domain=[0, 1], nice=False, padding=6))
+    colour = alt.Color("compared:N", scale=hues, legend=legend)
+    shape = alt.Shape("compared:N", scale=alt.Scale(domain=domain, range=shapes), legend=legend)
+    tooltip = ["name:N", "compared:N", "area:Q", "low:Q", "high:Q", "pairs:Q", "verdict:N"]
+    point = {"x": x, "y": y, "yOffset": offset, "color": colour, "shape": shape, "tooltip": tooltip}
+    nothing = alt.Chart(alt.InlineData(values=[{"area": 0.5}])).mark_rule(strokeDash=[4, 3], strokeWidth=1)
+    ends = base.transform_filter("!datum.without").mark_rule(strokeWidth=1.4)
+    return draw.layers(
+        nothing.encode(x="area:Q", color=alt.value(theme.colour("float64"))),
+        ends.encode(x=alt.X("low:Q"), x2="high:Q", y=y, yOffset=offset, color=colour),
+        base.transform_filter("!datum.without").mark_point(size=52, filled=True, opacity=1).encode(**point),
+        base.transform_filter("datum.without").mark_point(size=52, filled=False, opacity=1).encode(**point),
+        title=draw.heading("right above wrong, of pairs"),
+        width=2 * WIDTH - 90,
+        height=ROW * len(names),
+    )

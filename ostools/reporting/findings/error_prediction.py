@@ -1,0 +1,60 @@
+"""What collapse and sensitivity say of errors, in sentences: what was compared, what came of it, and what it does not say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ostools.experiments.error_prediction import LEVEL, NO_INTERVAL, UNTESTED, ErrorPrediction
+from ostools.ground.words import number
+from ostools.measure.answers.reading import ANSWERED
+from ostools.results import Frame, Row, frame_of
+
+PREDICTORS = {
+    "distance_residual": "distance at v^(L)",
+    "distance_y": "distance at y",
+    "sensitivity": "sensitivity of the carriers",
+    "sensitivity_share": "their share of all sensitivity",
+}
+"""What each predictor is called."""
+
+
+def error_prediction_notes(result: ErrorPrediction) -> list[str]:
+    """What was asked, of what the intervals are, and that a relation is no cause."""
+    frame: Frame = frame_of(result)
+    right, answered = int(frame["correct"].sum()), int(frame["kind"].eq(ANSWERED).sum())
+    without = len(frame) - answered
+    said = (
+        f"{len(frame)} prompts, {frame['length'].nunique()} lengths, {frame['seed'].nunique()} seeds: {right} right, "
+    )
+    said += f"{answered - right} wrong" + (f", {without} without an answer, left out" if without else "") + "."
+    summary: Frame = result.summary
+    if summary["verdict"].eq(UNTESTED).all():
+        why = " and ".join(dict.fromkeys(summary["why"]))
+        return [said, f"Whether any of these predicts an error {UNTESTED}: {why}."]
+    return [
+        said,
+        f"Area: share of pairs of a right and a wrong answer in which the right one has the larger value; 0.5 says nothing. "
+        f"All intervals together hold at {LEVEL:.0%}, over seeds.",
+        "No relation is seen where the interval holds 0.5: a wide one rules little out, more seeds narrow it.",
+        "Over all prompts the length may be what predicts; among prompts of the same length it cannot. No cause is shown.",
+    ]
+
+
+def error_prediction_findings(result: ErrorPrediction) -> list[str]:
+    """A sentence a predictor, then the notes."""
+    summary: Frame = result.summary
+    said = []
+    for name, rows in summary.groupby("predictor", sort=False):
+        told = [f"{row['compared']}: {_told(row)}" for _, row in rows.iterrows()]
+        words = PREDICTORS[str(name)]
+        said.append(f"{words[0].upper()}{words[1:]}. {'; '.join(told)}.")
+    return [*said, *error_prediction_notes(result)]
+
+
+def _told(row: Row) -> str:
+    if row["verdict"] == UNTESTED:
+        return f"{UNTESTED}, {row['why']}"
+    found: Any = f"area {number(float(row['area']))} of {row['pairs']} pairs"
+    if row["verdict"] == NO_INTERVAL:
+        return f"{found}, {NO_INTERVAL} ({row['why']})"
+    return f"{found} ({number(float(row['low']))} to {number(float(row['high']))}), {row['verdict']}"
