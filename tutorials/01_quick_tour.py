@@ -95,7 +95,7 @@ at_the_answer.plot()
 #
 # ## Does the theorem's bound hold, and does it say anything?
 #
-# Theorem 5.1 bounds $\|J_i\|$ by a sum over all paths of attention from token $i$ to token $n$. As printed it has a
+# Theorem 5.1 bounds $\|J_i\|$ by a sum over all paths of attention from token $i$ to token $n$. It has a
 # free constant; `local` is a version of it without one, every constant bounded from above (*certified*).
 # `second-moment` is no bound but a prediction of the size, out of one forward pass.
 #

@@ -1,4 +1,4 @@
-"""The prompts of the paper's Appendix C.1 and Figure 5, letter by letter, with their answer keys.
+"""The prompts of the paper's Appendix C.1 and Figure 5, as printed (docs/fidelity.md), with answer keys.
 
 The paper's own slips are kept: the prompt of the sum ends in "answer..", that of the ones lacks a quotation mark. `tidy`
 mends them. A task generates `items` (digits, or words of a sentence), writes them into the prompt, and knows the answer from

@@ -276,6 +276,15 @@ def test_the_charts_hold_the_numbers_and_the_laws() -> None:
     assert values == pytest.approx(theory.curves["value"].tolist(), rel=1e-5)
 
 
+def test_figure_9_has_five_seeds_and_bars_from_least_to_greatest() -> None:
+    nine = ost.experiments.figure_9([300, 1000, 3000])
+    assert nine.frame["seed"].nunique() == 5
+    rows = {row["length"]: row for row in rows_of(nine.plot().to_dict()) if row["kind"] == "measured"}
+    for length, here in nine.frame.groupby("length"):
+        row = rows[length]
+        assert [row["low"], row["high"]] == pytest.approx([here["delta"].min(), here["delta"].max()], rel=1e-5)
+
+
 def test_figure_8_draws_what_is_below_its_rounding_below_the_axis() -> None:
     """Of two seeds: where both are below, whatever their size; where one is above, their mean was measured."""
     found = ost.experiments.figure_8([1, 2], [0, 1], readings=["vectors"], d=8)

@@ -1,1 +1,1 @@
-"""What the paper says, claim by claim, what of it is measured on a model, and how a claim is judged by that."""
+"""The paper claim by claim, in its own words: what of it is measured on a model, and how a claim is judged by that."""

@@ -77,7 +77,7 @@ def _claims(found: Reproduction) -> Section:
         [f"“{row['words']}”", row["place"], row["outcome"].upper(), row["measured"]]
         for row in frame_of(found).to_dict("records")
     ]
-    columns = ["the paper says", "where", "here", "what was measured, or why nothing could be"]
+    columns = ["the paper's words", "where", "here", "what was measured, or why nothing could be"]
     caption = "The paper's claims, one line each"
     parts = [Part(tables=[Table(caption, columns, rows)])]
     told = [f"{name}: {reason}" for name, reason in found.refused.items()]
@@ -114,7 +114,7 @@ def _rules(title: str, claims: Frame) -> Table:
         [f"“{row['words']}”", row["outcome"].upper(), row["rule"], row["numbers"] or "none"]
         for row in claims.to_dict("records")
     ]
-    return Table(f"Rules and numbers: {title}", ["the paper says", "here", "the rule", "numbers"], rows)
+    return Table(f"Rules and numbers: {title}", ["the paper's words", "here", "the rule", "numbers"], rows)
 
 
 def _charts(name: str, results: Results) -> list[tuple[str, Callable[[], alt.TopLevelMixin]]]:
