@@ -2,8 +2,8 @@
 
 6.1: without positions and without a causal mask, attention averages over the sequence, and sequences with the same ratio of
 token types give every token of a type the same representation, at any depth and with any weights. The ratio is that of ALL
-tokens: one BOS, one token of a prompt breaks it. In the paper's words (docs/fidelity.md) such sequences "will be assigned the exact same
-representation"; it holds per TYPE: the last tokens of "10" and "0011" are of different types.
+tokens: one BOS, one token of a prompt breaks it. Such sequences "will be assigned the
+exact same representation" (docs/fidelity.md); it holds per TYPE: the last tokens of "10" and "0011" are of different types.
 
 6.2 / B.10: "at least one sequence will be given the wrong count for large enough finite n". What a model says first is a
 function of its last token's representation, so that two prompts with the same representation in the dtype at hand get the same
