@@ -35,7 +35,8 @@ BEHAVIOUR = ("copy-last:uniform=true", "count-ones-bernoulli")
 ANSWERED, SEEDS = (4, 8, 16, 32, 64), tuple(range(8))
 STUDIED, STUDY_LENGTHS = "copy-last", tuple(range(4, 33, 4))
 MITIGATIONS = ("separator:every=3", "hint")
-"""The paper's for copying; so few that eight lengths can decide."""
+"""The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying); so few that eight lengths can
+decide."""
 DEAREST = 1e11
 """Multiplications of the looseness split, some 20 seconds on two CPU cores: a dearer one is run only when asked for by name."""
 # Certified bounds of the real derivative: norms for every pair of tokens, which would take longer than all the rest.

@@ -1,4 +1,4 @@
-"""What helps: a small study of the paper's mitigations."""
+"""What helps: a small study of the paper's comma and hint."""
 
 from __future__ import annotations
 

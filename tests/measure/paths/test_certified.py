@@ -171,7 +171,7 @@ def test_windows_are_named_by_a_number_of_blocks(name: str) -> None:
         ost.path_sum(built("gemma"), "ab", variants=name)
 
 
-@pytest.mark.parametrize("variant", ["windowed(2)", "second-moment"])
+@pytest.mark.parametrize("variant", ["windowed(2)", "second-moment", "theorem-5.1-literal", "theorem-b5-literal"])
 def test_what_counts_on_causality_refuses_a_pattern_that_looks_ahead(variant: str) -> None:
     """There windowed(2) was 0.65 of the measured norm; the bounds out of whole rows hold, negative weights included."""
     model = filled("gpt2", 3, 2.0, 1.0)
