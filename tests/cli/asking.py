@@ -7,8 +7,8 @@ import sys
 
 COMMANDS = (
     "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse", "repeats",
-    "counting", "behaviour", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval", "predict-errors", "run", "results",
-    "tasks", "mitigations", "models", "doctor",
+    "counting", "behaviour", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval", "predict-errors",
+    "run", "results", "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip
 
 
