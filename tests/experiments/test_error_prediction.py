@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.posed import carrier_positions, pose
 from ostools.models import cast_copy
 from ostools.reporting.findings.error_prediction import error_prediction_findings
-from ostools.results import Provenance
+from ostools.results import Provenance, frame_of
 from ostools.tasks import task
 from tests.checkpoints import tiny_model, trained
 
@@ -165,12 +165,13 @@ def test_without_a_sensitivity_none_is_measured(monkeypatch: pytest.MonkeyPatch)
 
 def test_refuses() -> None:
     model = tiny_model("llama", seed=1, context=512)
-    for options, words in (
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"task": "count-ones", "seeds": [0, 1]}, "draws nothing at random"),
         ({"task": "copy", "chat": False}, "text after its sequence"),
         ({"linearisation": "frosen"}, "unknown linearisation 'frosen': did you mean 'frozen'"),
         ({"lengths": [0]}, "at least 1"),
-    ):
+    ]
+    for options, words in refused:
         with pytest.raises(InputError, match=words):
             error_prediction(model, **({"lengths": [3], "max_new_tokens": 4} | options))
 
@@ -182,7 +183,7 @@ def test_on_trained_models_every_verdict_is_one_of_the_known() -> None:
         found = error_prediction(
             trained(name), "count-ones-bernoulli", lengths=lengths, seeds=seeds, linearisation=None
         )
-        frame, summary = found.frame, found.summary
+        frame, summary = frame_of(found), cast(Any, found.summary)
         assert (summary["right"] + summary["wrong"] + summary["left_out"]).tolist() == [len(frame)] * len(summary)
         tested = summary[summary["low"].notna()]
         assert ((tested["low"] <= tested["area"]) & (tested["area"] <= tested["high"])).all()

@@ -21,7 +21,7 @@ from ostools.runs.measurements.behaviour import BEHAVIOUR
 _Condition: TypeAlias = tuple[str, str]
 """A mitigation and a dtype."""
 _CELLS = ("model", "task", "mitigation", "dtype")
-_ANSWERS = "Prompts of the tasks and what was answered; an answer is right if its last line is, exactly."
+_ANSWERS = "Prompts of the tasks and what was answered; an answer is right if its last answer line holds the right one."
 
 
 def _answers(here: Here) -> Part:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -133,7 +133,8 @@ def newcombe(value: float, ones: int, others: int, level: float) -> tuple[float,
         spread = 1 + (mean - 1) * ((1 - t) / (2 - t) + t / (1 + t))
         return (value - t) ** 2 - z * z * t * (1 - t) * spread / (ones * others)
 
+    root: Any = brentq
     # At 0 and 1 the deviation is 0: outside; at the value itself inside.
-    low = 0.0 if value <= 0 else brentq(excess, 0.0, value) if value < 1 else brentq(excess, 0.0, 1 - 1e-9)
-    high = 1.0 if value >= 1 else brentq(excess, value, 1.0) if value > 0 else brentq(excess, 1e-9, 1.0)
+    low = 0.0 if value <= 0 else root(excess, 0.0, value) if value < 1 else root(excess, 0.0, 1 - 1e-9)
+    high = 1.0 if value >= 1 else root(excess, value, 1.0) if value > 0 else root(excess, 1e-9, 1.0)
     return float(low), float(high)

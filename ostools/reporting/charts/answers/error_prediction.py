@@ -43,8 +43,9 @@ def error_prediction_chart(result: ErrorPrediction) -> alt.VConcatChart:
         "from wrong ones?",
         subtitle=error_prediction_notes(result),
     )
-    if result.summary["area"].notna().any():
-        rows.append(_areas(result.summary, names))
+    summary: Frame = result.summary
+    if summary["area"].notna().any():
+        rows.append(_areas(summary, names))
     chart = alt.vconcat(*rows, spacing=18, title=title)
     return axes.themed(chart.resolve_scale(color="independent", shape="independent"))
 
@@ -66,7 +67,7 @@ def _points(frame: Frame, name: str, first: bool) -> Any:
         "length:Q",
         title="sequence length (items)",
         scale=alt.Scale(domain=spread, nice=False, padding=12),
-        axis=alt.Axis(grid=False, format="d", values=axes.whole_ticks(*spread, 6)),
+        axis=alt.Axis(grid=False, format="d", values=axes.whole_ticks(spread[0], spread[1], 6)),
     )
     marks = base.mark_point(size=26, strokeWidth=1.2, filled=False).encode(
         x=x,
