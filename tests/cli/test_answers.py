@@ -255,7 +255,7 @@ def test_a_reader_who_leaves_is_no_error(directory: str) -> None:
 
 
 def test_chain_of_thought_shows_parts_and_lines(run, directory: str) -> None:
-    line = "chain-of-thought --task count-ones:mode=cot-zero-shot --length 3 --no-chat"
+    line = "chain-of-thought --task count-ones-figure-5 --length 3 --no-chat"
     code, out, err = run(*line.split(), "--reasoning", "1 + 1\n+ 1", "--model", directory)
     assert (code, err) == (0, "")
     for words in (

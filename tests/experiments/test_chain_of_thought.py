@@ -82,7 +82,7 @@ def test_every_token_has_its_part(tiny: TransformerBridge, spec: str, chat: bool
     others = joined(found, WORDS) + examples + joined(found, ITEMS)
     assert sorted(others.replace(" ", "")) == sorted((before + sequence + after).replace(" ", ""))
     assert set(found.parts) <= set(PARTS)
-    lines = [line for line, part in zip(found.lines, found.parts, strict=True) if part == REASONING]
+    lines: Any = [line for line, part in zip(found.lines, found.parts, strict=True) if part == REASONING]
     assert lines == sorted(lines)
     assert set(lines) == {1, 2, 3}
     assert all(line is None for line, part in zip(found.lines, found.parts, strict=True) if part != REASONING)

@@ -25,6 +25,7 @@ from ostools.measure.posed import pose
 from ostools.models.tokens import token_text
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import Task
+from ostools.tasks.base import seeds_of
 
 NORMS = ("operator", "frobenius")
 
@@ -114,7 +115,7 @@ def chain_of_thought(
 
 
 def _checked_seed(form: Task, seed: int) -> int:
-    (found,) = tasks.base.seeds_of(form, [seed])
+    (found,) = seeds_of(form, [seed])
     return found
 
 

@@ -46,8 +46,8 @@ def written(model: TransformerBridge, posed: Posed, reasoning: str | None, max_n
     Where the model wrote the words of the answer line, the sequence ends where its first such line comes to the answer: every
     token is the model's own, and what a model that goes on asks itself next is not in it.
     Where it did not, the line is begun behind all that it wrote. A task whose answer line is the bare answer gets no reasoning
-    of the model's: what it writes would be the answer. Raises `InputError` where the line
-    cannot be begun in tokens, the whole does not fit the context, and where it is not known which tokens are the items.
+    of the model's: what it writes would be the answer. Raises `InputError` where the line cannot be begun in tokens, the whole
+    does not fit the context, and where it is not known which tokens are the items.
     """
     ids: list[int] | None = None
     behind, source = reasoning or "", GIVEN
