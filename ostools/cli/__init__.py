@@ -30,6 +30,7 @@ from ostools.cli.measure.collapse import collapse
 from ostools.cli.measure.counting import counting
 from ostools.cli.measure.profiles import flow, looseness, profile, spectra
 from ostools.cli.measure.sensitivity import path_sum, sensitivity
+from ostools.cli.measure.variation import attention_variation
 from ostools.cli.runs.report import report
 from ostools.cli.runs.results import results
 from ostools.cli.runs.run import run
@@ -85,6 +86,7 @@ for _command in (
     flow,
     spectra,
     attention,
+    attention_variation,
     collapse,
     repeats,
     counting,

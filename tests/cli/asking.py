@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 COMMANDS = (
-    "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention", "collapse", "repeats",
+    "report", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention",
+    "attention-variation", "collapse", "repeats",
     "counting", "behaviour", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval", "run", "results",
     "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip
