@@ -33,6 +33,7 @@ from ostools.cli.measure.counting import counting
 from ostools.cli.measure.profiles import flow, looseness, profile, spectra
 from ostools.cli.measure.prompts import prompts
 from ostools.cli.measure.sensitivity import path_sum, sensitivity
+from ostools.cli.measure.variation import attention_variation
 from ostools.cli.runs.report import report
 from ostools.cli.runs.reproduce import reproduce
 from ostools.cli.runs.results import results
@@ -90,6 +91,7 @@ for _command in (
     flow,
     spectra,
     attention,
+    attention_variation,
     collapse,
     repeats,
     counting,

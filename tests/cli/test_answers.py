@@ -45,6 +45,11 @@ SHOWN = [
         "L1 distance at the last block's heads|loaded in float64, 4 lengths|Here: L1 at the last block's heads.",
         "at y",
     ),
+    (
+        "attention-variation --lengths 1:9",
+        "delta + own weight, mean over heads, figure-5a, 6 of 9 lengths|KL (nats; inf: a token is no longer seen) at n = 9",
+        "",
+    ),
     (f"{ABLATE} --target 0.1 --target 1.0", "real effect|predicted|First order", ""),
     ("attention --prompt 1234", "The greatest weights", ""),
     (

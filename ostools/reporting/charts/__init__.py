@@ -27,6 +27,7 @@ from ostools.reporting.charts.answers.retrieval import retrieval_chart
 from ostools.reporting.charts.answers.study import study_chart
 from ostools.reporting.charts.answers.windows import windows_chart
 from ostools.reporting.charts.attention.heat import attention_chart, attention_difference_chart
+from ostools.reporting.charts.attention.variation import attention_variation_chart
 from ostools.reporting.charts.attention.view import attention_view as attention_view
 from ostools.reporting.charts.collapse.counting import counting_chart
 from ostools.reporting.charts.collapse.curves import collapse_chart
@@ -73,6 +74,7 @@ def _collapse(result: measure.Collapse) -> alt.TopLevelMixin:
 CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Attention: attention_chart,
     measure.AttentionDifference: attention_difference_chart,
+    measure.AttentionVariation: attention_variation_chart,
     measure.Behaviour: behaviour_chart,
     measure.Collapse: _collapse,
     measure.Comparison: comparison_chart,
@@ -119,6 +121,7 @@ __all__ = [
     "CHARTS",
     "ablation_chart",
     "attention_chart",
+    "attention_variation_chart",
     "behaviour_chart",
     "chart_of",
     "collapse_chart",

@@ -96,7 +96,7 @@ def test_a_repeated_token_goes_through_one_pass_for_all_lengths() -> None:
 
 
 def without_positions() -> Any:
-    model = tiny_model("gpt2", seed=1, fresh=True)
+    model: Any = tiny_model("gpt2", seed=1, fresh=True)
     with torch.no_grad():
         model.original_model.transformer.wpe.weight.zero_()
     return model

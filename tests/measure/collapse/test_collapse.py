@@ -367,7 +367,7 @@ def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Co
     lengths = list(range(1, n + 1))
     blank = dict.fromkeys(COLUMNS, [None] * n) | {
         "task": ["t"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
-        "site": ["logits"] * n, "per": ["vector"] * n, "norm": ["l2"] * n, "noise": [noise] * n,
+        "site": ["logits"] * n, "layer": [2] * n, "per": ["vector"] * n, "norm": ["l2"] * n, "noise": [noise] * n,
         "weights": ["given"] * n, "pair_noise": [2 * noise] * n, "mean": [123.0] * n, "same_top_token": same_top_token,
         "identical_logits": [False] * n, "float64_distance": distances,
     }  # fmt: skip

@@ -39,10 +39,11 @@ def test_what_lies_behind_the_last_block_is_what_it_was_bit_for_bit(task: str, m
     assert found.provenance.parameters["route"] == plain.provenance.parameters["route"]
     assert (found.provenance.parameters["route"] == "loop") == (mitigation is not None)
     assert set(plain.frame["layer"]) == {3}
-    last = found.frame[found.frame["layer"] == 3].reset_index(drop=True)
+    frame: Any = found.frame
+    last = frame[frame["layer"] == 3].reset_index(drop=True)
     pd.testing.assert_frame_equal(last, plain.frame, check_exact=True)
     pd.testing.assert_frame_equal(found.reference, plain.reference, check_exact=True)
-    before = found.frame[found.frame["layer"] < 3]
+    before = frame[frame["layer"] < 3]
     assert set(before["site"]) == {"residual"}
     assert set(before["layer"]) == {0, 1, 2}
     assert set(before["per"]) == {"vector", "head-chunk"}
@@ -109,7 +110,8 @@ def test_layers_come_back_out_of_stored_rows() -> None:
     back = from_rows(as_rows(found), found.provenance)
     pd.testing.assert_frame_equal(back.frame, found.frame)
     keys = ["weights", "length", "site"]
-    ours, theirs = (one.reference.sort_values(keys).reset_index(drop=True) for one in (back, found))
+    references: Any = (back.reference, found.reference)
+    ours, theirs = (one.sort_values(keys).reset_index(drop=True) for one in references)
     pd.testing.assert_frame_equal(ours[theirs.columns.tolist()], theirs)
     pd.testing.assert_frame_equal(back.collapse_lengths(), found.collapse_lengths())
 
