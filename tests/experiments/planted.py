@@ -77,9 +77,7 @@ def figure_5(
                 tables.setdefault(panel, []).append(table)
     whole = {panel: pd.concat(parts, ignore_index=True) for panel, parts in tables.items()}
     keys = ["pair", "dtype", "length"]
-    frame = pd.concat(
-        [t.groupby(keys, sort=False)[["mean", "noise"]].mean().reset_index().assign(panel=p) for p, t in whole.items()]
-    )
+    frame = pd.concat([_averaged(table, keys).assign(panel=panel) for panel, table in whole.items()])
     reference = {
         panel: pd.DataFrame({"pair": "theorem", "site": "residual", "weights": "given", "length": list(lengths),
                              "distance": curves[panel](n, 0), "relative": curves[panel](n, 0) / 10})
@@ -94,6 +92,10 @@ def figure_5(
     collapsed = pd.DataFrame(rows, columns=columns).astype({"collapse_length": "Int64"})
     measured = {panel: Collapse(table, origin, reference[panel]) for panel, table in whole.items()}
     return {"figure-5": {"figure": Figure5(frame, origin, collapsed, measured)}}
+
+
+def _averaged(table: Any, keys: list[str]) -> Any:
+    return table.groupby(keys, sort=False)[["mean", "noise"]].mean().reset_index()
 
 
 def figure_8(curve: Curve, seeds: int = 5) -> Any:

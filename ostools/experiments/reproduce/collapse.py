@@ -156,8 +156,8 @@ def commas_separate(found: Found) -> Verdict:
     more = _one_more_digit(found, plain, dtype)
     said = (
         f"with commas the distance is larger at {share:.0%} of n from {upper.min()} to {upper.max()} ({dtype}), the median "
-        f"ratio {number(ratio)}; in {LOW} it is {number(over['d'])} times the noise with commas, {number(over['c'])} without"
-        f"{more}"
+        f"ratio {number(ratio)}; in {LOW} it is {number(over['d'])} times the noise with commas, "
+        f"{number(over['c'])} without{more}"
     )
     return decided(
         share >= 0.95 and over["d"] > 1.0,

@@ -126,8 +126,8 @@ def hundred_is_commonest(found: Found) -> Verdict:
     other = int(counts.drop(HUNDRED, errors="ignore").max()) if len(counts) > (HUNDRED in counts) else 0
     next_best = None if other == 0 else int(counts.drop(HUNDRED, errors="ignore").idxmax())
     right = int((answers["key"].astype(float) == HUNDRED).sum())
-    words = f"100 is answered {hundreds} times of {len(said)} (right {right} times), "
-    words += f"the next commonest {next_best} {other} times"
+    commonest = "" if next_best is None else f", the commonest other number {next_best} {other} times"
+    words = f"100 is answered {hundreds} times of {len(said)} (right {right} times){commonest}"
     numbers |= {"hundreds": hundreds, "right_hundreds": right, "next": next_best, "next_count": other}
     return decided(hundreds >= 2 * max(other, 1) and hundreds > right, words, **numbers)
 

@@ -133,8 +133,8 @@ def only_the_first(found: Found) -> Verdict:
     near = (last["observed_rate"] / last["predicted_rate"] - 1).abs() < RATE_WITHIN
     said = (
         f"((A + I) / 2)^{powers} of the model's own patterns leaves {number(float(left.min()))} to "
-        f"{number(float(left.max()))} off the first token, falling in {int(falls.sum())} of {len(last)} blocks, in "
-        f"{int(near.sum())} by the predicted rate; "
+        f"{number(float(left.max()))} off the first token, falling in {int(falls.sum())} of {len(last)} blocks, "
+        f"in {int(near.sum())} by the predicted rate; "
         "the limit itself is not of a finite depth"
     )
     return decided(

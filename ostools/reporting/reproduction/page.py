@@ -38,8 +38,7 @@ CAVEATS = (
     "lengths, shows what is claimed; “does not agree” that it shows otherwise. Neither says anything of another model.",
     "Every rule was written before it was applied, and stands beside its claim. Each claim is judged at its own 5%: of many "
     "that are tested, some are decided by chance.",
-    "In Figure 2 the right answer is always 0: a model that always says 0 is right everywhere, and then only drawn digits "
-    "tell.",
+    "In Figure 2 the right answer is always 0: a model that always says 0 is right everywhere, which drawn digits tell apart.",
     "“Could not be tested” is no evidence in either direction: its reason stands in the same line.",
     "Measured values, certified bounds, predictions and estimates are named as such, and none stands in for another.",
 )
