@@ -180,7 +180,7 @@ def _row(frame: Any, name: str, compared: str, level: float) -> dict[str, Any]:
     right = here["correct"].to_numpy(dtype=bool)
     strata = here["length"].to_numpy() if compared == SAME_LENGTH else None
     found = area(here[name].to_numpy(dtype=float), right, here["seed"].to_numpy(), strata, level=level)
-    verdict, why = _verdict(found.low, found.high), found.why
+    verdict, why = _verdict(found.low, found.high), found.why.replace("groups", "seeds")
     if not found.pairs:
         verdict, why = UNTESTED, _untested(right)
     elif np.isnan(found.low):

@@ -77,7 +77,7 @@ def test_what_could_not_be_tested_says_why() -> None:
     assert found["same length"]["why"] == "at no length are some answers right and others wrong"
     few = told(planted(lambda n, s: s, lambda n, s: s >= 2, seeds=4))["same length"]
     assert (few["area"], few["verdict"]) == (1, "no interval")
-    assert few["why"] == "too few groups for an interval: 4"
+    assert few["why"] == "too few seeds for an interval: 4"
 
 
 def test_prompts_without_an_answer_are_left_out_and_counted() -> None:
