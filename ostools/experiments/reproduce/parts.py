@@ -162,7 +162,7 @@ PARTS: dict[str, Part] = {
         Part("figure-3", {"lengths": steps(5, 150, 5), "seeds": 3, "max_new_tokens": 256}, _figure_3, 40),
         Part(
             "figure-5",
-            {"lengths": "1:512", "dtypes": ["float32", "bfloat16"], "seeds": 5, "items": "text"},
+            {"lengths": "1:256", "dtypes": ["float32", "bfloat16"], "seeds": 5, "items": "text"},
             _figure_5,
             20,
         ),

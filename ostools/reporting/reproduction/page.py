@@ -36,7 +36,7 @@ TITLES = {
 CAVEATS = (
     "The paper's figures are of Gemini 1.5 (2 to 4) and Gemma 7B (5 to 7). “Agrees” says that this model, on these prompts and "
     "lengths, shows what is claimed; “does not agree” that it shows otherwise. Neither says anything of another model.",
-    "Every rule was written before it was applied, and stands beside its claim. Each claim is judged at its own 5%: of many "
+    "The rules are the same for every model, and stand beside their claims. Each claim is judged at its own 5%: of many "
     "that are tested, some are decided by chance.",
     "In Figure 2 the right answer is always 0: a model that always says 0 is right everywhere, which drawn digits tell apart.",
     "“Could not be tested” is no evidence in either direction: its reason stands in the same line.",
