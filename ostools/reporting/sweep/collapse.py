@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ostools.measure import Collapse
 from ostools.reporting.charts.collapse.curves import collapse_chart
+from ostools.reporting.charts.collapse.precision import precision_chart
 from ostools.reporting.findings.collapse import collapse_findings
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Table
@@ -22,7 +23,7 @@ def _collapse(here: Here) -> Part:
     under = "" if mitigation == "none" else f" under {mitigation}"
     several = len(dtypes) > 4 or any("-" in dtype for dtype in dtypes)
     exact = not result.reference.empty
-    chart = result.plot() if several and exact else collapse_chart(result, ("y",))
+    chart = precision_chart(result) if several and exact else collapse_chart(result, ("y",))
     caption = f"L2 distance of the two y against the number of items, {here.task}{under}{here.made}"
     if exact:
         said = collapse_findings(result, result.provenance.model.get("trained_lengths"))

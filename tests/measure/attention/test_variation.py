@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,21 @@ def test_windows_and_sinks(window: int, sinks: int) -> None:
     assert bool(np.isinf(found["kl"]).all())
     assert bool((found["total"] <= 2).all())
     assert bool((found["total"] > wide["total"]).mean() > 0.5)
+
+
+def test_the_chart_says_where_kl_is_infinite(tmp_path: Path) -> None:
+    """Everywhere under a window in every layer; in every second layer of Gemma 2; nowhere in Llama."""
+    lengths = [8, 9, 12]
+    everywhere = attention_variation(tiny_model("llama", seed=1), lengths=lengths, mitigation=SlidingWindow(3))
+    page = everywhere.plot().to_json(ensure_ascii=False)
+    assert "infinite at every length" in page
+    assert "KL is infinite at 6 of 6 layers and lengths" in page
+    assert everywhere.save(tmp_path / "x.svg").read_text(encoding="utf-8").count("infinite at every length") == 1
+    some = attention_variation(tiny_model("gemma2", seed=1), lengths=lengths).plot().to_json(ensure_ascii=False)
+    assert "KL is infinite at 3 of 6 layers and lengths" in some
+    none = attention_variation(tiny_model("llama", seed=1), lengths=lengths).plot().to_json(ensure_ascii=False)
+    assert "KL is infinite" not in none
+    assert "Mean over 4 heads, in float64" in none
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)

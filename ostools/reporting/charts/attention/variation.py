@@ -9,7 +9,7 @@ import numpy as np
 
 from ostools.ground.words import short_name
 from ostools.measure.attention.variation import AttentionVariation
-from ostools.reporting.look import axes, draw
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 WIDTH, HEIGHT = 290, 170
@@ -19,10 +19,11 @@ QUANTITIES = {
     "own": "own weight of the repeated token, α*(n+1, n+1)",
     "kl": "KL of the row of n from that of n + 1, in nats",
 }
+_AXES = {"total": "δ + own weight", "delta": "δ", "own": "own weight", "kl": "KL (nats)"}
 
 
 def attention_variation_chart(result: AttentionVariation) -> alt.VConcatChart:
-    """A panel a quantity: the mean over heads and seeds against length, a line a layer, dark for the first.
+    """A panel a quantity: the mean over heads and seeds against length, a line a layer.
 
     Where KL is infinite in some head its mean is too, and nothing is drawn; the chart says so. Exact zeros stand as triangles
     on the lower edge.
@@ -53,18 +54,16 @@ def _notes(frame: Frame, table: Frame) -> list[str]:
 def _panel(table: Frame, name: str) -> Any:
     data, floor = axes.floored(table[["layer", "length"]].assign(value=table[name])[np.isfinite(table[name])])
     if data.empty:
-        return (
-            draw.rows(table.iloc[:1])
-            .mark_text(text="infinite")
-            .properties(width=WIDTH, height=HEIGHT, title=draw.heading(QUANTITIES[name]))
-        )
+        alone = draw.rows(table[["layer"]].iloc[:1]).mark_text(text="infinite at every length", fontSize=12)
+        return alone.properties(width=WIDTH, height=HEIGHT, title=draw.heading(QUANTITIES[name]))
     last = int(table["layer"].max())
-    scale = alt.Scale(scheme="viridis", domain=[0, max(last * 1.15, 1)])  # its end is too bright for a line on white
+    hues = theme.ordered(last + 1)
+    scale = alt.Scale(domain=list(range(max(last + 1, 2))), range=[*hues, *hues][: max(last + 1, 2)])
     ticks = axes.whole_ticks(0, last)
     legend = alt.Legend(title="layer", orient="right", values=ticks, format="d", gradientLength=110)
     base = draw.rows(data).encode(
         x=axes.length_axis(table["length"]),
-        y=draw.log_y(data["shown"], "", floor),
+        y=draw.log_y(data["shown"], _AXES[name], floor),
         color=alt.Color("layer:Q", scale=scale, legend=legend),
         tooltip=["layer:Q", "length:Q", draw.VALUE],
     )
