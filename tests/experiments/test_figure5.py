@@ -120,11 +120,10 @@ def test_other_readings_are_those_of_collapse(site: str, per: str, norm: str) ->
     assert f"{readings.NORM_WORDS[norm]} distance at {readings.SITE_WORDS[site]}" in found.plot().to_json(
         ensure_ascii=False
     )
-    theirs = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).collapse_lengths(per, norm)
+    expected: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).collapse_lengths(per, norm)
     columns = ["dtype", "collapse_length", "pair_collapse_length", "status"]
-    pd.testing.assert_frame_equal(
-        found.collapse_lengths[columns], theirs[theirs["site"] == site][columns].reset_index(drop=True)
-    )
+    marks: Any = found.collapse_lengths
+    pd.testing.assert_frame_equal(marks[columns], expected[expected["site"] == site][columns].reset_index(drop=True))
 
 
 def test_collapse_lengths_are_those_of_the_panels() -> None:
