@@ -51,7 +51,7 @@ def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, 
     seeds = () if number == 2 else ("--seed", "0")
     code, out, _ = run("prompts", "--figure", str(number), *LENGTHS, *seeds)
     rows = lines(out)
-    assert (code, len(rows)) == (0, 12 if number == 2 else 24)
+    assert (code, len(rows)) == (0, 12 if number == 2 else 18)
     answers = answered(rows[:-1], tmp_path / "answers.jsonl", model="m")
     code, out, err = run("figure", str(number), *LENGTHS, *seeds, "--answers", str(answers))
     assert (code, err) == (0, "")

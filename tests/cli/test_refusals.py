@@ -87,7 +87,7 @@ BEFORE_A_MODEL = [
     ("attention --prompt 1 --out x.doc", ["expected a name ending in", ".html"]),
     ("behaviour --task count-wrd", ["unknown task 'count-wrd'", "did you mean 'count-word'"]),
     ("behaviour --task count-ones:mod=none", ["no option 'mod'", "did you mean 'mode'"]),
-    ("behaviour --mode cot", ["expected mode to be 'none' or 'cot-zero-shot'", "found 'cot'"]),
+    ("behaviour --mode cot", ["expected mode to be 'none' or 'answer-only' or", "found 'cot'"]),
     ("behaviour --task copy --mode cot-few-shot", ["task 'copy' has no option 'mode'"]),
     ("behaviour --mitigation sepparator", ["unknown mitigation 'sepparator'", "did you mean 'separator'"]),
     ("behaviour --mitigation separator:every=0", ["expected every of at least 1, found 0"]),

@@ -278,9 +278,10 @@ def test_the_charts_hold_the_numbers_and_the_laws() -> None:
 
 def test_figure_9_has_five_seeds_and_bars_from_least_to_greatest() -> None:
     nine = ost.experiments.figure_9([300, 1000, 3000])
-    assert nine.frame["seed"].nunique() == 5
+    frame: Any = nine.frame
+    assert frame["seed"].nunique() == 5
     rows = {row["length"]: row for row in rows_of(nine.plot().to_dict()) if row["kind"] == "measured"}
-    for length, here in nine.frame.groupby("length"):
+    for length, here in frame.groupby("length"):
         row = rows[length]
         assert [row["low"], row["high"]] == pytest.approx([here["delta"].min(), here["delta"].max()], rel=1e-5)
 

@@ -123,7 +123,8 @@ def test_other_readings_are_those_of_collapse(site: str, per: str, norm: str) ->
     expected: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).collapse_lengths(per, norm)
     columns = ["dtype", "collapse_length", "pair_collapse_length", "status"]
     marks: Any = found.collapse_lengths
-    pd.testing.assert_frame_equal(marks[columns], expected[expected["site"] == site][columns].reset_index(drop=True))
+    of_site: Any = expected[expected["site"] == site]
+    pd.testing.assert_frame_equal(marks[columns], of_site[columns].reset_index(drop=True))
 
 
 def test_collapse_lengths_are_those_of_the_panels() -> None:

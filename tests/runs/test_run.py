@@ -70,7 +70,7 @@ def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, writt
 
     model = ost.load_model(written)
     found = table(whole)
-    answers = ost.behaviour(model, "count-ones", lengths=[3, 4, 5]).frame
+    answers = ost.behaviour(model, "count-ones", lengths=[3, 4, 5], max_new_tokens=64).frame
     mine = found.query(
         "measurement == 'behaviour' and task == 'count-ones' and dtype == 'float32' and mitigation == 'none'"
     )

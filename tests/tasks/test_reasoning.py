@@ -62,7 +62,8 @@ def test_every_worked_example_counts_and_adds_up(name: str) -> None:
         key = int(AppendixTask(name).key(items))
         assert opening == "We divide the sum into groups of 5."
         assert eval(terms) == terms.count("1") == key
-        groups, rest, said = map(int, re.fullmatch(r"The answer is then (\d+) \* 5 \+ (\d+) = (\d+)", total).groups())
+        ((groups, rest, said),) = re.findall(r"\AThe answer is then (\d+) \* 5 \+ (\d+) = (\d+)\Z", total)
+        groups, rest, said = int(groups), int(rest), int(said)
         assert 5 * groups + rest == said == key
         assert terms.count("(") == groups
         assert rest < 5

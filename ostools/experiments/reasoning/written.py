@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -16,6 +16,7 @@ from ostools.measure.posed import Posed, item_positions
 from ostools.models import Prompt, context_length, prompt_from_ids
 from ostools.models.offsets import offsets
 from ostools.tasks import AppendixTask
+from ostools.tasks.reasoning import few_shot
 
 ITEMS, WORDS, EXAMPLES = "items of the sequence", "other words of the prompt", "few-shot examples"
 REASONING, LINE, FRAME = "reasoning", "begun answer line", "BOS and template"
@@ -52,7 +53,7 @@ def written(model: TransformerBridge, posed: Posed, reasoning: str | None, max_n
     ids: list[int] | None = None
     behind, source = reasoning or "", GIVEN
     if reasoning is None and _opening(posed):
-        (said,) = answers(model, [posed.prompt], max_new_tokens=max_new_tokens, stop=None)
+        (said,) = answers(model, [posed.prompt], max_new_tokens=max_new_tokens)
         kept = said.ids[:-1] if said.ended == "eos" else said.ids
         ids, behind, source = _up_to_the_answer(model, posed, kept, said.text)
     begun, wanted = _begun(model, posed, behind)
@@ -161,13 +162,10 @@ def _prompt_parts(model: TransformerBridge, posed: Posed) -> list[str]:
 
 
 def _examples(posed: Posed) -> tuple[int, int]:
-    """Where the few-shot examples stand: what the prompt has more than the same one that asks for reasoning without them."""
+    """Where the few-shot examples stand in the text, without the request before them."""
     task = posed.task
     if not isinstance(task, AppendixTask) or task.mode != "cot-few-shot":
         return 0, 0
-    bare = "".join(replace(task, mode="cot-zero-shot").parts(posed.pieces))
-    full = "".join(task.parts(posed.pieces))
-    front = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(bare, full, strict=False))))
-    rest = zip(reversed(bare[front:]), reversed(full[front:]), strict=False)
-    back = len(list(takewhile(lambda pair: pair[0] == pair[1], rest)))
-    return front, len(full) - back
+    worked = few_shot(task.name, task.tidy).partition("\n")[2]
+    start = posed.text.index(worked)
+    return start, start + len(worked)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
 
 from ostools import experiments, measure
 from ostools.ground.errors import InputError
+from ostools.measure.collapse.readings import Reading
 from ostools.results import Frame, Provenance, Result
 
 KINDS: dict[str, type[Result]] = {
@@ -39,7 +40,9 @@ def _part(value: Any, name: str, keep: Callable[[str, Frame], str]) -> dict[str,
         return {"result": taken_apart(value, name, keep)}
     if isinstance(value, Mapping) and all(isinstance(one, Result) for one in value.values()):
         return {"results": {key: taken_apart(one, f"{name}.{key}", keep) for key, one in value.items()}}
-    raise InputError(f"{name}: expected a table, a result or a provenance, found {type(value).__name__}")
+    if value is None or isinstance(value, Reading):
+        return {"reading": None if value is None else asdict(value)}
+    raise InputError(f"{name}: expected a table, a result, a reading or a provenance, found {type(value).__name__}")
 
 
 def put_together(told: Mapping[str, Any], read: Callable[[str], Frame]) -> Result:
@@ -55,6 +58,8 @@ def _value(part: Mapping[str, Any], read: Callable[[str], Frame]) -> Any:
     if what == "provenance":
         ids = told["token_ids"]
         return Provenance(**{**told, "token_ids": None if ids is None else tuple(ids), "edits": tuple(told["edits"])})
+    if what == "reading":
+        return None if told is None else Reading(**told)
     if what == "result":
         return put_together(told, read)
     if what == "results":

@@ -179,17 +179,17 @@ def test_samples_are_reproduced_and_are_the_same_under_every_mitigation() -> Non
 
 
 def test_a_mitigation_acts_at_every_step_and_says_where_it_did_not(embedded) -> None:
-    plain = behaviour(embedded, "copy-last", lengths=(4, 60))
+    plain = behaviour(embedded, "copy-first:uniform=true", lengths=(4, 60))
     window = SlidingWindow(12)
-    found = behaviour(embedded, "copy-last", lengths=(4, 60), mitigation=window)
+    found = behaviour(embedded, "copy-first:uniform=true", lengths=(4, 60), mitigation=window)
     assert found.frame["text"].tolist() != plain.frame["text"].tolist()
     assert set(found.frame["status"]) == {"active"}
     for n, text in zip((4, 60), found.frame["text"], strict=True):
-        prompt = pose(embedded, task("copy-last"), n).prompt
+        prompt = pose(embedded, task("copy-first:uniform=true"), n).prompt
         with hooks.mask_scores(embedded, lambda query, key: query - key < 12):
             (own,) = answers(embedded, [prompt], max_new_tokens=found.provenance.parameters["max_new_tokens"])
         assert text == own.text
-    wide = behaviour(embedded, "copy-last", lengths=(4, 60), mitigation="sliding-window:window=70")
+    wide = behaviour(embedded, "copy-first:uniform=true", lengths=(4, 60), mitigation="sliding-window:window=70")
     assert wide.frame["status"].tolist() == ["inactive", "active"]
     assert wide.summary["active"].tolist() == [0, 1]
     assert wide.frame["text"].tolist()[0] == plain.frame["text"].tolist()[0]

@@ -149,10 +149,10 @@ OPTIONS: dict[str, Any] = {"lengths": [1]}
         ({"task": "copy-first"}, "unknown counting task 'copy-first'"),
         ({"task": "count-wrd"}, "unknown task 'count-wrd': did you mean 'count-word'"),
         ({"lengths": [0]}, "whole numbers of at least 1, found 0"),
-        ({"lengths": [200]}, "at most 256 tokens .the model's context., found 407"),
+        ({"lengths": [200]}, "at most 256 tokens .the model's context., found 406"),
         (
             {"lengths": [46, 47]},
-            "47 items and one more take 259 tokens with their answer, the model's context holds 256",
+            "47 items and one more take 258 tokens with their answer, the model's context holds 256",
         ),
         ({"dtypes": ["float8"]}, "unknown dtype 'float8'"),
         ({"dtypes": []}, "dtypes: expected at least one"),

@@ -22,6 +22,7 @@ from ostools.experiments.reproduce.claim import OUTCOMES, UNTESTED
 from ostools.experiments.reproduce.claims import CLAIMS
 from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.errors import InputError
+from ostools.measure.collapse.readings import Reading
 from ostools.reporting.reproduction.recipe import read_recipe
 from ostools.reporting.reproduction.stored import LOCK, MARK, Parts
 from ostools.results import Result
@@ -85,6 +86,8 @@ def assert_same(found: Any, wanted: Any) -> None:
             assert list(here) == list(there)
             for key in there:
                 assert_same(here[key], there[key])
+        elif there is None or isinstance(there, Reading):
+            assert here == there
         else:
             assert json.dumps(here.as_dict()) == json.dumps(there.as_dict())
 

@@ -17,8 +17,8 @@ WIDTH, HEIGHT, ROW = 250, 170, 34
 _TITLES = {
     "distance_residual": "relative distance at v^(L)",
     "distance_y": "relative distance at y",
-    "sensitivity": "sensitivity: mean over the carriers",
-    "sensitivity_share": "share of the carriers in all sensitivity",
+    "sensitivity": "mean over the carriers",
+    "sensitivity_share": "share of all sensitivity",
 }
 _OUTCOMES = {
     "right": ("right", "circle"),
@@ -71,12 +71,14 @@ def _points(frame: Frame, name: str, first: bool) -> Any:
     )
     marks = base.mark_point(size=26, strokeWidth=1.2, filled=False).encode(
         x=x,
-        y=draw.log_y(data["shown"], "", floor),
+        y=draw.log_y(data["shown"], _TITLES[name], floor),
         color=alt.Color("outcome:N", scale=alt.Scale(domain=list(known), range=colours), legend=legend),
         shape=alt.Shape("outcome:N", scale=alt.Scale(domain=list(known), range=shapes), legend=legend),
         tooltip=["length:Q", "seed:Q", "key:N", "outcome:N", draw.VALUE],
     )
-    return draw.layers(marks, *draw.zeros(base, floor), title=draw.heading(_TITLES[name]), width=WIDTH, height=HEIGHT)
+    return draw.layers(
+        marks, *draw.zeros(base, floor), title=draw.heading(PREDICTORS[name]), width=WIDTH, height=HEIGHT
+    )
 
 
 def _areas(summary: Frame, names: list[str]) -> Any:
