@@ -1,6 +1,6 @@
 """Figure 2: is the last digit of 1...10, or the first of 01...1, copied?
 
-(a) as it stands; (b) with the paper's hint; (c) with zeros and ones in turn. The right answer is always 0, as in the paper: the
+(a) as it stands; (b) with the paper's hint; (c) with zeros and ones in turn. The right answer is always 0 (in (a) by the paper): the
 figure cannot tell a model that looks from one that always says 0 (`AppendixTask(..., uniform=True)` can).
 
 Source: Barbero et al. 2024 (arXiv 2406.04267), Figure 2 (there of Gemini 1.5), section 3.1 and appendix C.1.
@@ -47,7 +47,7 @@ class Figure2(Result):
         """In what this figure is not the paper's."""
         return (
             *common_deviations(self),
-            "As in the paper the right answer is always 0: a model that always says 0 would be right everywhere.",
+            "The right answer is always 0, in (a) by the paper's words: a model that always says 0 would be right everywhere.",
             "The first digit is asked of 01…1, as the paper's caption says; its Section 3.1 says 1…10 there too.",
         )
 

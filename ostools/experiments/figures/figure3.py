@@ -112,8 +112,8 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     """What Figures 3, 4, 6 and 7 say of themselves."""
     said = [
         *common_deviations(result),
-        "Worked examples of the sum are the paper's, those of other tasks ours; they stand before the question. The zero-shot "
-        "request is the opening of the paper's few-shot one. The paper names no seeds.",
+        "Worked examples of the sum are the paper's, those of other tasks ours; they stand before the question.",
+        "The zero-shot request is the opening of the paper's few-shot one. The paper names no seeds.",
         _panels_in_words(answers),
     ]
     if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):

@@ -158,7 +158,7 @@ def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:
 def test_figure_3_says_when_its_axis_is_not_the_papers() -> None:
     frame = counted(none=[0, 1, 2], cot_zero_shot=[0, 10**7, 3], cot_few_shot=[None, None, None])
     text = json.dumps(Figure3(frame, provenance(3, {"count-ones": 2})).plot().to_dict())
-    assert "linear to 1, then logarithmic; the paper's is linear" in text
+    assert "linear to 1, then logarithmic; the paper's text names none" in text
     assert '"symlog"' in text
     assert text.count("trained to 2") == 1
 

@@ -75,7 +75,7 @@ def _notes(drawn: Frame, wide: bool) -> list[str]:
         counted = f"{drawn['none'].sum()} of {drawn['asked'].sum()} answers"
         notes.append(f"Ticks below: no number to be read ({counted}); they are in no error above.")
     if wide:
-        notes.append("Error axis: linear to 1, then logarithmic; the paper's is linear.")
+        notes.append("Error axis: linear to 1, then logarithmic; the paper's text names none.")
     return notes
 
 
