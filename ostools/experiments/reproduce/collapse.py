@@ -155,8 +155,8 @@ def commas_separate(found: Found) -> Verdict:
     over = _over_noise(found)
     more = _one_more_digit(found, plain, dtype)
     said = (
-        f"with commas the distance is larger at {share:.0%} of n from {upper.min()} to {upper.max()} ({dtype}), the median "
-        f"ratio {number(ratio)}; in {LOW} it is {number(over['d'])} times the noise with commas, "
+        f"with commas the distance is larger at {int(apart.sum())} of the {len(upper)} lengths from {upper.min()} to "
+        f"{upper.max()} ({dtype}), {share:.1%}, the median ratio {number(ratio)}; in {LOW} it is {number(over['d'])} times the noise with commas, "
         f"{number(over['c'])} without{more}"
     )
     return decided(
