@@ -156,8 +156,8 @@ def commas_separate(found: Found) -> Verdict:
     more = _one_more_digit(found, plain, dtype)
     said = (
         f"with commas the distance is larger at {int(apart.sum())} of the {len(upper)} lengths from {upper.min()} to "
-        f"{upper.max()} ({dtype}), {share:.1%}, the median ratio {number(ratio)}; in {LOW} it is {number(over['d'])} times the noise with commas, "
-        f"{number(over['c'])} without{more}"
+        f"{upper.max()} ({dtype}), {share:.1%}, the median ratio {number(ratio)}; in {LOW} it is "
+        f"{number(over['d'])} times the noise with commas, {number(over['c'])} without{more}"
     )
     return decided(
         share >= 0.95 and over["d"] > 1.0,
