@@ -1,7 +1,7 @@
 """Figure 2: is the last digit of 1...10, or the first of 01...1, copied?
 
-(a) as it stands; (b) with the paper's hint; (c) with zeros and ones in turn. The right answer is always 0, in (a) by the paper's
-words: the figure cannot tell a model that looks from one that always says 0 (`AppendixTask(..., uniform=True)` can).
+(a) as it stands; (b) with the paper's hint; (c) with zeros and ones in turn. The right answer is always 0, in (a) by the
+paper's words: the figure cannot tell a model that looks from one that always says 0 (`AppendixTask(..., uniform=True)` can).
 
 Source: Barbero et al. 2024 (arXiv 2406.04267), Figure 2 (there of Gemini 1.5), section 3.1 and appendix C.1.
 """
