@@ -112,11 +112,11 @@ print(f"scales held: larger at {(of_scales > 1).mean():.0%}, {of_scales.median()
 assert ratio.min() < 0.5
 assert ratio.max() > 2
 assert 0.5 < ratio.median() < 2
-assert (of_patterns < 1).all()
+assert (of_patterns < 1).mean() > 0.9
 assert (of_scales > 1).mean() > 0.9
 
 # %% [markdown]
-# Smaller, at every single token: a part of what a token says reaches the last one by *moving the patterns*, and that
+# Smaller, at nearly every token: a part of what a token says reaches the last one by *moving the patterns*, and that
 # part is cut. Norm scales work the other way: a live norm takes back a part of what pushes on it, so holding it
 # constant makes the response larger. Held together the two partly cancel, and the frozen profile ends up of the right
 # size, by no merit of its own: token by token it is off by more than a factor of two both ways.
@@ -224,12 +224,12 @@ flow.plot()
 from_zero = flow.frame.query("layer == 0 and key == @zero").nlargest(3, "flow")
 from_zero = from_zero.assign(share=from_zero["flow"] / flow.frame.query("layer == 0 and key == @zero")["flow"].sum())
 assert from_zero["share"].sum() > 0.95
-assert zero not in set(from_zero["query"])
+assert set(from_zero["query"].head(2)) == {zero, len(prompt.ids) - 1}
 from_zero[["key_token", "query", "query_token", "share"]].round(2)
 
 # %% [markdown]
-# In the first block the 0 goes to the last token directly, and to two words of the *question*, "sequence" and
-# "digit", from which the last token fetches it one or two blocks later.
+# In the first block about half of what the 0 sends goes to the last token directly, and nearly all of the rest stays
+# where it is, from where the last token fetches it one or two blocks later.
 #
 # That was predicted. The same picture, measured: sensitivity to the residual stream at *every* layer, out of the same
 # backward passes. **Expect** the 0's own column to go dark at the layer where its content has moved elsewhere.
@@ -241,14 +241,13 @@ layers.plot()
 # %%
 of_zero = layers.frame.query("position == @zero").set_index("layer")["operator_norm"]
 print("sensitivity to the 0's residual stream before each block:", of_zero.round(3).to_dict())
-assert of_zero[1] < 0.05 * of_zero[0]
-after_one = layers.frame.query("layer == 1").set_index("position")["operator_norm"]
-assert min(after_one[20], after_one[23]) > 5 * of_zero[1]
+assert 0.2 < of_zero[1] / of_zero[0] < 0.6
+assert of_zero[3] < 0.02 * of_zero[0]
 
 # %% [markdown]
-# After the very first block almost nothing of the answer depends on what stands at the 0 itself: and the columns of
-# "digit" (20) and "sequence" (23) stay bright instead, as predicted. Over-squashing is a statement about *all* of
-# these routes together.
+# After the first block about a third of it is left at the 0 itself, as predicted; by the last block nothing of the
+# answer depends on what stands there, because it has been fetched. Over-squashing is a statement about *all* of these
+# routes together.
 #
 # ## Exercises
 #

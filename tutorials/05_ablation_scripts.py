@@ -24,7 +24,7 @@ import ostools as ost
 from ostools.measure.posed import carrier_positions, pose
 
 model = ost.load_model()
-question = pose(model, ost.tasks.task("copy-first:hint=true"), 20)
+question = pose(model, ost.tasks.task("copy-first:hint=true"), 40)
 carriers = carrier_positions(model, question)
 prompt = ost.encode(model, question.text + question.task.lead + question.line.removesuffix(question.key))
 print(question.text)
@@ -33,7 +33,7 @@ print(f"right answer: {question.key}, at the tokens {carriers}; the prompt ends 
 # %% [markdown]
 # ## Choose a number
 #
-# Twenty digits, a single 0 in front, and the model is asked for the first. The prompt ends where the digit comes
+# Forty digits, a single 0 in front, and the model is asked for the first. The prompt ends where the digit comes
 # next. Our number is the logit of 0 minus the logit of 1: positive is right.
 
 # %%
@@ -50,7 +50,7 @@ def logit_difference():
 
 whole = logit_difference()
 print(f"nothing taken out: {whole:.2f}, odds of e^{whole:.0f} for the right digit")
-assert whole > 10
+assert whole > 5
 
 # %% [markdown]
 # ## Where do the heads look?
@@ -83,17 +83,19 @@ for layer in range(model.cfg.n_layers):
 real = pd.Series(effects, name="effect")
 needed = [f"{layer}.{head}" for (layer, head), effect in effects.items() if whole + effect < 0]
 print("without one of these heads the answer is wrong:", ", ".join(needed))
-print(f"all the others: {real[real > -5].min():.2f} to {real[real > -5].max():.2f}")
-assert needed == ["0.1"]
-largest = [f"{layer}.{head}" for layer, head in real[real < -5].index]
-print("more than 5 lost without:", ", ".join(largest), "- most attention on the 0:", ", ".join(looking))
-assert largest == ["0.1", "2.1", "3.3"]
-assert not set(largest) & set(looking[:2])
+print(f"all the others: {real[real > -2].min():.2f} to {real[real > -2].max():.2f}")
+assert needed == ["0.3"]
+largest = [f"{layer}.{head}" for layer, head in real[real < -2].index]
+print("more than 2 lost without:", ", ".join(largest), "- most attention on the 0:", ", ".join(looking))
+assert largest == ["0.3", "1.3"]
+assert looking[0] == "0.3"
+assert not set(largest) & set(looking[1:])
 assert logit_difference() == whole  # nothing is left behind
 
 # %% [markdown]
-# Three heads in three layers do the work, and for one of them nothing stands in. The two that look at the 0 most are
-# not among them: attention says where a head reads, not what depends on it. The others hardly move the number.
+# Two heads do the work, and for one of them nothing stands in. It is the one that looks at the 0 most. The next two that
+# look at it are not needed, and the second that is needed is not among them: attention says where a head reads, not
+# what depends on it. The others hardly move the number.
 #
 # ## Would a gradient have found them?
 #
@@ -120,7 +122,7 @@ table.loc[table["real"].abs().nlargest(5).index].round(2)
 # a step over the cliff.
 
 # %%
-indispensable = heads.index(hooks.Head(0, 1))
+indispensable = heads.index(hooks.Head(0, 3))
 rows = []
 for gate in (1.0, 0.99, 0.9, 0.75, 0.5, 0.25, 0.0):
     values = torch.ones(len(heads))
@@ -152,19 +154,19 @@ found.plot()
 # %%
 of_answer = found.frame.query("quantity == 'log_probability'").set_index("target")["effect"]
 agreement = found.agreement.set_index("quantity")
-assert of_answer["0.1"] < -5
-assert -1 < of_answer["2.1"] < 0
-assert real[hooks.Head(2, 1)] < -10
-assert agreement.loc["pair_distance", "spearman"] > 0.6 > 0.3 > agreement.loc["log_probability", "spearman"]
+assert of_answer["0.3"] < -5
+assert -0.1 < of_answer["1.3"] < 0
+assert real[hooks.Head(1, 3)] < -3
+assert agreement.loc["pair_distance", "spearman"] > 0.6 > 0.5 > agreement.loc["log_probability", "spearman"]
 agreement[["parts", "spearman", "same_sign", "within_factor_2", "largest", "largest_predicted"]].round(2)
 
 # %% [markdown]
-# Below, all of first order's predictions for the answer lie on zero, and 0.1 at the bottom. Above, for the distance
+# Below, all of first order's predictions for the answer lie on zero, and 0.3 at the bottom. Above, for the distance
 # between this prompt and the same with its last token once more, it ranks the heads fairly.
 #
-# And mind the number that you choose. Head 2.1 cost twelve in log-odds, and a fifth of a nat in log-probability: who
-# is sure by $e^{14}$ can lose $e^{12}$ of it and hardly show. By the log-probability alone you would have found one
-# head of three.
+# And mind the number that you choose. Head 1.3 cost four in log-odds, and a hundredth of a nat in log-probability: who
+# is sure by $e^9$ can lose $e^4$ of it and hardly show. By the log-probability alone you would have found one head of
+# two.
 
 # %% [markdown]
 # ## Single edges
@@ -210,29 +212,27 @@ assert close > 0.6
 cuts.loc[cuts["real"].abs().nlargest(5).index].round(2)
 
 # %% [markdown]
-# Two things are worth a second look. **One edge is a whole head**: what head 3.3 does for this answer, it does by a
-# single attention weight, on the word "first". And first order is close on most edges that hardly matter, and has the
-# wrong sign on those that look at the 0 itself. The parts that one searches for are the ones on which the cheap
-# method fails.
+# Two things are worth a second look. **One edge is a whole head**: what head 1.3 does for this answer, it does by a
+# single attention weight, on the word "ANSWER" of the request. And first order is close on most edges that hardly
+# matter, and less than half of the truth on the one that does. The parts that one searches for are the ones on which
+# the cheap method fails.
 
 # %%
 key = int(cuts.loc[cuts["real"].idxmin(), "key"])
-of_the_head = real[hooks.Head(3, 3)]
-assert cuts["real"].idxmin() == cuts.query("head == '3.3'").index[0]
-assert prompt.tokens[key] == " first"
-assert abs(cuts["real"].min() / of_the_head - 1) < 0.1
-at_the_zero = cuts[cuts["key"] == carriers[0]]
-assert (at_the_zero["real"] * at_the_zero["first_order"] < 0).all()
-with hooks.ablate_edges(model, [(3, 3, last, key)], method="renormalise"):
+strongest = cuts.loc[cuts["real"].idxmin()]
+assert strongest["head"] == "1.3"
+assert prompt.tokens[key] == "ANSWER"
+assert abs(strongest["real"] / real[hooks.Head(1, 3)] - 1) < 0.1
+assert strongest["real"] < 2 * strongest["first_order"] < 0
+with hooks.ablate_edges(model, [(1, 3, last, key)], method="renormalise"):
     renormalised = logit_difference() - whole
-print(f"that edge set to 0: {cuts['real'].min():.2f}; masked, so that the others share its weight: {renormalised:.2f}")
-assert -1 < renormalised < 0
+print(f"that edge set to 0: {strongest['real']:.2f}; masked, so that the others share its weight: {renormalised:.2f}")
+assert renormalised < strongest["real"] - 1
 
 # %% [markdown]
 # The last line is a warning. *Setting the weight to zero* leaves its row short: the head says almost nothing, and the
-# answer suffers. *Masking the score* gives the weight to the other tokens, and they do nearly as well. So the head
-# needs somewhere to look, and the word "first" is not the only place. Both are "cutting the edge"; say which one you
-# did.
+# answer suffers. *Masking the score* gives the weight to the other tokens, and what the head then says does more harm
+# than silence. Both are "cutting the edge"; say which one you did.
 #
 # ## Your own TransformerLens hooks
 #
@@ -241,18 +241,18 @@ assert -1 < renormalised < 0
 
 
 # %%
-def without_head_1(z, hook):
+def without_head_3(z, hook):
     """z: [batch, pos, head, d_head]."""
     z = z.clone()
-    z[:, :, 1] = 0
+    z[:, :, 3] = 0
     return z
 
 
-raw = [("blocks.0.attn.hook_z", without_head_1)]
+raw = [("blocks.0.attn.hook_z", without_head_3)]
 with model.hooks(fwd_hooks=raw):
     by_hand = logit_difference()
     measured_by_hand = ost.sensitivity(model, prompt, linearisations=["full"])
-with hooks.ablate_heads(model, [(0, 1)]):
+with hooks.ablate_heads(model, [(0, 3)]):
     by_hooks = logit_difference()
     measured_by_hooks = ost.sensitivity(model, prompt, linearisations=["full"])
 assert by_hand == by_hooks
@@ -275,7 +275,7 @@ with model.hooks(fwd_hooks=raw):
     else:
         raise AssertionError("expected a refusal")
 
-typo = [(lambda name: name.endswith("hook_zz"), without_head_1)]  # a filter that matches nothing
+typo = [(lambda name: name.endswith("hook_zz"), without_head_3)]  # a filter that matches nothing
 with model.hooks(fwd_hooks=typo):
     assert logit_difference() == whole
     print("a raw hook with a typo in its filter: no error, no effect")
@@ -298,9 +298,9 @@ else:
 measured = ost.sensitivity(model, prompt, linearisations=["full"])
 at_zero = {
     "whole model": float(measured.frame["operator_norm"][carriers[0]]),
-    "without head 0.1": float(measured_by_hooks.frame["operator_norm"][carriers[0]]),
+    "without head 0.3": float(measured_by_hooks.frame["operator_norm"][carriers[0]]),
 }
-assert at_zero["without head 0.1"] > 2 * at_zero["whole model"]
+assert at_zero["without head 0.3"] > 2 * at_zero["whole model"]
 bars = pd.DataFrame({"model": list(at_zero), "sensitivity to the 0 (operator norm)": list(at_zero.values())})
 print(bars.round(2).to_string(index=False))
 
@@ -310,10 +310,10 @@ print(bars.round(2).to_string(index=False))
 #
 # ## Exercises
 #
-# 1. Use the mean in place of zero: `hooks.ablate_heads(model, [(0, 1)], method="mean", reference=ids)`. Is the answer
+# 1. Use the mean in place of zero: `hooks.ablate_heads(model, [(0, 3)], method="mean", reference=ids)`. Is the answer
 #    still lost?
 # 2. Take out *pairs* of heads. Do two that are harmless alone break the answer together?
 # 3. End the prompt before the answer's line (`question.prompt`) and repeat the loop with `answer_log_probability`
-#    (`examples/ablate_heads.py`). Is 0.1 still the most needed head?
+#    (`examples/ablate_heads.py`). Is 0.3 still the most needed head?
 # 4. `hooks.ablate_layers(model, [0], part="mlp")` takes out a whole sublayer. How well does first order do on those
 #    eight?

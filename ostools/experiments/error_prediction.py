@@ -99,7 +99,10 @@ def error_prediction(
     form = tasks.task(task)
     if linearisation is not None and linearisation not in LINEARISATIONS:
         raise unknown_name("linearisation", linearisation, LINEARISATIONS)
-    wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds or (SEEDS if form.random else (0,)))
+    wanted, chosen = (
+        checked_lengths(lengths),
+        seeds_of(form, (SEEDS if form.random else (0,)) if seeds is None else seeds),
+    )
     told = partial(part_of, progress, whole=3, units=100)
     asked: dict[str, Any] = {"lengths": wanted, "seeds": chosen, "chat": chat}
     said = behaviour(model, form, **asked, max_new_tokens=max_new_tokens, probability=False, progress=told(0, 1))

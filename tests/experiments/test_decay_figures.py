@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -274,6 +276,17 @@ def test_the_charts_hold_the_numbers_and_the_laws() -> None:
     theory = ost.experiments.theory(lemmas=["B.1", "B.4"], lengths=[2, 4])
     values = [row["value"] for row in rows_of(theory.plot().to_dict())]
     assert values == pytest.approx(theory.curves["value"].tolist(), rel=1e-5)
+
+
+def test_the_papers_settings_are_the_defaults() -> None:
+    eight, nine = ost.experiments.figure_8([2, 3], [0]), ost.experiments.figure_9([2, 300], [0])
+    assert {name: eight.provenance.parameters[name] for name in ("d", "block", "n_heads")} == {
+        "d": 64, "block": "post-ln", "n_heads": 8
+    }  # fmt: skip
+    assert (nine.provenance.parameters["noisy"], nine.provenance.parameters["noise"]) == (200, 0.1)
+    assert ost.experiments.figure_8([2, 3]).frame["seed"].nunique() == 5
+    scales = re.findall(r'"scale": ({[^{}]*})', json.dumps(eight.plot().to_dict()))
+    assert sum('"type": "log"' in scale for scale in scales) >= 6  # both axes of three panels
 
 
 def test_figure_9_has_five_seeds_and_bars_from_least_to_greatest() -> None:

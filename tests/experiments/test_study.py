@@ -221,9 +221,9 @@ def test_what_acts_in_16_bits_only_is_active_in_them_alone(model: TransformerBri
         (
             {"lengths": [2, 620], "chat": False},
             InputError,
-            "under none a prompt of 747 tokens and an answer of up to 38",
+            "under none a prompt of 747 tokens and an answer of up to 78",
         ),
-        ({"lengths": [2, 570], "chat": False}, InputError, "under hint a prompt of 743"),
+        ({"lengths": [2, 550], "chat": False}, InputError, "under hint a prompt of 723"),
         ({"seeds": [0, 1]}, InputError, "copy-last draws nothing at random"),
         ({"level": 95.0}, InputError, "level between 0 and 1, found 95"),
         ({"dtypes": ["bfloat61"]}, InputError, "unknown dtype 'bfloat61'"),

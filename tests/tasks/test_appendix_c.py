@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostools.ground.errors import InputError
-from ostools.tasks.appendix_c import HINT, NAMES, AppendixTask
+from ostools.tasks.appendix_c import HINT, NAMES, WORDS, AppendixTask
 from tests.checkpoints import paper_text
 
 MATHS = (
@@ -167,6 +167,13 @@ def test_uniform_digits_end_in_one_or_two_ones_and_never_more(length: int) -> No
 def test_bernoulli_sequences_have_the_papers_share_of_ones() -> None:
     ones = sum(AppendixTask("count-ones-bernoulli").items(1000, seed).count("1") for seed in range(20))
     assert abs(ones / 20_000 - 0.7) < 5 * (0.7 * 0.3 / 20_000) ** 0.5
+
+
+def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:
+    words = [word for seed in range(20) for word in AppendixTask("count-word").items(1000, seed)]
+    assert abs(words.count("car") / 20_000 - 0.5) < 5 * (0.25 / 20_000) ** 0.5
+    assert set(words) == {"car", *WORDS}
+    assert len(WORDS) == 16
 
 
 def test_uniform_answers_are_spread_over_the_digits() -> None:

@@ -80,6 +80,8 @@ def figure_3(
     Raises `InputError` for lengths below 1, no seeds, an unknown panel, and a prompt that leaves no room for its answer in the
     context. Cost: three prompts a panel, length and seed, two thirds of them with up to `max_new_tokens` tokens.
     """
+    if number not in (3, 6):
+        raise InputError(f"number: expected 3 or 6, the figures of this form, found {number!r}")
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
     asked = asked_tasks(chosen, panels)
     frame, how = answered(model, asked, wanted, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
@@ -99,7 +101,7 @@ def asked_tasks(seeds: Sequence[int] = SEEDS, panels: Sequence[str] = PANELS) ->
 
 
 def _checked_panels(panels: Sequence[str]) -> list[str]:
-    given = [panels] if isinstance(panels, str) else list(panels)
+    given = [panels] if isinstance(panels, str) else list(panels) if isinstance(panels, Iterable) else [panels]
     for name in given:
         if name not in TASKS:
             raise unknown_name("panel", name, TASKS)
@@ -113,7 +115,8 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     said = [
         *common_deviations(result),
         "Worked examples of the sum are the paper's, those of other tasks ours; they stand before the question.",
-        "The zero-shot request is the opening of the paper's few-shot one. The paper names no seeds.",
+        "The zero-shot request is the opening of the paper's few-shot one. Without CoT the prompt is C.1's alone, where "
+        "Section 3.2 says that the model is told to output the answer only. The paper names no seeds.",
         _panels_in_words(answers),
     ]
     if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):

@@ -17,6 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import title
 from ostools.experiments.figures.figure3 import LENGTHS, PANELS, SEEDS, Figure3, counting_deviations, figure_3
+from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure.hosted.given import Hosted
 from ostools.results import Result
@@ -56,15 +57,22 @@ def figure_4(
 
     Arguments, errors and cost as of `figure_3`. `figure_4_of` makes it out of a Figure 3 that is there, at no cost.
     """
+    _check(number)
     found = figure_3(model, lengths, seeds, panels=panels, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
     return figure_4_of(found, number)
 
 
 def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
     """Figure 4 (or 7) out of the answers of Figure 3."""
+    _check(number)
     parameters = {**figure.provenance.parameters, "measurement": f"figure-{number}", "number": number}
     provenance = replace(figure.provenance, parameters=parameters)
     return Figure4(frequencies(figure.frame), provenance, figure.frame)
+
+
+def _check(number: object) -> None:
+    if number not in (4, 7):
+        raise InputError(f"number: expected 4 or 7, the figures of this form, found {number!r}")
 
 
 def frequencies(answers: pd.DataFrame) -> pd.DataFrame:

@@ -124,13 +124,16 @@ def figure_8(
     divide it, unknown readings and blocks.
     """
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
-    if d < 2 or d % 2:
+    if whole_number("d", d, 2) % 2:
         raise InputError(f"figure 8: expected an even d of at least 2 (sines and cosines), found {d}")
     whole_number("n_heads", n_heads, 1)
     if d % n_heads:
         raise InputError(f"figure 8: expected n_heads that divide d = {d}, found {n_heads}")
     if block not in BLOCKS:
         raise unknown_name("block", block, BLOCKS)
+    readings = [readings] if isinstance(readings, str) else list(readings)
+    if not readings:
+        raise InputError(f"readings: expected at least one of {', '.join(READINGS)}, found none")
     for reading in readings:
         if reading not in READINGS:
             raise unknown_name("reading", reading, READINGS)

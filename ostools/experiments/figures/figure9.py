@@ -22,7 +22,7 @@ import torch
 
 from ostools.experiments import decay
 from ostools.ground.errors import InputError
-from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number
 from ostools.results import Provenance, Result
 from ostools.theory.lemmas.softmax import first_places_bound, prefix_total_variation
 from ostools.theory.statistics.fits import FEWEST
@@ -50,8 +50,9 @@ def figure_9(
     `noise` outside of 0 to 100.
     """
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
-    if noisy < 1 or not 0.0 < noise < 100.0:
-        raise InputError(f"figure 9: expected noisy >= 1 and 0 < noise < 100, found {noisy} and {noise}")
+    whole_number("noisy", noisy, 1)
+    if not isinstance(noise, int | float) or not 0.0 < noise < 100.0:
+        raise InputError(f"figure 9: expected 0 < noise < 100, found {noise!r}")
     tables = []
     for seed in chosen:
         generator = torch.Generator().manual_seed(seed)

@@ -11,7 +11,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
+from ostools.measure.answers.judging import reader_of
 from ostools.measure.answers.probability import line_ids
+from ostools.measure.answers.reading import ANSWERED
 from ostools.measure.posed import Posed, item_positions
 from ostools.models import Prompt, context_length, prompt_from_ids
 from ostools.models.offsets import offsets
@@ -44,8 +46,8 @@ class Written:
 def written(model: TransformerBridge, posed: Posed, reasoning: str | None, max_new_tokens: int) -> Written:
     """The question with reasoning (None: the model's own, greedy) and with the answer line begun.
 
-    Where the model wrote the words of the answer line, the sequence ends where its first such line comes to the answer: every
-    token is the model's own, and what a model that goes on asks itself next is not in it.
+    Where the model wrote an answer line, the sequence ends where the one that is read (`measure.answers.reading`) comes to the
+    answer: every token is the model's own, and what a model that goes on asks itself next is not in it.
     Where it did not, the line is begun behind all that it wrote. A task whose answer line is the bare answer gets no reasoning
     of the model's: what it writes would be the answer. Raises `InputError` where the line cannot be begun in tokens, the whole
     does not fit the context, and where it is not known which tokens are the items.
@@ -79,12 +81,14 @@ def _up_to_the_answer(
     model: TransformerBridge, posed: Posed, said: Sequence[int], text: str
 ) -> tuple[list[int] | None, str, str]:
     """The model's own tokens up to the answer, its reasoning, and whose the begun line is; no tokens where it began none."""
-    opening = _opening(posed)
-    at = text.find(opening) if opening else -1
-    if at < 0 or not text[at + len(opening) :].strip():
+    reader = reader_of(posed)
+    found = reader.read(text, "eos")
+    at = text.find(found.line) if found.kind == ANSWERED and reader.form is not None else -1
+    match = None if at < 0 or reader.form is None else reader.form.search(found.line)
+    if match is None:
         return None, text, BEHIND
     ends = _ends(model, posed, said)
-    over = at + len(opening)
+    over = at + match.start(1)
     while over < len(text) and text[over].isspace():
         over += 1
     kept = list(takewhile(lambda pair: pair[1] <= over, zip(said, ends, strict=True)))
@@ -126,7 +130,7 @@ def _behind_parts(model: TransformerBridge, posed: Posed, ids: Sequence[int]) ->
     base = len(tokenizer.decode(anchor, **options))
     text = tokenizer.decode([*anchor, *ids], **options)[base:]
     opening = _opening(posed)
-    start = text.rfind(opening) if opening else len(text.rstrip())
+    start = text.lower().rfind(opening.lower()) if opening else len(text.rstrip())
     start = len(text[: max(start, 0)].rstrip())  # the line's end before it is the answer line's own
     parts: list[str] = []
     lines: list[int | None] = []

@@ -270,7 +270,7 @@ def synthetic_converges(found: Found) -> Verdict:
 
 
 def variation_decays(found: Found) -> Verdict:
-    """The slope of Figure 9's total variation behind the noisy entries, one for each seed, and the bound of Lemma B.2."""
+    """The slope of Figure 9's total variation behind the noisy entries, one for each seed, and our bound of it."""
     figure: Any = found["figure-9"]["figure"]
     frame = figure.frame
     noisy = int(figure.provenance.parameters["noisy"])
@@ -283,7 +283,7 @@ def variation_decays(found: Found) -> Verdict:
     above = int((frame["delta"] > frame["bound"]).sum())
     said = (
         f"beyond n = {10 * noisy} delta falls as n to the {number(mean)} [{number(low)}, {number(high)}] over "
-        f"{curves.shape[1]} seeds; above Lemma B.2's bound at {above} of {len(frame)} points"
+        f"{curves.shape[1]} seeds; above our bound, which implies Lemma B.2, at {above} of {len(frame)} points"
     )
     if not np.isfinite(low):
         raise UntestedError(f"{curves.shape[1]} seeds: an interval takes 2")
@@ -378,7 +378,7 @@ CLAIMS = (
         "Appendix C.3, Figure 9",
         "It is clear how the total variation decays with length, in accordance with Lemma B.2.",
         "agrees if the slope of log delta against log length is negative beyond ten times the noisy entries (95% Student "
-        "interval over seeds), and no point is above the bound of Lemma B.2's proof",
+        "interval over seeds), and no point is above our bound, which implies Lemma B.2",
         variation_decays,
         ("figure-9",),
         (9,),

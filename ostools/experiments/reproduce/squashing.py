@@ -202,7 +202,7 @@ _DIGITS = "of the prompts' sequence, 95% Student interval over the prompts"
 CLAIMS = (
     Claim(
         "theorem-5.1-bound",
-        "Theorem 5.1 (Theorem B.5)",
+        "Section 5, below Theorem 5.1",
         "the sensitivity depends on the sum of the weighted paths between the token i at the input and the final layer",
         "agrees if at every token the certified path sum (spectral norms for the printed constants) is at least the measured "
         "norm of d y_n / d v_i^(0), attention and norm scales held as the theorem assumes",

@@ -33,10 +33,11 @@ def behaviour_notes(result: Behaviour) -> list[str]:
     return notes
 
 
-def _without(counts: Sequence[tuple[str, int]], limit: int) -> str:
+def _without(counts: Sequence[tuple[str, int]], limit: int | None) -> str:
+    where = "by the server" if limit is None else f"at {limit} tokens"
     words = {
         "something_else": "wrote something else than an answer",
-        "cut_off": f"cut off at {limit} tokens before one",
+        "cut_off": f"cut off {where} before one",
     }
     return ", ".join(f"{count} {words[name]}" for name, count in counts if count)
 

@@ -33,7 +33,7 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 LARGEST = 150_000
 """Most characters that a notebook stores of a chart; where both forms together are more, it gets the picture alone."""
 SCALE = 1.5
-"""Pixels of the picture per pixel of the chart."""
+"""Pixels of the picture per pixel of the chart; one of a picture that would be too large."""
 _MENU = {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
 
 
@@ -80,18 +80,20 @@ def chart_bundle(chart: Any, words: str) -> Any:
         return alt.TopLevelMixin._repr_mimebundle_(chart)
     spec = chart.to_dict(validate=False) | {"$schema": SCHEMA, "description": words}
     text = json.dumps(spec, allow_nan=False, separators=(",", ":"))
-    picture = picture_of(spec)
+    picture, scale = picture_of(spec), SCALE
+    if len(picture) > LARGEST:
+        picture, scale = picture_of(spec, 1.0), 1.0
     width, height = pixels.size(b64decode(picture))
     data: dict[str, Any] = {"image/png": picture, "text/plain": words}
-    metadata: dict[str, Any] = {"image/png": {"width": round(width / SCALE), "height": round(height / SCALE)}}
+    metadata: dict[str, Any] = {"image/png": {"width": round(width / scale), "height": round(height / scale)}}
     if len(text) + len(data["image/png"]) <= LARGEST:
         data[VEGA_LITE], metadata[VEGA_LITE] = spec, {"embed_options": _MENU}
     return data, metadata
 
 
-def picture_of(spec: dict[str, Any]) -> str:
+def picture_of(spec: dict[str, Any], scale: float = SCALE) -> str:
     """The chart of a specification as a small PNG, in base64."""
-    drawn: Any = spec_to_mimebundle(spec, format="png", mode="vega-lite", scale_factor=SCALE)
+    drawn: Any = spec_to_mimebundle(spec, format="png", mode="vega-lite", scale_factor=scale)
     return b64encode(pixels.reduced(drawn[0]["image/png"])).decode()
 
 

@@ -48,7 +48,7 @@ COLOURS: dict[str, str] = {
     # the paper's forms
     "proof": "#9a48d0",
     "theorem-5.1": "#2a86a8",
-    "theorem-5.1-literal": "#1f6a52",
+    "theorem-5.1-literal": "#2e8b6c",
     "theorem-b5": "#d0386b",
     "theorem-b5-literal": "#a34d1c",
     "multi-head": "#7d8a1f",

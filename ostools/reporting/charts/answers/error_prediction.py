@@ -37,7 +37,10 @@ def error_prediction_chart(result: ErrorPrediction) -> alt.VConcatChart:
     frame = frame_of(result)
     names = [name for name in PREDICTORS if name in frame and frame[name].notna().any()]
     points = [_points(frame, name, index == 0) for index, name in enumerate(names)]
-    rows: list[Any] = [alt.hconcat(*points[start : start + 2], spacing=30) for start in range(0, len(points), 2)]
+    rows: list[Any] = [
+        alt.hconcat(*points[start : start + 2], spacing=30).resolve_scale(color="independent", shape="independent")
+        for start in range(0, len(points), 2)
+    ]
     title = alt.TitleParams(
         f"{frame['task'].iloc[0]}: do collapse and sensitivity tell right answers of {short_name(result.provenance.model)} "
         "from wrong ones?",

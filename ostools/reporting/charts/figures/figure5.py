@@ -19,7 +19,7 @@ from ostools.results import Frame, frame_of
 WIDTH, HEIGHT = 330, 190
 _WORDS = {
     "a": "n ones",
-    "b": "n uniform digits, then 1 against 11",
+    "b": "n digits, uniform but for a last 1, against one 1 more",
     "c": "n ones, to be copied",
     "d": "n ones to be copied, a comma after every third",
 }
