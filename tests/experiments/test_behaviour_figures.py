@@ -254,8 +254,6 @@ def test_bad_arguments(long_tiny: TransformerBridge) -> None:
         figure_3(long_tiny, [3], [])
     with pytest.raises(InputError, match="unknown panel 'count-wrod': did you mean 'count-word'"):
         figure_3(long_tiny, [3], panels=["count-wrod"])
-    with pytest.raises(InputError, match="number: expected 3 or 6, the figures of this form, found 5"):
-        figure_3(long_tiny, [3], number=5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="panels: expected at least one of sum-ones"):
         figure_3(long_tiny, [3], panels=[])
     with pytest.raises(InputError, match="expected at most 256 tokens"):

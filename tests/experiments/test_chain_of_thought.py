@@ -108,7 +108,8 @@ def test_no_reasoning_has_no_token_of_it(tiny: TransformerBridge) -> None:
     ("text", "reasoning", "source"),
     [
         (f"I see ones.\nSo 4.\n{MATHS} 4", "I see ones.\nSo 4.", BY_MODEL),
-        (f"So 4. {MATHS} 4\nI hope this helps! {MATHS} 9", "So 4.", BY_MODEL),
+        (f"So 4. {MATHS} 4\nI hope this helps!\nNow {MATHS} 9", "So 4.", BY_MODEL),
+        (f"I write '{MATHS} xxxx'.\n{MATHS} 4", f"I write '{MATHS} xxxx'.", BY_MODEL),
         (f"{MATHS} 4", "", BY_MODEL),
         ("I see ones.\nSo 4.", "I see ones.\nSo 4.", BEHIND),
         (f"So 4.\n{MATHS}", f"So 4.\n{MATHS}", BEHIND),

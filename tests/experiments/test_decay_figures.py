@@ -203,8 +203,10 @@ def test_figure_9_is_fitted_from_100_k_where_lengths_reach_it() -> None:
     near = ost.experiments.figure_9(spread_lengths(20, 1_200, 60), [0, 1], noisy=10)
     assert far.fits["fitted_from"].tolist() == [1000]
     assert near.fits["fitted_from"].tolist() == [100]
-    assert figure_9_notes(far) == []
-    (note,) = figure_9_notes(near)
+    (ours,) = figure_9_notes(far)
+    assert ours.startswith("Ours, as the paper names none")
+    ours_too, note = figure_9_notes(near)
+    assert ours_too == ours
     assert note.startswith("Fewer than 8 lengths from n = 100 k = 1,000 on")
     assert "Fewer than 8 lengths" in svg_of(near.plot())
     assert ost.experiments.figure_9(seeds=[0]).fits["fitted_from"].tolist() == [20_000]
@@ -245,8 +247,8 @@ def test_a_constant_and_a_short_curve_are_not_fitted() -> None:
         (lambda: ost.experiments.figure_8([3], n_heads=7), "n_heads that divide d = 64, found 7"),
         (lambda: ost.experiments.figure_8([3], n_heads=0), "n_heads"),
         (lambda: ost.experiments.figure_8([3], block="post_ln"), "did you mean 'post-ln'"),
-        (lambda: ost.experiments.figure_9([3], noisy=0), "noisy >= 1"),
-        (lambda: ost.experiments.figure_9([3], noise=float("nan")), "found 200 and nan"),
+        (lambda: ost.experiments.figure_9([3], noisy=0), "noisy: expected a whole number of at least 1, found 0"),
+        (lambda: ost.experiments.figure_9([3], noise=float("nan")), "0 < noise < 100, found nan"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call: Any, message: str) -> None:
@@ -284,7 +286,8 @@ def test_the_papers_settings_are_the_defaults() -> None:
         "d": 64, "block": "post-ln", "n_heads": 8
     }  # fmt: skip
     assert (nine.provenance.parameters["noisy"], nine.provenance.parameters["noise"]) == (200, 0.1)
-    assert ost.experiments.figure_8([2, 3]).frame["seed"].nunique() == 5
+    every: Any = ost.experiments.figure_8([2, 3]).frame
+    assert every["seed"].nunique() == 5
     scales = re.findall(r'"scale": ({[^{}]*})', json.dumps(eight.plot().to_dict()))
     assert sum('"type": "log"' in scale for scale in scales) >= 6  # both axes of three panels
 
