@@ -137,7 +137,8 @@ def test_every_number_is_that_of_its_own_measurement() -> None:
         # Hugging Face's own: its last hidden state is y, behind the final norm; what goes into that norm is v^(L).
         y, norm_in = zip(*(last_token(exact, one.prompt.ids) for one in (posed, longer)), strict=True)
         for name, (v, v_star) in (("distance_y", y), ("distance_residual", norm_in)):
-            assert row[name] == pytest.approx(float((v - v_star).norm() / v.norm()), rel=1e-6)
+            # Rotary angles are float32, whatever the model is cast to.
+            assert row[name] == pytest.approx(float((v - v_star).norm() / v.norm()), rel=1e-5)
         norms = ost.sensitivity(model, posed.prompt, linearisations=("full",)).frame["frobenius_norm"].to_numpy()
         (place,) = carrier_positions(model, posed)
         assert row["sensitivity"] == pytest.approx(norms[place], rel=1e-6)
