@@ -33,7 +33,7 @@ _BESIDE = {
     "assumption": ("total_variation", "Total variation, one layer, random tokens", "delta of rows n and n + 1"),
 }
 """The second quantity of a study: the quantity, the title, the axis."""
-_MOST = 40
+_MOST = 60
 """Lengths drawn of a curve: log-spaced, more are not seen."""
 _EXACT = "distance, float64"
 _WIDTH, _HEIGHT = 330, 230
