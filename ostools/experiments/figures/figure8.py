@@ -41,6 +41,7 @@ from torch import Tensor
 from ostools.experiments import decay
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number
+from ostools.measure.prompts import checked_names
 from ostools.results import Provenance, Result
 from ostools.theory.distances import distance, total_variation
 from ostools.theory.positions import sinusoidal
@@ -131,12 +132,7 @@ def figure_8(
         raise InputError(f"figure 8: expected n_heads that divide d = {d}, found {n_heads}")
     if block not in BLOCKS:
         raise unknown_name("block", block, BLOCKS)
-    readings = [readings] if isinstance(readings, str) else list(readings)
-    if not readings:
-        raise InputError(f"readings: expected at least one of {', '.join(READINGS)}, found none")
-    for reading in readings:
-        if reading not in READINGS:
-            raise unknown_name("reading", reading, READINGS)
+    readings = checked_names("reading", readings, READINGS)
     tables = []
     for reading in readings:
         for seed in chosen:
