@@ -19,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools import tasks
 from ostools.measure import collapse
-from ostools.models import cast_copy, encode
+from ostools.models import encode, view_in
 from tests.checkpoints import tiny_model
 
 LENGTHS = range(1, 513)
@@ -43,7 +43,7 @@ class Row:
 
 def loop(model: TransformerBridge, task: tasks.Figure5Task, lengths: Sequence[int]) -> list[float]:
     """||y - y*||_2 in float32 at every length, one pass a prompt; the same in float64 beside it."""
-    exact = cast_copy(model, torch.float64)
+    exact = view_in(model, torch.float64)
     found = []
     for length in lengths:
         ids = encode(model, task.text(length)).ids.tolist()

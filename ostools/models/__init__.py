@@ -1,6 +1,6 @@
-"""Models: load one that can be trusted, turn text into its tokens, say what it is, copy it into another dtype."""
+"""Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype."""
 
-from ostools.models.casting import cast_copy as cast_copy
+from ostools.models.casting import view_in as view_in
 from ostools.models.describe import ModelDescription as ModelDescription
 from ostools.models.describe import describe as describe
 from ostools.models.load import load_model as load_model
@@ -12,10 +12,10 @@ from ostools.models.tokens import prompt_from_ids as prompt_from_ids
 __all__ = [
     "ModelDescription",
     "Prompt",
-    "cast_copy",
     "context_length",
     "describe",
     "encode",
     "load_model",
     "prompt_from_ids",
+    "view_in",
 ]

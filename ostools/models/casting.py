@@ -1,4 +1,4 @@
-"""A copy of a model in another dtype, with the user's own model untouched.
+"""A model that computes in another dtype, with the weights that the user's own model holds: no second copy of them.
 
 `bridge.to(bfloat16)` and back leaves a 0.09 error in the logits: nothing here casts in place.
 """
@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,19 +17,39 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError
 from ostools.models.describe import metadata_of, refuse_processed, remember
+from ostools.models.recast import Recast
+
+SMALL = 1 << 20
+"""Up to this many bytes a weight is cast once: together they are little, and making them at every use takes time."""
+
+Reader = Callable[..., Tensor]
 
 
-def cast_copy(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
-    """A deep copy of `model` whose weights are rounded to `dtype`: what loading the same weights in `dtype` gives.
+def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
+    """A model that computes what loading the weights of `model` in `dtype` gives, and reads them from `model`.
 
-    Rotary frequencies stay float32, as transformers loads them; the tokenizer is shared. Memory: one copy in the new
-    dtype. Raises `InputError` while hooks are on the model: the copy would run them, and they would not know it.
+    A weight is rounded to `dtype` where an operation reads it, and dropped behind it (`Recast`); a model that is in `dtype`
+    already is read as it is. Rotary frequencies stay float32, as transformers loads them; the tokenizer is shared. The view
+    is for one measurement: of weights that are changed meanwhile it sees some changes and others not.
+
+    Memory: the largest matrix in `dtype` while it is read (2^26 numbers of an unembedding), and what `SMALL` says. Time: a
+    cast of every weight at every forward or backward pass. Raises `InputError` while hooks are on the model: the view
+    would run them, and they would not know it.
     """
+    cast = partial(torch.Tensor.to, dtype=dtype)
+    return view(model, dtype, lambda weight: (cast, (weight,)))
+
+
+def view(
+    model: TransformerBridge, dtype: torch.dtype, reading: Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
+) -> TransformerBridge:
+    """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads."""
     refuse_processed(model)
     _refuse_hooked(model)
-    # deepcopy takes what the memo already holds, so that no weight ever exists in a third form.
+    # deepcopy takes what the memo already holds: it copies the modules, and no weight.
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
-    _cast_parameters(model, dtype, memo)
+    for parameter in model.parameters():
+        memo[id(parameter)] = _seen(parameter, dtype, *reading(parameter))
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
@@ -47,26 +69,11 @@ def cast_copy(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge
     return result
 
 
-def _cast_parameters(model: TransformerBridge, dtype: torch.dtype, memo: dict[int, object]) -> None:
-    """Put the cast of every parameter into deepcopy's memo, views (GPT-2's q, k and v) as views of the cast."""
-    bases: dict[int, list[tuple[Tensor, Tensor]]] = {}
-    for parameter in sorted(model.parameters(), key=lambda tensor: -tensor.numel()):
-        old = parameter.detach()
-        of_storage = bases.setdefault(old.untyped_storage().data_ptr(), [])
-        for base, cast in of_storage:
-            offset = old.storage_offset() - base.storage_offset()
-            if base.is_contiguous() and offset >= 0 and offset + _extent(old) <= base.numel():
-                new = cast.as_strided(old.shape, old.stride(), offset)
-                break
-        else:
-            new = old.to(dtype, copy=True)
-            of_storage.append((old, new))
-        memo[id(parameter)] = nn.Parameter(new, requires_grad=parameter.requires_grad)
-
-
-def _extent(tensor: Tensor) -> int:
-    """How many elements of its storage a tensor reaches over."""
-    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+def _seen(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
+    """The parameter as it is read: made once where it is small."""
+    parts = tuple(part.detach() for part in parts)
+    seen = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL else read(*parts)
+    return nn.Parameter(seen, requires_grad=parameter.requires_grad)
 
 
 def _refuse_hooked(model: TransformerBridge) -> None:
@@ -74,6 +81,6 @@ def _refuse_hooked(model: TransformerBridge) -> None:
     placed = [edit.where for edit in hooks.active_edits(model)] or observed
     if placed:
         raise InputError(
-            f"expected a model without hooks to copy, found one at {placed[0]}: leave its with-block first, and open "
-            "it again on the copy"
+            f"expected a model without hooks to read in another dtype, found one at {placed[0]}: leave its with-block "
+            "first, and open it again on the view"
         )

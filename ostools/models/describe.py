@@ -22,6 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.models.checks import read_json
+from ostools.models.recast import stored_part
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 
@@ -145,9 +146,10 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
     parameters = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
     kept = set()
     for index, (_, weight) in sorted(enumerate(parameters), key=lambda item: -item[1][1].numel()):
-        start = weight.data_ptr()
-        end = start + weight.numel() * weight.element_size()
-        covered = spans.setdefault(weight.untyped_storage().data_ptr(), [])
+        held = stored_part(weight)
+        start = held.data_ptr()
+        end = start + held.numel() * held.element_size()
+        covered = spans.setdefault(held.untyped_storage().data_ptr(), [])
         if not any(low <= start and end <= high for low, high in covered):
             covered.append((start, end))
             kept.add(index)

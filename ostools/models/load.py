@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import safe_open
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module, detect_tokenizer_bos_eos
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from ostools.ground.errors import InputError, unknown_name
@@ -69,8 +70,7 @@ def load_model(
         config, quantisation = read_config(source.directory, family)
         tokenizer = read_tokenizer(source.directory)
         check_tokenizer(tokenizer, config.vocab_size, source.directory)
-        weights = None if quantisation is None else dequantised(shards)
-        module = _read_weights(source.directory, shards, family, config, torch_dtype, weights)
+        module = _read_weights(source.directory, shards, family, config, torch_dtype, quantisation is not None)
         module.to(torch_device)  # pyright: ignore[reportArgumentType]
         bridge = _bridge(module, family, source.name)
     bridge.tokenizer = tokenizer
@@ -144,25 +144,17 @@ def read_tokenizer(directory: Path) -> Any:
 
 
 def _read_weights(
-    directory: Path,
-    shards: list[Path],
-    family: Family,
-    config: PreTrainedConfig,
-    dtype: torch.dtype,
-    weights: dict[str, torch.Tensor] | None,
+    directory: Path, shards: list[Path], family: Family, config: PreTrainedConfig, dtype: torch.dtype, quantised: bool
 ) -> PreTrainedModel:
-    """The Hugging Face model in `dtype`, every weight from the checkpoint (from `weights`, where given) and finite."""
+    """The Hugging Face model in `dtype`, every weight from the checkpoint and finite."""
     try:
         check_size(config, family, shards, directory)
         module, info = getattr(transformers, family.module).from_pretrained(
-            directory if weights is None else None,
-            state_dict=weights,
+            None,
+            state_dict=dequantised(shards) if quantised else _stored_weights(shards, dtype),
             config=config,
             dtype=dtype,
             attn_implementation="eager",
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
             # Reported in `info` and refused there, with both shapes; otherwise the shapes are lost in the log.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
@@ -174,10 +166,30 @@ def _read_weights(
         raise InputError(f"expected weights that fit config.json in {directory}: {one_line(error)}") from None
     check_loaded(info, family, directory)
     check_finite(module, directory)
-    for parameter in module.parameters():
-        # Until now the file itself, mapped into memory: writing to it would change the model, cutting it would crash.
-        parameter.data = parameter.detach().clone()
+    if (directory / "generation_config.json").exists():  # the tokens that end an answer
+        try:
+            module.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
+        except Exception as error:
+            raise InputError(
+                f"expected a generation_config.json that transformers can read in {directory}: {one_line(error)}"
+            ) from None
     return module.eval()
+
+
+def _stored_weights(shards: list[Path], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Every weight by name, in memory of its own and in `dtype`.
+
+    A file is mapped for one weight at a time, so that what was read does not stay in memory beside its copy.
+    """
+    weights = {}
+    for shard in shards:
+        with safe_open(shard, "pt") as file:
+            names = list(file.keys())
+        for name in names:
+            with safe_open(shard, "pt") as file:
+                weight = file.get_tensor(name)
+            weights[name] = weight.to(dtype if weight.is_floating_point() else weight.dtype, copy=True)
+    return weights
 
 
 def _bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:

@@ -1,9 +1,12 @@
-"""A copy of a model whose weights are stored in few bits and computed with in float32.
+"""A model whose weights are read as numbers that a format of few bits holds, and computed with in float32.
 
 What quantising the weights alone does to a model: every number is one that the format holds, no arithmetic is rounded.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -13,46 +16,84 @@ from transformers.pytorch_utils import Conv1D
 
 from hooks.errors import HookError
 from hooks.rounding import FLOATS, FORMATS, integer_scale, stored
+from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError, unknown_name
-from ostools.models.casting import cast_copy
+from ostools.models.casting import Reader, view
 from ostools.models.describe import named_weights
+from ostools.models.recast import BLOCK, dense
 
 
-def rounded_copy(model: TransformerBridge, format: str) -> TransformerBridge:
-    """A float32 copy of `model` whose weights are the nearest that `format` holds (ties to even); tied ones stay tied.
+def view_rounded(model: TransformerBridge, format: str) -> TransformerBridge:
+    """A float32 view of `model` whose weights are the nearest that `format` holds (ties to even); tied ones stay tied.
 
     bfloat16, float16, float8_e4m3fn, float8_e5m2: every parameter. int8, int4: matrices, symmetric with a scale per output
     channel (the largest magnitude of a Linear's row, of a token's or a position's row of an embedding, over 127 or 7); gains of
     norms and biases stay float32, as quantisers leave them. Integer scales are found from the weights in float32.
 
-    Memory: one float32 copy. Raises `InputError` for an unknown format, a weight that a floating format cannot hold, and
-    while hooks are on the model.
+    Cost: reads every weight once, then rounds a weight wherever it is read (`view_in`). Raises `InputError` for an unknown
+    format, a weight that a floating format cannot hold, and while hooks are on the model.
     """
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
-    result = cast_copy(model, torch.float32)
-    inputs_first = _inputs_first(result)
-    with torch.no_grad():
-        for name, weight in named_weights(result):
-            if format in FLOATS or weight.ndim == 2:
-                weight.copy_(_rounded(weight, format, name, 0 if weight.data_ptr() in inputs_first else 1))
-    return result
+    # GPT-2's projections are stored [in, out], where everybody else's are [out, in].
+    inputs_first = {id(module.weight) for module in model.modules() if isinstance(module, Conv1D)}
+
+    def reading(weight: Tensor) -> tuple[Reader, tuple[Tensor, ...]]:
+        if format in FLOATS:
+            return partial(_as_float, format=format), (weight,)
+        if weight.ndim != 2:
+            return _as_stored, (weight,)
+        inputs = 0 if id(weight) in inputs_first else 1
+        scale = integer_scale(_largest(weight, inputs), format)
+        return partial(_as_integer, format=format), (weight, scale.expand(weight.shape))
+
+    _require_held(model, format)
+    return view(model, torch.float32, reading)
 
 
-def _inputs_first(model: TransformerBridge) -> set[int]:
-    """GPT-2's projections are stored [in, out], where everybody else's are [out, in]: by the address of their numbers."""
-    return {module.weight.data_ptr() for module in model.modules() if isinstance(module, Conv1D)}
+def _as_stored(weight: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    return weight.float()
 
 
-def _rounded(weight: Float[Tensor, "*shape"], format: str, name: str, inputs: int) -> Float[Tensor, "*shape"]:
-    """The weight as stored; `inputs`: the axis that an integer's scale is shared along."""
-    scale = None if format in FLOATS else integer_scale(weight.abs().amax(inputs, keepdim=True), format)
-    try:
-        return stored(weight, format, scale, name)
-    except HookError as error:
-        raise InputError(str(error)) from None
+def _as_float(weight: Float[Tensor, "*shape"], format: str) -> Float[Tensor, "*shape"]:
+    return stored(weight.float(), format)
+
+
+def _as_integer(
+    weight: Float[Tensor, "*shape"], scale: Float[Tensor, "*shape"], format: str
+) -> Float[Tensor, "*shape"]:
+    return stored(weight.float(), format, scale)
+
+
+def _largest(weight: Float[Tensor, "out in"], inputs: int) -> Float[Tensor, ...]:
+    """The largest magnitude of each output channel, in float32."""
+    weight = dense(weight)
+    return torch.maximum(weight.amax(inputs, keepdim=True), -weight.amin(inputs, keepdim=True)).float()
+
+
+def _require_held(model: TransformerBridge, format: str) -> None:
+    """Every weight is finite, and within what a floating format holds: said before the run, with the weight's name."""
+    for name, weight in named_weights(model):
+        if format in FLOATS or weight.ndim == 2:
+            scale = None if format in FLOATS else torch.ones((), device=weight.device)
+            try:
+                for rows in _row_blocks(weight):
+                    stored(rows.float(), format, scale, name)
+            except HookError as error:
+                raise InputError(str(error)) from None
 
 
 def holds(model: TransformerBridge, dtype: torch.dtype) -> bool:
     """Whether every weight of the model is a number of `dtype` already, so that storing it there changes nothing."""
-    return all(bool(torch.equal(weight.to(dtype).to(weight.dtype), weight)) for _, weight in named_weights(model))
+    return all(
+        bool(torch.equal(rows.to(dtype).to(rows.dtype), rows))
+        for _, weight in named_weights(model)
+        if torch.promote_types(weight.dtype, dtype) != dtype  # what is wider holds every number
+        for rows in _row_blocks(weight)
+    )
+
+
+def _row_blocks(weight: Float[Tensor, row * rest]) -> Iterator[Float[Tensor, some * rest]]:
+    """The weight, so many rows at a time that another dtype of a large one does not stand beside it."""
+    rows = max(1, chunk(BLOCK) // max(1, weight[0].numel()))
+    return (dense(part) for part in weight.split(rows))

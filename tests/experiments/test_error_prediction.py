@@ -16,7 +16,7 @@ from ostools.experiments import ErrorPrediction, error_prediction
 from ostools.experiments.error_prediction import DISTANCES, summarise
 from ostools.ground.errors import InputError
 from ostools.measure.posed import carrier_positions, pose
-from ostools.models import cast_copy
+from ostools.models import view_in
 from ostools.reporting.findings.error_prediction import error_prediction_findings
 from ostools.results import Provenance, frame_of
 from ostools.tasks import task
@@ -131,7 +131,7 @@ def test_every_number_is_that_of_its_own_measurement() -> None:
     ).frame
     for name in ("length", "seed", "key", "text", "kind", "correct"):
         assert frame[name].tolist() == alone[name].tolist()
-    form, exact = task("copy-last:uniform=true"), cast_copy(model, torch.float64)
+    form, exact = task("copy-last:uniform=true"), view_in(model, torch.float64)
     for row in frame.to_dict("records"):
         posed, longer = (pose(model, form, row["length"] + more, seed=row["seed"]) for more in (0, 1))
         # Hugging Face's own: its last hidden state is y, behind the final norm; what goes into that norm is v^(L).

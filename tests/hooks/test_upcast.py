@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 import hooks
 from hooks import UPCAST_PARTS
-from ostools.models import cast_copy
+from ostools.models import view_in
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 Tokens = Int[Tensor, "batch pos"]
@@ -31,7 +31,7 @@ def sixteen(family: Family, dtype: torch.dtype = torch.bfloat16, **options: Any)
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_all_parts_are_the_same_weights_in_float32(family: Family, dtype: torch.dtype, tokens: Tokens) -> None:
     model = tiny_model(family, seed=1, dtype=dtype, n_layers=3)
-    expected, before = cast_copy(model, torch.float32)(tokens), model(tokens)
+    expected, before = view_in(model, torch.float32)(tokens), model(tokens)
     weights = [(name, parameter.dtype, id(parameter)) for name, parameter in model.named_parameters()]
     with hooks.upcast(model, UPCAST_PARTS):
         found = model(tokens)
@@ -192,7 +192,7 @@ def test_an_exception_in_the_middle_of_a_pass_leaves_nothing(
 def test_gradients_flow_through_the_casts() -> None:
     """Those of the model in float32, where all of it is."""
     model = sixteen("llama")
-    reference = cast_copy(model, torch.float32)
+    reference = view_in(model, torch.float32)
     start = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(3))
     found = []
     for network in (model, reference):

@@ -17,7 +17,7 @@ import hooks
 from hooks import UPCAST_PARTS
 from mitigations import MitigationError, SlidingWindow, Upcast, acts, label, mitigation, running
 from ostools.measure.answers.answers import answers
-from ostools.models import cast_copy, load_model
+from ostools.models import load_model, view_in
 from tests.checkpoints import STORIES, tiny_model
 
 TOKENS: Int[Tensor, "batch pos"] = torch.randint(10, 200, (2, 15), generator=torch.Generator().manual_seed(0))
@@ -79,7 +79,7 @@ def test_one_that_leaves_attention_in_16_bits_is_caught() -> None:
 def test_with_a_window_it_is_the_window_in_float32() -> None:
     model = tiny_model("gemma", seed=1, dtype=torch.bfloat16)
     window = SlidingWindow(4, sinks=1)
-    with running(reference := cast_copy(model, torch.float32), window):
+    with running(reference := view_in(model, torch.float32), window):
         expected = reference(TOKENS)
     for spec in (f"{label(window)} + upcast", f"upcast + {label(window)}"):
         with running(model, mitigation(spec)):
@@ -91,7 +91,7 @@ def test_a_real_model_in_16_bits_answers_as_in_float32_and_is_left_as_it_was(sou
     if source == str(STORIES) and not STORIES.exists():
         pytest.skip(f"{STORIES} is not there")
     model: Any = load_model(source, dtype="bfloat16")
-    reference = cast_copy(model, torch.float32)
+    reference = view_in(model, torch.float32)
     prompts = ["Once upon a time there was a 1", "The last digit of 0110"]
     ids = model.tokenizer(prompts[0], return_tensors="pt").input_ids
     before = model(ids)

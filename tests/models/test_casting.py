@@ -1,4 +1,4 @@
-"""A copy in another dtype: what loading in that dtype gives, with the user's model bit-identical."""
+"""A view in another dtype: what loading in that dtype gives, out of the user's own weights."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ import torch
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.models import cast_copy, describe, load_model
+from ostools.models import casting, describe, load_model, recast, view_in
+from ostools.models.recast import Recast, stored_part
 from tests.checkpoints import FAMILIES, TWO_FAMILIES, Family, tiny_model, write_checkpoint
 
 IDS = torch.randint(6, 262, (1, 30), generator=torch.Generator().manual_seed(3))
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models have no weight that would be read as those of a large one are."""
+    monkeypatch.setattr(casting, "SMALL", 0)
 
 
 def _tensors(model: Any) -> dict[str, torch.Tensor]:
@@ -26,19 +33,19 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_copy_is_what_loading_in_that_dtype_gives(family: Family, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_a_view_is_what_loading_in_that_dtype_gives(family: Family, dtype: torch.dtype, tmp_path: Path) -> None:
     # 40 is no square: sqrt(d_model) must be rounded to the new dtype, not through the old one
     model = load_model(write_checkpoint(tmp_path, family, d_model=40))
     before = {name: tensor.clone() for name, tensor in _tensors(model).items()}
     logits = model(IDS)
-    copied, fresh = cast_copy(model, dtype), load_model(tmp_path, dtype=str(dtype).removeprefix("torch."))
+    seen, fresh = view_in(model, dtype), load_model(tmp_path, dtype=str(dtype).removeprefix("torch."))
 
-    assert torch.equal(copied(IDS), fresh(IDS))
-    assert copied(IDS).dtype == dtype
-    assert copied.cfg.dtype == fresh.cfg.dtype == dtype
-    assert describe(copied) == describe(fresh)
+    assert torch.equal(seen(IDS), fresh(IDS))
+    assert seen(IDS).dtype == dtype
+    assert seen.cfg.dtype == fresh.cfg.dtype == dtype
+    assert describe(seen) == describe(fresh)
     expected = _tensors(fresh)
-    for name, tensor in _tensors(copied).items():
+    for name, tensor in _tensors(seen).items():
         assert tensor.dtype == expected[name].dtype, name
         assert torch.equal(tensor, expected[name]), name
 
@@ -48,70 +55,107 @@ def test_a_copy_is_what_loading_in_that_dtype_gives(family: Family, dtype: torch
     assert torch.equal(model(IDS), logits)
 
 
-# What a copy holds is asked of every family above; what it shares, of one with tied weights and the one with views.
 @pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_a_copy_shares_nothing_with_its_model_but_the_tokenizer(family: Family) -> None:
+def test_a_view_has_no_weights_of_its_own(family: Family) -> None:
+    """What is not small is read from the model at every use: a weight that changes there has changed here."""
     model = tiny_model(family, fresh=True)
-    copied = cast_copy(model, torch.float32)
-    logits = copied(IDS)
-    for tensor in _tensors(model).values():
-        tensor.data.zero_()
-    assert torch.equal(copied(IDS), logits)
-    assert copied.tokenizer is model.tokenizer
-    assert copied.cfg is not model.cfg
+    seen = view_in(model, torch.float64)
+    stored = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    for name, weight in seen.named_parameters():
+        assert isinstance(weight, Recast), name
+        assert stored_part(weight).untyped_storage().data_ptr() in stored, name
+    assert seen.tokenizer is model.tokenizer
+    assert seen.cfg is not model.cfg
+    logits = seen(IDS)
+    with torch.no_grad():
+        model.W_E.mul_(2.0)
+    assert not torch.equal(seen(IDS), logits)
+    with torch.no_grad(), pytest.raises(InputError, match="expected a weight of the model itself to write to"):
+        seen.W_E.mul_(2.0)
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_a_copy_outlives_its_model_and_writes_nothing_into_it(family: Family) -> None:
+def test_a_view_outlives_its_model_and_writes_nothing_into_it(family: Family) -> None:
     model = tiny_model(family, fresh=True)
     logits, attention = model(IDS), model.blocks[0].attn
-    copied = cast_copy(model, torch.float32)
+    seen = view_in(model, torch.float32)
     attention._captured_pre_ln_residual = None
-    assert torch.equal(copied(IDS), logits)
+    assert torch.equal(seen(IDS), logits)
     assert attention._captured_pre_ln_residual is None
     del model, attention
     gc.collect()
-    assert torch.equal(copied(IDS), logits)
+    assert torch.equal(seen(IDS), logits)
 
 
-def test_views_stay_views_in_the_copy() -> None:
-    """GPT-2's q, k and v are parts of one projection: an edit of one must reach the other, and memory is one copy."""
-    copied = cast_copy(tiny_model("gpt2"), torch.bfloat16)
-    weights = dict(copied.original_model.named_parameters())
-    joint = next(value for name, value in weights.items() if "qkv" in name and name.endswith("weight"))
-    part = next(value for name, value in weights.items() if ".q." in name and name.endswith("weight"))
-    part.data.fill_(7.0)
-    assert int((joint == 7).sum()) == part.numel()
-    storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in weights.values()}
-    assert sum(storages.values()) == 2 * describe(copied).n_parameters
+def test_the_unembedding_goes_in_blocks_and_of_the_embedding_the_rows_that_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny_model("gemma", dtype=torch.bfloat16)
+    made: list[int] = []
+    plain = Recast.dense
+
+    def counted(self: Recast) -> torch.Tensor:
+        made.append(self.numel())
+        return plain(self)
+
+    monkeypatch.setattr(Recast, "dense", counted)
+    monkeypatch.setattr(recast, "BLOCK", 1000)
+    seen, ids = view_in(model, torch.float64), IDS[:, :5]
+    embedded = seen.input_to_embed(ids)[0]
+    assert max(made) == 5 * seen.cfg.d_model
+    made.clear()
+    y = torch.randn(3, int(seen.cfg.d_model), dtype=torch.float64)
+    logits = seen.unembed(y)
+    assert max(made) <= 1000
+    assert sum(made) == model.W_U.numel()
+    torch.testing.assert_close(logits, y @ model.W_U.double(), rtol=1e-14, atol=1e-14)
+    assert torch.equal(embedded, load_scaled(model, ids))
+
+
+def load_scaled(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Gemma's embedded tokens in float64, by hand."""
+    return model.W_E.double()[ids] * float(model.cfg.d_model) ** 0.5
+
+
+def test_a_backward_pass_reads_the_weights_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autograd keeps the view of a weight and no cast of it, and its gradient is that of the cast weight, to the bit."""
+    weight = torch.randn(7, 5).bfloat16()
+    seen = Recast(torch.Tensor.double, (weight,), torch.float64)
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    gradient = torch.randn(3, 7, dtype=torch.float64)
+    product = torch.nn.functional.linear(x, seen)
+    kept = [value for value in vars(type(product.grad_fn)) if value.startswith("_saved")]
+    assert any(isinstance(getattr(product.grad_fn, name), Recast) for name in kept)
+    (found,) = torch.autograd.grad(product, x, gradient)
+    assert torch.equal(found, gradient @ weight.double())
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_hooks_work_on_the_copy_and_leave_the_model_alone(family: Family) -> None:
+def test_hooks_work_on_the_view_and_leave_the_model_alone(family: Family) -> None:
     model = tiny_model(family)
-    copied, logits = cast_copy(model, torch.bfloat16), model(IDS)
-    with hooks.capture(copied, "pattern", "residual_post") as record:
-        plain = copied(IDS)
+    seen, logits = view_in(model, torch.bfloat16), model(IDS)
+    with hooks.capture(seen, "pattern", "residual_post") as record:
+        plain = seen(IDS)
     assert all(pattern.dtype == torch.bfloat16 for pattern in record["pattern"].values())
-    with hooks.ablate_heads(copied, [(0, 0)]):
-        assert not torch.equal(copied(IDS), plain)
+    with hooks.ablate_heads(seen, [(0, 0)]):
+        assert not torch.equal(seen(IDS), plain)
         assert torch.equal(model(IDS), logits)
-    assert torch.equal(copied(IDS), plain)
+    assert torch.equal(seen(IDS), plain)
 
 
-def test_metadata_and_flags_go_with_the_copy(tmp_path: Path) -> None:
+def test_metadata_and_flags_go_with_the_view(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "gemma")
     (tmp_path / "card.json").write_text('{"trained_lengths": {"sum": 60}}')
-    copied = cast_copy(load_model(tmp_path), torch.float64)
-    described = describe(copied)
+    seen = view_in(load_model(tmp_path), torch.float64)
+    described = describe(seen)
     assert (described.name, described.trained_lengths, described.dtype) == (str(tmp_path), {"sum": 60}, "float64")
-    assert not copied.training
-    assert not any(parameter.requires_grad for parameter in copied.parameters())
+    assert not seen.training
+    assert not any(parameter.requires_grad for parameter in seen.parameters())
 
 
-def test_a_copy_of_a_copy_cannot_get_back_what_was_rounded() -> None:
+def test_a_view_of_a_view_cannot_get_back_what_was_rounded() -> None:
     model = tiny_model("gemma2")
-    there_and_back = cast_copy(cast_copy(model, torch.bfloat16), torch.float32)
+    there_and_back = view_in(view_in(model, torch.bfloat16), torch.float32)
     for name, tensor in there_and_back.named_parameters():
         assert torch.equal(tensor, dict(model.named_parameters())[name].bfloat16().float()), name
 
@@ -120,21 +164,21 @@ def test_a_hooked_model_is_refused() -> None:
     model = tiny_model("llama")
     with (
         hooks.capture(model, "pattern") as _,
-        pytest.raises(InputError, match=r"expected a model without hooks to copy, found one at blocks\.0\.attn"),
+        pytest.raises(InputError, match=r"without hooks to read in another dtype, found one at blocks\.0\.attn"),
     ):
-        cast_copy(model, torch.bfloat16)
+        view_in(model, torch.bfloat16)
     with hooks.ablate_heads(model, [(0, 0)]):
         model(IDS)
-        with pytest.raises(InputError, match="expected a model without hooks to copy"):
-            cast_copy(model, torch.bfloat16)
-    cast_copy(model, torch.bfloat16)
+        with pytest.raises(InputError, match="expected a model without hooks to read in another dtype"):
+            view_in(model, torch.bfloat16)
+    view_in(model, torch.bfloat16)
 
 
-def test_copies_are_freed() -> None:
+def test_views_are_freed() -> None:
     model = tiny_model("gemma")
-    copied = cast_copy(model, torch.bfloat16)
-    describe(copied)
-    gone = weakref.ref(copied)
-    del copied
+    seen = view_in(model, torch.bfloat16)
+    describe(seen)
+    gone = weakref.ref(seen)
+    del seen
     gc.collect()
     assert gone() is None

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models import cast_copy, describe, load_model
+from ostools.models import describe, load_model, view_in
 from tests.checkpoints import ARCHITECTURE, TEXT_FAMILIES, Family, edit_config, make_model, write_tokenizer
 
 WRITTEN = Path(__file__).parent / "torchao_int8"
@@ -61,7 +61,7 @@ def test_the_weights_that_torchao_wrote_give_its_logits(directory: Path) -> None
     assert float((full(IDS).logits[0, -1] - expected_logits(directory)).abs().max()) > 1e-3  # quantising did something
     description = describe(model)
     assert description.dtype == "float32"
-    assert description.quantisation == describe(cast_copy(model, torch.float64)).quantisation
+    assert description.quantisation == describe(view_in(model, torch.float64)).quantisation
     assert description.quantisation == "torchao Int8WeightOnlyConfig, dequantised"
 
 
@@ -77,7 +77,7 @@ def test_the_matrices_are_whole_numbers_times_a_scale(directory: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_another_dtype_is_the_cast_of_the_dequantised_weights(directory: Path, dtype: str) -> None:
     loaded = load_model(directory, dtype=dtype)
-    copied = cast_copy(load_model(directory), getattr(torch, dtype))
+    copied = view_in(load_model(directory), getattr(torch, dtype))
     assert torch.equal(loaded(IDS), copied(IDS))
     assert describe(loaded) == describe(copied)
 

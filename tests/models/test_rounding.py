@@ -11,12 +11,20 @@ from torch import Tensor
 import hooks
 from hooks.rounding import FLOATS, FORMATS, INTEGERS
 from ostools.ground.errors import InputError
+from ostools.models import casting
 from ostools.models.describe import named_weights
-from ostools.models.rounding import holds, rounded_copy
+from ostools.models.recast import stored_part
+from ostools.models.rounding import holds, view_rounded
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = torch.randint(6, 262, (1, 20), generator=torch.Generator().manual_seed(3))
 LARGEST = {"int8": 127, "int4": 7}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models have no weight that would be read as those of a large one are."""
+    monkeypatch.setattr(casting, "SMALL", 0)
 
 
 def by_hand(module: Any, format: str) -> None:
@@ -39,7 +47,7 @@ def test_a_rounded_copy_is_the_model_with_rounded_weights(family: Family) -> Non
     for format in FORMATS:
         module = make_model(family, seed=2)
         by_hand(module, format)
-        expected, found = module(IDS).logits, rounded_copy(model, format)(IDS)
+        expected, found = module(IDS).logits, view_rounded(model, format)(IDS)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         assert float((found - logits).abs().max()) > 1e-3
     assert torch.equal(model(IDS), logits)
@@ -51,7 +59,7 @@ def test_every_number_is_within_half_a_step_and_the_largest_of_a_channel_stays(f
     model = tiny_model(family, seed=4)
     before = dict(named_weights(model))
     for format in INTEGERS:
-        for name, weight in named_weights(rounded_copy(model, format)):
+        for name, weight in named_weights(view_rounded(model, format)):
             if weight.ndim < 2:
                 assert torch.equal(weight, before[name]), name
                 continue
@@ -66,24 +74,24 @@ def test_every_number_is_within_half_a_step_and_the_largest_of_a_channel_stays(f
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_rounding_twice_is_rounding_once(format: str) -> None:
-    once = rounded_copy(tiny_model("gemma3"), format)
-    for (_, first), (_, second) in zip(named_weights(once), named_weights(rounded_copy(once, format)), strict=True):
+    once = view_rounded(tiny_model("gemma3"), format)
+    for (_, first), (_, second) in zip(named_weights(once), named_weights(view_rounded(once, format)), strict=True):
         torch.testing.assert_close(second, first, rtol=3e-7, atol=0)
         assert format in INTEGERS or torch.equal(second, first)
 
 
 @pytest.mark.parametrize("format", ["bfloat16", "int8"])
 def test_tied_weights_stay_tied_and_views_views(format: str) -> None:
-    gemma, gpt2 = (rounded_copy(tiny_model(family), format) for family in ("gemma", "gpt2"))
+    gemma, gpt2 = (view_rounded(tiny_model(family), format) for family in ("gemma", "gpt2"))
     module: Any = gemma.original_model
-    assert module.lm_head.weight.data_ptr() == module.model.embed_tokens.weight.data_ptr()
+    assert module.lm_head.weight is module.model.embed_tokens.weight
     attention = gpt2.blocks[0].attn
-    assert attention.q.weight.data_ptr() == attention.qkv.weight.data_ptr()
+    assert stored_part(attention.q.weight).data_ptr() == stored_part(attention.qkv.weight).data_ptr()
 
 
 def test_a_copy_in_16_bits_computes_in_float32() -> None:
     model = tiny_model("llama", dtype=torch.bfloat16)
-    copied = rounded_copy(model, "bfloat16")
+    copied = view_rounded(model, "bfloat16")
     assert {parameter.dtype for parameter in copied.parameters()} == {torch.float32}
     for (_, weight), (_, given) in zip(named_weights(copied), named_weights(model), strict=True):
         assert torch.equal(weight, given.float())
@@ -94,27 +102,31 @@ def test_what_a_dtype_holds() -> None:
     assert holds(model, torch.float32)
     assert holds(model, torch.float64)
     assert not holds(model, torch.bfloat16)
-    stored = rounded_copy(model, "bfloat16")
+    stored = view_rounded(model, "bfloat16")
     assert holds(stored, torch.bfloat16)
-    assert not holds(stored, torch.float16) or holds(rounded_copy(stored, "float16"), torch.bfloat16)
-    next(stored.parameters()).data[0] += 1e-6
-    assert not holds(stored, torch.bfloat16)
+    assert not holds(stored, torch.float16) or holds(view_rounded(stored, "float16"), torch.bfloat16)
+    given = tiny_model("llama", fresh=True)
+    for weight in given.parameters():
+        weight.data.copy_(weight.bfloat16())
+    assert holds(given, torch.bfloat16)
+    next(given.parameters()).data[0] += 1e-6
+    assert not holds(given, torch.bfloat16)
 
 
 def test_refusals() -> None:
     model = tiny_model("llama", fresh=True)
     with pytest.raises(InputError, match="unknown format 'int16': did you mean"):
-        rounded_copy(model, "int16")
+        view_rounded(model, "int16")
     with hooks.ablate_heads(model, [(0, 0)]):
         model(IDS)
-        with pytest.raises(InputError, match="expected a model without hooks to copy"):
-            rounded_copy(model, "int8")
+        with pytest.raises(InputError, match="expected a model without hooks to read in another dtype"):
+            view_rounded(model, "int8")
     model.W_E[3, 4] = 449.0
     with pytest.raises(
         InputError, match=r"embed_tokens.weight: expected finite numbers up to 448 to store as float8_e4"
     ):
-        rounded_copy(model, "float8_e4m3fn")
-    rounded_copy(model, "float8_e5m2")
+        view_rounded(model, "float8_e4m3fn")
+    view_rounded(model, "float8_e5m2")
     model.W_E[3, 4] = float("nan")
     with pytest.raises(InputError, match="found nan"):
-        rounded_copy(model, "int8")
+        view_rounded(model, "int8")

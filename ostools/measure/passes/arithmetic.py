@@ -10,23 +10,23 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.models import cast_copy
+from ostools.models import view_in
 
 
 def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
-    """The model itself in float32 or float64; a float32 copy of a 16-bit one, whose Jacobian would be off by percents.
+    """The model itself in float32 or float64; a float32 view of a 16-bit one, whose Jacobian would be off by percents.
 
-    `what` names the caller for the error: under active edits there is no copy, because it would not follow them.
+    `what` names the caller for the error: under active edits there is no view, because it would not follow them.
     """
     dtype = next(model.parameters()).dtype
     if dtype in (torch.float32, torch.float64):
         return model
     if edits := hooks.active_edits(model):
         raise InputError(
-            f"{what} of a {dtype} model needs a float32 copy, which the active edit {edits[0].kind!r} at {edits[0].where} "
+            f"{what} of a {dtype} model needs a float32 view, which the active edit {edits[0].kind!r} at {edits[0].where} "
             f"would not follow; load the model with dtype='float32' and edit that"
         )
-    return cast_copy(model, torch.float32)
+    return view_in(model, torch.float32)
 
 
 def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> AbstractContextManager[None]:

@@ -18,8 +18,8 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks.rounding import FLOATS, FORMATS, integer_scale
 from ostools.ground.errors import unknown_name
-from ostools.models.casting import cast_copy
-from ostools.models.rounding import holds, rounded_copy
+from ostools.models.casting import view_in
+from ostools.models.rounding import holds, view_rounded
 from ostools.theory.distances import DTYPES, spacing, steps_between
 
 Vectors = Float[Tensor, "*batch d"]
@@ -50,19 +50,19 @@ class Precision:
         return PRECISIONS[name]
 
     def prepared(self, model: TransformerBridge) -> TransformerBridge:
-        """The model whose forward pass is run, inside `running`: a cast or rounded copy, or the model where nothing changes.
+        """The model whose forward pass is run, inside `running`: a cast or rounded view, or the model where nothing changes.
 
-        Memory: at most one copy in the arithmetic's dtype. Raises `InputError` for a weight that the format cannot hold.
+        Memory: that of a view (`models.view_in`). Raises `InputError` for a weight that the format cannot hold.
         """
         if self.format is not None and self.part == "weights":
-            return rounded_copy(model, self.format)
+            return view_rounded(model, self.format)
         own = {parameter.dtype for parameter in model.parameters()}
-        return model if own == {self.dtype} else cast_copy(model, self.dtype)
+        return model if own == {self.dtype} else view_in(model, self.dtype)
 
     def exact(self, model: TransformerBridge) -> TransformerBridge:
         """A float64 model with the weights of `prepared`: rounding noise taken against it is that of running alone.
 
-        Memory: a float64 copy, and while it is made the copy of `prepared`. Precisions of the same `weights_key` need one.
+        A view of the view that `prepared` gives. Precisions of the same `weights_key` share it.
         """
         return PRECISIONS["float64"].prepared(self.prepared(model))
 

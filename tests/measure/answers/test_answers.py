@@ -13,7 +13,7 @@ from jaxtyping import TypeCheckError
 import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers, require_limit
-from ostools.models import cast_copy, encode, prompt_from_ids
+from ostools.models import encode, prompt_from_ids, view_in
 from ostools.tasks import AppendixTask
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
@@ -150,7 +150,7 @@ def test_the_embedded_model_counts_and_its_answers_score(embedded) -> None:
     assert found[1] == found[2]
     assert found[1].text == "\n" + task.answer_line("12")
     assert [answer.text for answer in found] == ["\n" + task.answer_line(key) for key in ("3", "12", "12")]
-    low = answers(cast_copy(embedded, torch.bfloat16), [task.prompt(12)], max_new_tokens=24)
+    low = answers(view_in(embedded, torch.bfloat16), [task.prompt(12)], max_new_tokens=24)
     assert low[0].text == found[1].text
 
 

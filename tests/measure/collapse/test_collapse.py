@@ -26,7 +26,7 @@ from ostools.measure.collapse.collapse import COLUMNS, Collapse, collapse
 from ostools.measure.collapse.distances import pair_columns
 from ostools.measure.passes.last_tokens import last_rows, sliding_window, way_of
 from ostools.measure.passes.trees import prefix_tree
-from ostools.models import cast_copy, encode
+from ostools.models import encode, view_in
 from ostools.results import Provenance
 from ostools.theory.distances import distance, head_chunks, steps_between, vector_norm
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, trained, write_tokenizer
@@ -143,8 +143,8 @@ def test_frame_has_the_columns_and_no_made_up_numbers() -> None:
 def test_floors_by_their_definitions() -> None:
     """Noise, machine line, ULPs and relative distance of one length, from passes of the prompts' own."""
     model = tiny_model("llama", seed=2)
-    low, given = cast_copy(model, torch.bfloat16), cast_copy(model, torch.float64)
-    exact = cast_copy(low, torch.float64)
+    low, given = view_in(model, torch.bfloat16), view_in(model, torch.float64)
+    exact = view_in(low, torch.float64)
     frame = collapse(model, tasks.figure_5a(), lengths=[9], dtypes=["bfloat16"]).frame
     ids = tuple(encode(model, tasks.figure_5a().text(9)).ids.tolist())
     v, v_star = last_token(low, ids), last_token(low, (*ids, ids[-1]))
@@ -302,11 +302,11 @@ def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -
         gc.collect()
         # At most the one that this is made of: that before it is gone.
         assert sum(copy() is not None for copy in copies) <= 1
-        copy = cast_copy(model, dtype)
+        copy = view_in(model, dtype)
         copies.append(weakref.ref(copy.blocks[0].mlp))
         return copy
 
-    monkeypatch.setattr(module, "cast_copy", remembering)
+    monkeypatch.setattr(module, "view_in", remembering)
     collapse(tiny_model("gemma"), "figure-5a", lengths=[1, 2], dtypes=["bfloat16", "float16"])
     # float64; and for each dtype the dtype itself, and its weights in float64 by way of the dtype.
     assert len(copies) == 1 + 2 * (1 + 2)

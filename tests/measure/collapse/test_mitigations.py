@@ -22,7 +22,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse, exact_from
 from ostools.measure.posed import pose
-from ostools.models import cast_copy
+from ostools.models import view_in
 from ostools.tasks import AppendixTask, RepeatTask
 from ostools.theory.lemmas import windows
 from tests.checkpoints import CHAT_TEMPLATE, Family, tiny_model
@@ -72,7 +72,7 @@ def test_every_precision_equals_the_readers_own_loop(family: Family, mitigation:
     model = tiny_model(family, seed=1, window=200, context=512)
     found = collapse(model, COPY, lengths=LENGTHS, dtypes=["float32", "bfloat16"], mitigation=mitigation)
     for dtype, kind, rounding in (("float32", torch.float32, 2e-5), ("bfloat16", torch.bfloat16, 3e-2)):
-        copy = cast_copy(model, kind)
+        copy = view_in(model, kind)
         measured = y_distances(found.frame, dtype)
         for n in LENGTHS:
             v, v_star = y_of(copy, mitigation, n), y_of(copy, mitigation, n + 1)

@@ -13,8 +13,8 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.passes.precisions import PRECISIONS, Precision
-from ostools.models import cast_copy, encode
-from ostools.models.rounding import rounded_copy
+from ostools.models import encode, view_in
+from ostools.models.rounding import view_rounded
 from ostools.theory.distances import distance
 from tests.checkpoints import tiny_model
 from tests.measure.collapse.test_collapse import last_token, select
@@ -54,7 +54,7 @@ def test_stored_weights_shift_y_but_make_no_noise(format: str) -> None:
     plain, stored = _at(found.frame, 6, dtype="float32"), _at(found.frame, 6, dtype=f"{format}-weights")
     assert 0 < stored["noise"] < 20 * plain["noise"]
     ids = tuple(encode(model, tasks.figure_5c().text(6)).ids.tolist())
-    exact = [cast_copy(copy, torch.float64) for copy in (model, rounded_copy(model, format))]
+    exact = [view_in(copy, torch.float64) for copy in (model, view_rounded(model, format))]
     with hooks.exact_arithmetic(exact[0]), hooks.exact_arithmetic(exact[1]):
         before, after = (last_token(one, ids)["y"] for one in exact)
     assert stored["weight_shift"] == pytest.approx(float((before - after).norm()), rel=1e-6)
@@ -70,7 +70,7 @@ def test_stored_weights_shift_y_but_make_no_noise(format: str) -> None:
 def test_a_model_loaded_in_bfloat16_has_the_same_noise_as_its_float32_cast() -> None:
     """The noise of running in bfloat16 does not depend on the dtype in which the same numbers were loaded."""
     low = tiny_model("gemma", seed=3, dtype=torch.bfloat16)
-    high = cast_copy(low, torch.float32)
+    high = view_in(low, torch.float32)
     rows = [_at(collapse(one, "figure-5a", lengths=[7], dtypes=["bfloat16"]).frame, 7) for one in (low, high)]
     assert rows[0]["weights"] == rows[1]["weights"] == "given"
     assert rows[0]["noise"] == pytest.approx(rows[1]["noise"], rel=1e-9)
@@ -122,7 +122,7 @@ def test_in_16_bits_the_difference_to_passes_of_their_own_is_measured_at_several
     model = tiny_model("gemma", seed=1)
     found = collapse(model, "figure-5a", lengths=range(1, 41), dtypes=["bfloat16", "float32"])
     measured = found.provenance.parameters["difference_from_separate_pass"]
-    low = cast_copy(model, torch.bfloat16)
+    low = view_in(model, torch.bfloat16)
     ids = encode(model, tasks.figure_5a().text(41)).ids.tolist()
     with torch.no_grad(), hooks.capture(low, "final_norm") as record:
         low(torch.tensor([ids]))

@@ -15,7 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import Rows, batches, padding
-from ostools.models import cast_copy, encode, prompt_from_ids
+from ostools.models import encode, prompt_from_ids, view_in
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 LENGTHS = (20, 3, 14, 4, 16)  # far beyond the tiny models' window of 5, and below it
@@ -147,7 +147,7 @@ def test_where_padding_could_do_harm_there_is_none(case: str, words: str) -> Non
     )
     model = tiny_model("llama", **rope, fresh=True)
     if case == "bfloat16":
-        model = cast_copy(model, torch.bfloat16)
+        model = view_in(model, torch.bfloat16)
     block: AbstractContextManager = nullcontext()
     if case == "edit":
         block = hooks.mask_scores(model, lambda query, key: query - key < 3)

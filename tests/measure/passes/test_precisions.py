@@ -11,9 +11,9 @@ import hooks
 from hooks.rounding import FLOATS, FORMATS, INTEGERS
 from ostools.ground.errors import InputError
 from ostools.measure.passes.precisions import PRECISIONS, Precision
-from ostools.models import cast_copy
+from ostools.models import view_in
 from ostools.models.describe import named_weights
-from ostools.models.rounding import rounded_copy
+from ostools.models.rounding import view_rounded
 from ostools.theory.distances import DTYPES, spacing
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
@@ -84,8 +84,8 @@ def test_running_is_the_rounding_of_that_part(part: str) -> None:
 def test_casts_and_weights_run_without_hooks() -> None:
     model = tiny_model("llama")
     # Exact: the same pass over copies with the same weights.
-    assert torch.equal(run(PRECISIONS["bfloat16"], model), cast_copy(model, torch.bfloat16)(IDS)[0, -1].double())
-    assert torch.equal(run(PRECISIONS["int4-weights"], model), rounded_copy(model, "int4")(IDS)[0, -1].double())
+    assert torch.equal(run(PRECISIONS["bfloat16"], model), view_in(model, torch.bfloat16)(IDS)[0, -1].double())
+    assert torch.equal(run(PRECISIONS["int4-weights"], model), view_rounded(model, "int4")(IDS)[0, -1].double())
     assert PRECISIONS["float32"].prepared(model) is model
     assert PRECISIONS["int8-kv"].prepared(model) is model
     prepared = PRECISIONS["bfloat16"].prepared(model)
@@ -109,7 +109,7 @@ def test_a_float64_model_is_stored_in_float32_for_float32_arithmetic() -> None:
     precision = PRECISIONS["int8-kv"]
     assert precision.weights_key(model) == "float32"
     assert PRECISIONS["float64"].weights_key(model) == "given"
-    narrow = weights_of(cast_copy(model, torch.float32))
+    narrow = weights_of(view_in(model, torch.float32))
     assert all(torch.equal(weight, narrow[name]) for name, weight in weights_of(precision.exact(model)).items())
 
 

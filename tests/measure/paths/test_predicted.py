@@ -17,7 +17,7 @@ from ostools.measure.formulas.forward import forward
 from ostools.measure.paths import predicted
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import LiveParts
-from ostools.models import Prompt, cast_copy, prompt_from_ids
+from ostools.models import Prompt, prompt_from_ids, view_in
 from ostools.theory.path_sum import edges, second_moment
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
 from tests.measure.formulas.test_blocks import IDS, N, held
@@ -174,7 +174,7 @@ def test_all_positions_are_the_runs_on_prefixes(variant: str, trace: str) -> Non
 @both
 def test_float32_gives_the_float64_prediction(family: Family, variant: str) -> None:
     single = tiny_model(family, seed=4, n_layers=3)
-    double = cast_copy(single, torch.float64)
+    double = view_in(single, torch.float64)
     ids = [2, *range(40, 70), *[60] * 20]
     found, exact = (values(model, prompt_from_ids(model, ids), variant) for model in (single, double))
     assert found == pytest.approx(exact, rel=1e-3)

@@ -1,0 +1,126 @@
+"""A weight read in another dtype, without a second copy of it.
+
+A `Recast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64. It holds the stored
+numbers themselves, shared with whoever owns them. Each operation makes the numbers that it reads, uses them and drops them:
+of an embedding the rows that were asked for, of a product with a large matrix a block of columns at a time, of anything else
+one whole matrix. The operation is the same one, on the same numbers, that a cast copy of the model would run.
+
+Backward passes read it the same way: what autograd keeps of a product is the `Recast`, and its numbers are made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from ostools.ground.chunks import chunk
+from ostools.ground.errors import InputError
+
+BLOCK = 1 << 26
+"""Numbers of a matrix that one step of a product makes at a time: an unembedding has more, the matrices of a block fewer."""
+
+_aten: Any = torch.ops.aten
+# Views: what they make of the numbers, they make of the stored numbers.
+_VIEWS = frozenset(
+    {
+        _aten.alias.default,
+        _aten.detach.default,
+        _aten.expand.default,
+        _aten.permute.default,
+        _aten.select.int,
+        _aten.slice.Tensor,
+        _aten.squeeze.dim,
+        _aten.t.default,
+        _aten.transpose.int,
+        _aten.unsqueeze.default,
+        _aten.view.default,
+    }
+)
+_SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int})
+
+
+class Recast(Tensor):
+    """Numbers that `read` makes of `parts`, element by element: all parts have the shape of the tensor."""
+
+    parts: tuple[Tensor, ...]
+    read: Callable[..., Tensor]
+
+    @staticmethod
+    def __new__(cls, read: Callable[..., Tensor], parts: tuple[Tensor, ...], dtype: torch.dtype) -> Recast:
+        like = parts[0]
+        self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
+            cls, like.shape, strides=like.stride(), storage_offset=0, dtype=dtype, device=like.device
+        )
+        self.parts, self.read = parts, read
+        return self
+
+    def dense(self) -> Tensor:
+        """The numbers."""
+        return self.read(*self.parts)
+
+    def _each(self, view: Callable[[Tensor], Tensor]) -> Recast:
+        return Recast(self.read, tuple(view(part) for part in self.parts), self.dtype)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"Recast({tuple(self.shape)}, {self.dtype}, stored as {self.parts[0].dtype})"
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in _SPLITS:
+            parts = zip(*(function(part, *args[1:], **kwargs) for part in args[0].parts), strict=True)
+            return [Recast(args[0].read, each, args[0].dtype) for each in parts]
+        if function in _VIEWS:
+            return args[0]._each(lambda part: function(part, *args[1:], **kwargs))
+        if function is _aten.embedding.default and isinstance(args[0], Recast):
+            table, ids = args[:2]
+            rows = table._each(lambda part: part.index_select(0, ids.flatten())).dense()
+            return rows.view(*ids.shape, rows.shape[-1])
+        if function in (_aten.mm.default, _aten.addmm.default):
+            return _product(function, args, kwargs)
+        if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args)):
+            raise InputError(
+                f"{function}: expected a weight of the model itself to write to, found a view in another dtype"
+            )
+        return function(*_dense(args), **_dense(kwargs))
+
+
+def dense(x: Tensor) -> Tensor:
+    """The tensor's numbers: made once, where they are read many times."""
+    return x.dense() if isinstance(x, Recast) else x
+
+
+def stored_part(x: Tensor) -> Tensor:
+    """Where the numbers are stored: the tensor itself, or what it is read from."""
+    while isinstance(x, Recast):
+        x = x.parts[0]
+    return x
+
+
+def _dense(value: Any) -> Any:
+    return tree_map_only(Recast, dense, value)
+
+
+def _written(function: Any, args: Any) -> list[Any]:
+    """The arguments that the operation writes to."""
+    named = zip(function._schema.arguments, args, strict=False)
+    return tree_flatten([value for argument, value in named if argument.alias_info and argument.alias_info.is_write])[0]
+
+
+def _product(function: Any, args: Any, kwargs: Any) -> Tensor:
+    """mm(x, W) or addmm(bias, x, W): a large W a block of columns at a time."""
+    *others, weight = args
+    others = _dense(others)
+    columns = max(1, chunk(BLOCK) // max(1, weight.shape[0]))
+    if not isinstance(weight, Recast) or weight.shape[1] <= columns:
+        return function(*others, dense(weight), **kwargs)
+    parts = []
+    for start in range(0, weight.shape[1], columns):
+        here = slice(start, start + columns)
+        bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
+        parts.append(function(*bias, others[-1], weight[:, here].dense(), **kwargs))
+    return torch.cat(parts, dim=1)
