@@ -20,7 +20,7 @@ import ostools as ost
 from benchmarks.timing import in_turn
 from ostools.measure import jacobian
 from ostools.measure.jacobian import exact
-from ostools.measure.jacobian.linear import Linearised
+from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import plan
 from ostools.models import prompt_from_ids
 from ostools.models.shape import Shape
@@ -61,7 +61,8 @@ def _linearised(model: TransformerBridge, ids: Tensor) -> Tensor:
     """What `sensitivity` does: read the network once, then apply it; blocks of rows as its plan has them."""
     chunk = plan(Shape.of(model), len(ids), 1, live=True, max_memory=1 << 40).chunk
     embedded = _embedded(model, ids)
-    with exact.jacobians(Linearised(model, ids, "full"), len(ids), embedded, chunk, False, None) as rows:
+    route = Linearised(model, ids, "full", chunk=chunk)
+    with exact.jacobians(route, len(ids), embedded, None, None) as rows:
         return rows
 
 

@@ -20,7 +20,7 @@ import ostools as ost
 from benchmarks.timing import in_turn
 from ostools.measure import jacobian
 from ostools.measure.formulas.forward import forward
-from ostools.measure.jacobian.linear import Linearised
+from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.sensitivity import freezing
 from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView

@@ -40,6 +40,7 @@ _VIEWS = frozenset(
         _aten.view.default,
     }
 )
+_PRODUCTS = frozenset({_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default})
 _SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int})
 
 
@@ -59,8 +60,12 @@ class Recast(Tensor):
         return self
 
     def dense(self) -> Tensor:
-        """The numbers."""
-        return self.read(*self.parts)
+        """The numbers; those that an expanded view repeats are made once."""
+        once = [
+            slice(0, 1) if all(part.stride(axis) == 0 for part in self.parts) else slice(None)
+            for axis in range(self.ndim)
+        ]
+        return self.read(*(part[tuple(once)] for part in self.parts)).expand(self.shape)
 
     def _each(self, view: Callable[[Tensor], Tensor]) -> Recast:
         return Recast(self.read, tuple(view(part) for part in self.parts), self.dtype)
@@ -80,7 +85,7 @@ class Recast(Tensor):
             table, ids = args[:2]
             rows = table._each(lambda part: part.index_select(0, ids.flatten())).dense()
             return rows.view(*ids.shape, rows.shape[-1])
-        if function in (_aten.mm.default, _aten.addmm.default):
+        if function in _PRODUCTS:
             return _product(function, args, kwargs)
         if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args)):
             raise InputError(
@@ -112,15 +117,15 @@ def _written(function: Any, args: Any) -> list[Any]:
 
 
 def _product(function: Any, args: Any, kwargs: Any) -> Tensor:
-    """mm(x, W) or addmm(bias, x, W): a large W a block of columns at a time."""
+    """A product with a weight W, its last argument: of a large one a block of columns at a time."""
     *others, weight = args
     others = _dense(others)
-    columns = max(1, chunk(BLOCK) // max(1, weight.shape[0]))
-    if not isinstance(weight, Recast) or weight.shape[1] <= columns:
+    columns = max(1, chunk(BLOCK) // max(1, weight.shape[-2]))
+    if not isinstance(weight, Recast) or weight.shape[-1] <= columns:
         return function(*others, dense(weight), **kwargs)
     parts = []
-    for start in range(0, weight.shape[1], columns):
+    for start in range(0, weight.shape[-1], columns):
         here = slice(start, start + columns)
         bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
-        parts.append(function(*bias, others[-1], weight[:, here].dense(), **kwargs))
-    return torch.cat(parts, dim=1)
+        parts.append(function(*bias, others[-1], dense(weight[..., here]), **kwargs))
+    return torch.cat(parts, dim=-1)

@@ -12,6 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.models.checks import check_config
 from ostools.models.load import quiet, read_config
+from ostools.models.recast import BLOCK, Recast
 from ostools.models.sources import Source
 
 SMALL = 20_000_000
@@ -20,7 +21,8 @@ SMALL = 20_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `element`: bytes of one of its numbers."""
+    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `element`: bytes of one of its numbers; `cast`: they are made
+    of stored numbers of another dtype, where they are read (`models.view_in`)."""
 
     n_layers: int
     d_model: int
@@ -33,12 +35,14 @@ class Shape:
     gated: bool
     element: int
     device: str
+    cast: bool
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Shape:
         """Of a loaded model, on its device and in its dtype."""
         like = next(model.parameters())
-        return cls._of_config(model.original_model.config, like.element_size(), like.device.type)
+        cast = any(isinstance(weight, Recast) for weight in model.parameters())
+        return cls._of_config(model.original_model.config, like.element_size(), like.device.type, cast)
 
     @classmethod
     def of_source(cls, source: Source, dtype: torch.dtype, device: str) -> Shape:
@@ -46,10 +50,10 @@ class Shape:
         family = check_config(source.directory)
         with quiet():
             config, _ = read_config(source.directory, family)
-        return cls._of_config(config, dtype.itemsize, device)
+        return cls._of_config(config, dtype.itemsize, device, False)
 
     @classmethod
-    def _of_config(cls, config: Any, element: int, device: str) -> Shape:
+    def _of_config(cls, config: Any, element: int, device: str, cast: bool) -> Shape:
         config = config.get_text_config()
         d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
         d_mlp = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * d_model
@@ -65,6 +69,7 @@ class Shape:
             gated=config.model_type != "gpt2",
             element=element,
             device=device,
+            cast=cast,
         )
 
     @property
@@ -72,6 +77,12 @@ class Shape:
         """Of the matrices of one block."""
         attention = self.d_model * self.d_head * (2 * self.n_heads + 2 * self.n_key_value_heads)
         return attention + (3 if self.gated else 2) * self.d_model * self.d_mlp
+
+    @property
+    def largest_cast(self) -> int:
+        """Of the largest part of a weight that is cast at a time: a matrix of a block, or a block of the unembedding."""
+        largest = self.d_model * max(self.d_mlp, self.n_heads * self.d_head)
+        return max(largest, min(self.d_vocab * self.d_model, BLOCK)) if self.cast else 0
 
     @property
     def parameters(self) -> int:

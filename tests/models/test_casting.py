@@ -112,6 +112,24 @@ def test_the_unembedding_goes_in_blocks_and_of_the_embedding_the_rows_that_are_r
     assert torch.equal(embedded, load_scaled(model, ids))
 
 
+def test_what_an_expanded_view_repeats_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch multiplies a strided batch of vectors with W expanded over the batch: ten prompts made ten unembeddings."""
+    weight, read = torch.randn(9, 6).bfloat16(), []
+
+    def double(part: torch.Tensor) -> torch.Tensor:
+        read.append(part.numel())
+        return part.double()
+
+    seen = Recast(double, (weight,), torch.float64)
+    last = torch.randn(10, 3, 6, dtype=torch.float64)[:, -1:]
+    expected = torch.nn.functional.linear(last, weight.double())
+    assert torch.equal(torch.nn.functional.linear(last, seen), expected)
+    assert read == [weight.numel()]
+    monkeypatch.setattr(recast, "BLOCK", 12)
+    torch.testing.assert_close(torch.nn.functional.linear(last, seen), expected, rtol=1e-14, atol=1e-14)
+    assert max(read[1:]) <= 12
+
+
 def load_scaled(model: Any, ids: torch.Tensor) -> torch.Tensor:
     """Gemma's embedded tokens in float64, by hand."""
     return model.W_E.double()[ids] * float(model.cfg.d_model) ** 0.5

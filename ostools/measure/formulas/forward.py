@@ -56,13 +56,16 @@ class Forward:
 
     def blocks(self, dtype: torch.dtype = torch.float64) -> Iterator[Block]:
         """Each block in that dtype, last first, checked against what the model computed."""
-        scaled = any(edit.kind == "scale_scores" for edit in hooks.active_edits(self.model))
-        norms = hooks.norms(self.model)
         for layer in reversed(range(len(self.calls))):
-            block = Block(self.model, layer, partial(self._sites, layer), norms, dtype, scaled)
+            block = self.block(layer, dtype)
             block.check()
             yield block
             del block
+
+    def block(self, layer: int, dtype: torch.dtype = torch.float64) -> Block:
+        """One block in that dtype; whoever reads it first has to `check` it."""
+        scaled = any(edit.kind == "scale_scores" for edit in hooks.active_edits(self.model))
+        return Block(self.model, layer, partial(self._sites, layer), hooks.norms(self.model), dtype, scaled)
 
     def _sites(self, layer: int, wanted: Sequence[str]) -> dict[str, Tensor]:
         names, call = _available(self.model, wanted), self.calls[layer]

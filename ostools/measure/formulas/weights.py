@@ -21,6 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks import Norm
+from ostools.models.recast import dense
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def block_weights(
     ln1, ln2 = norms[f"{prefix}.ln1"], norms[f"{prefix}.ln2"]
     post1, post2 = norms.get(f"{prefix}.ln1_post"), norms.get(f"{prefix}.ln2_post")
     attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
-    bare_left = attention.W_O.to(dtype).mT
+    bare_left = dense(attention.W_O).to(dtype).mT
     down, gate, up = _mlp_weights(model, layer, dtype)
     out_bias, down_bias = _bias(attention.o, len(down), gate), _bias(mlp.out, len(down), gate)
     query, query_bias = _projection(ln1, attention.q, attention.W_Q, dtype)
@@ -105,7 +106,7 @@ def _projection(
     norm: Norm, linear: Any, weight: Float[Tensor, "kv_head d_model d_head"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "kv_head d_head d_model"], Float[Tensor, "kv_head d_head"]]:
     """A head's W diag(g) C and its bias, what the norm's own bias adds included."""
-    bare = weight.to(dtype).mT
+    bare = dense(weight).to(dtype).mT
     bias = _bias(linear, bare.shape[0] * bare.shape[1], bare).reshape(bare.shape[:2])
     return _before(norm, bare), bias + _of_norm_bias(norm, bare)
 
@@ -145,9 +146,9 @@ def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:
 def _mlp_weights(model: TransformerBridge, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
     """W_down, W_gate, W_up as [out, in]; an MLP without a gate has W_in in the place of W_gate."""
     mlp = model.blocks[layer].mlp
-    down, inner = mlp.W_out.to(dtype).mT, mlp.W_in.to(dtype).mT
+    down, inner = (dense(weight).to(dtype).mT for weight in (mlp.W_out, mlp.W_in))
     if "mlp_up" in hooks.available_sites(model):
-        return down, mlp.W_gate.to(dtype).mT, inner
+        return down, dense(mlp.W_gate).to(dtype).mT, inner
     return down, inner, None
 
 

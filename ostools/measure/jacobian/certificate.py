@@ -8,7 +8,7 @@ derivative is taken, so that an error in the formulas, in autograd or in a hook'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -23,8 +23,8 @@ from hooks.sites import points
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.linearisations import HELD
 
-# (i, u) -> J_i u
-Product = Callable[[int, Float[Tensor, " d_model"]], Float[Tensor, " d_model"]]
+# Pairs (i, u) -> J_i u, all at once: one pass through the network.
+Product = Callable[[Sequence[int], Float[Tensor, "pair d_model"]], Float[Tensor, "pair d_model"]]
 
 PAIRS = 3
 """Random (position, direction) pairs of one certificate."""
@@ -60,7 +60,7 @@ def certify(
     product: Product,
     layer: int = 0,
 ) -> Certificate:
-    """Compare `product(i, u)` = J_i u, J_i = d y_n / d v_i^(layer), with finite differences; `InputError` where they differ.
+    """Compare `product` = J_i u, J_i = d y_n / d v_i^(layer), with finite differences; `InputError` where they differ.
 
     The last token is always among the positions. Cost: 10 forward passes a pair (6 in float64), from that layer on.
     """
@@ -72,11 +72,12 @@ def certify(
         return _last_tokens(model, embedded, moved, linearisation, layer)
 
     positions = [pos - 1, *torch.randint(pos, (PAIRS - 1,), generator=generator).tolist()]
+    drawn = [torch.randn(d_model, generator=generator, dtype=torch.float64).to(embedded) for _ in positions]
+    directions = torch.stack([direction / direction.norm() for direction in drawn])
     errors = []
-    for position in positions:
-        direction = torch.randn(d_model, generator=generator, dtype=torch.float64).to(embedded)
-        direction = direction / direction.norm()
-        expected = product(position, direction).double()
+    for position, direction, expected in zip(
+        positions, directions, product(positions, directions).double(), strict=True
+    ):
         found, bar = _difference(network, stream, position, direction)
         error, size = float((found - expected).norm()), float(expected.norm())
         if not error <= 4 * bar + _TOLERANCE[embedded.dtype] * size:

@@ -1,13 +1,13 @@
-"""Exact norms of every Jacobian: all d_model rows, a block of cotangents at a time.
+"""Exact norms of every Jacobian: all d_model rows, carried through the network side by side.
 
 Cost: d_model backward passes over the prompt, whatever its length and however many layers are asked for; d_model^2 numbers a
-token and layer, in memory or, where they do not fit, in a temporary file.
+token and layer, in memory or, where they do not fit, in a temporary file, so many rows at a time as memory holds.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.progress import Progress, tell
+from ostools.ground.progress import Progress, part_of
 from ostools.measure.jacobian.routes import Route
 from ostools.theory.path_sum.operators import chunks
 
@@ -28,30 +28,31 @@ Jacobians = Float[Tensor, "place d_out d_model"]
 
 @contextmanager
 def jacobians(
-    route: Route, places: int, like: Float[Tensor, "... d_model"], chunk: int, on_disk: bool, progress: Progress | None
+    route: Route,
+    places: int,
+    like: Float[Tensor, "... d_model"],
+    rows_on_disk: int | None,
+    progress: Progress | None,
 ) -> Iterator[Jacobians]:
-    """J at every place of the route, `chunk` rows at a time; row k of J is the gradient of component k of y_n.
+    """J at every place of the route; row k of J is the gradient of component k of y_n.
 
-    In the dtype and on the device of `like`; `on_disk` in a temporary file, gone at the end of the block.
+    In the dtype and on the device of `like`. `rows_on_disk`: in a temporary file, gone at the end of the block, with so many
+    rows at a time in memory.
     """
     d_model = like.shape[-1]
-    with _rows((places, d_model, d_model), like, on_disk) as rows:
-        eye = torch.eye(d_model, dtype=like.dtype, device=like.device)
-        for start in range(0, d_model, chunk):
-            cotangents = eye[start : start + chunk]
-            rows[:, start : start + chunk] = route.pull(cotangents).transpose(0, 1)
-            tell(progress, start + len(cotangents), d_model)
-        yield rows
-
-
-@contextmanager
-def _rows(shape: tuple[int, int, int], like: Tensor, on_disk: bool) -> Iterator[Jacobians]:
-    if not on_disk:
-        yield torch.empty(shape, dtype=like.dtype, device=like.device)
+    eye = torch.eye(d_model, dtype=like.dtype, device=like.device)
+    if rows_on_disk is None:
+        yield route.pull(eye, progress).transpose(0, 1)
         return
     with tempfile.TemporaryDirectory(prefix="ostools-") as folder:
-        size = shape[0] * shape[1] * shape[2]
-        yield torch.from_file(str(Path(folder) / "rows"), shared=True, size=size, dtype=like.dtype).view(shape)
+        shape = (places, d_model, d_model)
+        file = str(Path(folder) / "rows")
+        rows = torch.from_file(file, shared=True, size=places * d_model**2, dtype=like.dtype).view(shape)
+        for start in range(0, d_model, rows_on_disk):
+            stop = min(start + rows_on_disk, d_model)
+            told = part_of(progress, start, stop, d_model, units=100)
+            rows[:, start:stop] = route.pull(eye[start:stop], told).transpose(0, 1)
+        yield rows
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,11 @@ def norms(found: Jacobians, device: torch.device) -> Norms:
     return Norms(torch.cat(operator), torch.cat(frobenius))
 
 
-def product(found: Jacobians) -> Callable[[int, Float[Tensor, " d_model"]], Float[Tensor, " d_out"]]:
-    """J_place u, read off the rows themselves: what the certificate checks."""
-    return lambda place, direction: found[place].to(direction) @ direction
+def product(found: Jacobians) -> Callable[[Sequence[int], Float[Tensor, "pair d_model"]], Float[Tensor, "pair d_out"]]:
+    """J_place u of every pair of a place and a direction, read off the rows themselves: what the certificate checks."""
+
+    def read(places: Sequence[int], directions: Float[Tensor, "pair d_model"]) -> Float[Tensor, "pair d_out"]:
+        pairs = zip(places, directions, strict=True)
+        return torch.stack([found[place].to(direction) @ direction for place, direction in pairs])
+
+    return read

@@ -1,30 +1,24 @@
-"""The network linearised once at a prompt, then applied to as many cotangents as one likes: matrix products only.
-
-A row vector g at every position is carried from y_n down to each v^(l), a block at a time (docs/theory.md 3.2):
+"""One block linearised at a prompt: its MLP and its attention as linear maps, `pull` for row vectors, `push` for columns.
 
     g_i <- g_i (I + D_i)            D_i = P_i W_down (diag(p_i) W_gate + diag(q_i) W_up) diag(g2) / r2_i N(z_i)
     g_j <- sum_i g_i T_ij           T_ij = delta_ij I + P_i [ values + keys + queries ] diag(g1) / r1_j N(v_j)
 
-Holding patterns constant leaves out keys and queries, holding norm scales every N(x) = I - u u^T. Below the last block only
-the last position is linearised. Autograd gives the same numbers and stays the oracle and the route for every model that is
-not read here. Memory: the patterns and slopes of every block, and so many rows of cotangents at every position.
+Holding patterns constant leaves out keys and queries, holding norm scales every N(x) = I - u u^T (docs/theory.md 3.2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from hooks import Norm
 from ostools.measure.formulas.block import Block
-from ostools.measure.formulas.forward import Forward, forward
-from ostools.measure.jacobian.linearisations import HELD
+from ostools.models.recast import dense
 
 # Position first: the cotangents of a position lie side by side, so that every product below is one large one.
 Gradients = Float[Tensor, "pos row d_model"]
@@ -138,7 +132,7 @@ class LinearScores:
         self.weights = [strip.pattern * slope[:, strip.queries, strip.keys] for strip in strips]
         self.strips = strips
         self.query_map, self.key_map = scores.query_map.at(rows), scores.key_map
-        self.query_weight, self.key_weight = attention.W_Q.to(slope), attention.W_K.to(slope)
+        self.query_weight, self.key_weight = dense(attention.W_Q).to(slope), dense(attention.W_K).to(slope)
 
     def pull(self, moved: PerHead) -> tuple[AtQueries, AtKeys]:
         """From what each head's output receives: at the queries' positions, and at the keys'."""
@@ -205,7 +199,7 @@ class LinearAttention:
         if post is not None:
             self.after = LinearNorm.of(post, block.post_norm1_scale, block.post_norm1_direction, rows, live_norms)
         self.out = block.weights.bare_left
-        self.value_weight = model.blocks[block.layer].attn.W_V.to(self.out)
+        self.value_weight = dense(model.blocks[block.layer].attn.W_V).to(self.out)
         self.strips = _strips(block.pattern[:, rows])
         self.scores = LinearScores(model, block, self.strips, rows, live_norms) if live_pattern else None
         self.pos = block.pattern.shape[-1]
@@ -238,74 +232,3 @@ class LinearAttention:
             moved = moved + self.scores.push(x)
         out = torch.einsum("hmce,hde->mcd", moved, self.out)
         return out if self.after is None else self.after.push(out)
-
-
-class Linearised:
-    """d y_n / d v^(l) of one prompt as a linear map, in one linearisation and the model's own dtype (a `Route`).
-
-    `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves.
-
-    Raises `InputError` where `forward` does: for a model or an edit that the formulas do not describe.
-    """
-
-    def __init__(
-        self,
-        model: TransformerBridge,
-        ids: Int[Tensor, " pos"],
-        linearisation: str,
-        layers: Sequence[int] = (0,),
-    ) -> None:
-        held, norms = HELD[linearisation], hooks.norms(model)
-        live_pattern, live_norms = not held.attention, not held.norms
-        dtype = next(model.parameters()).dtype
-        with torch.no_grad():
-            run: Forward = forward(model, ids)
-            self.pos, self.layers = len(ids), tuple(layers)
-            last = slice(self.pos - 1, self.pos)
-            scale, direction = run.final_norm_scale.to(dtype), run.final_norm_direction.to(dtype)
-            self.norm = LinearNorm.of(norms["ln_final"], scale, direction, last, live_norms)
-            blocks: list[tuple[LinearMlp, LinearAttention]] = []
-            rows = last
-            for block in run.blocks(dtype):
-                mlp = LinearMlp(norms, block, rows, live_norms)
-                blocks.append((mlp, LinearAttention(model, norms, block, rows, live_pattern, live_norms)))
-                rows = slice(0, self.pos)
-            self.blocks = blocks[::-1]
-
-    @property
-    def places(self) -> int:
-        """How many inputs the Jacobians are taken at: every token of every wanted layer, layer by layer."""
-        return self.pos * len(self.layers)
-
-    @torch.no_grad()
-    def pull(self, cotangents: Float[Tensor, "row d_model"]) -> Float[Tensor, "row place d_model"]:
-        """w^T d y_n / d v_i^(l) for every cotangent w and place (l, i): one pass of the rows through every block."""
-        gradient = self.norm.pull(cotangents.to(self.norm.factor)[None])
-        at_last = gradient.new_zeros(self.pos, *gradient.shape[1:])
-        at_last[-1:] = gradient
-        found = {len(self.blocks): at_last}
-        for layer in range(len(self.blocks) - 1, min(self.layers) - 1, -1):
-            mlp, attention = self.blocks[layer]
-            gradient = gradient + mlp.pull(gradient)
-            below = attention.pull(gradient)
-            below[attention.rows] += gradient
-            gradient = below
-            if layer in self.layers:
-                found[layer] = gradient
-        if len(self.layers) == 1:
-            return found[self.layers[0]].transpose(0, 1)
-        return torch.cat([found[layer] for layer in self.layers]).transpose(0, 1)
-
-    @torch.no_grad()
-    def push(self, tangents: Float[Tensor, "row place d_model"]) -> Float[Tensor, "row d_model"]:
-        """sum over places (l, i) of d y_n / d v_i^(l) t_(l,i) for every row t."""
-        fields = tangents.to(self.norm.factor).transpose(0, 1).split(self.pos)
-        at_layer = dict(zip(self.layers, fields, strict=True))
-        moved = torch.zeros_like(fields[0])
-        for layer, (mlp, attention) in enumerate(self.blocks):
-            moved = moved + at_layer.get(layer, 0.0)
-            moved = moved[attention.rows] + attention.push(moved)
-            moved = moved + mlp.push(moved)
-        if len(self.blocks) in at_layer:
-            moved = moved + at_layer[len(self.blocks)][-1:]
-        return self.norm.push(moved)[0]

@@ -1,11 +1,11 @@
 """What a measurement will need in memory: forecast before it runs, and fitted to what there is.
 
-Too large a run takes smaller blocks of cotangents first, then puts the Jacobians' rows into a file, then is refused.
+Too large a run takes fewer cotangents at a time first, then puts the Jacobians' rows into a file, then is refused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +15,7 @@ from ostools.ground.memory import free_memory
 from ostools.measure.formulas.forward import KEPT
 from ostools.measure.jacobian.exact import NORM_BUDGET
 from ostools.measure.jacobian.linear import strip_bounds
+from ostools.measure.jacobian.linearised import block_bytes
 from ostools.models.shape import Shape
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
 
@@ -29,28 +30,31 @@ _SMALLEST = {"cpu": 4, "cuda": 16}
 class MemoryPlan:
     """How a run will go, and its forecast in bytes on top of the loaded model.
 
-    `chunk` cotangents go through at a time. `reading`: while the blocks are read; `kept`: of what is read; `work`: of a block
-    of cotangents; `rows`: of the products that are kept, in a file if `on_disk`; `norms`: of taking their norms; `check`: of
-    the finite differences, which hold every block's pattern where the linearisation does.
+    `chunk` cotangents go through a block's products at a time. `rows_on_disk`: so many rows are carried through the network
+    together and then put into a file; None: all are kept in memory. `reading`: while a block is read; `kept`: of the blocks
+    that are held linearised, one or, of a short prompt, all; `work`: of a chunk; `rows`: of all products that are kept,
+    `one_row`: of one; `norms`: of taking their norms; `check`: of the finite differences, which hold every block's pattern
+    where the linearisation does.
     """
 
     chunk: int
-    on_disk: bool
+    rows_on_disk: int | None
     reading: int
     kept: int
     work: int
     rows: int
+    one_row: int
     norms: int
     check: int
 
     @property
     def peak(self) -> int:
-        """The blocks are read, then applied, then the norms are taken and checked; rows in a file do not count."""
-        rows = 0 if self.on_disk else self.rows
-        return _ALLOCATOR + max(self.reading, self.kept + rows + max(self.work, self.norms, self.check))
+        """Beside the rows: the blocks are read and applied in turns, then the norms are taken and checked."""
+        rows = self.rows if self.rows_on_disk is None else self.rows_on_disk * self.one_row
+        return _ALLOCATOR + rows + max(self.reading, self.kept + max(self.work, self.norms, self.check))
 
     def __str__(self) -> str:
-        where = f" and {self.rows / 2**30:.2f} GiB in a temporary file" if self.on_disk else ""
+        where = "" if self.rows_on_disk is None else f" and {self.rows / 2**30:.2f} GiB in a temporary file"
         return f"{self.peak / 2**30:.2f} GiB of memory{where}, {self.chunk} rows at a time"
 
 
@@ -81,13 +85,17 @@ def plan(
     d_model = shape.d_model
     largest = min(d_model, max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos))
     largest = chunk_of(largest)
+    asked = shape, pos, layers, live, rows or d_model
     forecast = None
     for on_disk in (False, True) if rows is None else (False,):
         chunk = largest
         while chunk >= 1:
-            forecast = _forecast(shape, pos, layers, live, rows or d_model, chunk, on_disk, by_autograd)
-            if forecast.peak <= max_memory:
+            forecast = _forecast(*asked, chunk, 0 if on_disk else None, by_autograd)
+            left = max_memory - forecast.peak
+            if not on_disk and left >= 0:
                 return forecast
+            if on_disk and left >= chunk * forecast.one_row:
+                return replace(forecast, rows_on_disk=min(d_model, left // forecast.one_row))
             chunk //= 2
     assert forecast is not None
     raise InsufficientMemoryError(
@@ -98,7 +106,7 @@ def plan(
 
 def fits(shape: Shape, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
     """Whether the exact run has a plan at all."""
-    return _forecast(shape, pos, layers, live, shape.d_model, 1, True, False).peak <= max_memory
+    return _forecast(shape, pos, layers, live, shape.d_model, 1, 1, False).peak <= max_memory
 
 
 def path_sum_bytes(shape: Shape, pos: int, *, heads: bool, live: bool) -> int:
@@ -123,35 +131,38 @@ def _forecast(
     live: bool,
     rows: int,
     chunk: int,
-    on_disk: bool,
+    rows_on_disk: int | None,
     by_autograd: bool,
 ) -> MemoryPlan:
     """Counted in numbers, from the shapes that the routes allocate; times the size of one in the end."""
     d_model, heads, n_layers, element = shape.d_model, shape.n_heads, shape.n_layers, shape.element
-    d_mlp, gated = shape.d_mlp, 2 if shape.gated else 1
+    d_mlp = shape.d_mlp
     head_vectors = pos * heads * shape.d_head
     bounds = strip_bounds(pos)
-    square = heads * sum((stop - start) * stop for start, stop in bounds)
-    block = (2 if live else 1) * square + pos * (gated * d_mlp + 4 * d_model) + (5 * head_vectors if live else 0)
-    kept = (n_layers - 1) * block
+    block = block_bytes(shape, pos, live)
+    kept = block * (n_layers if n_layers * block <= chunk_of(KEPT) else 1) // element
     sites = shape.site_bytes(pos)
-    # One block as it is read: its pattern, and where they are differentiated the scores and what they are compared with.
-    reading = kept + (9 if live else 3) * heads * pos**2 + pos * (6 * d_mlp + 12 * d_model)
+    # One block as it is read: its pattern, and where they are differentiated the scores and what they are compared with; its
+    # weights with the norms' gains in them. Or a plain pass, with a part of the unembedding.
+    reading = kept + (9 if live else 3) * heads * pos**2 + pos * (6 * d_mlp + 12 * d_model) + shape.block_parameters
+    plain = shape.largest_cast + heads * pos**2 * 3 + pos * (3 * d_mlp + 6 * d_model)
     strip = heads * max((stop - start) * stop for start, stop in bounds) if live else 0
     work = chunk * (2 * strip + pos * (5 * d_model + 2 * d_mlp) + (6 if live else 3) * head_vectors)
     if by_autograd:
         # The graph: about four squares a head and layer, ten vectors a token, and the slopes of the MLP; read and walked.
         kept = chunk * pos * n_layers * (4 * heads * pos + 10 * d_model + 4 * d_mlp)
-        reading, work = kept, kept // n_layers
+        reading, work = kept + shape.largest_cast, kept // n_layers + shape.largest_cast
     places = pos * layers
     norms = min(3 * places * d_model**2, 3 * NORM_BUDGET // element)
+    check = heads * pos**2 * (3 if live else 3 + n_layers) + shape.largest_cast
     return MemoryPlan(
         chunk=chunk,
-        on_disk=on_disk,
-        reading=reading * element + (sites if sites <= chunk_of(KEPT) else sites // n_layers),
+        rows_on_disk=rows_on_disk,
+        reading=max(reading, plain) * element + (sites if sites <= chunk_of(KEPT) else sites // n_layers),
         kept=kept * element,
         work=work * element,
         rows=places * rows * d_model * element,
+        one_row=places * d_model * element,
         norms=norms * element,
-        check=heads * pos**2 * (3 if live else 3 + n_layers) * element,
+        check=check * element,
     )

@@ -18,10 +18,10 @@ from ostools.ground.progress import Progress, tell
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.certificate import Product, certify
 from ostools.measure.jacobian.estimate import choose_method, estimate_norms, most_rows
-from ostools.measure.jacobian.linear import Linearised
 from ostools.measure.jacobian.linearisations import HELD, freezing
+from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import MemoryPlan, available_memory, fits, plan
-from ostools.measure.jacobian.routes import AutogradRoute, InBlocks, Route
+from ostools.measure.jacobian.routes import AutogradRoute, Route
 from ostools.models.shape import Shape
 
 METHODS = ("auto", "exact", "estimate")
@@ -124,14 +124,14 @@ class OneLinearisation:
             announce(f"{self.name}, {method}: {way}")
         account = {"route": "analytic", "reason": reason}
         try:
-            route: Route = Linearised(self.model, self.start.ids, self.name, self.layers)
+            route: Route = Linearised(self.model, self.start.ids, self.name, self.layers, way.chunk)
         except InputError as error:
             way = plan(*asked, **within, by_autograd=True)
             if announce is not None:
                 announce(f"{self.name}, {method}, by autograd: {way}")
             account |= {"route": "autograd", "why": str(error)}
             route = self._by_autograd(way.chunk)
-        return _Linear(InBlocks(route, way.chunk), method, way, account | {"plan": str(way)})
+        return _Linear(route, method, way, account | {"plan": str(way)})
 
     def _by_autograd(self, rows: int) -> AutogradRoute:
         freeze = freezing(self.model, self.name)
@@ -140,8 +140,8 @@ class OneLinearisation:
     @contextmanager
     def _exact(self, linear: _Linear, progress: Progress | None) -> Iterator[tuple[Columns, Product, dict[str, Any]]]:
         """The norms, and the product J_i u that is read off the rows, which last as long as the block."""
-        like, steps = self.start.embedded, linear.plan
-        with exact.jacobians(linear.route, self._places, like, steps.chunk, steps.on_disk, progress) as rows:
+        like = self.start.embedded
+        with exact.jacobians(linear.route, self._places, like, linear.plan.rows_on_disk, progress) as rows:
             norms = exact.norms(rows, like.device)
             operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
             yield dict(zip(NORMS, [operator] * 3 + [frobenius] * 3, strict=True)), exact.product(rows), {}
@@ -160,10 +160,10 @@ class OneLinearisation:
             generator=torch.Generator().manual_seed(settings.seed),
         )
 
-        def product(place: int, direction: Float[Tensor, " d_model"]) -> Float[Tensor, " d_out"]:
-            tangents = direction.new_zeros(1, self._places, len(direction))
-            tangents[0, place] = direction
-            return linear.route.push(tangents)[0]
+        def product(places: Sequence[int], directions: Float[Tensor, "pair d_model"]) -> Float[Tensor, "pair d_out"]:
+            tangents = directions.new_zeros(len(places), self._places, directions.shape[-1])
+            tangents[range(len(places)), places] = directions
+            return linear.route.push(tangents)
 
         operator = (found.operator_lower, found.operator_lower, found.operator_upper)
         frobenius = (found.frobenius, found.frobenius_lower, found.frobenius_upper)

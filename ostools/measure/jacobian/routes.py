@@ -15,6 +15,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from ostools.ground.progress import Progress, tell
 
 Cotangents = Float[Tensor, "row d_model"]
 Tangents = Float[Tensor, "row pos d_model"]
@@ -28,26 +29,13 @@ class Route(Protocol):
     answer in the model's own; a row costs one pass over the prompt.
     """
 
-    def pull(self, cotangents: Cotangents) -> Tangents:
-        """g_c^T J_i for every row c and place i."""
+    def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
+        """g_c^T J_i for every row c and place i; in memory the places lie before the rows."""
         ...
 
     def push(self, tangents: Tangents) -> Cotangents:
         """sum_i J_i t_ci for every row c."""
         ...
-
-
-class InBlocks:
-    """A route that is given a few rows at a time, whatever it is asked for."""
-
-    def __init__(self, route: Route, chunk: int) -> None:
-        self._route, self._chunk = route, chunk
-
-    def pull(self, cotangents: Cotangents) -> Tangents:
-        return torch.cat([self._route.pull(part) for part in cotangents.split(self._chunk)])
-
-    def push(self, tangents: Tangents) -> Cotangents:
-        return torch.cat([self._route.push(part) for part in tangents.split(self._chunk)])
 
 
 class AutogradRoute:
@@ -90,16 +78,23 @@ class AutogradRoute:
         """The cotangents whose pulls are the rows of J."""
         return torch.eye(self._last.shape[-1], dtype=self._last.dtype, device=self._last.device)
 
-    def pull(self, cotangents: Cotangents, create_graph: bool = False) -> Tangents:
+    def pull(self, cotangents: Cotangents, progress: Progress | None = None, *, create_graph: bool = False) -> Tangents:
         """g_c^T J_i; with `create_graph` as a function of what the forward pass depended on."""
-        found = []
-        for block in cotangents.to(self._last).split(self.rows):
-            filled = self._filled(block, self._last)
-            gradients = torch.autograd.grad(
-                self._last, self._inputs, filled, create_graph=create_graph, retain_graph=True
-            )
-            found.append(torch.cat(gradients, dim=1)[: len(block)])
-        return torch.cat(found)
+        blocks = cotangents.to(self._last).split(self.rows)
+        if create_graph:
+            return torch.cat([self._pulled(block, create_graph=True) for block in blocks])
+        places = sum(stream.shape[1] for stream in self._inputs)
+        found = self._last.new_empty(places, *cotangents.shape)
+        for index, block in enumerate(blocks):
+            start = index * self.rows
+            found[:, start : start + len(block)] = self._pulled(block, create_graph=False).transpose(0, 1)
+            tell(progress, start + len(block), len(cotangents))
+        return found.transpose(0, 1)
+
+    def _pulled(self, block: Cotangents, *, create_graph: bool) -> Tangents:
+        filled = self._filled(block, self._last)
+        gradients = torch.autograd.grad(self._last, self._inputs, filled, create_graph=create_graph, retain_graph=True)
+        return torch.cat(gradients, dim=1)[: len(block)]
 
     def push(self, tangents: Tangents) -> Cotangents:
         cotangents, pulled = self._transposed

@@ -69,8 +69,9 @@ def sensitivity(
 
     v_i^(0) is the embedded token (after Gemma's scaling, before any block), y_n the last token's residual stream after the
     final norm: the quantity of Theorem 5.1 (arXiv 2406.04267). By reverse-mode differentiation, in float32 (in float64
-    throughout for a float64 model; a 16-bit model is copied to float32): the network is linearised once, and matrix products
-    carry the rows; a model, or an edit, that the formulas do not describe goes through autograd.
+    throughout for a float64 model; the weights of a 16-bit model are cast to float32 where they are read): a block is
+    linearised, matrix products carry all rows through it, and it is dropped; a model, or an edit, that the formulas do not
+    describe goes through autograd.
 
     Args:
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: attention patterns and norm
@@ -142,7 +143,7 @@ def jacobian(
     d_model = embedded.shape[-1]
     rows = min(_ROWS.get(embedded.device.type, 4), d_model)
     route = AutogradRoute(model, embedded, freeze=freeze, rows=rows)
-    with exact.jacobians(route, len(embedded), embedded, rows, False, progress) as found:
+    with exact.jacobians(route, len(embedded), embedded, None, progress) as found:
         return found
 
 

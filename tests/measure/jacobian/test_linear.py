@@ -12,10 +12,13 @@ import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import jacobian
-from ostools.measure.jacobian.linear import Linearised
+from ostools.measure.formulas import forward
+from ostools.measure.jacobian import linearised
+from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
 from ostools.measure.passes.arithmetic import true_arithmetic
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
+from ostools.models import casting, view_in
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
 
@@ -143,3 +146,36 @@ def test_trained_models_in_float32(source: str) -> None:
     ids = ost.encode(model, "Once upon a time there was a little girl who had 12 apples and 3 pears").ids
     for linearisation in ("full", "frozen"):
         same(rows(model, ids, linearisation), by_autograd(model, ids, linearisation), 1e-5)
+
+
+@pytest.mark.parametrize("family", TWO_FAMILIES)
+@pytest.mark.parametrize("linearisation", ["full", "frozen"])
+def test_blocks_read_again_give_the_same_bits(
+    family: Family, linearisation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks kept or read at every use, the sites kept or run again, and weights cast where they are read."""
+    half = tiny_model(family, seed=3, dtype=torch.bfloat16, n_layers=3)
+    wide, model = view_in(half, torch.float32), tiny_model(family, seed=3, n_layers=3, fresh=True)
+    for mine, given in zip(model.parameters(), half.parameters(), strict=True):
+        mine.data.copy_(given.data)
+    eye = torch.eye(int(model.cfg.d_model))
+    kept = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=5)
+    expected, tangents = kept.pull(eye), torch.randn(7, kept.places, len(eye))
+    pushed = kept.push(tangents)
+    monkeypatch.setattr(linearised, "KEPT", 0)
+    monkeypatch.setattr(casting, "SMALL", 0)
+    for case in (model, wide, view_in(half, torch.float32)):
+        again = Linearised(case, IDS, linearisation, (0, 1, 3), chunk=5)
+        assert not again._kept
+        assert torch.equal(again.pull(eye), expected)
+        assert torch.equal(again.push(tangents), pushed)
+    monkeypatch.setattr(forward, "KEPT", 0)
+    again = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=5)
+    same(again.pull(eye), expected, 1e-6)  # a block that runs alone may round otherwise
+
+
+def test_rows_through_a_block_are_told_as_they_go() -> None:
+    told: list[tuple[int, int]] = []
+    model = tiny_model("llama", n_layers=3)
+    Linearised(model, IDS, "full", (1,), chunk=10).pull(torch.eye(32), lambda *done: told.append(done))
+    assert told == [(step, 8) for step in range(1, 9)]

@@ -192,7 +192,7 @@ def test_refusals() -> None:
         ost.sensitivity(model, "ab")
     half = tiny_model("llama", dtype=torch.bfloat16, fresh=True)
     with (
-        pytest.raises(ost.InputError, match="needs a float32 copy"),
+        pytest.raises(ost.InputError, match="needs a float32 view"),
         hooks.mask_scores(half, lambda query, key: query >= key),
     ):
         ost.sensitivity(half, prompt_of(half))

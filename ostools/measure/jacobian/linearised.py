@@ -1,0 +1,143 @@
+"""The network linearised at a prompt, then applied to as many cotangents as one likes: matrix products only.
+
+A row vector g at every position is carried from y_n down to each v^(l), all rows through a block before the next one
+(docs/theory.md 3.2; `linear` has a block's own maps). So only one block's patterns, slopes and cast weights exist at a time:
+each is read again from what the forward pass handed to it, used for every row, and dropped. The blocks of a short prompt are
+kept. Autograd gives the same numbers, and stays the oracle and the route for every model that is not read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.chunks import chunk as chunk_of
+from ostools.ground.progress import Progress, tell
+from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.forward import KEPT, Forward, forward
+from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, strip_bounds
+from ostools.measure.jacobian.linearisations import HELD
+from ostools.models.shape import Shape
+
+AtPlaces = Float[Tensor, "place row d_model"]
+Maps = tuple[LinearMlp, LinearAttention]
+
+
+def block_bytes(shape: Shape, pos: int, live: bool) -> int:
+    """What one linearised block holds beside the model: patterns and slopes, and its weights where they are cast."""
+    square = shape.n_heads * sum((stop - start) * stop for start, stop in strip_bounds(pos))
+    slopes = pos * ((2 if shape.gated else 1) * shape.d_mlp + 4 * shape.d_model)
+    scores = square + 5 * pos * shape.n_heads * shape.d_head if live else 0
+    return (square + slopes + scores + (shape.block_parameters if shape.cast else 0)) * shape.element
+
+
+class Linearised:
+    """d y_n / d v^(l) of one prompt as a linear map, in one linearisation and the model's own dtype (a `Route`).
+
+    `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves. `chunk`: so many rows go through a
+    block's products at a time.
+
+    Every block is checked here, once. Raises `InputError` where `forward` does: for a model or an edit that the formulas do
+    not describe.
+    """
+
+    def __init__(
+        self,
+        model: TransformerBridge,
+        ids: Int[Tensor, " pos"],
+        linearisation: str,
+        layers: Sequence[int] = (0,),
+        chunk: int | None = None,
+    ) -> None:
+        held = HELD[linearisation]
+        self._model, self._norms = model, hooks.norms(model)
+        self._live_pattern, self._live_norms = not held.attention, not held.norms
+        self._dtype, self._chunk = next(model.parameters()).dtype, chunk
+        self.pos, self.layers, self.n_layers = len(ids), tuple(layers), int(model.cfg.n_layers)
+        shape = Shape.of(model)
+        keep = self.n_layers * block_bytes(shape, self.pos, self._live_pattern) <= chunk_of(KEPT)
+        with torch.no_grad():
+            self._run: Forward = forward(model, ids)
+            last = slice(self.pos - 1, self.pos)
+            scale, direction = (
+                found.to(self._dtype) for found in (self._run.final_norm_scale, self._run.final_norm_direction)
+            )
+            self.norm = LinearNorm.of(self._norms["ln_final"], scale, direction, last, self._live_norms)
+            self._kept: Mapping[int, Maps] = {}
+            for block in self._run.blocks(self._dtype):
+                maps = self._linear(block)
+                if keep:
+                    self._kept = {**self._kept, block.layer: maps}
+                del block, maps
+
+    def _linear(self, block: Block) -> Maps:
+        """The block's maps: of the last one, at the last position alone."""
+        rows = slice(self.pos - 1 if block.layer == self.n_layers - 1 else 0, self.pos)
+        mlp = LinearMlp(self._norms, block, rows, self._live_norms)
+        return mlp, LinearAttention(self._model, self._norms, block, rows, self._live_pattern, self._live_norms)
+
+    def _maps(self, layer: int) -> Maps:
+        return self._kept[layer] if self._kept else self._linear(self._run.block(layer, self._dtype))
+
+    @property
+    def places(self) -> int:
+        """How many inputs the Jacobians are taken at: every token of every wanted layer, layer by layer."""
+        return self.pos * len(self.layers)
+
+    @torch.no_grad()
+    def pull(
+        self, cotangents: Float[Tensor, "row d_model"], progress: Progress | None = None
+    ) -> Float[Tensor, "row place d_model"]:
+        """w^T d y_n / d v_i^(l) for every cotangent w and place (l, i): one pass of the rows through every block.
+
+        Memory: the result, which the rows of the lowest layer are carried in, and one block. The places lie before the rows.
+        """
+        top = self.norm.pull(cotangents.to(self.norm.factor)[None])
+        found = top.new_empty(len(self.layers), self.pos, *top.shape[1:])
+        lowest = min(self.layers)
+        gradient: AtPlaces = found[self.layers.index(lowest)]
+        gradient.zero_()[-1:] = top
+        parts = self._parts(len(cotangents))
+        steps = (self.n_layers - lowest) * len(parts)
+        for layer in range(self.n_layers, lowest, -1):
+            if layer in self.layers:
+                found[self.layers.index(layer)] = gradient
+            mlp, attention = self._maps(layer - 1)
+            for index, part in enumerate(parts, start=1 + (self.n_layers - layer) * len(parts)):
+                here = gradient[attention.rows, part].contiguous()
+                here = here + mlp.pull(here)
+                below = attention.pull(here)
+                below[attention.rows] += here
+                gradient[:, part] = below
+                tell(progress, index, steps)
+            del mlp, attention
+        return found.flatten(0, 1).transpose(0, 1)
+
+    @torch.no_grad()
+    def push(self, tangents: Float[Tensor, "row place d_model"]) -> Float[Tensor, "row d_model"]:
+        """sum over places (l, i) of d y_n / d v_i^(l) t_(l,i) for every row t."""
+        fields = tangents.to(self.norm.factor).transpose(0, 1).split(self.pos)
+        at_layer = dict(zip(self.layers, fields, strict=True))
+        moved: AtPlaces = torch.zeros_like(fields[0])
+        for layer in range(min(self.layers), self.n_layers):
+            if layer in at_layer:
+                moved += at_layer[layer]
+            mlp, attention = self._maps(layer)
+            for part in self._parts(len(tangents)):
+                here = moved[:, part].contiguous()
+                here = here[attention.rows] + attention.push(here)
+                moved[attention.rows, part] = here + mlp.push(here)
+            del mlp, attention
+        last = moved[-1:]
+        if self.n_layers in at_layer:
+            last = last + at_layer[self.n_layers][-1:]
+        return self.norm.push(last)[0]
+
+    def _parts(self, rows: int) -> list[slice]:
+        step = self._chunk or max(1, rows)
+        return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
