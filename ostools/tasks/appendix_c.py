@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from mitigations import Hint
 from ostools.ground.errors import InputError, unknown_name
@@ -88,6 +88,16 @@ MODES: tuple[Mode, ...] = ("none", "answer-only", "cot-zero-shot", "cot-few-shot
 _APPENDED = {"answer-only": ANSWER_ONLY, "cot-zero-shot": ZERO_SHOT}
 Place = Literal["before", "after"]
 PLACES: tuple[Place, ...] = ("before", "after")
+_EACH_OPTION: tuple[dict[str, Any], ...] = (
+    {"hint": True},
+    {"separator_every": 3},
+    {"interleave": True},
+    {"uniform": True},
+    *({"mode": mode} for mode in MODES[1:]),
+    {"mode": "cot-few-shot", "examples": "after"},
+    {"tidy": True},
+)
+"""Every option with each value that is not its default."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +172,19 @@ class AppendixTask(Task):
     def _require(self, option: str, wanted: bool, names: Sequence[str]) -> None:
         if wanted and self.name not in names:
             raise InputError(f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}")
+
+    @classmethod
+    def each_option(cls, name: str) -> list[dict[str, Any]]:
+        """The options that the task of that name has, one after another, each with a value that is not its default."""
+        return [options for options in _EACH_OPTION if cls._takes(name, options)]
+
+    @classmethod
+    def _takes(cls, name: str, options: dict[str, Any]) -> bool:
+        try:
+            cls(name, **options)
+        except InputError:
+            return False
+        return True
 
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` digits (or words) of the sequence, before any separator."""

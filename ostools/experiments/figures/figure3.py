@@ -17,7 +17,8 @@ from typing import Any, Literal
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import answered, common_deviations, provenance_of, title, unread
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.measure.hosted.given import Hosted
@@ -101,13 +102,8 @@ def asked_tasks(seeds: Sequence[int] = SEEDS, panels: Sequence[str] = PANELS) ->
 
 
 def _checked_panels(panels: Sequence[str]) -> list[str]:
-    given = [panels] if isinstance(panels, str) else list(panels) if isinstance(panels, Iterable) else [panels]
-    for name in given:
-        if name not in TASKS:
-            raise unknown_name("panel", name, TASKS)
-    if not given:
-        raise InputError(f"panels: expected at least one of {', '.join(TASKS)}, found none")
-    return [name for name in TASKS if name in given]
+    chosen = checked_names("panel", panels, TASKS)
+    return [name for name in TASKS if name in chosen]
 
 
 def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ def figure_prompts(
 
     Raises `InputError` for another figure, lengths below 1, and seeds for Figure 2.
     """
-    if number not in PAPERS:
+    if type(number) is not int or number not in PAPERS:
         raise InputError(f"expected a figure of answers, {', '.join(map(str, PAPERS))}, found {number!r}")
     if number == 2 and seeds is not None:
         raise InputError("figure 2 has no randomness, and so no seeds: leave them out")
