@@ -92,7 +92,9 @@ def test_a_wrong_task_mitigation_panel_length_or_seed_is_an_input_error_in_every
     assert not {call: error for call, error in said.items() if "\n" in error or len(error) < 20}
     assert said["figure_5(panels=3)"].startswith("unknown panel of figure 5 3: ")
     assert said["attention_variation(task=None)"].startswith("expected a task or its name, such as 'figure-5a', found ")
-    assert "unknown mitigation 'name': known are " in said["attention_variation(mitigation='name')"]
+    assert said["attention_variation(mitigation='name')"].startswith(
+        "unknown mitigation 'name': did you mean 'numbered'"
+    )
     assert said["chain_of_thought(reasoning=3)"] == (
         "reasoning: expected a text, or None for what the model writes, found int"
     )

@@ -74,6 +74,8 @@ _SLIPS = {
     "count-ones-bernoulli": _UNCLOSED,
 }
 """What stands in C.1 in place of the tidy words."""
+SLIPPED = tuple(_SLIPS)
+"""The tasks that have a tidy form."""
 NAMES = tuple(_FORMS)
 
 _COPY_NAMES = ("copy-last", "copy-first", "copy")
@@ -140,7 +142,7 @@ class AppendixTask(Task):
         if self.mode not in MODES:
             raise unknown_name("mode", self.mode, MODES)
         self._require("mode", self.mode != "none", _REASONING_NAMES)
-        self._require("tidy", self.tidy, tuple(_SLIPS))
+        self._require("tidy", self.tidy, SLIPPED)
         if self.examples not in PLACES:
             raise unknown_name("place of the examples", self.examples, PLACES)
         if self.examples != "before" and self.mode != "cot-few-shot":

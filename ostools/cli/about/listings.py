@@ -112,10 +112,9 @@ def _optional() -> Iterator[tuple[Listed, str]]:
 
     for name in APPENDIX_NAMES:
         for options in AppendixTask.each_option(name):
-            *others, (key, value) = options.items()
+            key, value = [*options.items()][-1]
             text = ",".join(f"{one}={str(given).lower()}" for one, given in options.items())
-            before = AppendixTask(name, **dict(others)).prompt(4)
-            words = _from_difference(before, AppendixTask(name, **options).prompt(4))
+            words = _from_difference(AppendixTask(name).prompt(4), AppendixTask(name, **options).prompt(4))
             yield Listed(f"{name}:{text}", "ostools", f"{key}={str(value).lower()}", words, True), words
 
 
