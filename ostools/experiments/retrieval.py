@@ -116,7 +116,7 @@ def retrieval(
 
 
 def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
-    whole_number("retrieval: length, the number of records,", length, 2)
+    whole_number("retrieval: length (records)", length, 2)
     if positions is None:
         return sorted({round(place) for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()})
     given = list(positions) if isinstance(positions, Iterable) else [positions]

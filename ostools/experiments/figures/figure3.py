@@ -145,8 +145,9 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
         *common_deviations(result),
         "Worked examples of the sum are the paper's, those of other tasks ours; they stand "
         f"{asked.get('examples', 'before')} the question.",
-        f"The zero-shot request is the opening of the paper's few-shot one. {_without_cot(asked)} The paper names no seeds.",
+        "The zero-shot request is the opening of the paper's few-shot one. The paper names no seeds.",
         _panels_in_words(answers),
+        _without_cot(asked),
     ]
     if asked.get("tidy"):
         said.append(
@@ -160,8 +161,8 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
 def _without_cot(asked: Mapping[str, Any]) -> str:
     if asked.get("mode") == "answer-only":
         return (
-            f"Without CoT '{ANSWER_ONLY.strip()}' stands behind C.1's prompt: Section 3.2 says that the model is told to "
-            "output the answer only; the words are ours."
+            f"Without CoT '{ANSWER_ONLY.strip()}' stands behind C.1's prompt: Section 3.2 speaks of such an instruction, the "
+            "words are ours."
         )
     return "Without CoT the prompt is C.1's alone, where Section 3.2 says that the model is told to output the answer only."
 
