@@ -17,6 +17,7 @@ from mitigations.named import BUILT_IN as BUILT_IN
 from mitigations.named import label as label
 from mitigations.named import mitigation as mitigation
 from mitigations.named import names as names
+from mitigations.named import optional as optional
 from mitigations.prompts import Hint as Hint
 from mitigations.prompts import Interleave as Interleave
 from mitigations.prompts import Numbered as Numbered
@@ -54,6 +55,7 @@ __all__ = [
     "label",
     "mitigation",
     "names",
+    "optional",
     "parts",
     "rewrite",
     "running",

@@ -49,6 +49,11 @@ def mitigation(spec: str | Mitigation) -> Mitigation:
     return compose(*(_REGISTRY.make(part) for part in spec.split(_AND)))
 
 
+def optional(spec: str | Mitigation | None) -> Mitigation | None:
+    """The same where there may be none: None stays None."""
+    return None if spec is None else mitigation(spec)
+
+
 def label(given: Mitigation | None) -> str:
     """What a mitigation is called in tables and charts: the text that `mitigation` would make it of; "none" for None.
 

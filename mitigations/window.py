@@ -45,7 +45,7 @@ class SlidingWindow(Mitigation):
         require_whole(self, "sinks", 0)
         if self.layers in ("all", "alternate"):
             return
-        layers = () if isinstance(self.layers, str) else tuple(self.layers)
+        layers = tuple(self.layers) if isinstance(self.layers, Sequence) and not isinstance(self.layers, str) else ()
         if not layers or any(type(layer) is not int or layer < 0 for layer in layers):
             raise MitigationError(
                 f"SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), found {self.layers!r}"

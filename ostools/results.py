@@ -74,8 +74,9 @@ class Provenance:
         import hooks
         from ostools.models import describe
 
+        described = asdict(describe(model))  # first, as it refuses what is no model
         edits = tuple(f"{edit.kind} at {edit.where} (block {edit.block})" for edit in hooks.active_edits(model))
-        return cls(asdict(describe(model)), parameters, token_ids, _versions(), edits)
+        return cls(described, parameters, token_ids, _versions(), edits)
 
     @classmethod
     def without_model(cls, **parameters: Any) -> Provenance:

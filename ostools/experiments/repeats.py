@@ -18,6 +18,7 @@ import hooks
 from ostools import tasks
 from ostools.experiments.decay import fits
 from ostools.ground.errors import InputError
+from ostools.ground.names import several
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.collapse import (
@@ -109,10 +110,10 @@ def repeats(
 
 
 def _checked_prompts(prompts: Sequence[CollapseTask | str]) -> list[CollapseTask]:
-    given = [prompts] if isinstance(prompts, (str, CollapseTask)) else list(prompts)
-    chosen = [tasks.task(prompt, CollapseTask) if isinstance(prompt, str) else prompt for prompt in given]
-    if not chosen:
-        raise InputError("repeats: expected at least one prompt, found none")
+    given = (
+        [prompts] if isinstance(prompts, (str, CollapseTask)) else several("prompts", prompts, "['figure-5a', 'text']")
+    )
+    chosen = [tasks.task(prompt, CollapseTask) for prompt in given]
     names = [task.name for task in chosen]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -9,7 +9,7 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), section 5; Liu et al. 2023 (arXi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import checked_seeds
+from ostools.ground.whole_numbers import checked_seeds, whole_number
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.probability import answer_log_probability, answer_room, right_lines, written
@@ -116,16 +116,16 @@ def retrieval(
 
 
 def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
-    if length < 2:
-        raise InputError(f"retrieval: expected at least 2 records, found {length}")
+    whole_number("retrieval: length (records)", length, 2)
     if positions is None:
         return sorted({round(place) for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()})
+    given = list(positions) if isinstance(positions, Iterable) else [positions]
     wrong = [
-        place for place in positions if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < length
+        place for place in given if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < length
     ]
-    if wrong or not positions:
+    if wrong or not given:
         raise InputError(f"retrieval: expected positions out of 0..{length - 1}, found {wrong or 'none'}")
-    return sorted(set(positions))
+    return sorted(set(given))
 
 
 def _answered(model: TransformerBridge, posed: Sequence[Posed], room: int) -> tuple[list[Answer], list[float]]:

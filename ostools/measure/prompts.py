@@ -8,7 +8,7 @@ from typing import Literal
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
 
 
@@ -19,18 +19,6 @@ def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
             f"expected a text or a Prompt, found {type(prompt).__name__}; for token ids use ostools.models.prompt_from_ids"
         )
     return encode(model, prompt) if isinstance(prompt, str) else prompt
-
-
-def checked_names(what: str, names: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    """The names in order and without doubles; none at all, or an unknown one, is an `InputError`."""
-    known = tuple(known)
-    chosen = [names] if isinstance(names, str) else list(names) if isinstance(names, Iterable) else [names]
-    if not chosen:
-        raise InputError(f"expected at least one {what} of {', '.join(known)}, found none")
-    for name in chosen:
-        if not isinstance(name, str) or name not in known:
-            raise unknown_name(what, name, known)
-    return tuple(dict.fromkeys(chosen))
 
 
 def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:

@@ -86,6 +86,10 @@ def read_trained_lengths(directory: Path) -> dict[str, int] | None:
 
 def describe(model: TransformerBridge) -> ModelDescription:
     """The model's identity: name, sizes, dtype, device and a hash of its weights as they are now."""
+    if not isinstance(model, TransformerBridge):
+        raise InputError(
+            f"expected a model, as load_model gives it, found {type(model).__name__}: load_model('embedded')"
+        )
     refuse_processed(model)
     if model.training:
         raise InputError(

@@ -17,8 +17,10 @@ from ostools.tasks.figure5 import figure_5b as figure_5b
 from ostools.tasks.figure5 import figure_5c as figure_5c
 from ostools.tasks.figure5 import figure_5d as figure_5d
 from ostools.tasks.named import COLLAPSE_TASKS as COLLAPSE_TASKS
+from ostools.tasks.named import REPEATING_TASKS as REPEATING_TASKS
 from ostools.tasks.named import label as label
 from ostools.tasks.named import names as names
+from ostools.tasks.named import repeating as repeating
 from ostools.tasks.named import task as task
 from ostools.tasks.pairs import CollapseTask as CollapseTask
 from ostools.tasks.pairs import Encoder as Encoder
@@ -38,6 +40,7 @@ __all__ = [
     "APPENDIX_NAMES",
     "COLLAPSE_TASKS",
     "FIGURE_5",
+    "REPEATING_TASKS",
     "REPEATS",
     "TASK_PAIRS",
     "AppendixTask",
@@ -60,6 +63,7 @@ __all__ = [
     "names",
     "prompts_jsonl",
     "questions",
+    "repeating",
     "task",
     "task_pairs",
     "theorem_pair",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from mitigations import Hint
 from ostools.ground.errors import InputError, unknown_name
@@ -74,6 +74,8 @@ _SLIPS = {
     "count-ones-bernoulli": _UNCLOSED,
 }
 """What stands in C.1 in place of the tidy words."""
+SLIPPED = tuple(_SLIPS)
+"""The tasks that have a tidy form."""
 NAMES = tuple(_FORMS)
 
 _COPY_NAMES = ("copy-last", "copy-first", "copy")
@@ -88,6 +90,16 @@ MODES: tuple[Mode, ...] = ("none", "answer-only", "cot-zero-shot", "cot-few-shot
 _APPENDED = {"answer-only": ANSWER_ONLY, "cot-zero-shot": ZERO_SHOT}
 Place = Literal["before", "after"]
 PLACES: tuple[Place, ...] = ("before", "after")
+_EACH_OPTION: tuple[dict[str, Any], ...] = (
+    {"hint": True},
+    {"separator_every": 3},
+    {"interleave": True},
+    {"uniform": True},
+    *({"mode": mode} for mode in MODES[1:]),
+    {"mode": "cot-few-shot", "examples": "after"},
+    {"tidy": True},
+)
+"""Every option with each value that is not its default."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +142,7 @@ class AppendixTask(Task):
         if self.mode not in MODES:
             raise unknown_name("mode", self.mode, MODES)
         self._require("mode", self.mode != "none", _REASONING_NAMES)
-        self._require("tidy", self.tidy, tuple(_SLIPS))
+        self._require("tidy", self.tidy, SLIPPED)
         if self.examples not in PLACES:
             raise unknown_name("place of the examples", self.examples, PLACES)
         if self.examples != "before" and self.mode != "cot-few-shot":
@@ -162,6 +174,19 @@ class AppendixTask(Task):
     def _require(self, option: str, wanted: bool, names: Sequence[str]) -> None:
         if wanted and self.name not in names:
             raise InputError(f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}")
+
+    @classmethod
+    def each_option(cls, name: str) -> list[dict[str, Any]]:
+        """The options that the task of that name has, one after another, each with a value that is not its default."""
+        return [options for options in _EACH_OPTION if cls._takes(name, options)]
+
+    @classmethod
+    def _takes(cls, name: str, options: dict[str, Any]) -> bool:
+        try:
+            cls(name, **options)
+        except InputError:
+            return False
+        return True
 
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` digits (or words) of the sequence, before any separator."""

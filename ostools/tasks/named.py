@@ -19,7 +19,9 @@ BUILT_IN = dict.fromkeys(NAMES, "ostools.tasks.appendix_c:AppendixTask") | {
 }
 """Where each built-in task is found."""
 _ENDING_IN_ITEMS = {**FIGURE_5, **REPEATS}
-COLLAPSE_TASKS = (*_ENDING_IN_ITEMS, "text", *TASK_PAIRS)
+REPEATING_TASKS = (*_ENDING_IN_ITEMS, "text")
+"""The names of pairs of which v* is v with its last token once more."""
+COLLAPSE_TASKS = (*REPEATING_TASKS, *TASK_PAIRS)
 """The names of pairs for `collapse`."""
 
 _REGISTRY = Registry("task", Task, BUILT_IN, GROUP, InputError)
@@ -52,6 +54,22 @@ def task(spec: str | AnyTask, kind: type[AnyTask] = Task) -> AnyTask:
     if not isinstance(spec, str):
         raise InputError(f"expected a task or its name, such as 'copy-last', found {type(spec).__name__}")
     return _pairs(spec) if kind is CollapseTask else _REGISTRY.make(spec)
+
+
+def repeating(spec: str) -> CollapseTask:
+    """Pairs of which v* is v with its last token once more: `figure-5a`, `letters:items=ids`, `text`.
+
+    Raises `InputError` for any other name, and proposes these alone.
+    """
+    name = spec.partition(":")[0].strip()
+    if name in REPEATING_TASKS:
+        return _pairs(spec)
+    if name in names():
+        raise InputError(
+            f"{name}: expected pairs of which v* is v with its last token once more, found a question to be answered; such "
+            f"pairs are {', '.join(REPEATING_TASKS)}"
+        )
+    raise unknown_name("task", name, REPEATING_TASKS)
 
 
 def _pairs(spec: str) -> CollapseTask:

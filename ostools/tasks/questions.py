@@ -15,7 +15,7 @@ from typing import Any
 import mitigations
 from mitigations import Label, Mitigation, insert, rewrite
 from ostools.ground.errors import InputError
-from ostools.ground.whole_numbers import checked_lengths
+from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.tasks.base import Task, seeds_of
 from ostools.tasks.named import label, task
 
@@ -64,7 +64,7 @@ def question(form: Task, length: int, *, seed: int = 0, mitigation: Mitigation |
     Raises `InputError` for a length that the task cannot have, and for a right answer that is not one line (a line end inserted
     into what is to be copied: no final line could be it); `MitigationError` where the key would change.
     """
-    items = form.items(length, seed)
+    items = form.items(length, whole_number("seed", seed))
     pieces = items if mitigation is None else insert(mitigation, items, form.key)
     before, sequence, after = form.parts(pieces)
     _require_labels(form, pieces, sequence)
@@ -89,7 +89,7 @@ def questions(
     forward pass: a model that is asked by text has none to change.
     """
     form, wanted = task(given), checked_lengths(lengths)
-    acting = None if mitigation is None else mitigations.mitigation(mitigation)
+    acting = mitigations.optional(mitigation)
     for part in mitigations.parts(acting):
         if type(part).hooks is not Mitigation.hooks:
             raise InputError(

@@ -63,7 +63,7 @@ class RetrieveTask(Task):
             raise InputError(f"position: expected the index of a record, from 0, found {place!r}")
         if isinstance(place, float) and not 0 <= place <= 1:
             raise InputError(f"position: expected a fraction from 0.0 to 1.0, found {place}")
-        if self.records not in RECORDS and not Path(self.records).is_file():
+        if not isinstance(self.records, str) or (self.records not in RECORDS and not Path(self.records).is_file()):
             raise InputError(f"records: expected {' or '.join(RECORDS)}, or a file, found {self.records!r}")
 
     @property

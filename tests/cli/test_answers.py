@@ -13,6 +13,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from ostools import tasks
+from ostools.ground.errors import InputError
 from tests.cli.asking import assert_forecasts, in_a_process
 
 PROMPT = "--prompt 'The 11'"
@@ -133,6 +135,42 @@ def test_what_can_be_named_is_listed_with_whose_it_is(run, command: str, name: s
     assert (code, err) == (0, "")
     (line,) = [line for line in out.splitlines() if line.startswith(f"{name} ")]
     assert line.split()[1] == "ostools"
+
+
+def test_tasks_lists_every_option_with_what_it_does_and_the_pairs(run) -> None:
+    code, out, _ = run("tasks", "--json")
+    listed = {row["name"]: row for row in json.loads(out)}
+    assert code == 0
+    assert set(tasks.REPEATING_TASKS) <= set(listed)
+    assert listed["figure-5a"]["what"] == "How many ones are in the following sequences?111111"
+    assert listed["sum-ones"]["options"] == ("mode=answer-only|cot-zero-shot|cot-few-shot, examples=after, tidy=true")
+    assert listed["count-ones-figure-5"]["options"] == "separator_every=3, uniform=true"
+    for name in tasks.APPENDIX_NAMES:
+        assert {row for row in listed if row.startswith(f"{name}:")} == {
+            f"{name}:{text}" for text in _OPTIONS if _taken(f"{name}:{text}")
+        }
+    for name, row in listed.items():
+        if ":" not in name:
+            continue
+        # Every line can be typed as it stands, and shows words of its own prompt that the task without the option lacks.
+        shown = row["what"].removeprefix("…").removesuffix("…")
+        assert shown in " ".join(tasks.task(name).prompt(4).split())
+        plain = " ".join(tasks.task(name.partition(":")[0]).prompt(4).split())
+        assert not (plain.endswith(shown) if name.endswith("tidy=true") else shown in plain)
+
+
+_OPTIONS = (
+    "hint=true", "separator_every=3", "interleave=true", "uniform=true", "mode=answer-only", "mode=cot-zero-shot",
+    "mode=cot-few-shot", "mode=cot-few-shot,examples=after", "tidy=true",
+)  # fmt: skip
+
+
+def _taken(spec: str) -> bool:
+    try:
+        tasks.task(spec)
+    except InputError:
+        return False
+    return True
 
 
 # --- files

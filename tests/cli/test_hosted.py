@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ostools import tasks
 from tests.cli.asking import assert_refused
 from tests.measure.hosted.server import completion, served
 
@@ -58,6 +59,39 @@ def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, 
     assert f"1 of {len(rows)} prompts have no answer" in " ".join(out.split())
 
 
+FORM = ("--mode", "answer-only", "--examples", "after", "--tidy")
+
+
+@pytest.mark.parametrize("number", [3, 4])
+def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(
+    run, no_model: None, tmp_path: Path, number: int
+) -> None:
+    seeds = ("--seed", "0")
+    code, out, _ = run("prompts", "--figure", str(number), *LENGTHS, *seeds, *FORM)
+    rows = lines(out)
+    assert code == 0
+    # Each as the task itself would be asked, where it is written with its options.
+    modes = ("mode=answer-only", "mode=cot-zero-shot", "mode=cot-few-shot,examples=after")
+    panels = ("sum-ones", "count-ones", "count-ones-bernoulli")
+    assert [row["prompt"] for row in rows] == [
+        tasks.task(f"{panel}:{mode},tidy=true").prompt(n, 0) for n in (2, 3) for panel in panels for mode in modes
+    ]
+    answers = answered(rows, tmp_path / "answers.jsonl", model="m")
+    asked = ("figure", str(number), *LENGTHS, *seeds, "--answers", str(answers))
+    code, out, err = run(*asked, *FORM)
+    caption = " ".join(out.split())
+    assert (code, err) == (0, "")
+    assert "answer-only" in caption
+    assert "those of other tasks ours; they stand after the question." in caption
+    assert "Without CoT 'Please output only the answer.' stands behind C.1's prompt" in caption
+    assert "The slips of C.1's prompts are mended" in caption
+    assert run(*asked, *FORM, "--out", str(tmp_path / "figure.svg"))[0] == 0
+    drawn = (tmp_path / "figure.svg").read_text()
+    assert "no CoT" in drawn
+    # The figure as it stands asks other prompts: these are no answers to them.
+    assert run(*asked)[0] == 2
+
+
 def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openai")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-marker")
@@ -78,6 +112,12 @@ REFUSED = [
     ("prompts --figure 5", "2, 3, 4, 6, 7"),
     ("prompts --figure 2 --task copy-last", "leave --task out"),
     ("prompts --figure 2 --seed 1", "no seeds"),
+    ("prompts --figure 2 --tidy", "figure 2 has no tidy to choose"),
+    ("prompts --figure 3 --mode cot-zero-shot", "unknown mode without chain of thought 'cot-zero-shot'"),
+    ("prompts --figure 3 --examples behind", "unknown place of the examples 'behind'"),
+    ("prompts --task count-ones --tidy", "such as count-ones:tidy=true"),
+    ("figure 5 --tidy", "no other form of its prompts, and so no --tidy"),
+    ("figure 3 --mode answeronly", "did you mean 'answer-only'"),
     ("prompts --out prompts.csv", ".jsonl"),
     ("prompts --task copylast", "did you mean 'copy-last'"),
     ("prompts --task copy-last --mitigation sliding-window:window=3", "only rewrites prompts"),

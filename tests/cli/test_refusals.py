@@ -28,6 +28,11 @@ BEFORE_A_MODEL = [
     ("path-sum --prompt a --variant lokal", ["did you mean 'local'"]),
     ("path-sum --prompt a --out no/x.png", ["does not exist"]),
     ("attention-variation --task figure-5x", ["unknown task 'figure-5x'", "figure-5a"]),
+    (
+        "attention-variation --task copy",
+        ["copy: expected pairs of which v* is v", "such pairs are figure-5a, ", "letters"],
+    ),
+    ("attention-variation --task letter", ["did you mean 'letters'"]),
     ("attention-variation --lengths 9:3", ["runs backwards"]),
     ("attention-variation --seed one", ["--seed"]),
     ("attention-variation --out x.doc", ["expected a name ending in"]),

@@ -254,7 +254,7 @@ def test_bad_arguments(long_tiny: TransformerBridge) -> None:
         figure_3(long_tiny, [3], [])
     with pytest.raises(InputError, match="unknown panel 'count-wrod': did you mean 'count-word'"):
         figure_3(long_tiny, [3], panels=["count-wrod"])
-    with pytest.raises(InputError, match="panels: expected at least one of sum-ones"):
+    with pytest.raises(InputError, match="expected at least one panel of sum-ones"):
         figure_3(long_tiny, [3], panels=[])
     with pytest.raises(InputError, match="expected at most 256 tokens"):
         experiments.figure_2(tiny_model("gemma"), [500])

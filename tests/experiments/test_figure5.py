@@ -200,7 +200,7 @@ def test_exact_zeros_stand_on_the_lower_edge(figure: Figure5) -> None:
     ("given", "words"),
     [
         ({"panels": "abe"}, "unknown panel of figure 5 'e'"),
-        ({"panels": ""}, "at least one panel of a, b, c, d, found none"),
+        ({"panels": ""}, "at least one panel of figure 5 of a, b, c, d, found none"),
         ({"site": "logit"}, "unknown site 'logit'.*'logits'"),
         ({"norm": "L2"}, "unknown norm 'L2'"),
         ({"site": "logits", "per": "head-chunk"}, "at logits: expected per vector, found 'head-chunk'"),

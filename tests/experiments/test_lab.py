@@ -12,8 +12,9 @@ from scipy import stats
 
 from ostools.cli import main
 from ostools.experiments.lab import runs as lab_runs
-from ostools.experiments.lab.lab import Lab, _collapse, _names, lab
+from ostools.experiments.lab.lab import Lab, _collapse, lab
 from ostools.ground.errors import InputError
+from ostools.ground.names import checked_names
 from ostools.reporting.look.axes import ROUNDING_NOTE
 from ostools.theory.decoder import Decoder
 
@@ -255,8 +256,8 @@ def test_the_same_seeds_give_the_same_numbers() -> None:
         ({"study": "position"}, "unknown study 'position': did you mean 'positions'"),
         ({"encodings": ["rope"]}, "unknown encoding 'rope': did you mean 'rope-100'"),
         ({"precisions": ["bf16"]}, "unknown precision 'bf16'.*known are bfloat16"),
-        ({"encodings": []}, "encodings: expected at least one of none, alibi, .*, found none"),
-        ({"precisions": []}, "precisions: expected at least one of float32, .*, found none"),
+        ({"encodings": []}, "expected at least one encoding of none, alibi, .*, found none"),
+        ({"precisions": []}, "expected at least one precision of float32, .*, found none"),
         ({"lengths": [0, 1]}, "lengths: expected whole numbers of at least 1, found 0"),
         ({"lengths": []}, "lengths: .*, found none"),
         ({"lengths": [True]}, "lengths: .*, found True"),
@@ -275,9 +276,9 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
 
 def test_what_is_no_name_is_refused_in_one_line() -> None:
     """Of what the check is given: in tests, annotations refuse a wrong type earlier."""
-    with pytest.raises(InputError, match=r"^encodings: expected names such as 'none', found 1$"):
-        _names("encoding", ["none", 1], lab_runs.ENCODINGS)
-    assert _names("encoding", "none", lab_runs.ENCODINGS) == ["none"]
+    with pytest.raises(InputError, match=r"^unknown encoding 1: known are [^\n]*$"):
+        checked_names("encoding", ["none", 1], lab_runs.ENCODINGS)
+    assert checked_names("encoding", "none", lab_runs.ENCODINGS) == ("none",)
 
 
 def test_the_chart_has_a_row_a_study_and_its_data(small: Lab) -> None:

@@ -82,7 +82,7 @@ def test_what_is_below_its_rounding_stands_below_the_axis() -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([], "expected at least one prompt, found none"),
+        ([], "prompts: expected at least one, found none"),
         (["count-ones"], "count-ones makes no theorem pairs"),
         (["leters"], "unknown task 'leters': did you mean 'letters'"),
     ],

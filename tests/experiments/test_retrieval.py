@@ -140,7 +140,7 @@ def test_bad_arguments(model: TransformerBridge) -> None:
         retrieval(model, [0, 3], 3)
     with pytest.raises(InputError, match="found none"):
         retrieval(model, [], 3)
-    with pytest.raises(InputError, match="expected at least 2 records, found 1"):
+    with pytest.raises(InputError, match="length \\(records\\): expected a whole number of at least 2, found 1"):
         retrieval(model, None, 1)
     with pytest.raises(InputError, match="expected norm operator or frobenius, found 'l1'"):
         retrieval(model, None, 3, norm="l1")

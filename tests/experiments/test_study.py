@@ -215,7 +215,7 @@ def test_what_acts_in_16_bits_only_is_active_in_them_alone(model: TransformerBri
         ({"mitigations": ["seperator"]}, MitigationError, "unknown mitigation 'seperator': did you mean 'separator'"),
         ({"mitigations": ["sliding-window:window=0"]}, MitigationError, "window of at least 1, found 0"),
         ({"mitigations": [SlidingWindow(5, layers=(9,))]}, MitigationError, "layers out of 0..1, found 9"),
-        ({"mitigations": []}, InputError, "at least one mitigation, found none"),
+        ({"mitigations": []}, InputError, "mitigations: expected at least one, found none"),
         ({"mitigations": [Hint(), "hint"]}, InputError, "found 'hint' twice"),
         ({"lengths": [900]}, InputError, "at most 768 tokens"),
         (

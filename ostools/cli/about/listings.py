@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.kit import output
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 72
 """How many characters of a prompt a listing shows."""
+_AROUND = 16
+"""How many of them stand before what an option changes."""
 
 
 def models() -> None:
@@ -55,7 +57,8 @@ def models() -> None:
 def tasks() -> None:
     """List the tasks, the built-in ones and those of other distributions.
 
-    With their options: NAME:key=value,key=value.
+    With their options: NAME:key=value,key=value. Then each option of the paper's prompts, with what it does to the prompt; and
+    the pairs of prompts that `ostools collapse`, `repeats` and `attention-variation` compare.
 
     \b
     Example:
@@ -63,7 +66,16 @@ def tasks() -> None:
     """
     from ostools.tasks.named import listing
 
-    _show("Tasks", "a question of four items begins", ((row, _begins(row)) for row in listing()))
+    kinds = [
+        ("Tasks", "a question of four items begins", [(row, _begins(row)) for row in map(_own_options, listing())]),
+        ("With an option", "the question of four items from there on, where it differs", list(_optional())),
+        ("Pairs of prompts", "a prompt of six items, whose last is then repeated", list(_pairs())),
+    ]
+    if MANNERS.json:
+        output.print_json([one for _, _, listed in kinds for one in _as_rows(listed)])
+        return
+    for title, what, listed in kinds:
+        _show(title, what, listed)
 
 
 def mitigations() -> None:
@@ -80,6 +92,53 @@ def mitigations() -> None:
     _show("Mitigations", "what it does", ((row, row.summary) for row in listing()))
 
 
+def _own_options(row: Listed) -> Listed:
+    """Of the paper's prompts, which share a class, the options that this one has."""
+    from ostools.tasks import APPENDIX_NAMES, AppendixTask
+
+    if row.name not in APPENDIX_NAMES:
+        return row
+    values: dict[str, list[str]] = {}
+    for options in AppendixTask.each_option(row.name):
+        for key, value in options.items():
+            values.setdefault(key, []).append(str(value).lower())
+    return row._replace(options=", ".join(f"{key}={'|'.join(dict.fromkeys(each))}" for key, each in values.items()))
+
+
+def _optional() -> Iterator[tuple[Listed, str]]:
+    """Each option of each of the paper's prompts, as one would write it."""
+    from mitigations.registry import Listed
+    from ostools.tasks import APPENDIX_NAMES, AppendixTask
+
+    for name in APPENDIX_NAMES:
+        for options in AppendixTask.each_option(name):
+            key, value = [*options.items()][-1]
+            text = ",".join(f"{one}={str(given).lower()}" for one, given in options.items())
+            words = _from_difference(AppendixTask(name).prompt(4), AppendixTask(name, **options).prompt(4))
+            yield Listed(f"{name}:{text}", "ostools", f"{key}={str(value).lower()}", words, True), words
+
+
+def _pairs() -> Iterator[tuple[Listed, str]]:
+    from mitigations.registry import Listed
+    from ostools.tasks import REPEATING_TASKS, CollapseTask, task
+
+    for name in REPEATING_TASKS:
+        options = "" if name == "text" else "items=text|ids"
+        words = _short(task(name, CollapseTask).example)
+        yield Listed(name, "ostools", options, words, True), words
+
+
+def _from_difference(before: str, after: str) -> str:
+    """The words from where two prompts first differ, with some before them."""
+    same = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), len(before))
+    return _short(after if same <= _AROUND else f"…{after[same - _AROUND :]}")
+
+
+def _short(prompt: str) -> str:
+    line = on_one_line(prompt)
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+
+
 def _begins(row: Listed) -> str:
     """The beginning of a task's prompt on one line; what is wrong with it where it cannot be used."""
     from ostools.tasks import task
@@ -88,13 +147,17 @@ def _begins(row: Listed) -> str:
         prompt = task(row.name).prompt(4)
     except InputError:
         return row.summary
-    line = on_one_line(prompt)
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+    return _short(prompt)
+
+
+def _as_rows(listed: Iterable[tuple[Listed, str]]) -> list[dict[str, str]]:
+    keys = ("name", "from", "options", "what")
+    return [dict(zip(keys, (row.name, row.owner, row.options, words), strict=True)) for row, words in listed]
 
 
 def _show(title: str, what: str, listed: Iterable[tuple[Listed, str]]) -> None:
-    rows = [(row.name, row.owner, row.options, words) for row, words in listed]
+    rows = _as_rows(listed)
     if MANNERS.json:
-        output.print_json([dict(zip(("name", "from", "options", "what"), row, strict=True)) for row in rows])
+        output.print_json(rows)
         return
-    output.print_table(title, ["name", "from", "options", what], rows, left=4)
+    output.print_table(title, ["name", "from", "options", what], [tuple(row.values()) for row in rows], left=4)

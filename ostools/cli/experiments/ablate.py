@@ -65,7 +65,7 @@ def ablate(
     from ostools import experiments, tasks
     from ostools.experiments.ablation.questions import MEASURES
     from ostools.experiments.ablation.targets import checked_method
-    from ostools.measure.prompts import checked_names
+    from ostools.ground.names import checked_names
 
     check(out)
     form = tasks.task(task)

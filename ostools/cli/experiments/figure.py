@@ -10,14 +10,25 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.hosted import Answers, Endpoint, answered, refuse_with_answers
-from ostools.cli.kit.options import RANGE, Norm, Out, Per, Site, checked_items, parse_lengths
+from ostools.cli.kit.options import (
+    RANGE,
+    AskedWithout,
+    Examples,
+    Norm,
+    Out,
+    Per,
+    Site,
+    Tidy,
+    checked_items,
+    parse_lengths,
+)
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.errors import InputError
 
 _MODEL = ("--model", "--device")
 _COLLAPSE = ("--dtype", "--site", "--per", "--norm", "--items", "--load-dtype")
 _ASKED = (*_MODEL, "--chat/--no-chat", "--answers", "--endpoint")
-_COUNTING = (*_ASKED, "--seed", "--panel", "--max-new-tokens")
+_COUNTING = (*_ASKED, "--seed", "--panel", "--mode", "--examples", "--tidy", "--max-new-tokens")
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,9 @@ FIGURES = {
 _ARGUMENTS = {
     "--seed": "seeds",
     "--panel": "panels",
+    "--mode": "mode",
+    "--examples": "examples",
+    "--tidy": "tidy",
     "--dtype": "dtypes",
     "--max-new-tokens": "max_new_tokens",
     "--chat/--no-chat": "chat",
@@ -81,6 +95,9 @@ def figure(
             "three.",
         ),
     ] = None,
+    mode: AskedWithout = None,
+    examples: Examples = None,
+    tidy: Tidy = False,
     dtype: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Figure 5: a precision; repeatable. Else float32 and bfloat16."),
@@ -142,6 +159,9 @@ def figure(
         "--seed": tuple(seed or ()) or None,
         "--dtype": tuple(dtype or ()) or None,
         "--panel": tuple(panel or ()) or None,
+        "--mode": mode,
+        "--examples": examples,
+        "--tidy": tidy or None,
         "--site": site,
         "--per": per,
         "--norm": norm,
@@ -165,6 +185,8 @@ def figure(
         chosen["lengths"] = parse_lengths(lengths)
     if known.maker in ("figure_3", "figure_4"):
         chosen["number"] = number
+    if known.maker in ("figure_3", "figure_4"):
+        _check_asking(chosen)
     if known.maker == "figure_5":
         _check_figure_5(site, per, norm, items)
     if answers is None:
@@ -182,6 +204,7 @@ def _lacks(known: _Known, option: str) -> str:
     words = {
         "--seed": "randomness",
         "--panel": "panels to choose",
+        **dict.fromkeys(("--mode", "--examples", "--tidy"), "other form of its prompts"),
         "--max-new-tokens": "chain of thought",
         "--load-dtype": "choice of dtype",
     }
@@ -189,6 +212,13 @@ def _lacks(known: _Known, option: str) -> str:
     if option == "--block":
         return "synthetic layer"
     return words.get(option, "questions to a model") if known.on_model else "model"
+
+
+def _check_asking(chosen: dict[str, Any]) -> None:
+    """Before a model is loaded."""
+    from ostools.experiments.figures.figure3 import asked_tasks
+
+    asked_tasks(**{name: chosen[name] for name in ("panels", "mode", "examples", "tidy") if name in chosen})
 
 
 def _check_figure_5(site: str | None, per: str | None, norm: str | None, items: str | None) -> None:
@@ -218,7 +248,8 @@ def _drawn_of(known: _Known, number: int, chosen: dict[str, Any], answered: Call
     """The figure out of a hosted model's answers to its prompts."""
     from ostools import experiments
 
-    asked = experiments.figure_prompts(number, chosen.get("lengths"), chosen.get("seeds"))
+    form = {name: chosen[name] for name in ("mode", "examples", "tidy") if name in chosen}
+    asked = experiments.figure_prompts(number, chosen.get("lengths"), chosen.get("seeds"), **form)
     return getattr(experiments, known.maker)(answered(asked), **chosen)
 
 

@@ -46,8 +46,8 @@ def chain_of_thought(
       ostools chain-of-thought --task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png
     """
     from ostools import experiments, tasks
+    from ostools.ground.names import checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
-    from ostools.measure.prompts import checked_names
 
     check(out)
     form, names = tasks.task(task), checked_names("linearisation", linearisation, LINEARISATIONS)

@@ -53,6 +53,17 @@ MaxMemory = Annotated[
 ]
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+AskedWithout = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Figures 3, 4, 6, 7: without chain of thought, none (C.1 alone) or answer-only."),
+]
+Examples = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE", help="Figures 3, 4, 6, 7: worked examples before or after the question. Else before."
+    ),
+]
+Tidy = Annotated[bool, typer.Option("--tidy", help="Figures 3, 4, 6, 7: prompts without the slips of C.1.")]
 
 
 def parse_bytes(text: str | None) -> int | None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def behaviour(
     task: Task = "count-ones",
     mode: Annotated[
-        str | None, typer.Option(metavar="NAME", help="none, cot-zero-shot or cot-few-shot, where the task has it.")
+        str | None,
+        typer.Option(metavar="NAME", help="none, answer-only, cot-zero-shot or cot-few-shot, where the task has it."),
     ] = None,
     lengths: Lengths64 = "1:64",
     mitigation: Annotated[

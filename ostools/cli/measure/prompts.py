@@ -10,7 +10,7 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import RANGE, Seeds, parse_lengths
+from ostools.cli.kit.options import RANGE, Examples, Seeds, Tidy, parse_lengths
 from ostools.cli.kit.steps import tell_written
 from ostools.ground.errors import InputError
 
@@ -24,7 +24,11 @@ def prompts(
         typer.Option(metavar="NAME[:OPTIONS]", help="Such as copy-last; ostools tasks lists them. Else count-ones."),
     ] = None,
     mode: Annotated[
-        str | None, typer.Option(metavar="NAME", help="none, cot-zero-shot or cot-few-shot, where the task has it.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="none, answer-only, cot-zero-shot or cot-few-shot, where the task has it; of a figure none or answer-only.",
+        ),
     ] = None,
     lengths: Annotated[
         str | None,
@@ -38,6 +42,8 @@ def prompts(
     figure: Annotated[
         int | None, typer.Option(metavar="2|3|4|6|7", help="All prompts of that figure, instead of one task's.")
     ] = None,
+    examples: Examples = None,
+    tidy: Tidy = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .jsonl file; else stdout.")] = None,
 ) -> None:
     """Write every prompt of a task or figure with its id, for a model that runs elsewhere.
@@ -56,14 +62,19 @@ def prompts(
 
         checked_output(out, (".jsonl",))
     if figure is not None:
-        for name, value in (("--task", task), ("--mode", mode), ("--mitigation", mitigation)):
+        for name, value in (("--task", task), ("--mitigation", mitigation)):
             if value is not None:
                 raise InputError(f"--figure {figure} has tasks of its own: leave {name} out")
         from ostools.experiments import figure_prompts
 
         wanted = None if lengths is None else parse_lengths(lengths)
-        asked = figure_prompts(figure, wanted, None if not seed else tuple(seed))
+        given = {"mode": mode, "examples": examples, "tidy": tidy or None}
+        form = {name: value for name, value in given.items() if value is not None}
+        asked = figure_prompts(figure, wanted, None if not seed else tuple(seed), **form)
     else:
+        for name, value in (("--examples", examples), ("--tidy", tidy or None)):
+            if value is not None:
+                raise InputError(f"{name} is of a figure: write it into the task, such as count-ones:tidy=true")
         form = with_mode(task or "count-ones", mode)
         wanted = parse_lengths(lengths or LENGTHS)
         asked = questions(form, lengths=wanted, seeds=tuple(seed or (0,)), mitigation=mitigation)

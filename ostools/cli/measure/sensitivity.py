@@ -51,8 +51,8 @@ def sensitivity(
       ostools sensitivity --prompt "The capital of France is" --layers all --out layers.png
     """
     from ostools import measure
+    from ostools.ground.names import checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
-    from ostools.measure.prompts import checked_names
 
     check(out, prompt)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)

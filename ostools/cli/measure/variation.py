@@ -36,7 +36,7 @@ def attention_variation(
     from ostools import measure, tasks
 
     check(out)
-    wanted, pairs = parse_lengths(lengths), tasks.task(task, tasks.CollapseTask)
+    wanted, pairs = parse_lengths(lengths), tasks.repeating(task)
     with at_work("comparing attention", model, device) as (loaded, progress):
         result = measure.attention_variation(
             loaded, pairs, lengths=wanted, seeds=tuple(seed or (0,)), bos=not no_bos, progress=progress

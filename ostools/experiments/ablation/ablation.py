@@ -32,10 +32,10 @@ from ostools.experiments.ablation.targets import (
     taken_out,
 )
 from ostools.ground.errors import InputError
+from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
-from ostools.measure.prompts import checked_names
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 from ostools.tasks import Task

@@ -14,6 +14,7 @@ import hooks
 from hooks import Edge, Head, Sublayer
 from ostools.experiments.ablation.effects import Gated, Ids
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.names import checked_name
 
 Target = Head | Edge | Sublayer
 
@@ -28,15 +29,14 @@ _KINDS: Mapping[str, type[Any]] = {"heads": Head, "edges": Edge, "layers": Subla
 
 def checked_method(what: str, method: str) -> None:
     """Raises `InputError` for an unknown kind of part, or a method that it does not have."""
-    if what not in METHODS:
-        raise unknown_name("part to ablate", what, METHODS)
-    if method not in METHODS[what]:
-        raise unknown_name(f"method for {what}", method, METHODS[what])
+    checked_name(f"method for {what}", method, METHODS[checked_name("part to ablate", what, METHODS)])
 
 
 def checked_targets(model: TransformerBridge, what: str, targets: Iterable[Sequence[Any]]) -> tuple[Target, ...]:
     """The parts by name, without doubles; `InputError` for one that is no such part or that the model does not have."""
     kind, found = _KINDS[what], []
+    if not isinstance(targets, Iterable):
+        raise InputError(f"ablation of {what}: expected a list of {_FIELDS[what]}, found {targets!r}")
     for given in targets:
         if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != len(kind._fields):
             raise InputError(f"ablation of {what}: expected {_FIELDS[what]}, found {given!r}")

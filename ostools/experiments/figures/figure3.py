@@ -10,20 +10,22 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), Figure 3 (there of Gemini 1.5), 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.figures.answering import answered, common_deviations, provenance_of, title, unread
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.measure.hosted.given import Hosted
 from ostools.results import Result
 from ostools.tasks import AppendixTask
-from ostools.tasks.appendix_c import Mode
+from ostools.tasks.appendix_c import PLACES, SLIPPED, Mode
+from ostools.tasks.reasoning import ANSWER_ONLY
 
 LENGTHS = range(5, 151, 5)
 SEEDS = tuple(range(5))
@@ -33,11 +35,14 @@ TASKS = (*PANELS, "count-word")
 """The tasks of Section 3.2, (i) to (iv)."""
 WAYS: tuple[Mode, ...] = ("none", "cot-zero-shot", "cot-few-shot")
 """The ways of asking of Section 3.2, (1) to (3)."""
+WITHOUT_COT: tuple[Mode, ...] = ("none", "answer-only")
+"""What the first of them may be."""
 
 
 @dataclass(frozen=True, eq=False)
 class Figure3(Result):
-    """`frame`: one row a task, mode (none | cot-zero-shot | cot-few-shot), length and seed (0 alone where nothing is drawn).
+    """`frame`: one row a task, mode (none or answer-only | cot-zero-shot | cot-few-shot), length and seed (0 alone where
+    nothing is drawn).
 
     Its columns are those of `ostools.measure.answers.behaviour.Behaviour` but mitigation, status, sample and log_probability;
     absolute_error is NA where the answer held no number.
@@ -60,6 +65,9 @@ def figure_3(
     seeds: Sequence[int] = SEEDS,
     *,
     panels: Sequence[str] = PANELS,
+    mode: str = "none",
+    examples: str = "before",
+    tidy: bool = False,
     number: Literal[3, 6] = 3,
     max_new_tokens: int = 256,
     chat: bool | None = None,
@@ -72,6 +80,10 @@ def figure_3(
         lengths: numbers of items.
         seeds: of the panels that draw their sequences.
         panels: of `TASKS`, what is asked, a panel each.
+        mode: without chain of thought: "none", the prompt of C.1 alone, or "answer-only", with an instruction to output the
+            answer only, of which Section 3.2 speaks.
+        examples: whether the worked ones stand "before" the question or "after" it.
+        tidy: without the slips of C.1, in the panels that have them (`AppendixTask`).
         number: 6 for the caption of Figure 6; the run is the same.
         max_new_tokens: of a chain of thought, by a model here; what is cut there is no answer, and counted apart.
         chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
@@ -83,45 +95,76 @@ def figure_3(
     if number not in (3, 6):
         raise InputError(f"number: expected 3 or 6, the figures of this form, found {number!r}")
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
-    asked = asked_tasks(chosen, panels)
+    asked = asked_tasks(chosen, panels, mode=mode, examples=examples, tidy=tidy)
     frame, how = answered(model, asked, wanted, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
     parameters: dict[str, Any] = {
         "measurement": f"figure-{number}",
         "number": number,
         "lengths": wanted,
         "seeds": chosen,
+        "mode": mode,
+        "examples": examples,
+        "tidy": tidy,
     }
     return Figure3(frame.drop(columns="form"), provenance_of(model, **parameters, **how))
 
 
-def asked_tasks(seeds: Sequence[int] = SEEDS, panels: Sequence[str] = PANELS) -> dict[AppendixTask, tuple[int, ...]]:
+def asked_tasks(
+    seeds: Sequence[int] = SEEDS,
+    panels: Sequence[str] = PANELS,
+    *,
+    mode: str = "none",
+    examples: str = "before",
+    tidy: bool = False,
+) -> dict[AppendixTask, tuple[int, ...]]:
     """The tasks of the figure's panels, each in three ways of asking, with the seeds of each."""
-    tasks = [AppendixTask(name, mode=mode) for name in _checked_panels(panels) for mode in WAYS]
+    checked_name("mode without chain of thought", mode, WITHOUT_COT)
+    checked_name("place of the examples", examples, PLACES)
+    if not isinstance(tidy, bool):
+        raise InputError(f"tidy: expected true or false, found {tidy!r}")
+    tasks = [_form(name, way, mode, examples, tidy) for name in _checked_panels(panels) for way in WAYS]
     return {task: tuple(seeds) if task.random else (0,) for task in tasks}
 
 
+def _form(name: str, way: Mode, mode: str, examples: str, tidy: bool) -> AppendixTask:
+    """One panel in one way of asking, with what of the options it has."""
+    asked: dict[str, Any] = {"mode": mode if way == "none" else way, "tidy": tidy and name in SLIPPED}
+    asked |= {"examples": examples} if way == "cot-few-shot" else {}
+    return AppendixTask(name, **asked)
+
+
 def _checked_panels(panels: Sequence[str]) -> list[str]:
-    given = [panels] if isinstance(panels, str) else list(panels) if isinstance(panels, Iterable) else [panels]
-    for name in given:
-        if name not in TASKS:
-            raise unknown_name("panel", name, TASKS)
-    if not given:
-        raise InputError(f"panels: expected at least one of {', '.join(TASKS)}, found none")
-    return [name for name in TASKS if name in given]
+    chosen = checked_names("panel", panels, TASKS)
+    return [name for name in TASKS if name in chosen]
 
 
 def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     """What Figures 3, 4, 6 and 7 say of themselves."""
+    asked = result.provenance.parameters
     said = [
         *common_deviations(result),
-        "Worked examples of the sum are the paper's, those of other tasks ours; they stand before the question.",
-        "The zero-shot request is the opening of the paper's few-shot one. Without CoT the prompt is C.1's alone, where "
-        "Section 3.2 says that the model is told to output the answer only. The paper names no seeds.",
+        "Worked examples of the sum are the paper's, those of other tasks ours; they stand "
+        f"{asked.get('examples', 'before')} the question.",
+        "The zero-shot request is the opening of the paper's few-shot one. The paper names no seeds.",
         _panels_in_words(answers),
+        _without_cot(asked),
     ]
+    if asked.get("tidy"):
+        said.append(
+            "The slips of C.1's prompts are mended: 'answer..' at a sum, the quote that is not closed at a count."
+        )
     if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
         said.append("This model was trained on these prompts without CoT, and never on CoT.")
     return (*said, *unread(result, answers))
+
+
+def _without_cot(asked: Mapping[str, Any]) -> str:
+    if asked.get("mode") == "answer-only":
+        return (
+            f"Without CoT '{ANSWER_ONLY.strip()}' stands behind C.1's prompt: Section 3.2 speaks of such an instruction, the "
+            "words are ours."
+        )
+    return "Without CoT the prompt is C.1's alone, where Section 3.2 says that the model is told to output the answer only."
 
 
 def _panels_in_words(answers: Any) -> str:

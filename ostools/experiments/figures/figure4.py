@@ -48,6 +48,9 @@ def figure_4(
     seeds: Sequence[int] = SEEDS,
     *,
     panels: Sequence[str] = PANELS,
+    mode: str = "none",
+    examples: str = "before",
+    tidy: bool = False,
     number: Literal[4, 7] = 4,
     max_new_tokens: int = 256,
     chat: bool | None = None,
@@ -58,7 +61,8 @@ def figure_4(
     Arguments, errors and cost as of `figure_3`. `figure_4_of` makes it out of a Figure 3 that is there, at no cost.
     """
     _check(number)
-    found = figure_3(model, lengths, seeds, panels=panels, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
+    asked: dict[str, Any] = {"panels": panels, "mode": mode, "examples": examples, "tidy": tidy}
+    found = figure_3(model, lengths, seeds, **asked, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
     return figure_4_of(found, number)
 
 

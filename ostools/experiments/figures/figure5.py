@@ -27,7 +27,8 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import short_name
@@ -212,13 +213,7 @@ def _common(curves: Mapping[str, Collapse], seeds: list[int]) -> dict[str, Any]:
 
 
 def _checked_panels(panels: Iterable[str]) -> list[str]:
-    given = list(panels)
-    for panel in given:
-        if panel not in PANELS:
-            raise unknown_name("panel of figure 5", panel, tuple(PANELS))
-    if not given:
-        raise InputError("figure 5: expected at least one panel of a, b, c, d, found none")
-    return sorted(set(given))
+    return sorted(checked_names("panel of figure 5", list(panels) if isinstance(panels, str) else panels, PANELS))
 
 
 def checked_reading(site: str, per: str | None, norm: str) -> Reading:

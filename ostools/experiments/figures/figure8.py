@@ -40,8 +40,8 @@ from torch import Tensor
 
 from ostools.experiments import decay
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.names import checked_names
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number
-from ostools.measure.prompts import checked_names
 from ostools.results import Provenance, Result
 from ostools.theory.distances import distance, total_variation
 from ostools.theory.positions import sinusoidal

@@ -11,25 +11,33 @@ from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.tasks.questions import Question
 
+ASKING = {"panels", "mode", "examples", "tidy"}
+
 
 def figure_prompts(
-    number: int, lengths: Iterable[int] | None = None, seeds: Sequence[int] | None = None
+    number: int, lengths: Iterable[int] | None = None, seeds: Sequence[int] | None = None, **asking: Any
 ) -> list[Question]:
     """The prompts that Figure 2, 3, 4, 6 or 7 asks. 3, 4, 6 and 7 ask the same: one set of answers serves all four.
 
     Args:
         lengths: numbers of items; None: those of the figure.
         seeds: of the sequences that are drawn; None: those of the figure. Figure 2 draws none.
+        asking: of Figures 3, 4, 6 and 7 also panels, mode, examples and tidy, as for `figure_3`.
 
     Raises `InputError` for another figure, lengths below 1, and seeds for Figure 2.
     """
-    if number not in PAPERS:
+    if type(number) is not int or number not in PAPERS:
         raise InputError(f"expected a figure of answers, {', '.join(map(str, PAPERS))}, found {number!r}")
     if number == 2 and seeds is not None:
         raise InputError("figure 2 has no randomness, and so no seeds: leave them out")
+    if wrong := asking.keys() - (set() if number == 2 else ASKING):
+        raise InputError(f"figure {number} has no {sorted(wrong)[0]} to choose: leave it out")
     asked: Mapping[Any, Sequence[int]]
     if number == 2:
         asked, known = figure2.asked_tasks(), figure2.LENGTHS
     else:
-        asked, known = figure3.asked_tasks(figure3.SEEDS if seeds is None else checked_seeds(seeds)), figure3.LENGTHS
+        asked, known = (
+            figure3.asked_tasks(figure3.SEEDS if seeds is None else checked_seeds(seeds), **asking),
+            figure3.LENGTHS,
+        )
     return figure_questions(asked, checked_lengths(known if lengths is None else lengths))

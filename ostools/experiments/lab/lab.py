@@ -12,7 +12,7 @@ Cost: about 280 layers of 530 tokens in float64 for "positions", 640 for "depth"
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 
 from ostools.experiments import decay
 from ostools.experiments.lab import runs as lab_runs
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number, whole_numbers
 from ostools.results import Frame, Provenance, Result
@@ -116,8 +116,8 @@ def lab(
     chosen_lengths, chosen_seeds = checked_lengths(lengths), checked_seeds(seeds)
     chosen_depths, fit_from = sorted(whole_numbers("depths", depths, 1)), whole_number("fit_from", fit_from, 1)
     studies = _studies(study)
-    encodings = None if encodings is None else _names("encoding", encodings, lab_runs.ENCODINGS)
-    named = None if precisions is None else _names("precision", precisions, lab_runs.PRECISIONS)
+    encodings = None if encodings is None else checked_names("encoding", encodings, lab_runs.ENCODINGS)
+    named = None if precisions is None else checked_names("precision", precisions, lab_runs.PRECISIONS)
     chosen_precisions = {"precision": named or list(lab_runs.PRECISIONS), "validation": named or list(VALIDATED)}
     plan = [
         (one, encoding, question, seed)
@@ -145,22 +145,7 @@ def lab(
 def _studies(study: str) -> tuple[str, ...]:
     if study == "all":
         return STUDIES
-    if study not in STUDIES:
-        raise unknown_name("study", study, (*STUDIES, "all"))
-    return (study,)
-
-
-def _names(kind: str, given: Any, known: Collection[str]) -> list[str]:
-    """Each once, in the order given."""
-    names = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
-    if not names:
-        raise InputError(f"{kind}s: expected at least one of {', '.join(known)}, found none")
-    for name in names:
-        if not isinstance(name, str):
-            raise InputError(f"{kind}s: expected names such as {next(iter(known))!r}, found {name!r}")
-        if name not in known:
-            raise unknown_name(kind, name, known)
-    return list(dict.fromkeys(names))
+    return (checked_name("study", study, (*STUDIES, "all")),)
 
 
 def _measured(

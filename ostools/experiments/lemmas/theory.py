@@ -17,7 +17,8 @@ import pandas as pd
 
 from ostools.experiments.lemmas import decoders, softmax, stochastic
 from ostools.experiments.lemmas.check import LENGTHS, Check, Checked
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.results import Provenance, Result
@@ -146,12 +147,7 @@ def _chosen(names: Iterable[str] | None) -> list[Lemma]:
     """In the paper's order, each once."""
     if names is None:
         return list(LEMMAS)
-    wanted = list(names)
-    for name in wanted:
-        if name not in _ALIASES:
-            raise unknown_name("lemma", name, [lemma.name for lemma in LEMMAS])
-    if not wanted:
-        raise InputError("theory: expected at least one lemma, found none; leave the argument out for all of them")
+    wanted = checked_names("lemma", names, _ALIASES)
     return [lemma for lemma in LEMMAS if any(_ALIASES[name] is lemma for name in wanted)]
 
 

@@ -85,6 +85,10 @@ def chain_of_thought(
     whole_number("length", length, 1)
     require_limit(max_new_tokens)
     posed = pose(model, form, length, seed=_checked_seed(form, seed), chat=chat)
+    if not (reasoning is None or isinstance(reasoning, str)):
+        raise InputError(
+            f"reasoning: expected a text, or None for what the model writes, found {type(reasoning).__name__}"
+        )
     opening = form.answer_line("\ue000").partition("\ue000")[0].strip()
     if reasoning is not None and opening and opening in reasoning:
         raise InputError(

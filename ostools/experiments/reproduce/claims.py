@@ -26,9 +26,9 @@ def chosen_claims(figures: Iterable[int] | None = None) -> list[Claim]:
     """All claims, or those of some figures. Raises `InputError` for a number that is no figure with a claim."""
     if figures is None:
         return list(CLAIMS)
-    wanted = list(figures)
+    wanted = list(figures) if isinstance(figures, Iterable) else [figures]
     for figure in wanted:
-        if isinstance(figure, bool) or figure not in FIGURES:
+        if type(figure) is not int or figure not in FIGURES:
             raise InputError(
                 f"figure {figure!r}: expected one of {', '.join(map(str, FIGURES))} (Figure 1 is a drawing)"
             )

@@ -19,10 +19,11 @@ from ostools import tasks
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.arms import BOUND, Arm, Cell, StudyPlan, timings
 from ostools.ground.errors import InputError
+from ostools.ground.names import several
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.passes.arithmetic import full_precision
-from ostools.measure.passes.precisions import Precision
+from ostools.measure.passes.precisions import checked_precisions
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -85,9 +86,9 @@ def study(
     """
     form, given = tasks.task(task), _checked(mitigations)
     wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)
-    if not 0 < level < 1:
-        raise InputError(f"study: expected a level between 0 and 1, found {level}; for example 0.95")
-    dtypes = tuple(Precision.named(name).name for name in ([dtypes] if isinstance(dtypes, str) else dtypes))
+    if not isinstance(level, int | float) or not 0 < level < 1:
+        raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
+    dtypes = tuple(precision.name for precision in checked_precisions(dtypes))
     plan = StudyPlan(form, wanted, chosen, dtypes, chat, _spread(wanted, sensitivity_lengths))
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)
@@ -138,9 +139,8 @@ class _Steps:
 
 def _checked(given: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
     """The mitigations by their labels."""
-    chosen = [m.mitigation(one) for one in ([given] if isinstance(given, str | Mitigation) else given)]
-    if not chosen:
-        raise InputError("study: expected at least one mitigation, found none; for example 'separator:every=3'")
+    each = [given] if isinstance(given, str | Mitigation) else several("mitigations", given, "['separator:every=3']")
+    chosen = [m.mitigation(one) for one in each]
     names = [m.label(one) for one in chosen]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -91,7 +91,7 @@ def windows(
     arms: dict[int | None, Mitigation | None] = {None: None} | {size: _window(size, layers, sinks) for size in sizes}
     exact = PRECISIONS["float64"].prepared(model)
     pairs_in_chat = chat if pairs is None else False
-    compared = as_pairs(exact, pairs or form, None, pairs_in_chat)  # refuses what makes no pair
+    compared = as_pairs(exact, form if pairs is None else pairs, None, pairs_in_chat)  # refuses what makes no pair
     if pairs is not None and isinstance(compared, PosedPairs | TaskPairs):
         raise InputError(
             f"windows: expected pairs that end in a repeated token, such as 'figure-5a', found the task {compared.name}: leave "
@@ -112,7 +112,7 @@ def windows(
         said: Any = behaviour(model, form, lengths=wanted, seeds=chosen, mitigation=arm, chat=chat).frame
         found = collapse(
             exact,
-            pairs or form,
+            form if pairs is None else pairs,
             lengths=wanted,
             dtypes=["float64"],
             seeds=same_seeds,
@@ -203,4 +203,6 @@ def _checked(given: Iterable[int]) -> list[int]:
     sizes = list(given) if isinstance(given, Iterable) else [given]
     if not sizes:
         raise InputError("windows: expected at least one, found none; for example range(2, 65)")
+    if wrong := [size for size in sizes if not isinstance(size, int)]:
+        raise InputError(f"windows: expected whole numbers, found {wrong[0]!r}; for example range(2, 65)")
     return sorted(set(sizes))

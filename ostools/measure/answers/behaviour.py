@@ -104,7 +104,7 @@ def behaviour(
     Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """
     form = tasks.task(task)
-    given = None if mitigation is None else mitigations.mitigation(mitigation)
+    given = mitigations.optional(mitigation)
     wanted, chosen = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
     posed = [pose(model, form, length, seed=seed, mitigation=given, chat=chat) for length in wanted for seed in chosen]
     run = _Run(model, form, posed, temperature, samples, max_new_tokens, probability and not form.reasons, progress)

@@ -24,6 +24,7 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, line_written
@@ -31,12 +32,12 @@ from ostools.measure.answers.judging import judge_begun
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, reader
 from ostools.measure.collapse.collapse import IDENTICAL, Collapse, collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
-from ostools.measure.passes.precisions import Precision
+from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import context_length, encode, prompt_from_ids
 from ostools.models.tokens import token_text
 from ostools.results import Provenance, Result
 from ostools.tasks.appendix_c import AppendixTask
-from ostools.tasks.opened import Opened, OpenedPairs
+from ostools.tasks.opened import COUNTING, Opened, OpenedPairs
 
 COLUMNS = {
     **{"task": "str", "seed": "int64", "length": "int64", "tokens": "int64", "dtype": "str"},
@@ -100,7 +101,8 @@ def counting(
 
     Source: arXiv 2406.04267, Corollary 6.2 / B.10 and Appendix C.1.
     """
-    form = task if isinstance(task, AppendixTask) else AppendixTask(task)
+    form = task if isinstance(task, AppendixTask) else AppendixTask(checked_name("counting task", task, COUNTING))
+    dtypes = [precision.name for precision in checked_precisions(dtypes)]
     opened = OpenedPairs(form)
     seed, given = whole_number("seed", seed), checked_lengths(lengths)
     _require_room(model, opened, max(given) + 1, seed)

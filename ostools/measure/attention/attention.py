@@ -89,7 +89,7 @@ def attention(
     cannot be applied to what was given (between the items of a text that is no task's, to the text of tokens), and for a
     prompt over the context; `MitigationError` for an unknown mitigation and a broken promise of one.
     """
-    given = None if mitigation is None else mitigations.mitigation(mitigation)
+    given = mitigations.optional(mitigation)
     words, items, asked = _asked(model, prompt, task, length, seed, given)
     last, squares, bins = _captured(model, words, given)
     status = "none" if given is None else "active" if _changed(model, prompt, words, given, asked) else "inactive"

@@ -18,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks.register import hidden
 from ostools.ground.errors import InputError
+from ostools.ground.names import several
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.posed import Posed, carrier_positions
 from ostools.measure.prompts import as_prompt
@@ -72,11 +73,9 @@ def head_scores(
 
     Raises `InputError` for no prompt, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
-    several = [prompts] if isinstance(prompts, str | Prompt | Posed) else list(prompts)
-    if not several:
-        raise InputError("head_scores: expected at least one prompt, found none")
+    given = [prompts] if isinstance(prompts, str | Prompt | Posed) else several("prompts", prompts, "['1 1 1', '1 1']")
     rows: list[dict[str, Any]] = []
-    for index, one in enumerate(several):
+    for index, one in enumerate(given):
         prompt, chosen = _prompt(model, one, carriers)
         for layer, scores in enumerate(_scores(model, prompt, chosen)):
             columns = {name: values.tolist() for name, values in scores.items()}
@@ -86,8 +85,8 @@ def head_scores(
                 for head in range(int(model.cfg.n_heads))
             )
     frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "layer", "head", *SCORES]]
-    ids = tuple(prompt.ids.tolist()) if len(several) == 1 else None  # pyright: ignore[reportPossiblyUnboundVariable]
-    texts = [one.text if isinstance(one, Posed | Prompt) else one for one in several]
+    ids = tuple(prompt.ids.tolist()) if len(given) == 1 else None  # pyright: ignore[reportPossiblyUnboundVariable]
+    texts = [one.text if isinstance(one, Posed | Prompt) else one for one in given]
     return HeadScores(frame, Provenance.collect(model, ids, prompts=texts, carriers=carriers, threshold=SINK))
 
 

@@ -27,7 +27,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from mitigations import Mitigation, changes_pass, label, running
+from mitigations import Mitigation, changes_pass, label, optional, running
+from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
@@ -68,7 +69,7 @@ def attention_variation(
     lengths: Iterable[int],
     seeds: Sequence[int] = (0,),
     bos: bool = True,
-    mitigation: Mitigation | None = None,
+    mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> AttentionVariation:
     """How far the last token's attention moves when it is repeated, in every layer and head, at every length; in float64.
@@ -79,27 +80,28 @@ def attention_variation(
         lengths: numbers of sequence items.
         seeds: of a task that draws digits.
         bos: false takes the tokenizer's BOS out of every prompt.
-        mitigation: acts in every pass, verified.
+        mitigation: a `mitigations.Mitigation` or its name with options; acts in every pass, verified.
         progress: called as progress(done, total) after each forward pass.
 
     Raises `InputError` for a task without such pairs (its prompts end in other words: its last tokens' rows are of other
     tokens), under an active edit, which would not reach the copy, for weights that are not finite, and for whatever `collapse`
     refuses of tasks, lengths and seeds. Source: arXiv 2406.04267, Theorem B.3, equation 2, Lemmas B.1 and B.2.
     """
-    pairs, wanted = as_pairs(model, task, mitigation, False), checked_lengths(lengths)
+    given, wanted = optional(mitigation), checked_lengths(lengths)
+    pairs = as_pairs(model, tasks.repeating(task) if isinstance(task, str) else task, given, False)
     checked = seeds_of(pairs, seeds)
     _check_model(model)
     sets = [PromptSet.build(model, pairs, wanted, seed, bos) for seed in checked]
     _check_pairs(sets[0], pairs.name)
     way = way_of(model, [prompts.tree for prompts in sets])
-    apart = way.name == "loop" or changes_pass(mitigation)
+    apart = way.name == "loop" or changes_pass(given)
     plans = [list(_passes(prompts, apart)) for prompts in sets]
     precision = Precision.named("float64")
     work, done = precision.prepared(model), 0
     tables = []
     for prompts, plan in zip(sets, plans, strict=True):
         for ids, chosen in plan:
-            with running(work, mitigation):
+            with running(work, given):
                 found = _separate(work, prompts, chosen) if apart else _together(work, ids, prompts, chosen)
             done += 1
             tell(progress, done, sum(map(len, plans)))
@@ -111,7 +113,7 @@ def attention_variation(
         task=pairs.name,
         items=pairs.items,
         bos=bos,
-        mitigation=label(mitigation),
+        mitigation=label(given),
         lengths=wanted,
         seeds=checked,
         dtype=precision.name,

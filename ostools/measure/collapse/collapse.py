@@ -19,7 +19,7 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from mitigations import Mitigation, label
+from mitigations import Mitigation, label, optional
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
@@ -28,7 +28,7 @@ from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.readings import VECTOR, Reading
 from ostools.measure.collapse.run import COLUMNS as COLUMNS
 from ostools.measure.collapse.run import REFERENCE, Run
-from ostools.measure.passes.precisions import Precision
+from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.prompts import checked_layers
 from ostools.results import Column, Provenance, Result
 from ostools.tasks import CollapseTask, Task
@@ -157,7 +157,7 @@ def collapse(
     seeds: Sequence[int] = (0,),
     layers: Literal["all"] | Iterable[int] | None = None,
     bos: bool = True,
-    mitigation: Mitigation | None = None,
+    mitigation: Mitigation | str | None = None,
     chat: bool | None = False,
     progress: Progress | None = None,
 ) -> Collapse:
@@ -174,8 +174,9 @@ def collapse(
         layers: after which blocks v^(l) is compared too, out of the same passes: "all", or numbers out of 0 ... L. 0 is the
             embedding, L the last block, which is always there. This is the induction over layers in the proof of B.3.
         bos: false takes the tokenizer's BOS, which attention sinks into, out of every prompt.
-        mitigation: the pairs as it rewrites them, under its hooks in every dtype and in float64, verified on every forward
-            pass. One with hooks goes by the loop over prompts, and of prompts that it rewrites no theorem speaks.
+        mitigation: a `mitigations.Mitigation` or its name with options: the pairs as it rewrites them, under its hooks in every
+            dtype and in float64, verified on every forward pass. One with hooks goes by the loop over prompts, and of prompts
+            that it rewrites no theorem speaks.
         chat: a task's prompts in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) after each forward pass.
 
@@ -186,12 +187,13 @@ def collapse(
 
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
-    task = as_pairs(model, task, mitigation, chat)
-    wanted, precisions, seeds = checked_lengths(lengths), _checked_precisions(dtypes), seeds_of(task, seeds)
+    given = optional(mitigation)
+    task = as_pairs(model, task, given, chat)
+    wanted, precisions, seeds = checked_lengths(lengths), checked_precisions(dtypes), seeds_of(task, seeds)
     _check_model(model)
     kept = () if layers is None else checked_layers(model, layers)
     sets = [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds]
-    found = Run(model, task.name, sets, precisions, mitigation, kept).found(progress)
+    found = Run(model, task.name, sets, precisions, given, kept).found(progress)
     provenance = Provenance.collect(
         model,
         max((prompts.longest() for prompts in sets), key=len),
@@ -199,7 +201,7 @@ def collapse(
         task=task.name,
         items=task.items,
         bos=bos,
-        mitigation=label(mitigation),
+        mitigation=label(given),
         chat=chat,
         lengths=wanted,
         dtypes=[precision.name for precision in precisions],
@@ -210,15 +212,6 @@ def collapse(
         difference_from_separate_pass=found.differences,
     )
     return Collapse(pd.concat(found.tables, ignore_index=True), provenance, pd.concat(found.curves, ignore_index=True))
-
-
-def _checked_precisions(dtypes: Sequence[str]) -> list[Precision]:
-    names = [dtypes] if isinstance(dtypes, str) else list(dtypes) if isinstance(dtypes, Iterable) else [dtypes]
-    if wrong := [name for name in names if not isinstance(name, str)]:
-        raise InputError(f"dtypes: expected names such as 'bfloat16', found {wrong[0]!r}")
-    if not names:
-        raise InputError("dtypes: expected at least one, found none; for example ('float32', 'bfloat16')")
-    return [Precision.named(name) for name in dict.fromkeys(names)]
 
 
 def _check_model(model: TransformerBridge) -> None:

@@ -66,6 +66,8 @@ def as_pairs(
     Raises `InputError` for an unknown name, and for prompts that end in a repeated token where a mitigation would rewrite them:
     the pair would no longer be one.
     """
+    if not isinstance(task, str | Task | CollapseTask):
+        raise InputError(f"expected a task or its name, such as 'figure-5a', found {type(task).__name__}")
     if isinstance(task, str):
         task = tasks.task(task, CollapseTask) if _is_pairs(task) else tasks.task(task)
     if isinstance(task, TaskPairs) and (mitigation is not None or chat is not False):

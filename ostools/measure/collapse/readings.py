@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
 from ostools.results import Frame
 from ostools.theory.distances import NORMS
 
@@ -54,11 +55,9 @@ class Reading:
 
         Raises `InputError` for an unknown name, and for pieces that the site does not have.
         """
+        site = checked_name("site", site, (*READINGS, *_PAPERS))
         site = _PAPERS.get(site, site)
-        if site not in READINGS:
-            raise unknown_name("site", site, (*READINGS, *_PAPERS))
-        if norm not in NORMS:
-            raise unknown_name("norm", norm, NORMS)
+        checked_name("norm", norm, NORMS)
         known = READINGS[site]
         if per is not None and per not in known:
             raise InputError(f"at {site}: expected per {' or '.join(known)}, found {per!r}")

@@ -22,6 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.estimate import check_settings
@@ -29,7 +30,7 @@ from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.one_linearisation import METHODS, MeasuredNorms, OneLinearisation, Settings, checked_start
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
-from ostools.measure.prompts import as_prompt, checked_layers, checked_names, token_columns
+from ostools.measure.prompts import as_prompt, checked_layers, token_columns
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 

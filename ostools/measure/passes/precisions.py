@@ -6,7 +6,7 @@ stored alone, one part at a time: which of them hides a pair is then a measureme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks.rounding import FLOATS, FORMATS, integer_scale
-from ostools.ground.errors import unknown_name
+from ostools.ground.names import checked_name, several
 from ostools.models.casting import view_in
 from ostools.models.rounding import holds, view_rounded
 from ostools.theory.distances import DTYPES, spacing, steps_between
@@ -45,9 +45,7 @@ class Precision:
     @classmethod
     def named(cls, name: str) -> Precision:
         """The precision of that name; an unknown one raises `InputError` with the nearest."""
-        if name not in PRECISIONS:
-            raise unknown_name("dtype", name, PRECISIONS)
-        return PRECISIONS[name]
+        return PRECISIONS[checked_name("dtype", name, PRECISIONS)]
 
     def prepared(self, model: TransformerBridge) -> TransformerBridge:
         """The model whose forward pass is run, inside `running`: a cast or rounded view, or the model where nothing changes.
@@ -113,3 +111,9 @@ PRECISIONS: dict[str, Precision] = {name: Precision(name, dtype) for name, dtype
     for format in FORMATS
 }
 """Every precision by name."""
+
+
+def checked_precisions(dtypes: str | Iterable[str]) -> list[Precision]:
+    """The precisions of those names in order, each once; one that there is not, or none at all, is an `InputError`."""
+    names = [dtypes] if isinstance(dtypes, str) else several("dtypes", dtypes, "('float32', 'bfloat16')")
+    return [Precision.named(name) for name in dict.fromkeys(checked_name("dtype", name, PRECISIONS) for name in names)]

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.ground.names import checked_names
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_gain
 from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import DiagonalFold, FullFold, KernelFold
 from ostools.measure.paths.windowed import WindowedFold
-from ostools.measure.prompts import checked_names
 from ostools.theory.path_sum import paths
 
 MlpNorm = Literal["svd", "product"]

@@ -15,7 +15,8 @@ from typing import Any
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.models import context_length, encode
@@ -88,13 +89,8 @@ def report(
 
 def _checked(sections: Sequence[str]) -> list[str]:
     """The names in the report's order, each once."""
-    given = [sections] if isinstance(sections, str) else list(sections)
-    for name in given:
-        if name not in NAMES:
-            raise unknown_name("section", name, NAMES)
-    if not given:
-        raise InputError(f"sections: expected at least one of {', '.join(NAMES)}, found none; leave it out for all")
-    return [name for name in NAMES if name in given]
+    chosen = checked_names("section", sections, NAMES)
+    return [name for name in NAMES if name in chosen]
 
 
 def _longest(model: TransformerBridge) -> int:

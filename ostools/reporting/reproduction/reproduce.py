@@ -68,10 +68,10 @@ def reproduce(
     asked = checked_arguments(arguments or {})
     parts, store = parts_of(claims), Parts(Path(out), say)
     wanted = None if figures is None else sorted({figures} if isinstance(figures, int) else set(figures))
+    origin = Provenance.collect(
+        model, measurement="reproduce", figures=wanted, arguments={part.name: asked[part.name] for part in parts}
+    )
     with store.locked():
-        origin = Provenance.collect(
-            model, measurement="reproduce", figures=wanted, arguments={part.name: asked[part.name] for part in parts}
-        )
         run = _Run(model, store, asked, origin, say)
         found, refused = run.measured(parts, progress)
         frame = judged(claims, found, refused)

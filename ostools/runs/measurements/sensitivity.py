@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.names import checked_names
 from ostools.measure import Sensitivity, sensitivity
 from ostools.measure.jacobian.estimate import most_rows
 from ostools.measure.jacobian.linearisations import HELD, LINEARISATIONS
 from ostools.measure.jacobian.memory import plan
-from ostools.measure.prompts import checked_names
 from ostools.models.shape import Shape
 from ostools.runs.measurements.counts import (
     BLOCK,

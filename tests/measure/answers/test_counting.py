@@ -147,7 +147,7 @@ OPTIONS: dict[str, Any] = {"lengths": [1]}
     ("options", "words"),
     [
         ({"task": "copy-first"}, "unknown counting task 'copy-first'"),
-        ({"task": "count-wrd"}, "unknown task 'count-wrd': did you mean 'count-word'"),
+        ({"task": "count-wrd"}, "unknown counting task 'count-wrd': did you mean 'count-word'"),
         ({"lengths": [0]}, "whole numbers of at least 1, found 0"),
         ({"lengths": [200]}, "at most 256 tokens .the model's context., found 406"),
         (

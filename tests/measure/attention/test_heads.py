@@ -108,7 +108,7 @@ def test_several_prompts_and_their_mean() -> None:
 def test_refusals() -> None:
     model = tiny_model("gemma", **TINY)
     prompt = prompt_from_ids(model, IDS)
-    with pytest.raises(InputError, match="at least one prompt"):
+    with pytest.raises(InputError, match="prompts: expected at least one"):
         head_scores(model, [])
     with pytest.raises(InputError, match="at least two tokens"):
         head_scores(model, prompt_from_ids(model, [40]))

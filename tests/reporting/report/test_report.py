@@ -165,7 +165,10 @@ def test_every_name_is_a_section_or_shown_in_one() -> None:
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [(["colapse"], "unknown section 'colapse': did you mean 'collapse'"), ([], "at least one of collapse, precision")],
+    [
+        (["colapse"], "unknown section 'colapse': did you mean 'collapse'"),
+        ([], "at least one section of collapse, precision"),
+    ],
 )
 def test_an_unknown_section_is_refused_with_the_nearest(tmp_path: Path, given: list[str], said: str) -> None:
     with pytest.raises(InputError, match=said):

@@ -19,7 +19,9 @@ COLUMNS = {
     "count-word": "count ‘car’ in a sentence",
 }
 """The paper's columns: the task and what its panel is called."""
-WAYS = {"none": "no CoT", "cot-zero-shot": "CoT zero-shot", "cot-few-shot": "CoT few-shot"}
+WAYS = {"none": "no CoT", "answer-only": "no CoT", "cot-zero-shot": "CoT zero-shot", "cot-few-shot": "CoT few-shot"}
+LINES = tuple(dict.fromkeys(WAYS.values()))
+"""A figure has one form without chain of thought, and says which."""
 """The paper's lines: the mode of a task, and what the legend calls it."""
 _FAR = 20
 """Errors over so many times the longest sequence leave a linear axis no room for the others."""
@@ -80,7 +82,7 @@ def _notes(drawn: Frame, wide: bool) -> list[str]:
 
 
 def _hue() -> alt.Color:
-    return draw.hue("way", {name: theme.colour(name) for name in WAYS.values()}, columns=3, symbolStrokeWidth=3)
+    return draw.hue("way", {name: theme.colour(name) for name in LINES}, columns=3, symbolStrokeWidth=3)
 
 
 def _errors(rows: Frame, largest: int, wide: bool, end: int | None, first: bool) -> Any:
@@ -126,7 +128,7 @@ def _powers(largest: int, labels: bool) -> alt.Axis:
 def _strip(rows: Frame, end: int | None, first: bool) -> Any:
     """A row a way of asking: ticks where answers held no number."""
     data = rows[["length", "way", "none", "asked"]].assign(share=(rows["none"] / rows["asked"]).fillna(0))
-    names = [name for name in WAYS.values() if (rows["way"] == name).any()]
+    names = [name for name in LINES if (rows["way"] == name).any()]
     base = draw.rows(data)
     axis = alt.Axis(labels=False, ticks=False, domain=False, grid=True, bandPosition=0.5)
     y = alt.Y("way:N", title=["no", "number"] if first else None, scale=alt.Scale(domain=names), axis=axis)

@@ -8,7 +8,7 @@ import altair as alt
 
 from ostools.experiments.figures.figure4 import Figure4
 from ostools.ground.words import number
-from ostools.reporting.charts.figures.figure3 import COLUMNS, WAYS
+from ostools.reporting.charts.figures.figure3 import COLUMNS, LINES, WAYS
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -58,7 +58,7 @@ def _panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list[str])
     way = WAYS[mode]
     shown = rows[(rows["output"] <= last).fillna(False)]
     data = shown[["output", "answers", "right"]].astype(int).assign(way=way, key=_RIGHT)
-    names = [_RIGHT, *WAYS.values()]
+    names = [_RIGHT, *LINES]
     colours = dict(zip(names, theme.colours(names), strict=True))
     hues = {name: draw.hue(name, colours, columns=4, symbolStrokeWidth=4) for name in ("key", "way")}
     base = draw.rows(data)

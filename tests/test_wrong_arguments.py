@@ -1,0 +1,104 @@
+"""What is no task, mitigation, panel, length or seed is an `InputError` in every function that takes one.
+
+Asked in a process of its own: here the calls are checked by beartype, which would refuse them before the function does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+_ASK = """
+import json, sys, tempfile, warnings
+warnings.filterwarnings("ignore")
+from ostools import experiments as e, measure as m
+from ostools.ground.errors import InputError
+from mitigations import MitigationError
+from ostools.models import load_model
+from ostools.reporting.reproduction.reproduce import reproduce
+
+model = load_model("embedded")
+TASK = "count-ones"
+SOUND = {
+    e.chain_of_thought: dict(task=TASK, length=3, max_new_tokens=4, reasoning="so"),
+    e.figure_2: dict(lengths=[3]),
+    e.figure_3: dict(lengths=[3], seeds=[0], panels=["sum-ones"], max_new_tokens=2),
+    e.figure_4: dict(lengths=[3], seeds=[0], panels=["sum-ones"], max_new_tokens=2),
+    e.figure_5: dict(lengths=[3], panels="a", dtypes=["float32"], seeds=[0], site="y"),
+    e.figure_prompts: dict(number=2, lengths=[3]),
+    e.lab: dict(study="depth", lengths=[3], seeds=[0], depths=[1], encodings=["none"]),
+    e.repeats: dict(prompts=["letters"], lengths=[3], dtypes=["float32"]),
+    e.retrieval: dict(positions=[0], length=2, seeds=[0], records="words"),
+    e.study: dict(task=TASK, mitigations=["hint"], lengths=[3], seeds=[0], dtypes=["float32"]),
+    e.theory: dict(lemmas=["B.1"]),
+    e.windows: dict(task=TASK, lengths=[3], seeds=[0], windows=[4], pairs="figure-5a", layers="all"),
+    m.attention: dict(task=TASK, length=3, mitigation="hint", seed=0),
+    m.attention_variation: dict(task="figure-5a", lengths=[3], seeds=[0], mitigation=None),
+    m.behaviour: dict(task=TASK, lengths=[3], seeds=[0], mitigation=None),
+    m.collapse: dict(task=TASK, lengths=[3], seeds=[0], dtypes=["float32"], mitigation=None),
+    m.counting: dict(task=TASK, lengths=[3], dtypes=["float32"]),
+    m.head_scores: dict(prompts=["1 1"]),
+}
+OPEN = {"number", "max_new_tokens"}  # checked elsewhere
+NONE_IS_FINE = {"mitigation", "lemmas", "reasoning", "positions", "pairs", "encodings", "windows"}
+A_NUMBER_IS_FINE = {"lengths", "seeds", "length", "seed", "depths", "windows"}
+A_TEXT_IS_FINE = {"reasoning"}
+
+
+class Odd:
+    def __repr__(self):
+        return "Odd"
+
+
+def outcome(make, arguments):
+    try:
+        make(**arguments)
+    except (InputError, MitigationError) as error:
+        return str(error)
+    except Exception as error:
+        return f"!{type(error).__name__}: {error}"
+    return "!ran"
+
+
+said = []
+for make, sound in SOUND.items():
+    first = {} if make in (e.lab, e.theory, e.figure_prompts) else {"model": model}
+    for name in sound.keys() - OPEN:
+        for wrong in (None, 3, "name", [3.5], [["x"]], Odd()):
+            if wrong is None and name in NONE_IS_FINE or wrong == 3 and name in A_NUMBER_IS_FINE:
+                continue
+            if wrong == "name" and name in A_TEXT_IS_FINE or make is m.head_scores and wrong == "name":
+                continue
+            if make is e.figure_prompts and wrong is None:
+                continue
+            if make is m.attention and name == "task" and wrong is None:
+                continue
+            said.append((f"{make.__name__}({name}={wrong!r})", outcome(make, {**first, **sound, name: wrong})))
+for wrong in (None, "embedded", 3):
+    said.append((f"reproduce({wrong!r})", outcome(reproduce, {"model": wrong, "out": sys.argv[1] + "/made"})))
+print(json.dumps(said))
+"""
+
+
+def test_a_wrong_task_mitigation_panel_length_or_seed_is_an_input_error_in_every_function(tmp_path):
+    asked = subprocess.run(
+        [sys.executable, "-c", _ASK, str(tmp_path)], check=False, capture_output=True, text=True, timeout=300
+    )
+    assert asked.returncode == 0, asked.stderr
+    said = dict(json.loads(asked.stdout.splitlines()[-1]))
+    assert len(said) > 200
+    assert not {call: error for call, error in said.items() if error.startswith("!")}
+    assert not {call: error for call, error in said.items() if "\n" in error or len(error) < 20}
+    assert said["figure_5(panels=3)"].startswith("unknown panel of figure 5 3: ")
+    assert said["attention_variation(task=None)"].startswith("expected a task or its name, such as 'figure-5a', found ")
+    assert said["attention_variation(mitigation='name')"].startswith(
+        "unknown mitigation 'name': did you mean 'numbered'"
+    )
+    assert said["chain_of_thought(reasoning=3)"] == (
+        "reasoning: expected a text, or None for what the model writes, found int"
+    )
+    assert said["reproduce(None)"] == (
+        "expected a model, as load_model gives it, found NoneType: load_model('embedded')"
+    )
+    assert not (tmp_path / "made").exists()
