@@ -26,18 +26,18 @@ def behaviour_chart(result: Behaviour) -> alt.VConcatChart:
     mitigation changed nothing. Below, where the answer is a number: the absolute error of each answer and their mean. A dotted
     line stands where training ends.
     """
-    frame: Frame = frame_of(result)
-    frame = frame[frame["correct"].notna()]
+    asked: Frame = frame_of(result)  # of a hosted model every question, with an answer or without
+    frame: Frame = asked[asked["correct"].notna()]
     summary: Frame = result.summary
     end = _trained(result)
     numeric = bool(frame["absolute_error"].notna().any())
-    panels = [_shares(summary, frame["mitigation"].iloc[0] != "none", end, last=not numeric)]
+    panels = [_shares(summary, asked["mitigation"].iloc[0] != "none", end, last=not numeric)]
     if numeric:
         panels.append(_errors(frame, end))
     notes = behaviour_notes(result)
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
-    title = alt.TitleParams(_title(result, frame), subtitle=notes)
+    title = alt.TitleParams(_title(result, asked), subtitle=notes)
     chart = alt.vconcat(*panels, spacing=14, title=title).resolve_scale(
         color="independent", shape="independent", strokeDash="independent"
     )
