@@ -20,10 +20,10 @@ class Verdict:
     or "cut off". number: the one whole number in the answer. absolute_error: |number - right number|, of a task whose answer is
     a number.
 
-    correct: of a task whose answer is a number, absolute_error is 0: the number counts, and "12 ones", "012" and "2 * 5 + 2 = 12"
-    are right against 12. Where there is no absolute_error (a digit or a number is copied), the answer that was read is the right
-    one, character by character, whatever the decoration around it (Markdown, LaTeX, quotation marks, brackets, a full stop):
-    "00" is no copy of "0".
+    correct: of a task whose answer is a number, absolute_error is 0: the number counts, and "12 ones", "012" and "2 * 5 + 2 =
+    12" are right against 12. Where there is no absolute_error (a digit or a number is copied), the answer that was read is
+    the right one, character by character, whatever the decoration around it (Markdown, LaTeX, quotation marks, brackets, a
+    full stop): "00" is no copy of "0".
 
     The paper draws the error of Figure 3 and does not say when an answer is right; error 0 is our reading.
     """

@@ -30,7 +30,7 @@ STOP_TOKENS = (
     *("</s>", "<eos>", "<end_of_turn>"),
     *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>"),
 )
-"""With what Llama, Gemma, Qwen, Phi and GPT end a text or a turn. Of a model here the tokenizer knows them, and no text holds them."""
+"""With what Llama, Gemma, Qwen, Phi and GPT end a text or a turn. A tokenizer here knows its own, so that no text holds it."""
 _STOPPED = re.compile(rf"(?:\s*(?:{'|'.join(map(re.escape, STOP_TOKENS))}))+\s*\Z")
 
 
@@ -83,9 +83,9 @@ def read_answers(path: str | Path, asked: Iterable[Question], *, model: str | No
         asked: every question, also those without an answer: they are counted, and in no mean.
         model: what the model is called where the answers do not say it.
 
-    Raises `InputError`, with the line, for what is no such file, an id that is no question's, an id twice, a prompt that is not
-    the question's, answers made in several ways (`SETTINGS`), another model's, and a file without a row. A file whose every text
-    is null is read: all its questions are counted as unanswered.
+    Raises `InputError`, with the line, for what is no such file, an id that is no question's, an id twice, a prompt that is
+    not the question's, answers made in several ways (`SETTINGS`), another model's, and a file without a row. A file whose
+    every text is null is read: all its questions are counted as unanswered.
     """
     file, questions = Path(path), tuple(asked)
     known = {one.id: one for one in questions}
@@ -188,7 +188,12 @@ def _came(row: Mapping[str, Any]) -> bool:
 def _said(row: Mapping[str, Any]) -> Said:
     seconds = row.get("seconds")
     ended = "length" if row.get("finish_reason") == "length" else "stop"
-    return Said(without_stop_tokens(row["text"]), ended, row.get("prompt_tokens"), math.nan if seconds is None else float(seconds))
+    return Said(
+        without_stop_tokens(row["text"]),
+        ended,
+        row.get("prompt_tokens"),
+        math.nan if seconds is None else float(seconds),
+    )
 
 
 def without_stop_tokens(text: str) -> str:

@@ -1,6 +1,6 @@
 """How the odds of one of two outcomes change with a number: logistic regression, over groups of rows that hang together.
 
-The area under the ROC curve (`separation`) says whether larger values stand where the outcome is; an odds ratio says by how much.
+The area under the ROC curve (`separation`) says whether larger values stand where the outcome is; an odds ratio, by how much.
 
 Cost: one linear program that looks for a separation, then a few weighted least-squares fits; both O(rows). statsmodels is
 imported inside, as that takes a second.
@@ -19,14 +19,17 @@ from scipy.stats import t as student
 
 from ostools.ground.errors import InputError
 
-FEWEST_GROUPS = 16
+FEWEST_GROUPS, FEWEST_WITH_EACH = 8, 5
+"""Fewer groups, or fewer that hold a row with the rarer outcome, and intervals are too narrow, see `odds_ratio`."""
 _SAME = 1e-6
 """Of a column's spread: what is left of a column below this share of it, once the others are taken out, is rounding."""
 
+_LARGEST = 700.0  # whose exponential a float still holds
+
 
 class OddsRatio(NamedTuple):
-    """`value`: NaN, as `low` and `high`, where `why` says what stands against it. spread: the standard deviation of log10 of the
-    values, which one step is; NaN where it has none. rows, groups: how many entered.
+    """`value`: NaN, as `low` and `high`, where `why` says what stands against it. spread: the standard deviation of log10 of
+    the values, which one step is; NaN where it has none. rows, groups: how many entered.
     """
 
     value: float
@@ -55,15 +58,21 @@ def odds_ratio(
     Args:
         values: x, positive.
         groups: rows of one group depend on each other (prompts of one seed begin alike); groups do not.
-        held: h, positive (the length of a prompt): what it explains, x need not. It is left out where it is the same in every row.
+        held: h, positive (the length of a prompt): what it explains, x need not. Left out where it is the same in every row.
 
     The interval is exp(b -+ t sd(b)): sd from the cluster-robust covariance, summed over groups, with its correction for few of
     them, G / (G - 1) (rows - 1) / (rows - parameters); t of G - 1 degrees of freedom.
 
-    There is no number, but a reason, where x or h is not positive or not finite; where all rows are of one kind; where x is the
-    same in every row, or a function of h (a straight line in the logarithms); where a threshold tells the kinds apart, but for
-    rows on it (complete and quasi-complete separation: the likelihood has no maximum); where the fit did not converge; where all
-    groups agree so well that there is no spread between them; and where there are fewer than `FEWEST_GROUPS` groups.
+    There is no number, but a reason, where x or h is not positive or not finite; where all rows have one outcome; where x is
+    the same in every row, or a function of h (a straight line in the logarithms); where a threshold tells the outcomes apart,
+    but for rows on it (complete and quasi-complete separation: the likelihood has no maximum); where the fit did not
+    converge; where all groups agree so well that there is no spread between them; and where there are fewer than 8 groups, or
+    fewer than 5 that hold a row with either outcome.
+
+    Both counts come from simulated groups of 5 rows, whose values and outcomes correlate within a group (0.1 or 0.5), of which
+    10%, 30% or 50% are `above`, with exp(b) of 1 and 2.7 and a held column, 2,000 tables each. From these counts on the 95%
+    interval held the true factor in 93% to 96%, and that at 99.6% in 99% to 100%. Where only 1, 2, 3 or 4 of 16 groups had the
+    rarer outcome, the 95% interval held it in 40%, 79%, 88% and 89%.
 
     Raises `InputError` for a level outside 0..1 and for columns of different lengths.
 
@@ -75,10 +84,10 @@ def odds_ratio(
     sizes = [len(column) for column in (values, above, groups, *(() if held is None else (held,)))]
     if len(set(sizes)) != 1:
         raise InputError(f"odds_ratio: expected columns of one length, found {sizes}")
-    kinds = len(np.unique(groups))
+    several = len(np.unique(groups))
 
     def nothing(why: str, spread: float = math.nan) -> OddsRatio:
-        return OddsRatio(math.nan, math.nan, math.nan, spread, len(values), kinds, why)
+        return OddsRatio(math.nan, math.nan, math.nan, spread, len(values), several, why)
 
     if why := _unusable(values, above, held):
         return nothing(why)
@@ -89,16 +98,18 @@ def odds_ratio(
     columns = np.column_stack([np.ones(len(x)), x, *([h] if held_spread else [])])
     if held_spread and np.linalg.norm(x - h * (h @ x) / (h @ h)) < _SAME * np.linalg.norm(x):
         return nothing("the value follows from what is held", spread)
-    if kinds < FEWEST_GROUPS:
-        return nothing(f"too few groups: {kinds}, it takes {FEWEST_GROUPS}", spread)
+    if why := _too_few(above, groups):
+        return nothing(why, spread)
     if separated(columns, above):
-        return nothing("the kinds are separated: the odds ratio has no end", spread)
+        return nothing("a threshold tells the outcomes apart: the odds ratio has no end", spread)
     b, deviation, why = _fitted(columns, above, groups)
     if why:
         return nothing(why, spread)
-    half = float(student.ppf((1 + level) / 2, kinds - 1)) * deviation
-    low, value, high = (math.exp(min(end, 709.0)) for end in (b - half, b, b + half))
-    return OddsRatio(value, low, high, spread, len(values), kinds, "")
+    half = float(student.ppf((1 + level) / 2, several - 1)) * deviation
+    if b + half > _LARGEST:
+        return nothing("the interval has no end that a float holds", spread)
+    low, value, high = (math.exp(end) for end in (b - half, b, b + half))
+    return OddsRatio(value, low, high, spread, len(values), several, "")
 
 
 def separated(columns: Float[np.ndarray, "row column"], above: Bool[np.ndarray, " row"]) -> bool:
@@ -128,7 +139,16 @@ def _unusable(values: np.ndarray, above: np.ndarray, held: np.ndarray | None) ->
     if not len(values):
         return "no rows"
     if above.all() or not above.any():
-        return f"all {len(above)} rows are of one kind"
+        return f"all {len(above)} rows have one outcome"
+    return ""
+
+
+def _too_few(above: np.ndarray, groups: np.ndarray) -> str:
+    if (several := len(np.unique(groups))) < FEWEST_GROUPS:
+        return f"too few groups: {several}, it takes {FEWEST_GROUPS}"
+    rarer = min(len(np.unique(groups[above])), len(np.unique(groups[~above])))
+    if rarer < FEWEST_WITH_EACH:
+        return f"too few groups hold the rarer outcome: {rarer}, it takes {FEWEST_WITH_EACH}"
     return ""
 
 
@@ -157,5 +177,5 @@ def _fitted(columns: np.ndarray, above: np.ndarray, groups: np.ndarray) -> tuple
     if not fit.converged or not math.isfinite(b) or not math.isfinite(deviation):
         return b, deviation, "the fit did not converge"
     if deviation < _SAME * alone:
-        return b, deviation, "all groups say the same: there is no spread between them to go by"
+        return b, deviation, "all groups say the same: there is no spread between them"
     return b, deviation, ""

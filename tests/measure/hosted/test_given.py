@@ -132,7 +132,8 @@ def test_a_file_of_nulls_counts_every_question_and_its_figures_are_drawn(tmp_pat
     assert (list(summary["unanswered"]), list(summary["asked"]), list(summary["right"])) == ([1, 1], [0, 0], [0, 0])
     assert (hosted.name, found.provenance.parameters["unanswered"]) == ("m", 2)
     assert "2 of 2 prompts have no answer" in json.dumps(found.plot().to_dict())
-    for number, figure in ((2, experiments.figure_2), (3, figure_3), (4, figure_4)):
+    found.save(tmp_path / "nothing.svg")
+    for number, figure in ((2, experiments.figure_2), (4, figure_4)):
         seeds = None if number == 2 else [0]
         several = experiments.figure_prompts(number, [3], seeds)
         nothing = read(tmp_path, several, *({"id": one.id, "text": None} for one in several))
@@ -144,8 +145,20 @@ def test_a_file_of_nulls_counts_every_question_and_its_figures_are_drawn(tmp_pat
 @pytest.mark.parametrize(
     ("text", "left"),
     [
-        *(("12</s>", "12"), ("12<eos>", "12"), ("12<|eot_id|>", "12"), ("12<end_of_turn>\n", "12"), ("12\n<|im_end|>", "12")),
-        *(("12 <end_of_turn> <eos>\n", "12"), ("</s>", ""), ("12\n", "12\n"), ("</s> 12", "</s> 12"), ("1</s>2", "1</s>2")),
+        *(
+            ("12</s>", "12"),
+            ("12<eos>", "12"),
+            ("12<|eot_id|>", "12"),
+            ("12<end_of_turn>\n", "12"),
+            ("12\n<|im_end|>", "12"),
+        ),
+        *(
+            ("12 <end_of_turn> <eos>\n", "12"),
+            ("</s>", ""),
+            ("12\n", "12\n"),
+            ("</s> 12", "</s> 12"),
+            ("1</s>2", "1</s>2"),
+        ),
         *(("x < /s>", "x < /s>"), ("<s>", "<s>")),
     ],
 )

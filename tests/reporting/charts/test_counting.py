@@ -32,9 +32,7 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
             "answer": "</script>",
             "kind": np.where(kinds == "none", "something else", "answered"),
             "number": pd.array([7 if kind != "none" else None for kind in kinds], dtype="Int64"),
-            "absolute_error": pd.array(
-                [{"right": 0, "wrong": 30}.get(kind) for kind in kinds], dtype="Int64"
-            ),
+            "absolute_error": pd.array([{"right": 0, "wrong": 30}.get(kind) for kind in kinds], dtype="Int64"),
             "correct": pd.array(kinds == "right", dtype="boolean"),
             "right_ones_differ": pd.array(n < 10, dtype="boolean"),
             "distance": 2.0 / n,
@@ -73,10 +71,7 @@ def test_sentences_tell_predicted_from_measured() -> None:
     first, scope = counting_findings(made())
     assert first.startswith("bfloat16: from n = 7 on the prompts")
     assert "are not expected to differ (predicted)" in first
-    assert (
-        "Measured: 8 of 16 answers have the right number, 4 something else"
-        in first
-    )
+    assert "Measured: 8 of 16 answers have the right number, 4 something else" in first
     assert "the first wrong one is at n = 2, no wrong one follows the last right one" in first
     assert "the first tokens are the same at 10 of 10 pairs." in first
     assert "none is right twice (2 once), as predicted" in first

@@ -68,7 +68,7 @@ def _shares(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any
             for name, words in (("accuracy", _ACCURACY), ("probability", _PROBABILITY))
         ]
     ).dropna(subset="value")
-    names = [name for name in (_ACCURACY, _PROBABILITY) if (rows["quantity"] == name).any()]
+    names = [_ACCURACY, *([_PROBABILITY] if (rows["quantity"] == _PROBABILITY).any() else [])]
     hues = alt.Scale(domain=names, range=[theme.colour("full"), theme.colour("second-moment")][: len(names)])
     dashes = alt.Scale(domain=names, range=[[1, 0], [5, 3]][: len(names)])
     legend = alt.Legend(title=None, columns=2, symbolStrokeWidth=2)
