@@ -87,7 +87,7 @@ def test_the_odds_ratio_is_that_of_log_distance_beside_log_length() -> None:
     assert row["level"] == told(frame)["all prompts"]["level"] == 1 - 0.05 / 3
     turned = odds(frame.assign(distance_y=1 / frame["distance_y"]))
     assert turned["verdict"] == "smaller where right"
-    alone = frame[frame["length"] == 8]
+    alone: Any = frame[frame["length"] == 8]
     assert odds(alone)["held"] == "nothing"
 
 

@@ -133,7 +133,8 @@ def test_a_file_of_nulls_counts_every_question_and_its_figures_are_drawn(tmp_pat
     assert (hosted.name, found.provenance.parameters["unanswered"]) == ("m", 2)
     assert "2 of 2 prompts have no answer" in json.dumps(found.plot().to_dict())
     found.save(tmp_path / "nothing.svg")
-    for number, figure in ((2, experiments.figure_2), (4, figure_4)):
+    figures: Any = ((2, experiments.figure_2), (4, figure_4))
+    for number, figure in figures:
         seeds = None if number == 2 else [0]
         several = experiments.figure_prompts(number, [3], seeds)
         nothing = read(tmp_path, several, *({"id": one.id, "text": None} for one in several))
