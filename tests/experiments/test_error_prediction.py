@@ -237,7 +237,6 @@ def test_refuses() -> None:
         ({"task": "copy", "chat": False}, "text after its sequence"),
         ({"linearisation": "frosen"}, "unknown linearisation 'frosen': did you mean 'frozen'"),
         ({"lengths": [0]}, "at least 1"),
-        ({"chat": "yes"}, "chat: expected True, False or None, found 'yes'"),
         ({"method": "bogus", "linearisation": None}, "unknown method 'bogus'.*auto, estimate, exact"),
     ]
     for options, words in refused:
