@@ -4,16 +4,18 @@ The paper shows that representations collapse and that answers fail, each agains
 Whether the prompts that collapse are those that fail it leaves open. Here both are measured on the same prompts.
 
 Length is a confounder: a longer prompt is closer to its neighbour, and is answered wrongly more often, whether or not the one
-has to do with the other. So every number is tested twice: over all prompts, and among prompts of the same length alone. Only
-the second says that the distance tells more than the length does.
+has to do with the other. So every number is tested three times. Over all prompts; among prompts of the same length alone; and
+with the length held, in a regression. Only the last two say that the distance tells more than the length does.
 
-The test is the area under the ROC curve (`statistics.separation`), no regression: it asks for an order, and for no shape. It is
-a relation and no cause: `ablation` and `study` intervene.
+The first two are areas under the ROC curve (`statistics.separation`): they ask for an order, and for no shape. The third is
+logistic regression (`statistics.logistic`): it says by how much the odds of a right answer change, and believes that their
+logarithm is a straight line in those of distance and length. All are relations and no causes: `ablation` and `study` intervene.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,17 +33,23 @@ from ostools.measure.answers.behaviour import behaviour
 from ostools.measure.answers.reading import ANSWERED
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
+from ostools.measure.jacobian.one_linearisation import METHODS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.posed import carrier_positions, pose
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
+from ostools.theory.statistics.logistic import odds_ratio
 from ostools.theory.statistics.separation import area
 
 LENGTHS = range(8, 41, 8)
 SEEDS = tuple(range(16))
 LEVEL = 0.95
 ALL, SAME_LENGTH = "all prompts", "same length"
+LENGTH, NOTHING_ELSE = "log10 length", "nothing"
+"""What a regression holds; where there is one length only, nothing."""
+_INTERVALS = 3
+"""Of each predictor: two areas and an odds ratio."""
 DISTANCES = {"distance_residual": "residual", "distance_y": "y"}
 """The columns of distances, and at which site of `collapse` each is measured."""
 SENSITIVITIES = ("sensitivity", "sensitivity_share")
@@ -60,10 +68,12 @@ class ErrorPrediction(Result):
     norm of d y_n / d v_i^(0)), sensitivity_share (their sum over the sum of all tokens; NaN of both where no item carries the
     answer), method ("exact" | "estimate").
 
-    `summary`: one row a predictor and comparison, see `summarise`.
+    `summary`: areas under the ROC curve, one row a predictor and comparison, see `summarise`. `odds`: odds ratios, one row a
+    predictor, see `regress`. All intervals of both tables hold together at 95%; each is at `level`.
     """
 
     summary: pd.DataFrame
+    odds: pd.DataFrame
 
 
 def error_prediction(
@@ -85,7 +95,7 @@ def error_prediction(
             another there is one prompt a length, and no telling distance and length apart.
         lengths: numbers of items; those at which some answers are right and others wrong tell most.
         seeds: of the sequences; None: 16 of them, where they are drawn. All intervals are over seeds, as the prompts of one
-            seed begin alike; for an interval it takes 9.
+            seed begin alike; an area's interval takes 9, an odds ratio 8, of which 5 have a right answer and 5 a wrong one.
         linearisation: of the sensitivity ("full", "frozen", ...); None: it is not measured, which is most of the cost.
         method: of the sensitivity, as for `sensitivity`.
         chat, max_new_tokens: as for `behaviour`.
@@ -99,6 +109,8 @@ def error_prediction(
     form = tasks.task(task)
     if linearisation is not None and linearisation not in LINEARISATIONS:
         raise unknown_name("linearisation", linearisation, LINEARISATIONS)
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
     wanted, chosen = (
         checked_lengths(lengths),
         seeds_of(form, (SEEDS if form.random else (0,)) if seeds is None else seeds),
@@ -124,7 +136,7 @@ def error_prediction(
         method=method,
         level=LEVEL,
     )
-    return ErrorPrediction(frame, provenance, summarise(frame, predictors))
+    return ErrorPrediction(frame, provenance, summarise(frame, predictors), regress(frame, predictors))
 
 
 def _distances(model: TransformerBridge, form: Task, asked: dict[str, Any], progress: Progress | None) -> pd.DataFrame:
@@ -166,24 +178,85 @@ def summarise(frame: pd.DataFrame, predictors: Sequence[str]) -> pd.DataFrame:
     Columns: predictor, compared ("all prompts": of any length, so that length may be what predicts; "same length": only
     prompts of equal length), right and wrong (answers that enter), left_out (prompts without an answer, or without a value),
     pairs (of a right and a wrong answer that are compared), area (the share of pairs in which the right one has the larger
-    value, ties half; 0.5: it says nothing), low and high (its interval over seeds; all intervals of the table hold together at
-    95%, each is at `level`), verdict, why.
+    value, ties half; 0.5: it says nothing), low and high (its interval over seeds, at `level`: those of `regress` counted, all
+    intervals hold together at 95%), verdict, why.
 
     verdict: "larger where right", as the theory expects, or "smaller where right", where the interval leaves 0.5 out; "no
     relation seen" where it holds 0.5; "no interval" with the reason; "could not be tested" where there is no pair, as all
     answers are right, or all wrong.
     """
-    level = 1 - (1 - LEVEL) / (2 * len(predictors))
-    rows = [_row(frame, name, compared, level) for name in predictors for compared in (ALL, SAME_LENGTH)]
+    level = _level(predictors)
+    rows = [_area(frame, name, compared, level) for name in predictors for compared in (ALL, SAME_LENGTH)]
     return pd.DataFrame(rows)
 
 
-def _row(frame: Any, name: str, compared: str, level: float) -> dict[str, Any]:
+def regress(frame: pd.DataFrame, predictors: Sequence[str]) -> pd.DataFrame:
+    """One row a predictor: by what factor the odds of a right answer grow where its value is one standard deviation larger.
+
+    Logistic regression of right on log10 of the value, with log10 of the length beside it where lengths vary
+    (`logistic.odds_ratio`, clustered by seed). Where the length explains most of the value, a step at the same length is longer
+    than any that was seen: then the interval is wide.
+
+    Columns: predictor, held ("log10 length" or "nothing"), right, wrong and left_out (as in `summarise`), seeds (that enter),
+    spread (decades: one standard deviation of log10 of the value, over all prompts, which is one step), odds_ratio (1: it says
+    nothing), low and high (its interval over seeds, at `level`), verdict, why.
+
+    verdict: as in `summarise`, by whether the interval leaves 1 out; "could not be tested" with the reason where there is no
+    odds ratio: all answers right or all wrong, values of 0, too few seeds, a threshold that tells right from wrong (its odds
+    ratio has no end, and the areas say so), a value that follows from the length.
+    """
+    level = _level(predictors)
+    return pd.DataFrame([_odds(frame, name, level) for name in predictors])
+
+
+def _level(predictors: Sequence[str]) -> float:
+    return 1 - (1 - LEVEL) / (_INTERVALS * len(predictors))
+
+
+def _entering(frame: Any, name: str) -> tuple[Any, np.ndarray]:
+    """The prompts with an answer and a value, and which of them are answered rightly."""
     here = frame[frame["kind"].eq(ANSWERED) & frame[name].notna()]
-    right = here["correct"].to_numpy(dtype=bool)
+    return here, here["correct"].to_numpy(dtype=bool)
+
+
+def _odds(frame: Any, name: str, level: float) -> dict[str, Any]:
+    here, right = _entering(frame, name)
+    lengths = here["length"].to_numpy(dtype=float)
+    varying = len(np.unique(lengths)) > 1
+    found = odds_ratio(
+        here[name].to_numpy(dtype=float), right, here["seed"].to_numpy(), lengths if varying else None, level=level
+    )
+    verdict, why = _verdict(found.low, found.high, 1.0), _of_prompts(found.why)
+    if found.why:
+        verdict, why = UNTESTED, _untested(right) if right.all() or not right.any() else why
+    return {
+        "predictor": name,
+        "held": LENGTH if varying else NOTHING_ELSE,
+        "right": int(right.sum()),
+        "wrong": int((~right).sum()),
+        "left_out": len(frame) - len(here),
+        "seeds": found.groups,
+        "spread": found.spread,
+        "odds_ratio": found.value,
+        "low": found.low,
+        "high": found.high,
+        "level": level,
+        "verdict": verdict,
+        "why": why,
+    }
+
+
+def _of_prompts(why: str) -> str:
+    """A reason in the words of this experiment."""
+    words = {"groups": "seeds", "rows": "prompts", "row": "prompt", "what is held": "the length"}
+    return re.sub("|".join(words), lambda found: words[found[0]], why)
+
+
+def _area(frame: Any, name: str, compared: str, level: float) -> dict[str, Any]:
+    here, right = _entering(frame, name)
     strata = here["length"].to_numpy() if compared == SAME_LENGTH else None
     found = area(here[name].to_numpy(dtype=float), right, here["seed"].to_numpy(), strata, level=level)
-    verdict, why = _verdict(found.low, found.high), found.why.replace("groups", "seeds")
+    verdict, why = _verdict(found.low, found.high, 0.5), _of_prompts(found.why)
     if not found.pairs:
         verdict, why = UNTESTED, _untested(right)
     elif np.isnan(found.low):
@@ -204,8 +277,8 @@ def _row(frame: Any, name: str, compared: str, level: float) -> dict[str, Any]:
     }
 
 
-def _verdict(low: float, high: float) -> str:
-    return LARGER if low > 0.5 else SMALLER if high < 0.5 else NO_RELATION
+def _verdict(low: float, high: float, nothing: float) -> str:
+    return LARGER if low > nothing else SMALLER if high < nothing else NO_RELATION
 
 
 def _untested(right: Any) -> str:

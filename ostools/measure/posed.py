@@ -62,8 +62,11 @@ def pose(
 
     Raises `InputError` for a length that the task cannot have, inserted text that the tokenizer joins with an item into one
     token (it would not separate them), a right answer that is not one line (a line end inserted into what is to be copied: no
-    final line could be it), and a prompt over the context; `MitigationError` where the key would change.
+    final line could be it), a `chat` that is none of these, and a prompt over the context; `MitigationError` where the key
+    would change.
     """
+    if chat is not None and not isinstance(chat, bool):
+        raise InputError(f"chat: expected True, False or None, found {chat!r}")
     asked = question(task, length, seed=seed, mitigation=mitigation)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
     prompt = encode(model, asked.text, chat=in_chat)

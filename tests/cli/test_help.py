@@ -12,7 +12,7 @@ import typer
 from ostools import cli
 from tests.cli.asking import COMMANDS, in_a_process
 
-HEAVY = ("torch", "transformer_lens", "transformers", "pandas", "altair", "numpy", "jinja2", "rich")
+HEAVY = ("torch", "transformer_lens", "transformers", "pandas", "altair", "numpy", "jinja2", "rich", "statsmodels")
 
 
 def test_help_imports_nothing_heavy() -> None:

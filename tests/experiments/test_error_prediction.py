@@ -13,13 +13,14 @@ import torch
 
 import ostools as ost
 from ostools.experiments import ErrorPrediction, error_prediction
-from ostools.experiments.error_prediction import DISTANCES, summarise
+from ostools.experiments.error_prediction import DISTANCES, regress, summarise
 from ostools.ground.errors import InputError
 from ostools.measure.posed import carrier_positions, pose
 from ostools.models import view_in
 from ostools.reporting.findings.error_prediction import error_prediction_findings
 from ostools.results import Provenance, frame_of
 from ostools.tasks import task
+from ostools.theory.statistics.logistic import odds_ratio
 from tests.checkpoints import tiny_model, trained
 
 ONE = ["distance_y"]
@@ -61,6 +62,63 @@ def test_what_only_the_length_explains_is_seen_over_all_prompts_and_not_within_a
     assert found["same length"]["low"] < 0.5 < found["same length"]["high"]
 
 
+def odds(frame: pd.DataFrame) -> dict[str, Any]:
+    (row,) = regress(frame, ONE).to_dict("records")
+    return row
+
+
+def test_the_odds_ratio_is_that_of_log_distance_beside_log_length() -> None:
+    noise = np.random.default_rng(4).random((2, 20, 12))
+    chance = {n: 0.8 - n / 40 for n in (4, 8, 12, 16)}
+    frame = planted(
+        lambda n, s: noise[0, n, s] / n, lambda n, s: noise[1, n, s] < chance[n] + 1.5 * (noise[0, n, s] - 0.5)
+    )
+    row, logs = odds(frame), np.log10(frame["distance_y"].to_numpy())
+    found = odds_ratio(
+        frame["distance_y"].to_numpy(),
+        frame["correct"].to_numpy(dtype=bool),
+        frame["seed"].to_numpy(),
+        frame["length"].to_numpy(dtype=float),
+        level=1 - 0.05 / 3,
+    )
+    assert (row["low"], row["odds_ratio"], row["high"]) == (found.low, found.value, found.high)
+    assert (row["verdict"], row["why"], row["held"], row["seeds"]) == ("larger where right", "", "log10 length", 12)
+    assert row["spread"] == pytest.approx(logs.std(ddof=1))
+    assert row["level"] == told(frame)["all prompts"]["level"] == 1 - 0.05 / 3
+    turned = odds(frame.assign(distance_y=1 / frame["distance_y"]))
+    assert turned["verdict"] == "smaller where right"
+    alone: Any = frame[frame["length"] == 8]
+    assert odds(alone)["held"] == "nothing"
+
+
+def test_what_only_the_length_explains_changes_no_odds() -> None:
+    noise = np.random.default_rng(3).random((2, 20, 40))
+    frame = planted(lambda n, s: 1 / n + 1e-1 * noise[0, n, s], lambda n, s: noise[1, n, s] > (n - 2) / 16, seeds=40)
+    row = odds(frame)
+    assert (row["verdict"], row["held"]) == ("no relation seen", "log10 length")
+    assert row["low"] < 1 < row["high"]
+
+
+def test_an_odds_ratio_that_there_is_not_says_why_in_words_of_prompts() -> None:
+    cases: list[tuple[pd.DataFrame, str]] = [
+        (
+            planted(lambda n, s: s + 1, lambda n, s: s >= 6),
+            "a threshold tells the outcomes apart: the odds ratio has no end",
+        ),
+        (planted(lambda n, s: s, lambda n, s: s >= 6), "value not above 0 in 4 of 48 prompts: it has no logarithm"),
+        (planted(lambda n, s: 0.25, lambda n, s: s % 2), "the value is the same in every prompt"),
+        (planted(lambda n, s: n**-1.5, lambda n, s: s % 2), "the value follows from the length"),
+        (planted(lambda n, s: s + 1, lambda n, s: s % 2, seeds=7), "too few seeds: 7, it takes 8"),
+        (planted(lambda n, s: s + 1, lambda n, s: s % 4 == 2), "too few seeds hold the rarer outcome: 3, it takes 5"),
+        (planted(lambda n, s: s + 1, lambda n, s: True), "all 48 answers are right"),
+        (planted(lambda n, s: s + 1, lambda n, s: True).assign(kind="cut off"), "there is no answer with a value"),
+    ]
+    for frame, why in cases:
+        row = odds(frame)
+        assert (row["verdict"], row["why"]) == ("could not be tested", why)
+        assert np.isnan([row["low"], row["odds_ratio"], row["high"]]).all()
+
+
 def test_a_constant_distance_predicts_nothing() -> None:
     for row in told(planted(lambda n, s: 0.25, lambda n, s: s % 2)).values():
         assert row["area"] == 0.5
@@ -91,7 +149,7 @@ def test_prompts_without_an_answer_are_left_out_and_counted() -> None:
 
 
 def made(frame: pd.DataFrame) -> ErrorPrediction:
-    result = ErrorPrediction(frame, Provenance.without_model(), summarise(frame, ONE))
+    result = ErrorPrediction(frame, Provenance.without_model(), summarise(frame, ONE), regress(frame, ONE))
     return replace(result, provenance=replace(result.provenance, model={"name": "made"}))
 
 
@@ -104,6 +162,13 @@ def test_sentences_and_chart_say_the_same() -> None:
     text = str(result.plot().to_dict())
     assert "area under the ROC curve" in text
     assert "48 prompts, 4 lengths, 12 seeds" in text
+    assert "logistic regression: could not be tested, value not above 0 in 4 of 48 prompts" in said
+    assert "odds ratio of one" not in text
+    noise = np.random.default_rng(4).random((20, 12))
+    both = made(planted(lambda n, s: noise[n, s], lambda n, s: noise[n, s] > noise[n - 1, s]))
+    row: Any = both.odds.iloc[0]
+    assert f"logistic regression: odds ratio {row['odds_ratio']:.2g}" in " ".join(error_prediction_findings(both))
+    assert "odds ratio of one standard deviation" in str(both.plot().to_dict())
     nothing = made(planted(lambda n, s: s, lambda n, s: True))
     assert "could not be tested: all 48 answers are right" in " ".join(error_prediction_findings(nothing))
     assert "area under" not in str(nothing.plot().to_dict())
@@ -144,6 +209,7 @@ def test_every_number_is_that_of_its_own_measurement() -> None:
         assert row["sensitivity"] == pytest.approx(norms[place], rel=1e-6)
         assert row["sensitivity_share"] == pytest.approx(norms[place] / norms.sum(), rel=1e-6)
     assert set(found.summary["predictor"]) == {*DISTANCES, "sensitivity", "sensitivity_share"}
+    assert found.odds["predictor"].tolist() == [*DISTANCES, "sensitivity", "sensitivity_share"]
     assert found.provenance.parameters["seeds"] == [0, 4]
     assert found.provenance.parameters["linearisation"] == "full"
 
@@ -171,6 +237,7 @@ def test_refuses() -> None:
         ({"task": "copy", "chat": False}, "text after its sequence"),
         ({"linearisation": "frosen"}, "unknown linearisation 'frosen': did you mean 'frozen'"),
         ({"lengths": [0]}, "at least 1"),
+        ({"method": "bogus", "linearisation": None}, "unknown method 'bogus'.*auto, estimate, exact"),
     ]
     for options, words in refused:
         with pytest.raises(InputError, match=words):

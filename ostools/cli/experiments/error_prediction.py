@@ -33,8 +33,8 @@ def predict_errors(
 ) -> None:
     """Does the distance predict the error? Collapse and sensitivity of each prompt against right or wrong of its answer.
 
-    By the area under the ROC curve, over all prompts and among those of the same length, with intervals over seeds. Choose
-    lengths at which some answers are right and others wrong.
+    By the area under the ROC curve, over all prompts and among those of the same length, and by logistic regression with the
+    length beside it, with intervals over seeds. Choose lengths at which some answers are right and others wrong.
 
     \b
     Example:
@@ -71,4 +71,10 @@ def _show(result: ErrorPrediction) -> None:
     ]
     names = ["predictor", "compared", "pairs", "area", "from", "to", "verdict"]
     output.print_table("Do larger values stand where the answer is right?", names, rows, left=2)
+    columns = ("held", "seeds", "spread", "odds_ratio", "low", "high", "verdict")
+    rows = [
+        (PREDICTORS[str(row["predictor"])], *(row[name] for name in columns)) for row in result.odds.to_dict("records")
+    ]
+    names = ["predictor", "held", "seeds", "step, decades", "odds ratio", "from", "to", "verdict"]
+    output.print_table("By how much? The odds of a right answer, one step up", names, rows, left=2)
     output.print_text(["", *error_prediction_findings(result)])

@@ -55,7 +55,8 @@ class Behaviour(Result):
     `reading` finds it; where there is none the last line that was read), text (all it wrote), ended (by "eos", a "stop"
     behind the answer, or cut: "length"), kind ("answered"; "something else": it came to its end without an answer; "cut
     off" before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
-    (the answer in that line is the right one, exactly, whatever the decoration around it, see `judging.Verdict`), number
+    (absolute_error is 0; where there is none, the answer in that line is the right one, exactly, whatever the decoration around
+    it, see `judging.Verdict`), number
     (in the answer; NA: none or several), absolute_error (|number - key|, where the answer is a number); log_probability
     (natural, of the right line behind the prompt, with its end; NaN where it was not asked for, and where reasoning comes
     first), seconds (its share of its batch's time), within_training (whether the model's card lists training of the task up

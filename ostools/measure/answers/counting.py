@@ -59,15 +59,13 @@ class Counting(Result):
     """One row per count (`length`, items of the sequence) and dtype: what is predicted to be possible, and what was answered.
 
     Columns: task, seed, length, tokens (of the prompt with its line begun), dtype (a precision by name); key (the right
-    answer), answer (the rest of the begun line, which is the answer), kind ("answered": with one whole number, right or wrong;
-    "something else"; "cut off" before the line's end), number (that in it) and absolute_error (|number - key|), NA of another
-    kind; correct (the answer is the key, exactly, whatever the decoration around it; "12 ones" is the right number in other
-    words, absolute_error 0 and not correct); first_token, first_token_right; and of n against
-    n + 1: same_first_token (measured), next_right (whether n + 1's first token is right), right_ones_differ (the keys' first
-    tokens), distance (L2 at y, float64), noise, pair_noise (of the difference) and machine_line (of that
-    dtype, at y), same_top_token and identical_logits
-    (`collapse`'s own passes; next to same_first_token they show two routes to the same token, which may part where two tokens
-    are as good as equal).
+    answer), answer (the rest of the begun line, which is the answer), kind ("answered": with one whole number, right or
+    wrong; "something else"; "cut off" before the line's end), number (that in it) and absolute_error (|number - key|), NA of
+    another kind; correct (absolute_error is 0); first_token, first_token_right; and of n against n + 1: same_first_token
+    (measured), next_right (whether n + 1's first token is right), right_ones_differ (the keys' first tokens), distance (L2 at
+    y, float64), noise, pair_noise (of the difference) and machine_line (of that dtype, at y), same_top_token and
+    identical_logits (`collapse`'s own passes; next to same_first_token they show two routes to the same token, which may part
+    where two tokens are as good as equal).
 
     `summary`: one row a dtype, see `summarise`. `curve`: the collapse behind the distances.
     """
@@ -128,10 +126,10 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
     up to where it was not reached).
     measured: identical_from (the logits of n and n + 1 are the same bit for bit from there; identical_status), errors (answers
     with a wrong number), first_error (the first of them), always_errs_from (the first behind the last right number; NA: none,
-    of the counts measured), something_else and cut_off (answers of these kinds: neither right nor an error), other_words (the
-    right number, but not the key alone), counts (how many were asked). `counting` adds same_behind_bare_prompt: at how many of
-    the shortest, middle and longest counts the model gives the same answer line by itself. Below all, what is measured is what
-    it answers once the line is begun for it, not what it would say.
+    of the counts measured), something_else and cut_off (answers of these kinds: neither right nor an error), counts (how many
+    were asked). `counting` adds same_behind_bare_prompt: at how many of the shortest, middle and longest counts the model gives
+    the same answer line by itself. Below all, what is measured is what it answers once the line is begun for it, not what it
+    would say.
     together: pairs_beyond (n, n + 1 with n >= impossible_from), differ_beyond (those whose measured first tokens differ all the
     same: below the noise is not equal, and small steps add up), tested_pairs (those whose right first tokens differ),
     right_once and right_twice of them. verdict: "contradicted" where a tested pair was right twice (the prediction
@@ -147,7 +145,7 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
 def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
     here = here.sort_values("length")
     (impossible, why), (identical, what) = _collapsed(curve, name, "y"), _collapsed(curve, name, IDENTICAL)
-    right = here["absolute_error"].eq(0).fillna(False)
+    right = here["correct"]
     wrong = here.loc[here["absolute_error"].gt(0).fillna(False), "length"]
     last_right = here.loc[right, "length"].max()  # NaN where none is right: no count compares as smaller
     always = wrong[~(wrong <= last_right)]
@@ -169,7 +167,6 @@ def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
         "errors": len(wrong),
         "something_else": int(here["kind"].eq(SOMETHING_ELSE).sum()),
         "cut_off": int(here["kind"].eq(CUT_OFF).sum()),
-        "other_words": int((right & ~here["correct"]).sum()),
         "counts": len(here),
         "pairs_beyond": len(beyond),
         "differ_beyond": differ,

@@ -20,9 +20,12 @@ class Verdict:
     or "cut off". number: the one whole number in the answer. absolute_error: |number - right number|, of a task whose answer is
     a number.
 
-    correct: the answer that was read is the right one, character by character, whatever the decoration around it (Markdown,
-    LaTeX, quotation marks, brackets, a full stop, 1,000 for 1000). "12 ones" against 12 is the right number (absolute_error 0)
-    in other words, and not correct; "012" is not either.
+    correct: of a task whose answer is a number, absolute_error is 0: the number counts, and "12 ones", "012" and "2 * 5 + 2 =
+    12" are right against 12. Where there is no absolute_error (a digit or a number is copied), the answer that was read is
+    the right one, character by character, whatever the decoration around it (Markdown, LaTeX, quotation marks, brackets, a
+    full stop): "00" is no copy of "0".
+
+    The paper draws the error of Figure 3 and does not say when an answer is right; error 0 is our reading.
     """
 
     line: str
@@ -57,9 +60,10 @@ def stops_of(posed: Sequence[Posed]) -> list[Stop]:
 def _verdict(found: Found, key: str, line: str, numeric: bool) -> Verdict:
     # What is exactly the asked-for line is right, whatever a task's answers look like.
     exact = found.line == line.strip() and found.kind != CUT_OFF
-    right = exact or (found.kind == ANSWERED and found.answer in (free(key), free(line)))
+    same = exact or (found.kind == ANSWERED and found.answer in (free(key), free(line)))
     known = numeric and found.number is not None and digits_in(key) is not None
     error = abs(found.number - int(key)) if known and found.number is not None else None
+    right = same if error is None else error == 0
     return Verdict(found.line, ANSWERED if exact else found.kind, right, found.number, error)
 
 

@@ -241,9 +241,7 @@ def _left(file: Path, questions: tuple[Question, ...], how: Mapping[str, Any]) -
                 raise InputError(
                     f"{place}: expected answers with {name} {value!r}, found {row.get(name)!r}: name another file"
                 )
-    # All is checked as when it is read; a file of nothing but what a filter withheld has no answer yet.
-    if any(row.get("text") is not None for _, row in rows):
-        read_answers(file, questions)
+    read_answers(file, questions)  # all is checked as when it is read
     there = {row.get("id") for _, row in rows}
     return [one for one in questions if one.id not in there]
 

@@ -3,12 +3,15 @@
 One object a line: `id` (of `Question.id`) and `text` (all that the model wrote; null where none came). May stand beside them:
 `prompt` (compared with the question's), `finish_reason`, `model`, `prompt_tokens`, `seconds`, and how the model was asked
 (`endpoint`, `temperature`, `max_tokens`). Everything else is ignored.
+
+A token that ends a text (`STOP_TOKENS`) and was left standing at its end is no part of it, and is taken off.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +26,12 @@ FINISHES = ("stop", "length", "content_filter")
 SETTINGS = ("model", "endpoint", "temperature", "max_tokens")
 """How answers were made: one way for all answers of a file."""
 UNKNOWN = "unknown model"
+STOP_TOKENS = (
+    *("</s>", "<eos>", "<end_of_turn>"),
+    *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>"),
+)
+"""With what Llama, Gemma, Qwen, Phi and GPT end a text or a turn. A tokenizer here knows its own, so that no text holds it."""
+_STOPPED = re.compile(rf"(?:\s*(?:{'|'.join(map(re.escape, STOP_TOKENS))}))+\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -74,17 +83,18 @@ def read_answers(path: str | Path, asked: Iterable[Question], *, model: str | No
         asked: every question, also those without an answer: they are counted, and in no mean.
         model: what the model is called where the answers do not say it.
 
-    Raises `InputError`, with the line, for what is no such file, an id that is no question's, an id twice, a prompt that is not
-    the question's, answers made in several ways (`SETTINGS`), another model's, and a file without any answer.
+    Raises `InputError`, with the line, for what is no such file, an id that is no question's, an id twice, a prompt that is
+    not the question's, answers made in several ways (`SETTINGS`), another model's, and a file without a row. A file whose
+    every text is null is read: all its questions are counted as unanswered.
     """
     file, questions = Path(path), tuple(asked)
     known = {one.id: one for one in questions}
     if len(known) != len(questions):
         raise InputError(f"expected every question once, found {len(questions)} of which {len(known)} differ")
     rows = list(_checked(file, known))
+    if not rows:
+        raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
     said = {row["id"]: _said(row) for _, row in rows if _came(row)}
-    if not said:
-        raise InputError(f"{file}: expected at least one answer, found none")
     settings = _settings(file, rows)
     named = settings.pop("model", None)
     if None not in (named, model) and named != model:
@@ -178,7 +188,17 @@ def _came(row: Mapping[str, Any]) -> bool:
 def _said(row: Mapping[str, Any]) -> Said:
     seconds = row.get("seconds")
     ended = "length" if row.get("finish_reason") == "length" else "stop"
-    return Said(row["text"], ended, row.get("prompt_tokens"), math.nan if seconds is None else float(seconds))
+    return Said(
+        without_stop_tokens(row["text"]),
+        ended,
+        row.get("prompt_tokens"),
+        math.nan if seconds is None else float(seconds),
+    )
+
+
+def without_stop_tokens(text: str) -> str:
+    """A text without the tokens that end it, where they were left at its end, and the blanks before them."""
+    return _STOPPED.sub("", text)
 
 
 def _settings(file: Path, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -47,8 +47,6 @@ def _measured(row: Row) -> str:
     ]
     right = row["counts"] - row["errors"] - sum(count for count, _ in without)
     found = f"Measured: {right or 'none'} of {row['counts']} answers {'has' if right == 1 else 'have'} the right number"
-    if row["other_words"]:
-        found += f" ({row['other_words']} in other words than the number alone)"
     found += "".join(f", {count} {words}" for count, words in without if count)
     if pd.isna(row["first_error"]):
         return f"{found}; none is wrong." if right else f"{found}."

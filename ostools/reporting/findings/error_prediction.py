@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ostools.experiments.error_prediction import LEVEL, NO_INTERVAL, UNTESTED, ErrorPrediction
+from ostools.experiments.error_prediction import LENGTH, LEVEL, NO_INTERVAL, UNTESTED, ErrorPrediction
 from ostools.ground.words import number
 from ostools.measure.answers.reading import ANSWERED
 from ostools.results import Frame, Row, frame_of
@@ -33,19 +33,28 @@ def error_prediction_notes(result: ErrorPrediction) -> list[str]:
         return [said, f"Whether any of these predicts an error {UNTESTED}: {why}."]
     return [
         said,
-        f"Area: share of pairs of a right and a wrong answer in which the right one has the larger value; 0.5 says nothing. "
-        f"All intervals together hold at {LEVEL:.0%}, over seeds.",
-        "No relation is seen where the interval holds 0.5: a wide one rules little out, more seeds narrow it.",
+        "Area: share of pairs of a right and a wrong answer in which the right one has the larger value; 0.5 says nothing.",
+        f"Odds ratio: by what factor the odds of a right answer grow where the value is one standard deviation{_held(result)}",
+        f"All intervals together hold at {LEVEL:.0%}, over seeds. No relation is seen where one holds 0.5, or the ratio 1: a "
+        "wide one rules little out.",
         "Over all prompts the length may be what predicts; among prompts of the same length it cannot. No cause is shown.",
     ]
+
+
+def _held(result: ErrorPrediction) -> str:
+    """How the sentence on odds ratios ends: what the regression holds."""
+    held = " at the same length" if (result.odds["held"] == LENGTH).to_numpy().any() else ""
+    return f" (of log10) larger{held} (logistic regression); 1 says nothing."
 
 
 def error_prediction_findings(result: ErrorPrediction) -> list[str]:
     """A sentence a predictor, then the notes."""
     summary: Frame = result.summary
+    odds: Frame = result.odds
     said = []
     for name, rows in summary.groupby("predictor", sort=False):
         told = [f"{row['compared']}: {_told(row)}" for _, row in rows.iterrows()]
+        told += [f"logistic regression: {_odds(row)}" for _, row in odds[odds["predictor"] == name].iterrows()]
         words = PREDICTORS[str(name)]
         said.append(f"{words[0].upper()}{words[1:]}. {'; '.join(told)}.")
     return [*said, *error_prediction_notes(result)]
@@ -58,3 +67,11 @@ def _told(row: Row) -> str:
     if row["verdict"] == NO_INTERVAL:
         return f"{found}, {NO_INTERVAL} ({row['why']})"
     return f"{found} ({number(float(row['low']))} to {number(float(row['high']))}), {row['verdict']}"
+
+
+def _odds(row: Row) -> str:
+    if row["verdict"] == UNTESTED:
+        return f"{UNTESTED}, {row['why']}"
+    ratio, low, high, spread = (number(float(row[name])) for name in ("odds_ratio", "low", "high", "spread"))
+    beside = ", with the length" if row["held"] == LENGTH else ""
+    return f"odds ratio {ratio} a step of {spread} decades{beside} ({low} to {high}), {row['verdict']}"

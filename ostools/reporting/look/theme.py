@@ -88,7 +88,6 @@ COLOURS: dict[str, str] = {
     "BOS absent": "#d1491f",
     # answers and verdicts
     "right": "#178a5b",
-    "right number": "#5878d8",
     "wrong": "#d1491f",
     "something else": "#7d7d7d",
     "cut off": "#b07400",

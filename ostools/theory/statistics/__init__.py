@@ -1,3 +1,4 @@
 """What numbers out of samples are worth: `bootstrap` (means over seeds), `estimates` (norms from random cotangents),
-`fits` (by which law a distance falls), `intervals` (of a share), `pareto` (fronts).
+`fits` (by which law a distance falls), `intervals` (of a share), `logistic` (odds ratios), `pareto` (fronts),
+`separation` (areas under the ROC curve).
 """

@@ -196,7 +196,7 @@ def made(said: list[str], identical: tuple[int, ...] = ()) -> pd.DataFrame:
                 "kind": "answered" if here != "x" else "something else",
                 "number": int(here.rstrip(".")) if here != "x" else None,
                 "absolute_error": abs(int(here.rstrip(".")) - n) if here != "x" else None,
-                "correct": here == str(n),
+                "correct": here.rstrip(".") == str(n),
                 "first_token_right": here[0] == str(n)[0],
                 "next_right": following[0] == str(n + 1)[0],
                 "same_first_token": here[0] == following[0],
@@ -240,7 +240,7 @@ def test_never_right_beyond_it_tests_nothing() -> None:
 
 def test_the_right_number_in_other_words_is_no_error() -> None:
     found = verdict(["1", "2.", "8.", "x", "9"], Curve(y=None))
-    assert (found["other_words"], found["errors"], found["something_else"]) == (1, 1, 1)
+    assert (found["errors"], found["something_else"], found["first_error"]) == (1, 1, 3)
 
 
 def test_errors_before_it_are_not_the_corollarys_business() -> None:

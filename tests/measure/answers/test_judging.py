@@ -34,8 +34,8 @@ def answer(text: str, ended: str = "eos") -> Answer:
     [
         ("\n" + MATHS + "12", "eos", ("answered", True, 12, 0)),
         (MATHS + "10", "eos", ("answered", False, 10, 2)),
-        (MATHS + "012", "eos", ("answered", False, 12, 0)),
-        (MATHS + "12 ones", "eos", ("answered", False, 12, 0)),
+        (MATHS + "012", "eos", ("answered", True, 12, 0)),
+        (MATHS + "12 ones", "eos", ("answered", True, 12, 0)),
         (MATHS + "many", "eos", ("something else", False, None, None)),
         (MATHS + "12", "length", ("cut off", False, None, None)),
         ("", "eos", ("something else", False, None, None)),

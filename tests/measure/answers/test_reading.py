@@ -34,7 +34,7 @@ COUNTED: dict[str, tuple[str, str, str, str | None, int | None, bool]] = {
     "gemma goes on, same line": (f"{MATHS} 12. I hope this helps!", "eos", A, None, 12, True),
     "gemma explains": (f"{MATHS} 12\n\n**Explanation:**\n\nThere are 6 + 6 ones.", "eos", A, f"{MATHS} 12", 12, True),
     "gemma miscounts": (f"{MATHS} 10", "eos", A, f"{MATHS} 10", 10, False),
-    "gemma other words": (f"{MATHS} 12 ones", "eos", A, None, 12, False),
+    "gemma other words": (f"{MATHS} 12 ones", "eos", A, None, 12, True),
     "gemma in words": (f"{MATHS} twelve", "eos", E, f"{MATHS} twelve", None, False),
     "gemma no form": (
         "There are 12 ones in the sequence.",
@@ -61,7 +61,7 @@ COUNTED: dict[str, tuple[str, str, str, str | None, int | None, bool]] = {
     "llama heading": (f"## Answer\n\n### {MATHS} 12", "eos", A, None, 12, True),
     "llama bullet": (f"* {MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
     "llama code": (f"```\n{MATHS} 12\n```", "eos", A, f"{MATHS} 12", 12, True),
-    "llama equation": (f"{MATHS} 2 * 5 + 2 = 12", "eos", A, None, 12, False),
+    "llama equation": (f"{MATHS} 2 * 5 + 2 = 12", "eos", A, None, 12, True),
     "llama thousands": (f"{MATHS} 1,012", "eos", A, None, 1012, False),
     "llama latex thousands": (f"{MATHS} $1{{,}}012$", "eos", A, None, 1012, False),
     "llama corrects itself": (f"{MATHS} 10\nWait, no. {MATHS} 12\n", "eos", A, f"{MATHS} 12", 12, True),
@@ -112,6 +112,7 @@ def test_counts_as_models_write_them(name: str) -> None:
         assert (found.kind, found.number, found.correct) == (kind, number, correct)
         assert found.line == (found.line if line is None else line)
         assert found.absolute_error == (None if number is None else abs(number - 12))
+        assert found.correct == (found.absolute_error == 0)
 
 
 COPIED = {
@@ -150,7 +151,7 @@ BARE: list[tuple[str, str, str, str, bool, int | None]] = [
     ("copy", "Of course.", "eos", E, False, None),
     ("copy", "1" * 12, "length", C, False, None),
     ("count-ones-figure-5", "12", "eos", A, True, 12),
-    ("count-ones-figure-5", "\n\nThere are 12 ones.\nThere are 3 zeros.", "eos", A, False, 12),
+    ("count-ones-figure-5", "\n\nThere are 12 ones.\nThere are 3 zeros.", "eos", A, True, 12),
     ("count-ones-figure-5", "Let me count.\n\n**12**\n", "length", A, True, 12),
     ("count-ones-figure-5", "\nHow many ones are in the following sequences?1\n1\n", "length", E, False, None),
     ("count-ones-figure-5", "Many.", "eos", E, False, None),
@@ -186,7 +187,7 @@ def test_a_retrieved_value_is_the_first_that_is_named() -> None:
     [
         (" 12\n", "stop", A, 12, True),
         (" 12.", "eos", A, 12, True),
-        (" 12 ones", "eos", A, 12, False),
+        (" 12 ones", "eos", A, 12, True),
         (" 12", "length", C, None, False),
         (" many\n12", "stop", E, None, False),
         ("", "eos", E, None, False),
@@ -282,6 +283,18 @@ def test_text_without_the_form_behind_a_finished_answer_changes_nothing(spec: st
     if found.kind != A or (form and form in more):
         return
     assert judge(asked, answer(f"{text}\n{more}")) == found or text.endswith("\r")
+
+
+@given(st.sampled_from(SPECS), TEXTS, st.sampled_from(["eos", "stop", "length"]))
+@example("count-ones", f"{MATHS} 12 ones", "eos")
+@example("count-ones", f"{MATHS} 012", "eos")
+@settings(max_examples=150, deadline=None)
+def test_right_is_an_error_of_0_where_there_is_an_error_and_always_an_answer(spec: str, text: str, ended: str) -> None:
+    found = judge(posed(spec), answer(text, ended))
+    if found.absolute_error is not None:
+        assert found.correct == (found.absolute_error == 0)
+    if found.correct or found.absolute_error is not None:
+        assert found.kind == A
 
 
 @given(st.sampled_from(SPECS), TEXTS, st.sampled_from(["eos", "stop", "length"]))

@@ -124,6 +124,59 @@ def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> 
     assert "4 of 6 prompts have no answer" in drawn
 
 
+def test_a_file_of_nulls_counts_every_question_and_its_figures_are_drawn(tmp_path: Path) -> None:
+    questions = tasks.questions("count-ones", lengths=[4, 5])
+    hosted = read(tmp_path, questions, *({"id": one.id, "text": None, "model": "m"} for one in questions))
+    found = measure.hosted_behaviour(hosted)
+    summary: Any = found.summary
+    assert (list(summary["unanswered"]), list(summary["asked"]), list(summary["right"])) == ([1, 1], [0, 0], [0, 0])
+    assert (hosted.name, found.provenance.parameters["unanswered"]) == ("m", 2)
+    assert "2 of 2 prompts have no answer" in json.dumps(found.plot().to_dict())
+    found.save(tmp_path / "nothing.svg")
+    figures: Any = ((2, experiments.figure_2), (4, figure_4))
+    for number, figure in figures:
+        seeds = None if number == 2 else [0]
+        several = experiments.figure_prompts(number, [3], seeds)
+        nothing = read(tmp_path, several, *({"id": one.id, "text": None} for one in several))
+        drawn: Any = figure(nothing, [3]) if seeds is None else figure(nothing, [3], seeds)
+        assert any(f"{len(several)} of {len(several)} prompts have no answer" in said for said in drawn.deviations)
+        drawn.plot().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        *(
+            ("12</s>", "12"),
+            ("12<eos>", "12"),
+            ("12<|eot_id|>", "12"),
+            ("12<end_of_turn>\n", "12"),
+            ("12\n<|im_end|>", "12"),
+        ),
+        *(
+            ("12 <end_of_turn> <eos>\n", "12"),
+            ("</s>", ""),
+            ("12\n", "12\n"),
+            ("</s> 12", "</s> 12"),
+            ("1</s>2", "1</s>2"),
+        ),
+        *(("x < /s>", "x < /s>"), ("<s>", "<s>")),
+    ],
+)
+def test_a_stop_token_left_at_the_end_is_no_part_of_a_text(tmp_path: Path, text: str, left: str) -> None:
+    (one,) = asked(12)
+    hosted = read(tmp_path, [one], {"id": one.id, "text": text})
+    assert hosted.said[one.id].text == left
+
+
+def test_an_answer_before_a_stop_token_is_read(tmp_path: Path) -> None:
+    (one,) = asked(12)
+    for end in ("</s>", "<eos>", "<|eot_id|>", "<end_of_turn>\n<eos>", "<|im_end|>"):
+        hosted = read(tmp_path, [one], {"id": one.id, "text": one.line + end})
+        (row,) = measure.hosted_behaviour(hosted).frame.to_dict("records")
+        assert (row["text"], row["kind"], row["correct"], row["number"]) == (one.line, "answered", True, 12)
+
+
 def test_of_one_file_comes_one_table(tmp_path: Path) -> None:
     several = [*asked(2), *asked(2, spec="sum-ones")]
     hosted = read(tmp_path, several, {"id": several[0].id, "text": "2"})
@@ -197,8 +250,7 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     good = {"id": one.id, "text": "x"}
     changed = one.id[:-1] + ("0" if one.id[-1] != "0" else "1")
     wrong: list[tuple[list[Any], str]] = [
-        ([], "at least one answer"),
-        ([{"id": one.id, "text": None}], "at least one answer"),
+        ([], "at least one line"),
         ([good, good], "line 2: expected every id once"),
         ([{"id": "count-ones n=9 seed=0 mitigation=none #0", "text": "x"}], "none of the 2 questions"),
         ([{"id": changed, "text": "x"}], "the prompt has changed since"),

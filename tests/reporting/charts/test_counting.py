@@ -22,7 +22,7 @@ from ostools.results import Provenance
 def made(trained: int | None = None, **summary: Any) -> Counting:
     """Sixteen counts in bfloat16: right, wrong and without a number, with an answer that would like to end a script."""
     n = np.arange(1, 17)
-    kinds = np.array(["right", "wrong", "none", "right"] * 3 + ["right", "wrong", "none", "other"])
+    kinds = np.array(["right", "wrong", "none", "right"] * 4)
     frame = pd.DataFrame(
         {
             "task": "count-ones",
@@ -32,9 +32,7 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
             "answer": "</script>",
             "kind": np.where(kinds == "none", "something else", "answered"),
             "number": pd.array([7 if kind != "none" else None for kind in kinds], dtype="Int64"),
-            "absolute_error": pd.array(
-                [{"right": 0, "wrong": 30, "other": 0}.get(kind) for kind in kinds], dtype="Int64"
-            ),
+            "absolute_error": pd.array([{"right": 0, "wrong": 30}.get(kind) for kind in kinds], dtype="Int64"),
             "correct": pd.array(kinds == "right", dtype="boolean"),
             "right_ones_differ": pd.array(n < 10, dtype="boolean"),
             "distance": 2.0 / n,
@@ -50,7 +48,6 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
         "first_error": 2,
         "always_errs_from": None,
         "errors": 4,
-        "other_words": 1,
         "something_else": 4,
         "cut_off": 0,
         "counts": 16,
@@ -74,10 +71,7 @@ def test_sentences_tell_predicted_from_measured() -> None:
     first, scope = counting_findings(made())
     assert first.startswith("bfloat16: from n = 7 on the prompts")
     assert "are not expected to differ (predicted)" in first
-    assert (
-        "Measured: 8 of 16 answers have the right number (1 in other words than the number alone), 4 something else"
-        in first
-    )
+    assert "Measured: 8 of 16 answers have the right number, 4 something else" in first
     assert "the first wrong one is at n = 2, no wrong one follows the last right one" in first
     assert "the first tokens are the same at 10 of 10 pairs." in first
     assert "none is right twice (2 once), as predicted" in first
@@ -94,16 +88,16 @@ def test_sentences_tell_predicted_from_measured() -> None:
         ({"same_logits_differ": 3}, "CONTRADICTION: at 3 counts the logits of n and n \\+ 1 are the same bit for bit"),
         ({"tested_pairs": 0}, "None of them asks for two different ones, so the answers do not test the prediction"),
         (
-            {"errors": 16, "something_else": 0, "other_words": 0},
+            {"errors": 16, "something_else": 0},
             "none of 16 answers have the right number; the first wrong",
         ),
         (
-            {"first_error": None, "errors": 0, "something_else": 0, "cut_off": 16, "other_words": 0},
+            {"first_error": None, "errors": 0, "something_else": 0, "cut_off": 16},
             "16 cut off before its end\\.",
         ),
         (
             {"first_error": None, "errors": 0, "something_else": 0},
-            "16 of 16 answers have the right number .*; none is wrong",
+            "16 of 16 answers have the right number; none is wrong",
         ),
         ({"always_errs_from": 12}, "from n = 12 on there is no right one"),
         (
@@ -151,7 +145,7 @@ def test_every_answer_is_drawn_as_what_it_is() -> None:
     (columns,) = spec["datasets"][layer["data"]["name"]]
     outcomes = pd.Series(columns["outcome"]).value_counts().to_dict()
     none = "no number: something else (at the top edge)"
-    assert outcomes == {"right": 7, "right number, other words": 1, "wrong number": 4, none: 4}
+    assert outcomes == {"right": 8, "wrong number": 4, none: 4}
     top = {
         error for error, kind in zip(columns["error"], columns["outcome"], strict=True) if kind.startswith("no number")
     }

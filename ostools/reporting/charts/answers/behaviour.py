@@ -26,18 +26,18 @@ def behaviour_chart(result: Behaviour) -> alt.VConcatChart:
     mitigation changed nothing. Below, where the answer is a number: the absolute error of each answer and their mean. A dotted
     line stands where training ends.
     """
-    frame: Frame = frame_of(result)
-    frame = frame[frame["correct"].notna()]
+    asked: Frame = frame_of(result)  # of a hosted model every question, with an answer or without
+    frame: Frame = asked[asked["correct"].notna()]
     summary: Frame = result.summary
     end = _trained(result)
     numeric = bool(frame["absolute_error"].notna().any())
-    panels = [_shares(summary, frame["mitigation"].iloc[0] != "none", end, last=not numeric)]
+    panels = [_shares(summary, asked["mitigation"].iloc[0] != "none", end, last=not numeric)]
     if numeric:
         panels.append(_errors(frame, end))
     notes = behaviour_notes(result)
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
-    title = alt.TitleParams(_title(result, frame), subtitle=notes)
+    title = alt.TitleParams(_title(result, asked), subtitle=notes)
     chart = alt.vconcat(*panels, spacing=14, title=title).resolve_scale(
         color="independent", shape="independent", strokeDash="independent"
     )
@@ -68,7 +68,7 @@ def _shares(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any
             for name, words in (("accuracy", _ACCURACY), ("probability", _PROBABILITY))
         ]
     ).dropna(subset="value")
-    names = [name for name in (_ACCURACY, _PROBABILITY) if (rows["quantity"] == name).any()]
+    names = [_ACCURACY, *([_PROBABILITY] if (rows["quantity"] == _PROBABILITY).any() else [])]
     hues = alt.Scale(domain=names, range=[theme.colour("full"), theme.colour("second-moment")][: len(names)])
     dashes = alt.Scale(domain=names, range=[[1, 0], [5, 3]][: len(names)])
     legend = alt.Legend(title=None, columns=2, symbolStrokeWidth=2)

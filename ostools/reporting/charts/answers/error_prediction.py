@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
+import pandas as pd
 
 from ostools.experiments.error_prediction import ALL, SAME_LENGTH, ErrorPrediction
 from ostools.ground.words import short_name
@@ -30,9 +31,9 @@ _COMPARED = {ALL: ("full", "circle"), SAME_LENGTH: ("frozen", "diamond")}
 
 def error_prediction_chart(result: ErrorPrediction) -> alt.VConcatChart:
     """Above: a panel a predictor, a point a prompt, by its length; right answers as circles, wrong ones as crosses, prompts
-    without an answer as triangles. Below: the
-    area under the ROC curve of each predictor with its interval, over all prompts and among those of the same length; a dashed
-    line stands at 0.5, where it says nothing. A hollow mark has no interval.
+    without an answer as triangles. Below: the area under the ROC curve of each predictor with its interval, over all prompts
+    and among those of the same length; a dashed line stands at 0.5, where it says nothing. A hollow mark has no interval. Last:
+    the odds ratio of each predictor that has one, on a logarithmic axis; a dashed line stands at 1, where it says nothing.
     """
     frame = frame_of(result)
     names = [name for name in PREDICTORS if name in frame and frame[name].notna().any()]
@@ -49,6 +50,9 @@ def error_prediction_chart(result: ErrorPrediction) -> alt.VConcatChart:
     summary: Frame = result.summary
     if summary["area"].notna().any():
         rows.append(_areas(summary, names))
+    odds: Frame = result.odds
+    if odds["odds_ratio"].notna().any():
+        rows.append(_odds(odds, names))
     chart = alt.vconcat(*rows, spacing=18, title=title)
     return axes.themed(chart.resolve_scale(color="independent", shape="independent"))
 
@@ -85,29 +89,62 @@ def _points(frame: Frame, name: str, first: bool) -> Any:
 
 
 def _areas(summary: Frame, names: list[str]) -> Any:
-    data = summary.assign(name=summary["predictor"].map(PREDICTORS), without=summary["low"].isna())
-    data = data[data["area"].notna()][["name", "compared", "area", "low", "high", "pairs", "verdict", "without"]]
-    data = data.astype({"low": object, "high": object}).where(data.notna(), None)
-    base = draw.rows(data)
-    words = [PREDICTORS[name] for name in names]
     domain, shapes = list(_COMPARED), [shape for _, shape in _COMPARED.values()]
     hues = alt.Scale(domain=domain, range=[theme.colour(colour) for colour, _ in _COMPARED.values()])
     legend = alt.Legend(title=None, columns=2, symbolType=alt.Undefined, symbolSize=60)
-    y = alt.Y("name:N", title=None, scale=alt.Scale(domain=words), axis=alt.Axis(labelLimit=0, ticks=False, grid=True))
-    offset = alt.YOffset("compared:N", scale=alt.Scale(domain=domain, paddingOuter=0.4))
-    x = alt.X("area:Q", title="area under the ROC curve", scale=alt.Scale(domain=[0, 1], nice=False, padding=6))
-    colour = alt.Color("compared:N", scale=hues, legend=legend)
+    by_comparison = {
+        "yOffset": alt.YOffset("compared:N", scale=alt.Scale(domain=domain, paddingOuter=0.4)),
+        "color": alt.Color("compared:N", scale=hues, legend=legend),
+    }
     shape = alt.Shape("compared:N", scale=alt.Scale(domain=domain, range=shapes), legend=legend)
-    tooltip = ["name:N", "compared:N", "area:Q", "low:Q", "high:Q", "pairs:Q", "verdict:N"]
-    point = {"x": x, "y": y, "yOffset": offset, "color": colour, "shape": shape, "tooltip": tooltip}
-    nothing = alt.Chart(alt.InlineData(values=[{"area": 0.5}])).mark_rule(strokeDash=[4, 3], strokeWidth=1)
-    ends = base.transform_filter("!datum.without").mark_rule(strokeWidth=1.4)
-    return draw.layers(
-        nothing.encode(x="area:Q", color=alt.value(theme.colour("float64"))),
-        ends.encode(x=alt.X("low:Q"), x2="high:Q", y=y, yOffset=offset, color=colour),
-        base.transform_filter("!datum.without").mark_point(size=52, filled=True, opacity=1).encode(**point),
-        base.transform_filter("datum.without").mark_point(size=52, filled=False, opacity=1).encode(**point),
-        title=draw.heading("right above wrong, of pairs"),
-        width=2 * WIDTH - 90,
-        height=ROW * len(names),
+    scale = alt.Scale(domain=[0, 1], nice=False, padding=6)
+    x = alt.X("area:Q", title="area under the ROC curve", scale=scale)
+    data = summary[["predictor", "compared", "area", "low", "high", "pairs", "verdict"]]
+    marks = _intervals(data, "area", x, 0.5, names, by_comparison, {"shape": shape})
+    return draw.layers(*marks, title=draw.heading("right above wrong, of pairs"), **_size(names))
+
+
+def _odds(odds: Frame, names: list[str]) -> Any:
+    data = odds[["predictor", "held", "odds_ratio", "low", "high", "spread", "verdict"]]
+    ends = [float(value) for value in (data["low"].min(), data["high"].max(), 1.0)]
+    scale = alt.Scale(type="log", domain=[min(ends), max(ends)], nice=False, padding=12)
+    x = alt.X(
+        "odds_ratio:Q",
+        title="odds ratio of one standard deviation",
+        scale=scale,
+        axis=alt.Axis(tickCount=6, format="~g", labelOverlap=True),
     )
+    marks = _intervals(data, "odds_ratio", x, 1.0, names, {"color": alt.value(theme.colour("full"))}, {})
+    heading = draw.heading("odds of a right answer (logistic regression)")
+    return draw.layers(*marks, title=heading, **_size(names))
+
+
+def _size(names: list[str]) -> dict[str, int]:
+    return {"width": 2 * WIDTH - 90, "height": ROW * len(names)}
+
+
+def _intervals(
+    table: Frame,
+    value: str,
+    x: alt.X,
+    nothing: float,
+    names: list[str],
+    all_marks: dict[str, Any],
+    points: dict[str, Any],
+) -> list[Any]:
+    """A row a predictor: intervals, points (hollow where there is none), and a dashed line where a value says nothing."""
+    data = table.assign(name=table["predictor"].map(PREDICTORS), without=table["low"].isna()).drop(columns="predictor")
+    data = data[data[value].notna()].astype({"low": object, "high": object})
+    base = draw.rows(data.where(data.notna(), None))
+    words = [PREDICTORS[name] for name in names]
+    y = alt.Y("name:N", title=None, scale=alt.Scale(domain=words), axis=alt.Axis(labelLimit=0, ticks=False, grid=True))
+    rule = alt.Chart(alt.InlineData(values=[{value: nothing}])).mark_rule(strokeDash=[4, 3], strokeWidth=1)
+    known, without = (base.transform_filter(f"{sign}datum.without") for sign in ("!", ""))
+    tooltip = [f"{name}:{'Q' if pd.api.types.is_numeric_dtype(table[name]) else 'N'}" for name in table if name in data]
+    place = {"x": x, "y": y, **all_marks, **points, "tooltip": tooltip}
+    return [
+        rule.encode(x=f"{value}:Q", color=alt.value(theme.colour("float64"))),
+        known.mark_rule(strokeWidth=1.4).encode(x=alt.X("low:Q"), x2="high:Q", y=y, **all_marks),
+        known.mark_point(size=52, filled=True, opacity=1).encode(**place),
+        without.mark_point(size=52, filled=False, opacity=1).encode(**place),
+    ]

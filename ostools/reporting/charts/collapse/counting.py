@@ -20,11 +20,10 @@ _FLOORS = {
 }
 _COUNT = "count n (items of the sequence)"
 _HOLLOW = "Hollow dots: the right answers to n and n + 1 begin with different tokens, so the prediction can be tested."
-_RIGHT, _OTHER, _WRONG = "right", "right number, other words", "wrong number"
+_RIGHT, _WRONG = "right", "wrong number"
 _NONE = {kind: f"no number: {kind} (at the top edge)" for kind in (SOMETHING_ELSE, CUT_OFF)}
 _OUTCOMES = {
     _RIGHT: ("right", "circle"),
-    _OTHER: ("right number", "diamond"),
     _WRONG: ("wrong", "cross"),
     _NONE[SOMETHING_ELSE]: (SOMETHING_ELSE, "triangle-down"),
     _NONE[CUT_OFF]: (CUT_OFF, "triangle-right"),
@@ -110,7 +109,6 @@ def _answers(frame: Frame, row: Row, length: alt.X, marks: list[alt.Chart]) -> a
     largest = max(1, int(frame["absolute_error"].max()) if frame["absolute_error"].notna().any() else 1)
     outcome = here["correct"].map({True: _RIGHT, False: _WRONG})
     outcome = outcome.where(here["number"].notna(), here["kind"].map(_NONE))
-    outcome = outcome.mask((here["absolute_error"].eq(0) & ~here["correct"]).fillna(False), _OTHER)
     top = 2 * largest + 1  # above every error, for the answers that have none
     error = here["absolute_error"].astype("Float64").fillna(float(top)).astype(float)
     data: Frame = here[["length", "key", "answer"]].assign(outcome=outcome, error=error)

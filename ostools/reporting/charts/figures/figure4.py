@@ -49,7 +49,9 @@ def _top(rows: Frame, last: int) -> int:
 
 def _axis_end(frame: Frame) -> int:
     """Room for half as much again as the greatest right answer: guesses are seldom much greater, garbage is."""
-    return max(_LEAST_AXIS, int(1.5 * frame.loc[frame["right"] > 0, "output"].max()))
+    # Of a hosted model that answered nothing no right answer is in the table.
+    known = frame.loc[frame["right"] > 0, "output"]
+    return max(_LEAST_AXIS, int(1.5 * known.max()) if len(known) else 0)
 
 
 def _panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list[str]) -> Any:
