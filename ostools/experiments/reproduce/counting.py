@@ -46,7 +46,8 @@ def _read(answers: Frame) -> Frame:
 
 def deteriorates(found: Found) -> Verdict:
     """Every curve: the tasks of Figure 3 and word counting, in three modes, and with the instruction to answer alone."""
-    only = [_numbers(result.frame).assign(mode="answer-only") for result in found["answer-only"].values()]
+    asked: Any = found["answer-only"]
+    only = [_numbers(one.frame).assign(task=task, mode="answer-only") for task, one in asked.items()]
     return _rising(pd.concat([_answers(found), *only], ignore_index=True))
 
 
@@ -205,8 +206,8 @@ CLAIMS = (
         "Section 3.2, Figure 4 (Figure 7)",
         "100 is by far the most common response",
         "agrees if 100 is answered at least twice as often as any other number, and more often than it is right, over the "
-        f"three tasks of Figure 4 without reasoning; no verdict with fewer than {FEWEST_ANSWERS} numbers, or no sequence of 100 "
-        "items",
+        f"three tasks of Figure 4 without reasoning; no verdict with fewer than {FEWEST_ANSWERS} numbers, or without a "
+        "sequence of 100 items",
         hundred_is_commonest,
         ("figure-3",),
         (4, 7),
