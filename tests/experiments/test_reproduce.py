@@ -262,8 +262,8 @@ CASES: list[tuple[str, str, Any]] = [
     ("theorem-5.1-bound", BY_CONSTRUCTION, planted.over_squashing([EARLY])),
     ("theorem-5.1-bound", DISAGREES, planted.over_squashing([EARLY], bound=0.9)),
     ("theorem-5.1-bound", UNTESTED, planted.over_squashing([])),
-    ("equation-4", UNTESTED, planted.over_squashing([EARLY], printed=1.0)),
-    ("equation-4", DISAGREES, planted.over_squashing([EARLY], printed=0.5)),
+    ("equation-4", AGREES, planted.over_squashing([EARLY], printed=1.0)),
+    ("equation-4", UNTESTED, planted.over_squashing([EARLY], printed=0.5)),
     ("equation-4", UNTESTED, planted.over_squashing([])),
     ("depends-on-position", BY_CONSTRUCTION, planted.over_squashing([EARLY])),
     ("depends-on-position", DISAGREES, planted.over_squashing([level(1.0)])),
@@ -325,7 +325,7 @@ def test_every_judge_has_a_case_of_each_outcome_that_it_can_give() -> None:
         "gemma-less-accurate": {AGREES, DISAGREES},
         "only-the-first-token": {UNTESTED},
         "affected-by-prompting": {DISAGREES},
-        "equation-4": {AGREES},  # sigma_psi is known from above alone
+        "equation-4": {DISAGREES},  # sigma_psi is known from below alone
     }
     for claim in CLAIMS:
         name = "lemma" if claim.id.startswith("lemma") else claim.id

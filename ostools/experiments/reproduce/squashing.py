@@ -72,12 +72,12 @@ def equation_4_holds(found: Found) -> Verdict:
     numbers = {"tokens": tokens, "below": below, "least_ratio": least}
     said = (
         f"sigma_psi^L times the printed sum is below the measured norm at {below} of {tokens} tokens (least bound / measured "
-        f"{number(least)}); sigma_psi is here an upper bound of the MLPs', beta the first norm's, which the theorem leaves "
-        "open, and the measured norms hold the value projections, which footnote 2 leaves out"
+        f"{number(least)}); sigma_psi is the MLPs' at these tokens, at most their Lipschitz constant, beta the first norm's, "
+        "which the theorem leaves open, and the measured norms hold the value projections, which footnote 2 leaves out"
     )
-    if not below:
-        raise UntestedError(f"{said}: the true sigma_psi is less, and with it the bound may fail", **numbers)
-    return decided(False, said, **numbers)
+    if below:
+        raise UntestedError(f"{said}: with a greater sigma_psi the bound may hold", **numbers)
+    return decided(True, said, **numbers)
 
 
 def depends_on_position(found: Found) -> Verdict:
@@ -236,8 +236,9 @@ CLAIMS = (
         "Appendix B.2, Theorem B.5, equation 4",
         r"Let σ_{ψ} be the maximal Lipschitz constant of any $\psi^{(\ell)}$",
         "agrees if at every token sigma_psi^L times the sum of equation 4 as it is printed (docs/fidelity.md) is at least the "
-        "measured norm of d y_n / d v_i^(0), attention and norm scales held; sigma_psi is known from above alone, so that the "
-        "data can only break it: where they do not there is no verdict",
+        "measured norm of d y_n / d v_i^(0), attention and norm scales held. sigma_psi is that of the MLPs at "
+        "these tokens, at most their Lipschitz constant: with it the equation can hold, and there is no verdict where it does "
+        "not",
         equation_4_holds,
         (OVER_SQUASHING,),
     ),
