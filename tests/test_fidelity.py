@@ -13,6 +13,7 @@ import pytest
 import hooks
 import mitigations
 import ostools
+from ostools.experiments.reproduce.claims import CLAIMS as JUDGED
 from tests.checkpoints import paper_text
 from tests.cli.asking import COMMANDS
 
@@ -21,6 +22,8 @@ PAGE = ROOT / "docs" / "fidelity.md"
 VERDICTS = ("same", "deviates", "silent", "two readings", "prose")
 # Every numbered thing of the paper: what its text announces at the start of a line, or calls by this name.
 NUMBERED = r"(?:Lemma|Theorem|Proposition|Corollary|Figure) (?:[BC]?\.?\d+(?:\.\d+)?)"
+
+HEADS = r"^(?:((?:Lemma|Theorem|Proposition) B?\.?\d+(?:\.\d+)?)[. (]|(\d|[ABC](?:\.\d)?) [A-Z])"
 
 
 class Row(NamedTuple):
@@ -67,6 +70,36 @@ def test_nothing_numbered_is_left_out() -> None:
     announced = set(re.findall(NUMBERED, paper_text()))
     page = " ".join(row.paper for row in rows())
     assert sorted(name for name in announced if not re.search(re.escape(name) + r"(?![\d])", page)) == []
+
+
+def test_no_numbered_equation_is_left_out() -> None:
+    displayed = re.findall(r"\$\$(?:(?!\$\$).)*\$\$\s*\((\d+)\)", paper_text(), re.DOTALL)
+    page = " ".join(row.paper for row in rows())
+    assert displayed == ["1", "2", "3", "4"]
+    assert [number for number in displayed if not re.search(rf"[Ee]quation {number}\b", page)] == []
+
+
+def test_every_display_is_counted_by_the_statement_it_stands_in() -> None:
+    """Numbered or not: a display more in the paper's text, or a row less here, is seen."""
+    text = paper_text()
+    heads = [(found.start(), found.group(1) or f"Section {found.group(2)}") for found in re.finditer(HEADS, text, re.M)]
+    there: dict[str, int] = {}
+    for display in re.finditer(r"\$\$.*?\$\$", text, re.DOTALL):
+        head = [name for place, name in heads if place < display.start()][-1]
+        there[head] = there.get(head, 0) + 1
+    told = [re.match(r"(.+?), displays (\d+):", row.paper) for row in rows()]
+    assert {found[1]: int(found[2]) for found in told if found} == there
+
+
+def test_every_judged_claim_has_its_row() -> None:
+    """And says so where it holds by construction."""
+    judged = {found[1]: row for row in rows() if (found := re.search(r"\(`([\w.-]+)`\)$", row.verdict))}
+    assert set(judged) == {claim.id for claim in JUDGED}
+    for claim in JUDGED:
+        row = judged[claim.id]
+        assert claim.words in row.paper
+        assert claim.place in row.paper
+        assert bool(claim.construction) == ("by construction" in row.verdict), claim.id
 
 
 @cache

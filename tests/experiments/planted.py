@@ -14,7 +14,7 @@ from ostools.experiments.figures.figure9 import Figure9
 from ostools.experiments.lemmas.theory import TheoryChecks
 from ostools.experiments.retrieval import Retrieval
 from ostools.experiments.study.study import Study
-from ostools.measure import Collapse, Counting, PathSum, Sensitivity, Spectra
+from ostools.measure import AttentionVariation, Collapse, Counting, PathSum, Sensitivity, Spectra
 from ostools.results import Provenance, Result
 
 NOTHING = pd.DataFrame()
@@ -39,18 +39,26 @@ def figure_2(
 
 
 def figure_3(
-    said: Callable[[str, int], int | None], lengths: Sequence[int] = range(5, 151, 5), modes: Sequence[str] = ("none",)
+    said: Callable[[str, int], int | None],
+    lengths: Sequence[int] = range(5, 151, 5),
+    modes: Sequence[str] = ("none",),
+    only: Callable[[str, int], int | None] | None = None,
 ) -> Any:
-    """`said`: the number that is answered, by task and length; None: none. Every item counts."""
+    """`said`: the number that is answered, by task and length; None: none. Every item counts. `only`: the same where the answer
+    alone is asked for, of four tasks."""
+    tasks = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
+    frame = pd.concat([_answered(task, mode, said, lengths) for task in tasks for mode in modes], ignore_index=True)
+    alone = {task: made(_answered(task, "answer-only", only, lengths)) for task in tasks} if only else {}
+    return {"figure-3": {"figure": made(frame)}, "answer-only": alone}
+
+
+def _answered(task: str, mode: str, said: Callable[[str, int], int | None], lengths: Sequence[int]) -> pd.DataFrame:
     rows = []
-    for task in ("sum-ones", "count-ones", "count-ones-bernoulli"):
-        for mode in modes:
-            for n in lengths:
-                number = said(task, n)
-                rows.append({"task": task, "mode": mode, "length": n, "seed": 0, "key": str(n), "number": number,
-                             "absolute_error": None if number is None else abs(number - n)})  # fmt: skip
-    frame = pd.DataFrame(rows).astype({"number": "Int64", "absolute_error": "Int64"})
-    return {"figure-3": {"figure": made(frame)}}
+    for n in lengths:
+        number = said(task, n)
+        rows.append({"task": task, "mode": mode, "length": n, "seed": 0, "key": str(n), "number": number,
+                     "absolute_error": None if number is None else abs(number - n)})  # fmt: skip
+    return pd.DataFrame(rows).astype({"number": "Int64", "absolute_error": "Int64"})
 
 
 Curve = Callable[[np.ndarray, int], np.ndarray]
@@ -98,6 +106,31 @@ def _averaged(table: Any, keys: list[str]) -> Any:
     return table.groupby(keys, sort=False)[["mean", "noise"]].mean().reset_index()
 
 
+def attention(deltas: Sequence[Curve], owns: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)) -> Any:
+    """A curve of delta, and one of the own weight, for each layer; two heads, above and below it."""
+    n = np.array(lengths, dtype=float)
+    tables = []
+    for layer in range(max(len(deltas), len(owns))):
+        delta, own = deltas[min(layer, len(deltas) - 1)](n, 0), owns[min(layer, len(owns) - 1)](n, 0)
+        for head, factor in enumerate((0.5, 1.5)):
+            values = {"delta": factor * delta, "own": factor * own, "total": factor * (delta + own), "kl": delta}
+            tables.append(pd.DataFrame({"layer": layer, "head": head, "length": list(lengths), **values}))
+    frame = pd.concat(tables, ignore_index=True)
+    return {"attention": {"variation": AttentionVariation(frame, Provenance.without_model())}}
+
+
+def layered(curves: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)) -> Any:
+    """The float64 L1 distance after each block, from layer 0 on."""
+    n = np.array(lengths, dtype=float)
+    read = {"site": "residual", "per": "vector", "norm": "l1", "length": list(lengths)}
+    tables = [
+        pd.DataFrame({**read, "layer": layer, "mean": curve(n, 0), "relative": curve(n, 0) / 10,
+                      "float64_distance": curve(n, 0)})
+        for layer, curve in enumerate(curves)
+    ]  # fmt: skip
+    return {"layers": {"collapse": Collapse(pd.concat(tables, ignore_index=True), Provenance.without_model(), NOTHING)}}
+
+
 def figure_8(curve: Curve, seeds: int = 5) -> Any:
     n = np.array([16, 32, 64, 128, 256, 512, 1024, 2048, 4096], dtype=float)
     tables = [pd.DataFrame({"reading": "block", "seed": s, "length": n, "l1": curve(n, s)}) for s in range(seeds)]
@@ -111,9 +144,15 @@ def figure_9(curve: Curve, bound: float = 1e9, seeds: int = 5) -> Any:
 
 
 def over_squashing(
-    norms: Sequence[Curve], *, bound: float = 2.0, paths: Curve | None = None, digits: Sequence[int] = range(4, 20)
+    norms: Sequence[Curve],
+    *,
+    bound: float = 2.0,
+    paths: Curve | None = None,
+    printed: float = 1.0,
+    digits: Sequence[int] = range(4, 20),
 ) -> Any:
-    """A prompt of 24 tokens for each curve of norms by position; the certified bound is so many times the norm."""
+    """A prompt of 24 tokens for each curve of norms by position; the certified bound is so many times the norm, as is
+    equation 4 (`printed`)."""
     place = np.arange(24, dtype=float)
     results: dict[str, Result] = {}
     for seed, curve in enumerate(norms):
@@ -124,7 +163,8 @@ def over_squashing(
             for name in ("full", "frozen")
         ]  # fmt: skip
         results[f"measured-{seed}"] = Sensitivity(pd.concat(tables, ignore_index=True), Provenance.without_model())
-        sums = {"local": bound * values, "proof": values if paths is None else paths(place, seed)}
+        sums = {"local": bound * values, "proof": values if paths is None else paths(place, seed),
+                "theorem-b5-literal": printed * values}  # fmt: skip
         summed = [pd.DataFrame({"position": range(24), "variant": name, "value": v}) for name, v in sums.items()]
         results[f"paths-{seed}"] = PathSum(
             pd.concat(summed, ignore_index=True), Provenance.without_model(digits=list(digits))

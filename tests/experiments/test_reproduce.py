@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ostools.experiments.reproduce.claim import AGREES, DISAGREES, OUTCOMES, UNTESTED, Claim, UntestedError
+from ostools.experiments.reproduce.claim import (
+    AGREES,
+    BY_CONSTRUCTION,
+    DISAGREES,
+    OUTCOMES,
+    UNTESTED,
+    Claim,
+    UntestedError,
+)
 from ostools.experiments.reproduce.claims import CLAIMS, COLUMNS, FIGURES, chosen_claims, judged
 from ostools.experiments.reproduce.parts import PARTS, checked_arguments, parts_of, steps
 from ostools.experiments.reproduce.weighing import Paired, above_zero, first_is_better, paired
@@ -147,12 +155,19 @@ def panels(right: dict[str, float]) -> Any:
     return planted.figure_2(lambda panel, task, n: n <= right[panel])
 
 
+REASONED = ("none", "cot-zero-shot", "cot-few-shot")
 FALL = {panel: wavy(power(1.0)) for panel in "abcd"}
 SEEDED = wavy(lambda n, seed: 100 / n * (1 + 0.01 * seed))
 EARLY, LATE = (lambda p, s: 10.0 ** (-p / 20) * (1 + 0.01 * s)), (lambda p, s: 10.0 ** (p / 20) * (1 + 0.01 * s))
 NOISY = [lambda p, s, sign=sign: 1 + 0.1 * np.cos(sign * p * (s + 1)) for sign in (1, 2, 3)]
 UNDER = {"a": power(1.0, 1e-3), "b": SEEDED, "c": power(1.0, 1e-3), "d": level(1.0)}
 OVER = {"a": level(1.0), "b": wavy(power(1.5, 0.1)), "c": level(1.0), "d": power(1.0, 1e-3)}
+
+
+def mostly_above(n: np.ndarray, seed: int) -> np.ndarray:
+    """Three times as large at two lengths of three, half as large at the third."""
+    return np.where(n % 3 == 0, 0.5, 3.0)
+
 
 CASES: list[tuple[str, str, Any]] = [
     ("first-is-easier", AGREES, both({"copy-first": 300, "copy-last": 100})),
@@ -177,6 +192,10 @@ CASES: list[tuple[str, str, Any]] = [
     ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + n * n % 7)),
     ("deteriorates-with-length", UNTESTED, planted.figure_3(lambda task, n: n)),
     ("deteriorates-with-length", UNTESTED, planted.figure_3(lambda task, n: None)),
+    ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + n // 10, only=lambda task, n: n + n * n % 7)),
+    ("persists-with-reasoning", AGREES, planted.figure_3(lambda task, n: n + n // 10, modes=REASONED)),
+    ("persists-with-reasoning", DISAGREES, planted.figure_3(lambda task, n: n + n * n % 7, modes=REASONED)),
+    ("persists-with-reasoning", UNTESTED, planted.figure_3(lambda task, n: n + n // 10)),
     ("sum-predicts-100", AGREES, planted.figure_3(lambda task, n: 100)),
     ("sum-predicts-100", DISAGREES, planted.figure_3(lambda task, n: n)),
     ("sum-predicts-100", UNTESTED, planted.figure_3(lambda task, n: 100 if n < 90 else None)),
@@ -211,7 +230,20 @@ CASES: list[tuple[str, str, Any]] = [
     ("commas-separate", AGREES, planted.figure_5(UNDER)),
     ("commas-separate", DISAGREES, planted.figure_5(OVER)),
     ("commas-separate", DISAGREES, planted.figure_5(UNDER, noise=2.0)),
+    ("commas-separate", DISAGREES, planted.figure_5(UNDER, noise=0.2)),
+    ("commas-separate", DISAGREES, planted.figure_5(UNDER | {"c": level(2.0)})),
+    ("commas-separate", AGREES, planted.figure_5(UNDER | {"c": level(1.0), "d": mostly_above})),
     ("commas-separate", UNTESTED, planted.figure_5(UNDER, noise=np.nan)),
+    ("attention-variation-vanishes", AGREES, planted.attention([power(1.0), power(0.5)], [level(1.0)])),
+    ("attention-variation-vanishes", DISAGREES, planted.attention([power(1.0), to_level(1.0, 0.5)], [level(1.0)])),
+    ("attention-variation-vanishes", UNTESTED, planted.attention([power(1.0)], [level(1.0)], lengths=range(4, 40, 4))),
+    ("attention-variation-vanishes", UNTESTED, planted.attention([power(1.0), level(1e-16)], [level(1.0)])),
+    ("own-weight-vanishes", AGREES, planted.attention([level(1.0)], [power(1.0), power(0.5)])),
+    ("own-weight-vanishes", DISAGREES, planted.attention([power(1.0)], [level(1.0), power(1.0)])),
+    ("own-weight-vanishes", UNTESTED, planted.attention([level(1.0)], [power(1.0)], lengths=range(4, 40, 4))),
+    ("induction-on-layers", AGREES, planted.layered([level(0.0), power(1.0), power(0.5)])),
+    ("induction-on-layers", DISAGREES, planted.layered([level(0.0), power(1.0), level(1.0)])),
+    ("induction-on-layers", UNTESTED, planted.layered([level(0.0)])),
     ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends={("a", "float32"): 60, ("a", "bfloat16"): 20})),
     ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends={("a", "float32"): None, ("a", "bfloat16"): 20})),
     ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends={("a", "float32"): 60, ("a", "bfloat16"): 50})),
@@ -223,14 +255,17 @@ CASES: list[tuple[str, str, Any]] = [
     ("synthetic-converges", DISAGREES, planted.figure_8(wavy(level(1.0)))),
     ("synthetic-converges", DISAGREES, planted.figure_8(wavy(to_level(1.0, 0.5)))),
     ("synthetic-converges", UNTESTED, planted.figure_8(wavy(power(0.5)), seeds=1)),
-    ("total-variation-decays", AGREES, planted.figure_9(wavy(power(1.0)))),
+    ("total-variation-decays", BY_CONSTRUCTION, planted.figure_9(wavy(power(1.0)))),
     ("total-variation-decays", DISAGREES, planted.figure_9(wavy(power(-0.5)))),
     ("total-variation-decays", DISAGREES, planted.figure_9(wavy(power(1.0)), bound=1e-9)),
     ("total-variation-decays", UNTESTED, planted.figure_9(wavy(power(1.0)), seeds=1)),
-    ("theorem-5.1-bound", AGREES, planted.over_squashing([EARLY])),
+    ("theorem-5.1-bound", BY_CONSTRUCTION, planted.over_squashing([EARLY])),
     ("theorem-5.1-bound", DISAGREES, planted.over_squashing([EARLY], bound=0.9)),
     ("theorem-5.1-bound", UNTESTED, planted.over_squashing([])),
-    ("depends-on-position", AGREES, planted.over_squashing([EARLY])),
+    ("equation-4", AGREES, planted.over_squashing([EARLY], printed=1.0)),
+    ("equation-4", UNTESTED, planted.over_squashing([EARLY], printed=0.5)),
+    ("equation-4", UNTESTED, planted.over_squashing([])),
+    ("depends-on-position", BY_CONSTRUCTION, planted.over_squashing([EARLY])),
     ("depends-on-position", DISAGREES, planted.over_squashing([level(1.0)])),
     ("depends-on-position", UNTESTED, planted.over_squashing([EARLY], digits=[4])),
     ("depends-on-attention", AGREES, planted.over_squashing([LATE] * 3)),
@@ -243,8 +278,8 @@ CASES: list[tuple[str, str, Any]] = [
     ("paths-grow-for-sooner", AGREES, planted.over_squashing([LATE] * 3, paths=EARLY)),
     ("paths-grow-for-sooner", DISAGREES, planted.over_squashing([EARLY] * 3, paths=LATE)),
     ("paths-grow-for-sooner", UNTESTED, planted.over_squashing([EARLY] * 3, paths=level(1.0))),
-    ("only-the-first-token", AGREES, planted.spectra(1e-3, 0.9, 0.9)),
-    ("only-the-first-token", AGREES, planted.spectra(0.0, np.nan, 0.9)),
+    ("only-the-first-token", BY_CONSTRUCTION, planted.spectra(1e-3, 0.9, 0.9)),
+    ("only-the-first-token", BY_CONSTRUCTION, planted.spectra(0.0, np.nan, 0.9)),
     ("only-the-first-token", DISAGREES, planted.spectra(1.0, 1.0, 1.0)),
     ("limit-is-prevented", AGREES, planted.over_squashing([level(1.0)])),
     ("limit-is-prevented", DISAGREES, planted.over_squashing([lambda p, s: np.where(p == 0, 1.0, 1e-6)])),
@@ -257,7 +292,7 @@ CASES: list[tuple[str, str, Any]] = [
     ("u-shape-of-sensitivity", AGREES, planted.retrieved([False], "above", "above", "log_sensitivity")),
     ("u-shape-of-sensitivity", DISAGREES, planted.retrieved([False], "below", "undecided", "log_sensitivity")),
     ("u-shape-of-sensitivity", UNTESTED, planted.retrieved([False], "above", "above", "log_probability")),
-    ("lemma-B.2", AGREES, planted.lemmas("4.1/B.2", [True, True])),
+    ("lemma-B.2", BY_CONSTRUCTION, planted.lemmas("4.1/B.2", [True, True])),
     ("lemma-4.1", DISAGREES, planted.lemmas("4.1/B.2", [True, False])),
     ("lemma-B.1", UNTESTED, planted.lemmas("B.10", [True])),
     ("lemma-B.1", UNTESTED, planted.lemmas("B.1", [True], "without bounded scores")),
@@ -269,7 +304,7 @@ CASES: list[tuple[str, str, Any]] = [
     ("tokens-keep-distant", DISAGREES, planted.studied("separator:every=3", "collapse", "hurts")),
     ("tokens-keep-distant", UNTESTED, planted.studied("separator:every=3", "collapse", "no measurable effect")),
     ("tokens-keep-distant", UNTESTED, planted.studied("hint", "collapse", "helps")),
-    ("affected-by-prompting", AGREES, planted.studied("hint", "answers", "hurts")),
+    ("affected-by-prompting", BY_CONSTRUCTION, planted.studied("hint", "answers", "hurts")),
     ("affected-by-prompting", UNTESTED, planted.studied("hint", "answers", "not decided")),
 ]  # fmt: skip
 
@@ -286,13 +321,31 @@ def test_every_judge_has_a_case_of_each_outcome_that_it_can_give() -> None:
     tried: dict[str, set[str]] = {}
     for name, outcome, _ in CASES:
         tried.setdefault("lemma" if name.startswith("lemma") else name, set()).add(outcome)
-    only: dict[str, set[str]] = {
-        "gemma-less-accurate": {UNTESTED},
-        "only-the-first-token": {AGREES, DISAGREES},
-        "affected-by-prompting": {AGREES, UNTESTED},
+    never: dict[str, set[str]] = {
+        "gemma-less-accurate": {AGREES, DISAGREES},
+        "only-the-first-token": {UNTESTED},
+        "affected-by-prompting": {DISAGREES},
+        "equation-4": {DISAGREES},  # sigma_psi is known from below alone
     }
-    names = {"lemma" if claim.id.startswith("lemma") else claim.id for claim in CLAIMS}
-    assert tried == {name: only.get(name, set(OUTCOMES)) for name in names}
+    for claim in CLAIMS:
+        name = "lemma" if claim.id.startswith("lemma") else claim.id
+        wanted = set(OUTCOMES) - {AGREES if claim.construction else BY_CONSTRUCTION} - never.get(name, set())
+        assert tried.pop(name, wanted) == wanted, name
+    assert tried == {}
+
+
+def test_what_holds_by_construction_says_why_and_does_not_count_as_agreement() -> None:
+    claim = BY_ID["only-the-first-token"]
+    row = judged([claim], planted.spectra(1e-3, 0.9, 0.9), {}).iloc[0]
+    assert row["outcome"] == BY_CONSTRUCTION != AGREES
+    assert row["measured"].startswith(f"holds by construction: {claim.construction}. Checked here: ")
+    failed = judged([claim], planted.spectra(1.0, 1.0, 1.0), {}).iloc[0]
+    assert failed["outcome"] == DISAGREES  # the check of the code can fail, and then says so
+    assert {claim.id for claim in CLAIMS if claim.construction} >= {
+        "theorem-5.1-bound",
+        "depends-on-position",
+        "lemma-B.6",
+    }
 
 
 def test_numbers_of_a_verdict_stand_in_its_row() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ostools.experiments.lemmas.theory import theory
 from ostools.ground.errors import InputError
 from ostools.theory import spectra
 from ostools.theory.distances import total_variation
@@ -48,6 +49,25 @@ def test_the_bound_is_tight_for_two_high_scores_among_many_low_ones() -> None:
     x, x_star = softmax.inserted(torch.zeros(n - 1, dtype=torch.float64), tensor(1.0)[0], tensor(1.0)[0])
     gap = float(x.softmax(0)[-1] - x_star.softmax(0)[-1])
     assert gap / softmax.decrease_bound(1.0, n) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_without_bounded_scores_the_decrease_has_a_limit_above_0() -> None:
+    """a_k = -k, b = c = 0: Z = 1 + q with q = (1 - e^-(n-1)) / (e - 1), so that the decrease is 1 / (1 + q) - 1 / (2 + q),
+    which stays above 0.24; among bounded scores (all 0) it is 1 / n - 1 / (n + 1)."""
+    for n in (1, 2, 10, 5_000):
+        zero = tensor(0.0)[0]
+        gaps = []
+        for others in (-torch.arange(1, n, dtype=torch.float64), torch.zeros(n - 1, dtype=torch.float64)):
+            x, x_star = softmax.inserted(others, zero, zero)
+            gaps.append(float(x.softmax(0)[-1] - x_star.softmax(0)[-1]))
+        q = -math.expm1(1 - n) / math.expm1(1)
+        assert gaps[0] == pytest.approx(1 / (1 + q) - 1 / (2 + q), rel=1e-12)
+        assert gaps[1] == pytest.approx(1 / n - 1 / (n + 1), rel=1e-9)
+    checks = theory(lemmas=["B.1"], lengths=[2, 4]).frame
+    (shown,) = checks[checks["hypotheses"] == "without bounded scores"].to_dict("records")
+    q = 1 / math.expm1(1)
+    assert shown["figure"] == pytest.approx(1 / (1 + q) - 1 / (2 + q), rel=1e-12)
+    assert shown["passed"]
 
 
 # --- 4.1 / B.2

@@ -42,6 +42,21 @@ def test_rotating_keeps_norms() -> None:
     torch.testing.assert_close(positions.rotated(x, 1e4).norm(dim=-1), x.norm(dim=-1))
 
 
+def test_what_is_bounded_and_what_is_not() -> None:
+    """Section 2: "the positional encodings are bounded". Exactly: pairs of sinusoids and rotations lie on a circle at every
+    position, however far; ALiBi's bias is the distance itself times its slope, and passes every bound."""
+    for n in (2, 300, 20_000):
+        pairs = positions.sinusoidal(n, 16).unflatten(-1, (8, 2))
+        torch.testing.assert_close(pairs.square().sum(-1), torch.ones(n, 8, dtype=torch.float64), rtol=0, atol=1e-14)
+        x = torch.ones(n, 16, dtype=torch.float64)
+        turned = positions.rotated(x, 1e4)
+        size = turned[:, :8].square() + turned[:, 8:].square()
+        torch.testing.assert_close(size, torch.full((n, 8), 2.0, dtype=torch.float64), rtol=0, atol=1e-13)
+    for n in (2, 300):
+        bias = positions.alibi(n, 8)
+        assert torch.equal(bias.amin((-2, -1)), -positions.alibi_slopes(8) * (n - 1))
+
+
 def test_alibi_slopes_are_the_published_ones() -> None:
     expected = [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
     torch.testing.assert_close(positions.alibi_slopes(8), torch.tensor(expected, dtype=torch.float64))

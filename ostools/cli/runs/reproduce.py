@@ -42,8 +42,8 @@ def reproduce(
     """Judge every claim of the paper by what is measured on a model.
 
     Writes DIR/report.html, DIR/claims.csv and the tables of every part. Each claim is one line: the paper's words, what was
-    measured, and agrees, does not agree, or could not be tested, with the reason. The same command again resumes: parts that
-    are there are not measured twice.
+    measured, and agrees, holds by construction, does not agree, or could not be tested, with the reason. The same command again
+    resumes: parts that are there are not measured twice.
 
     \b
     Example:

@@ -10,7 +10,9 @@ from ostools.ground.words import number
 from ostools.results import Result
 
 AGREES, DISAGREES, UNTESTED = "agrees", "does not agree", "could not be tested"
-OUTCOMES = (AGREES, DISAGREES, UNTESTED)
+BY_CONSTRUCTION = "holds by construction"
+"""No model could have shown otherwise: what was measured checks this code, and is no evidence. Counted apart from `AGREES`."""
+OUTCOMES = (AGREES, BY_CONSTRUCTION, DISAGREES, UNTESTED)
 
 Numbers: TypeAlias = Mapping[str, float | int | str | None]
 Found: TypeAlias = Mapping[str, Mapping[str, Result]]
@@ -40,7 +42,8 @@ class Claim:
 
     id: its name here. place: where it stands. words: the paper's own, exactly. figures: by which figure numbers it is asked
     for. needs: the parts that it is judged by. rule: when it agrees, in words. judge: the same as a function of what was
-    measured; it raises `UntestedError` where that does not decide.
+    measured; it raises `UntestedError` where that does not decide. construction: why no model, or no outcome of the rule, could
+    speak against it; "" where one could.
     """
 
     id: str
@@ -50,6 +53,7 @@ class Claim:
     judge: Callable[[Found], Verdict]
     needs: tuple[str, ...] = ()
     figures: tuple[int, ...] = ()
+    construction: str = ""
 
     def verdict(self, found: Found, refused: Mapping[str, str]) -> Verdict:
         """The verdict by what was found; `refused`: why a part could not be measured."""
@@ -58,9 +62,13 @@ class Claim:
             why = refused.get(lacking[0], "it was not measured")
             return Verdict(UNTESTED, f"{lacking[0]}: {why}")
         try:
-            return self.judge(found)
+            verdict = self.judge(found)
         except UntestedError as error:
             return Verdict(UNTESTED, error.reason, error.numbers)
+        if verdict.outcome == AGREES and self.construction:
+            said = f"{BY_CONSTRUCTION}: {self.construction}. Checked here: {verdict.sentence}"
+            return Verdict(BY_CONSTRUCTION, said, verdict.numbers)
+        return verdict
 
 
 def decided(agrees: bool, sentence: str, **numbers: float | int | str | None) -> Verdict:

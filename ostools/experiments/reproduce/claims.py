@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ostools.experiments.reproduce import collapse, copying, counting, squashing, statements
+from ostools.experiments.reproduce import collapse, copying, counting, induction, squashing, statements
 from ostools.experiments.reproduce.claim import Claim, Found, shown
 from ostools.ground.errors import InputError
 
@@ -15,6 +15,7 @@ CLAIMS: tuple[Claim, ...] = (
     *copying.CLAIMS,
     *counting.CLAIMS,
     *collapse.CLAIMS,
+    *induction.CLAIMS,
     *squashing.CLAIMS,
     *statements.CLAIMS,
 )

@@ -14,7 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import measure
 from ostools.experiments.figures.figure2 import figure_2
-from ostools.experiments.figures.figure3 import figure_3
+from ostools.experiments.figures.figure3 import TASKS, figure_3
 from ostools.experiments.figures.figure5 import figure_5
 from ostools.experiments.figures.figure8 import figure_8
 from ostools.experiments.figures.figure9 import figure_9
@@ -30,8 +30,9 @@ from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
 
 OVER_SQUASHING = "over-squashing"
-CERTIFIED, PRINTED = "local", "proof"
-"""The certified form of Theorem 5.1's bound, and the paper's with its attention weights and one constant a layer."""
+CERTIFIED, PRINTED, EQUATION_4 = "local", "proof", "theorem-b5-literal"
+"""The certified form of Theorem 5.1's bound, the paper's with its attention weights and one constant a layer, and equation 4 as
+it is printed (docs/fidelity.md)."""
 
 Arguments: TypeAlias = Mapping[str, Any]
 Results: TypeAlias = dict[str, Result]
@@ -67,11 +68,37 @@ def _figure_3(model: TransformerBridge, asked: Arguments, progress: Progress | N
         model,
         parse_lengths(asked["lengths"]),
         range(asked["seeds"]),
+        panels=TASKS,
         number=6,
         max_new_tokens=asked["max_new_tokens"],
         progress=progress,
     )
     return {"figure": found}
+
+
+def _answer_only(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
+    """Section 3.2 (1) read as an instruction, which C.1 does not print: each task of `figure-3` once more."""
+    results: Results = {}
+    for done, name in enumerate(TASKS):
+        task = AppendixTask(name, mode="answer-only")
+        told = part_of(progress, done, done + 1, len(TASKS), units=100)
+        seeds = tuple(range(asked["seeds"])) if task.random else (0,)
+        lengths = parse_lengths(asked["lengths"])
+        results[name] = measure.behaviour(model, task, lengths=lengths, seeds=seeds, probability=False, progress=told)
+    return results
+
+
+def _attention(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
+    lengths = parse_lengths(asked["lengths"])
+    return {"variation": measure.attention_variation(model, "figure-5a", lengths=lengths, progress=progress)}
+
+
+def _layers(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
+    lengths = parse_lengths(asked["lengths"])
+    found = measure.collapse(
+        model, "figure-5a", lengths=lengths, dtypes=asked["dtypes"], layers="all", progress=progress
+    )
+    return {"collapse": found}
 
 
 def _figure_5(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
@@ -104,7 +131,7 @@ def _over_squashing(model: TransformerBridge, asked: Arguments, progress: Progre
         digits = _digits(model, posed)
         told = part_of(progress, seed, seed + 1, count, units=100)
         measured = measure.sensitivity(model, posed.prompt, progress=told)
-        paths = measure.path_sum(model, posed.prompt, variants=(CERTIFIED, PRINTED, "rollout"))
+        paths = measure.path_sum(model, posed.prompt, variants=(CERTIFIED, PRINTED, EQUATION_4, "rollout"))
         results[f"measured-{seed}"] = measured
         results[f"paths-{seed}"] = _with(paths, digits=digits)
         if seed == 0:
@@ -159,13 +186,16 @@ PARTS: dict[str, Part] = {
     part.name: part
     for part in (
         Part("figure-2", {"lengths": steps(10, 400, 10)}, _figure_2, 10),
-        Part("figure-3", {"lengths": steps(5, 150, 5), "seeds": 3, "max_new_tokens": 256}, _figure_3, 40),
+        Part("figure-3", {"lengths": steps(5, 150, 5), "seeds": 3, "max_new_tokens": 256}, _figure_3, 55),
+        Part("answer-only", {"lengths": steps(5, 150, 5), "seeds": 3}, _answer_only, 5),
         Part(
             "figure-5",
             {"lengths": "1:256", "dtypes": ["float32", "bfloat16"], "seeds": 5, "items": "text"},
             _figure_5,
             20,
         ),
+        Part("attention", {"lengths": steps(8, 256, 8)}, _attention, 3),
+        Part("layers", {"lengths": steps(8, 256, 8), "dtypes": ["bfloat16"]}, _layers, 5),
         Part("figure-8", {"seeds": 5}, _figure_8, 2, needs_model=False),
         Part("figure-9", {"seeds": 5}, _figure_9, 1, needs_model=False),
         Part(OVER_SQUASHING, {"length": 32, "seeds": 6, "powers": 64}, _over_squashing, 10),

@@ -13,8 +13,8 @@ from ostools.results import Frame, Result, frame_of
 @dataclass(frozen=True, eq=False)
 class Reproduction(Result):
     """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's own), rule (when it agrees),
-    outcome (agrees | does not agree | could not be tested), measured (what was found, or why nothing was), numbers, parts (what
-    it was judged by), figures.
+    outcome (agrees | holds by construction | does not agree | could not be tested), measured (what was found, or why nothing
+    was), numbers, parts (what it was judged by), figures.
 
     `results`: the measurements of each part, by their names. `refused`: why a part could not be measured. `seconds`: what each
     part took when it was measured. `page`: the HTML report.

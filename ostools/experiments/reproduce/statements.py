@@ -8,6 +8,8 @@ from ostools.experiments.lemmas.check import STATED
 from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
 from ostools.experiments.study.verdicts import HELPS, HURTS
 
+_PROVED = "a statement about numbers with a proof, in which no model occurs"
+
 
 def _lemma(name: str, found: Found) -> Verdict:
     """Every check of a statement under its hypotheses, and of how it breaks without one of them."""
@@ -30,7 +32,9 @@ def _about(lemma: str, place: str, words: str) -> Claim:
         "agrees if every check of the statement under its hypotheses holds on numbers (drawn ones and worst cases); "
         "numbers are no proof"
     )
-    return Claim(f"lemma-{lemma}", place, words, rule, lambda found: _lemma(lemma, found), ("lemmas",))
+    return Claim(
+        f"lemma-{lemma}", place, words, rule, lambda found: _lemma(lemma, found), ("lemmas",), construction=_PROVED
+    )
 
 
 def impossible_counts(found: Found) -> Verdict:
@@ -141,5 +145,6 @@ CLAIMS = (
         "says 0 is wrong: paired by length, `study`'s verdict at 95% over all its verdicts (Bonferroni)",
         prompting_matters,
         ("remedies",),
+        construction="every prompt enters the computation, and a change of the answers in either direction meets the rule",
     ),
 )

@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 
 from ostools.experiments.figures.figure4 import figure_4_of
+from ostools.experiments.reproduce.induction import ATTENTION, LAYERS
 from ostools.experiments.reproduce.parts import CERTIFIED, OVER_SQUASHING, PRINTED
 from ostools.experiments.reproduce.reproduction import Reproduction
 from ostools.ground.errors import InputError, in_words
@@ -24,7 +25,10 @@ Results = Mapping[str, Result]
 TITLES = {
     "figure-2": "Copying the first and the last digit (Figure 2)",
     "figure-3": "Sums and counts (Figures 3, 4, 6 and 7)",
+    "answer-only": "Sums and counts, the answer alone asked for (section 3.2)",
     "figure-5": "Representational collapse and precision (Figure 5, Theorem 4.2)",
+    ATTENTION: "The attention of a repeated last token (proof of Theorem B.3)",
+    LAYERS: "The distance behind every block (proof of Theorem B.3)",
     "figure-8": "A synthetic layer (Figure 8)",
     "figure-9": "Total variation of softmax (Figure 9)",
     OVER_SQUASHING: "Over-squashing (Theorem 5.1, Proposition 5.2)",
@@ -39,6 +43,8 @@ CAVEATS = (
     "The rules are the same for every model, and stand beside their claims. Each claim is judged at its own 5%: of many "
     "that are tested, some are decided by chance.",
     "In Figure 2 the right answer is always 0: a model that always says 0 is right everywhere, which drawn digits tell apart.",
+    "“Holds by construction” is no evidence: no model, or no answer, could have shown otherwise, for the reason in the line. "
+    "What was measured there checks this code, and is not counted among “agrees”.",
     "“Could not be tested” is no evidence in either direction: its reason stands in the same line.",
     "Measured values, certified bounds, predictions and estimates are named as such, and none stands in for another.",
 )
@@ -133,6 +139,8 @@ def _charts(name: str, results: Results) -> list[tuple[str, Callable[[], alt.Top
             ),
             ("Spectra of the model's own patterns", lambda: chart_of(results["spectra"])),
         ]
+    if name == "answer-only":
+        return [(f"Answers to {task}", lambda one=one: chart_of(one)) for task, one in results.items()]
     return [(TITLES[name], lambda: chart_of(next(iter(results.values()))))]
 
 

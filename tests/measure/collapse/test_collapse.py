@@ -395,6 +395,22 @@ def test_collapse_lengths_of_made_curves() -> None:
     assert late.loc["top-token", "status"] == "reached at 1, the shortest measured"
 
 
+@pytest.mark.parametrize("family", TWO_FAMILIES)
+def test_where_no_site_is_named_it_is_y_which_alone_decides_the_next_token(family: Family) -> None:
+    """Section 2: the prediction "depends purely on" y_n. The logits are the unembedding of y_n and of nothing else."""
+    model = tiny_model(family, seed=1)
+    found = collapse(model, "figure-5a", lengths=range(1, 6), dtypes=["float32"])
+    y = select(found.reference, pair="theorem", site="y", weights="given").set_index("length")["distance"]
+    assert found.reference_curve("theorem")["distance"].tolist() == y.tolist()
+    assert found.reference_curve("theorem", "residual")["distance"].tolist() != y.tolist()
+    read = last_token(model, tuple(encode(model, "1111").ids.tolist()))
+    with torch.no_grad():
+        alone = model.unembed(read["y"][None])[0]
+    cap = float(getattr(model.cfg, "output_logits_soft_cap", 0.0) or 0.0)
+    alone = cap * (alone / cap).tanh() if cap > 0 else alone
+    torch.testing.assert_close(alone, read["logits"], rtol=1e-5, atol=1e-5)
+
+
 def test_the_same_numbers_are_collapsed_whatever_the_noise() -> None:
     """v and v* stored as the same numbers: the noise of either may be half of what lay between them."""
     apart = made([1.0] * 100, noise=0.5, same_top_token=[True] * 100)

@@ -16,7 +16,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.models import encode
 from ostools.theory.distances import distance
-from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model, write_checkpoint
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
 
 LENGTHS = (1, 2, 3, 7)
 
@@ -71,6 +71,27 @@ def test_every_layer_is_hugging_faces_own(family: Family, task: str) -> None:
             (row,) = streams(found.frame, pair="theorem", length=length, **place).to_dict("records")
             expected = float(distance(v[layer], v_star[layer], "l2"))
             assert row["mean"] == pytest.approx(expected, abs=2e-5 * float(v[layer].norm())), layer
+
+
+@pytest.mark.parametrize("family", TWO_FAMILIES)
+def test_the_l1_distance_of_theorem_b3_is_hugging_faces_own(family: Family) -> None:
+    """|| v_n^(l) - v*_(n+1)^(l) ||_1 at the last tokens, the theorem's own norm: not L2, not a mean, no factor."""
+    settings: Any = {"seed": 2, "n_layers": 3, "scale": 2.0}
+    theirs = make_model(family, **settings)
+    model = tiny_model(family, **settings)
+    found = collapse(model, "figure-5a", lengths=LENGTHS, dtypes=["float32"], layers="all")
+    task = tasks.figure_5a()
+    for length in LENGTHS:
+        ids = tuple(encode(model, task.text(length)).ids.tolist())
+        with torch.no_grad():
+            v, v_star = (
+                [state[0, -1] for state in theirs(torch.tensor([x]), output_hidden_states=True).hidden_states]
+                for x in (ids, (*ids, ids[-1]))
+            )
+        for layer in (1, 2):
+            (row,) = streams(found.frame, norm="l1", pair="theorem", length=length, layer=layer).to_dict("records")
+            expected = sum(abs(a - b) for a, b in zip(v[layer].tolist(), v_star[layer].tolist(), strict=True))
+            assert row["mean"] == pytest.approx(expected, abs=2e-5 * float(v[layer].abs().sum())), layer
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)

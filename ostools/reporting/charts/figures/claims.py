@@ -1,4 +1,4 @@
-"""The paper's claims on one model: a row a claim, its outcome in one of three columns."""
+"""The paper's claims on one model: a row a claim, its outcome in one of four columns."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from typing import Any
 
 import altair as alt
 
-from ostools.experiments.reproduce.claim import AGREES, DISAGREES, OUTCOMES, UNTESTED
+from ostools.experiments.reproduce.claim import AGREES, BY_CONSTRUCTION, DISAGREES, OUTCOMES, UNTESTED
 from ostools.experiments.reproduce.reproduction import Reproduction
 from ostools.ground.words import short_name
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import frame_of
 
-WIDTH, ROW = 330, 19
-_COLOURS = {AGREES: theme.colour("right"), DISAGREES: theme.colour("wrong"), UNTESTED: theme.colour("no answer")}
-_SHAPES = {AGREES: "circle", DISAGREES: "diamond", UNTESTED: "square"}
+WIDTH, ROW = 460, 19
+_COLOURS = {
+    AGREES: theme.colour("right"),
+    BY_CONSTRUCTION: theme.colour("no answer"),
+    DISAGREES: theme.colour("wrong"),
+    UNTESTED: theme.colour("no answer"),
+}
+_SHAPES = {AGREES: "circle", BY_CONSTRUCTION: "cross", DISAGREES: "diamond", UNTESTED: "square"}
 
 
 def claims_chart(result: Reproduction) -> alt.Chart:
