@@ -6,7 +6,6 @@ Saving is atomic: a file appears whole or not at all.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import json
 import math
@@ -88,10 +87,12 @@ class Provenance:
         return json.loads(json.dumps(asdict(self), default=str))
 
 
+@cache
 def drawing() -> Any:
-    """The one door to the charts, loaded at first use and by its name: results know no chart, `reporting.charts` knows them
-    all, and which result is drawn by which."""
-    return importlib.import_module("ostools.reporting.charts")
+    """The one door to the charts, opened at first use: results know no chart. The package that draws them says so in its entry
+    point `ostools.drawing`; it knows all charts, and which result is drawn by which."""
+    (found,) = importlib.metadata.entry_points(group="ostools.drawing")
+    return found.load()
 
 
 @dataclass(frozen=True, eq=False)
