@@ -141,8 +141,8 @@ for folder in ("incomplete", "wordless", "my-gema"):
 #
 # ## Which dtype?
 #
-# A Jacobian in bfloat16 would be wrong by several percent, so a 16-bit model is copied to float32 to be measured. The
-# weights keep their 16-bit values, and the arithmetic around them is exact. **Expect** the same profile to three
+# A Jacobian in bfloat16 would be wrong by several percent, so a 16-bit model is computed with in float32. The weights keep
+# their 16-bit values: each is cast where it is read. **Expect** the same profile to three
 # digits or so: rounding the *weights* is a small change of the model.
 
 # %%
@@ -153,8 +153,8 @@ print(f"profile of the model with 16-bit weights: off by {change.max():.2%} at m
 assert change.max() < 0.05
 
 # %% [markdown]
-# It costs memory: the 16-bit model *and* its float32 copy. Where that is too much, load in float32 at once. (To
-# measure what *running* in bfloat16 does, use `collapse`, which is about nothing else.)
+# It costs time and no second copy: a weight is cast, used and dropped. (To measure what *running* in bfloat16 does, use
+# `collapse`, which is about nothing else.)
 #
 # ## What will it cost?
 #
@@ -230,7 +230,7 @@ forecast.round(1)
 # |---|---|---|
 # | which tokens matter, roughly | `path_sum(variants="second-moment", mlp_trace="probes")` | one forward pass |
 # | the same, measured | `sensitivity(method="estimate")` | some hundred backward passes |
-# | how far apart two prompts are | `collapse(lengths=...)` | a forward pass a precision, and a float64 copy |
+# | how far apart two prompts are | `collapse(lengths=...)` | a forward pass a precision, and one in float64 |
 # | what it answers | `behaviour(...)` | generation |
 #
 # ## Exercises

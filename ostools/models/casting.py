@@ -17,10 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError
 from ostools.models.describe import metadata_of, refuse_processed, remember
-from ostools.models.recast import Recast
-
-SMALL = 1 << 20
-"""Up to this many bytes a weight is cast once: together they are little, and making them at every use takes time."""
+from ostools.models.recast import SMALL_WEIGHT, Recast
 
 Reader = Callable[..., Tensor]
 
@@ -32,9 +29,9 @@ def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     already is read as it is. Rotary frequencies stay float32, as transformers loads them; the tokenizer is shared. The view
     is for one measurement: of weights that are changed meanwhile it sees some changes and others not.
 
-    Memory: the largest matrix in `dtype` while it is read (2^26 numbers of an unembedding), and what `SMALL` says. Time: a
-    cast of every weight at every forward or backward pass. Raises `InputError` while hooks are on the model: the view
-    would run them, and they would not know it.
+    Memory: the largest matrix in `dtype` while it is read (2^26 numbers of an unembedding), and all weights of at most
+    `SMALL_WEIGHT` bytes. Time: a cast of every weight at every forward or backward pass. Raises `InputError` while hooks are
+    on the model: the view would run them, and they would not know it.
     """
     cast = partial(torch.Tensor.to, dtype=dtype)
     return view(model, dtype, lambda weight: (cast, (weight,)))
@@ -72,7 +69,7 @@ def view(
 def _seen(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
     """The parameter as it is read: made once where it is small."""
     parts = tuple(part.detach() for part in parts)
-    seen = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL else read(*parts)
+    seen = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)
     return nn.Parameter(seen, requires_grad=parameter.requires_grad)
 
 

@@ -22,6 +22,8 @@ from ostools.ground.errors import InputError
 
 BLOCK = 1 << 26
 """Numbers of a matrix that one step of a product makes at a time: an unembedding has more, the matrices of a block fewer."""
+SMALL_WEIGHT = 1 << 20
+"""Up to this many bytes a weight is cast once: together they are little, and making them at every use takes time."""
 
 _aten: Any = torch.ops.aten
 # Views: what they make of the numbers, they make of the stored numbers.

@@ -12,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.models.checks import check_config
 from ostools.models.load import quiet, read_config
-from ostools.models.recast import BLOCK, Recast
+from ostools.models.recast import BLOCK, SMALL_WEIGHT, Recast
 from ostools.models.sources import Source
 
 SMALL = 20_000_000
@@ -78,11 +78,15 @@ class Shape:
         attention = self.d_model * self.d_head * (2 * self.n_heads + 2 * self.n_key_value_heads)
         return attention + (3 if self.gated else 2) * self.d_model * self.d_mlp
 
-    @property
-    def largest_cast(self) -> int:
-        """Of the largest part of a weight that is cast at a time: a matrix of a block, or a block of the unembedding."""
-        largest = self.d_model * max(self.d_mlp, self.n_heads * self.d_head)
-        return max(largest, min(self.d_vocab * self.d_model, BLOCK)) if self.cast else 0
+    def view_bytes(self, element: int) -> int:
+        """What reading the weights as numbers of `element` bytes takes (`view_in`).
+
+        Small ones are all cast; of large ones the largest part at a time, a matrix of a block or a block of the unembedding.
+        """
+        matrix = self.d_model * max(self.d_mlp, self.n_heads * self.d_head)
+        table = self.d_vocab * self.d_model
+        small = self.parameters * element if max(matrix, table) * element <= SMALL_WEIGHT else 0
+        return small or max(matrix, min(table, BLOCK)) * element
 
     @property
     def parameters(self) -> int:

@@ -23,7 +23,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 @pytest.fixture(autouse=True)
 def _nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models have no weight that would be read as those of a large one are."""
-    monkeypatch.setattr(casting, "SMALL", 0)
+    monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
 
 
 def _tensors(model: Any) -> dict[str, torch.Tensor]:

@@ -24,7 +24,7 @@ LARGEST = {"int8": 127, "int4": 7}
 @pytest.fixture(autouse=True)
 def _nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models have no weight that would be read as those of a large one are."""
-    monkeypatch.setattr(casting, "SMALL", 0)
+    monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
 
 
 def by_hand(module: Any, format: str) -> None:

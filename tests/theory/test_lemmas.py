@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import sympy
@@ -63,7 +64,7 @@ def test_without_bounded_scores_the_decrease_has_a_limit_above_0() -> None:
         q = -math.expm1(1 - n) / math.expm1(1)
         assert gaps[0] == pytest.approx(1 / (1 + q) - 1 / (2 + q), rel=1e-12)
         assert gaps[1] == pytest.approx(1 / n - 1 / (n + 1), rel=1e-9)
-    checks = theory(lemmas=["B.1"], lengths=[2, 4]).frame
+    checks: Any = theory(lemmas=["B.1"], lengths=[2, 4]).frame
     (shown,) = checks[checks["hypotheses"] == "without bounded scores"].to_dict("records")
     q = 1 / math.expm1(1)
     assert shown["figure"] == pytest.approx(1 / (1 + q) - 1 / (2 + q), rel=1e-12)

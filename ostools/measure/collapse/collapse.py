@@ -169,7 +169,7 @@ def collapse(
         lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
         dtypes: float32, bfloat16, float16, float64: the model cast; or "<format>-<part>", such as "int8-weights",
             "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format
-            (`measure.passes.precisions`). Copies are rounded; the model itself stays as it is.
+            (`measure.passes.precisions`). What is read is rounded; the model itself stays as it is.
         seeds: one digit stream each, for a task that draws digits.
         layers: after which blocks v^(l) is compared too, out of the same passes: "all", or numbers out of 0 ... L. 0 is the
             embedding, L the last block, which is always there. This is the induction over layers in the proof of B.3.
@@ -182,8 +182,8 @@ def collapse(
 
     Raises `InputError` for lengths below 1 or beyond the context, an unknown task or dtype, a tokenizer that merges the
     repeated item, numbers that are not finite (with dtype, site and length) or beyond a format's range, and under an active
-    edit of the forward pass, which would not reach the copies; `MitigationError` for a broken invariant. Memory: a float64 copy
-    of the model beside one in a precision, two copies at most.
+    edit of the forward pass, which would not reach the views; `MitigationError` for a broken invariant. Memory: the model's own
+    weights, cast to a precision where they are read (`models.view_in`).
 
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
@@ -218,7 +218,7 @@ def _check_model(model: TransformerBridge) -> None:
     edits = hooks.active_edits(model)
     if edits:
         raise InputError(
-            f"collapse runs on copies of the model in other dtypes, which the active edit {edits[0].kind!r} at "
+            f"collapse reads the model in other dtypes, which the active edit {edits[0].kind!r} at "
             f"{edits[0].where} would not reach: leave the edit's block first"
         )
     device = next(model.parameters()).device

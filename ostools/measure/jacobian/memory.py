@@ -139,22 +139,23 @@ def _forecast(
     d_mlp = shape.d_mlp
     head_vectors = pos * heads * shape.d_head
     bounds = strip_bounds(pos)
+    cast = shape.view_bytes(element) // element if shape.cast else 0
     block = block_bytes(shape, pos, live)
     kept = block * (n_layers if n_layers * block <= chunk_of(KEPT) else 1) // element
     sites = shape.site_bytes(pos)
     # One block as it is read: its pattern, and where they are differentiated the scores and what they are compared with; its
     # weights with the norms' gains in them. Or a plain pass, with a part of the unembedding.
     reading = kept + (9 if live else 3) * heads * pos**2 + pos * (6 * d_mlp + 12 * d_model) + shape.block_parameters
-    plain = shape.largest_cast + heads * pos**2 * 3 + pos * (3 * d_mlp + 6 * d_model)
+    plain = cast + heads * pos**2 * 3 + pos * (3 * d_mlp + 6 * d_model)
     strip = heads * max((stop - start) * stop for start, stop in bounds) if live else 0
     work = chunk * (2 * strip + pos * (5 * d_model + 2 * d_mlp) + (6 if live else 3) * head_vectors)
     if by_autograd:
         # The graph: about four squares a head and layer, ten vectors a token, and the slopes of the MLP; read and walked.
         kept = chunk * pos * n_layers * (4 * heads * pos + 10 * d_model + 4 * d_mlp)
-        reading, work = kept + shape.largest_cast, kept // n_layers + shape.largest_cast
+        reading, work = kept + cast, kept // n_layers + cast
     places = pos * layers
     norms = min(3 * places * d_model**2, 3 * NORM_BUDGET // element)
-    check = heads * pos**2 * (3 if live else 3 + n_layers) + shape.largest_cast
+    check = heads * pos**2 * (3 if live else 3 + n_layers) + cast
     return MemoryPlan(
         chunk=chunk,
         rows_on_disk=rows_on_disk,

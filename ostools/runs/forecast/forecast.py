@@ -1,6 +1,6 @@
 """What a cell of a sweep will take, in seconds and bytes, before its model is loaded.
 
-Memory is counted from shapes: the weights in every copy that a measurement holds at once, and the largest pass over them. Time
+Memory is counted from shapes: the weights, what of them is cast at a time, and the largest pass over them. Time
 is counted in products and in small operations, times what this machine does with either, measured once. Cost: reading a
 configuration and a tokenizer, once a model.
 """

@@ -55,6 +55,8 @@ def pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) -> 
 
 
 def in_full(shape: Shape, weights: int) -> tuple[Shape, int]:
-    """The model that a formula is computed with, and the bytes of its weights: a 16-bit one stands beside a float32 copy."""
-    element = max(shape.element, 4)
-    return replace(shape, element=element), weights * (shape.element + (element if shape.element < 4 else 0))
+    """The model that a formula is computed with, and the bytes of its weights: those of a 16-bit one are cast to float32."""
+    stored = weights * shape.element
+    if shape.element >= 4:
+        return shape, stored
+    return replace(shape, element=4, cast=True), stored + shape.view_bytes(4)

@@ -163,7 +163,7 @@ def test_blocks_read_again_give_the_same_bits(
     expected, tangents = kept.pull(eye), torch.randn(7, kept.places, len(eye))
     pushed = kept.push(tangents)
     monkeypatch.setattr(linearised, "KEPT", 0)
-    monkeypatch.setattr(casting, "SMALL", 0)
+    monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
     for case in (model, wide, view_in(half, torch.float32)):
         again = Linearised(case, IDS, linearisation, (0, 1, 3), chunk=5)
         assert not again._kept
