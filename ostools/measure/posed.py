@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
-from ostools.models.offsets import offsets
+from ostools.models.tokens import offsets
 from ostools.tasks import Task
 from ostools.tasks.questions import question
 

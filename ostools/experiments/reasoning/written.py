@@ -16,7 +16,7 @@ from ostools.measure.answers.probability import line_ids
 from ostools.measure.answers.reading import ANSWERED
 from ostools.measure.posed import Posed, item_positions
 from ostools.models import Prompt, context_length, prompt_from_ids
-from ostools.models.offsets import offsets
+from ostools.models.tokens import offsets
 from ostools.tasks import AppendixTask
 from ostools.tasks.reasoning import few_shot
 
