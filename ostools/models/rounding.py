@@ -22,6 +22,14 @@ from ostools.models.casting import Reader, view
 from ostools.models.describe import named_weights
 from ostools.models.recast import BLOCK, dense
 
+# What holds every number of a dtype; nothing has to be read to know it.
+_WIDER = {
+    torch.bfloat16: (torch.bfloat16, torch.float32, torch.float64),
+    torch.float16: (torch.float16, torch.float32, torch.float64),
+    torch.float32: (torch.float32, torch.float64),
+    torch.float64: (torch.float64,),
+}
+
 
 def view_rounded(model: TransformerBridge, format: str) -> TransformerBridge:
     """A float32 view of `model` whose weights are the nearest that `format` holds (ties to even); tied ones stay tied.
@@ -88,7 +96,7 @@ def holds(model: TransformerBridge, dtype: torch.dtype) -> bool:
     return all(
         bool(torch.equal(rows.to(dtype).to(rows.dtype), rows))
         for _, weight in named_weights(model)
-        if torch.promote_types(weight.dtype, dtype) != dtype  # what is wider holds every number
+        if dtype not in _WIDER.get(weight.dtype, ())
         for rows in _row_blocks(weight)
     )
 

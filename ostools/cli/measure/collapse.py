@@ -21,6 +21,7 @@ from ostools.cli.kit.options import (
     parse_lengths,
 )
 from ostools.cli.kit.steps import at_work, check, check_precisions, give
+from ostools.cli.measure.variation import show_variation
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def collapse(
     layers: Annotated[
         str | None,
         typer.Option(
-            metavar="all|0,2,...", help="Also after these blocks: v^(l), 0 the embedding. Else after the last."
+            metavar="all|0,2,...",
+            help="Also after these blocks: v^(l), 0 the embedding, and the attention's total variation. Else after the last.",
         ),
     ] = None,
     site: Site = None,
@@ -172,3 +174,15 @@ def _show_layers(result: Collapse, reading: Reading) -> None:
     )
     title = f"{reading.words.replace('v^(L)', 'v^(l)')}, {frame['task'].iloc[0]}{part}; layer 0 is the embedding"
     output.print_table(title, [*keys, *(f"n = {n}" for n in shown), "collapse from"], rows, left=2)
+    _show_attention(result, str(frame["task"].iloc[0]))
+
+
+def _show_attention(result: Collapse, task: str) -> None:
+    """The attention's total variation beside the distances, or why there is none."""
+    from ostools.measure.collapse.variation import mean_over_heads
+
+    if result.variation is not None:
+        output.print_text(["", "Total variation of the attention that reads v^(l) (Theorem B.3's proof), in float64:"])
+        show_variation(mean_over_heads(result.variation), task)
+    elif words := result.provenance.parameters.get("variation"):
+        output.print_text(["", f"Total variation of the attention {words}."])

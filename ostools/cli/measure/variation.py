@@ -45,8 +45,11 @@ def attention_variation(
 
 
 def _show(result: AttentionVariation) -> None:
-    """A row a layer: the proof's sum at some lengths, and its parts at the longest."""
-    table: Any = result.over_heads()
+    show_variation(result.over_heads(), str(result.frame["task"].iloc[0]))
+
+
+def show_variation(table: Any, task: str) -> None:
+    """A row a layer: the proof's sum at some lengths, and its parts at the longest; of the mean over heads."""
     shown, part = output.some_of(table["length"], most=6)
     last = table[table["length"] == table["length"].max()].set_index("layer")
     total = table[table["length"].isin(shown)].pivot(index="layer", columns="length", values="total")
@@ -54,6 +57,6 @@ def _show(result: AttentionVariation) -> None:
         (layer, *map(float, row), *(float(last.loc[layer, name]) for name in ("delta", "own", "kl")))
         for layer, row in zip(total.index, total[shown].to_numpy(), strict=True)
     )
-    title = f"delta + own weight, mean over heads, {result.frame['task'].iloc[0]}{part}"
+    title = f"delta + own weight, mean over heads, {task}{part}"
     output.print_table(title, ["layer", *(f"n = {n}" for n in shown), "delta", "own", "KL"], rows)
     output.print_text(["", f"delta, own weight and KL (nats; inf: a token is no longer seen) at n = {shown[-1]}."])

@@ -6,7 +6,9 @@ smaller than the error of what it is a distance of; what is left of the differen
 is no noise by this definition: it moves v and v* alike, by `weight_shift`.
 
 Cost: one forward pass per precision and seed for all lengths, the same in float64 once for each way in which the weights
-are stored, and in each a shorter pass to check it; O(N) tokens for N lengths, where a loop reads O(N^2).
+are stored, and in each a shorter pass to check it; O(N) tokens for N lengths, where a loop reads O(N^2). With `layers` the
+attention total variation adds passes in float64, with the attention weights: one for all lengths of a repeated token and one
+for each prompt of drawn digits, or two a pair where every prompt goes through a pass of its own.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from mitigations import Mitigation, label, optional
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.posed_pairs import as_pairs
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.readings import VECTOR, Reading
 from ostools.measure.collapse.run import COLUMNS as COLUMNS
 from ostools.measure.collapse.run import REFERENCE, Run
+from ostools.measure.collapse.variation import variation_of
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.prompts import checked_layers
 from ostools.results import Column, Provenance, Result
@@ -60,6 +63,11 @@ class Collapse(Result):
 
     `reading`: what its chart draws, where that is to be something else than whole vectors in L2.
 
+    `variation`: with `layers`, the total variation of the proof's attention, delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1,n+1),
+    by seed, length, layer and head, in float64, with the columns of `AttentionVariation`. Layer l is the attention that reads
+    v^(l) and writes v^(l+1). None where it was not asked for, not stored, or could not be had; then
+    `provenance.parameters["variation"]` says why.
+
     Where a sentence or a chart names no site it means y in L2. The paper's theorem and its Figure 5 speak of v^(L), before the
     final norm, and `experiments.figure_5` draws that. But "the next-token prediction usually depends purely on y_n" (section
     2): what a model can tell apart is what differs at y, and the norm takes out of v^(L) what no answer reads.
@@ -67,6 +75,7 @@ class Collapse(Result):
 
     reference: pd.DataFrame
     reading: Reading | None = None
+    variation: pd.DataFrame | None = None
 
     def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
         """The float64 distance and relative of that pair, weights as given, by length; the mean over seeds."""
@@ -157,6 +166,7 @@ def collapse(
     seeds: Sequence[int] = (0,),
     layers: Literal["all"] | Iterable[int] | None = None,
     bos: bool = True,
+    variation: bool = True,
     mitigation: Mitigation | str | None = None,
     chat: bool | None = False,
     progress: Progress | None = None,
@@ -173,6 +183,8 @@ def collapse(
         seeds: one digit stream each, for a task that draws digits.
         layers: after which blocks v^(l) is compared too, out of the same passes: "all", or numbers out of 0 ... L. 0 is the
             embedding, L the last block, which is always there. This is the induction over layers in the proof of B.3.
+        variation: with `layers`, the attention total variation beside them; a sweep, which keeps rows of distances, leaves
+            it out. Pairs that the theorem does not speak of have none: the distances stand alone, and the provenance says so.
         bos: false takes the tokenizer's BOS, which attention sinks into, out of every prompt.
         mitigation: a `mitigations.Mitigation` or its name with options: the pairs as it rewrites them, under its hooks in every
             dtype and in float64, verified on every forward pass. One with hooks goes by the loop over prompts, and of prompts
@@ -193,7 +205,13 @@ def collapse(
     _check_model(model)
     kept = () if layers is None else checked_layers(model, layers)
     sets = [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds]
-    found = Run(model, task.name, sets, precisions, given, kept).found(progress)
+    beside = layers is not None and variation
+    first = part_of(progress, 0, 1, 2, 100) if beside else progress
+    found = Run(model, task.name, sets, precisions, given, kept).found(first)
+    moved, told = None, {}
+    if beside:
+        moved, words = _variation(model, sets, task.name, given, part_of(progress, 1, 2, 2, 100))
+        told = {"variation": words}
     provenance = Provenance.collect(
         model,
         max((prompts.longest() for prompts in sets), key=len),
@@ -210,8 +228,25 @@ def collapse(
         route=found.way.name,
         route_reason=found.way.reason,
         difference_from_separate_pass=found.differences,
+        **told,
     )
-    return Collapse(pd.concat(found.tables, ignore_index=True), provenance, pd.concat(found.curves, ignore_index=True))
+    frame, reference = pd.concat(found.tables, ignore_index=True), pd.concat(found.curves, ignore_index=True)
+    return Collapse(frame, provenance, reference, variation=moved)
+
+
+def _variation(
+    model: TransformerBridge,
+    sets: Sequence[PromptSet],
+    task: str,
+    mitigation: Mitigation | None,
+    progress: Progress | None,
+) -> tuple[pd.DataFrame | None, str]:
+    """Its rows and by which passes; or None and why there is none, which is no reason to lose the distances."""
+    try:
+        found = variation_of(model, sets, task, mitigation, progress)
+    except (InputError, hooks.HookError) as error:
+        return None, f"left out: {error}"
+    return found.rows, found.route
 
 
 def _check_model(model: TransformerBridge) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from mitigations import Mitigation, SlidingWindow
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.measure.attention.variation import attention_variation
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.models import encode
@@ -153,8 +155,8 @@ def test_the_chart_is_a_map_of_layers_and_lengths() -> None:
     for words in ("after each block, figure-5d", "Layer 0: the embedding; 2: v^(L)", "Grey: exactly 0", "bfloat16"):
         assert words in page, words
     cells = [rows[0] for rows in chart.to_dict()["datasets"].values()]
-    assert [sorted(set(each["layer"])) for each in cells] == [[0, 1, 2]] * 2
-    assert [sorted(set(each["length"])) for each in cells] == [list(LENGTHS), [3]]
+    assert [sorted(set(each["layer"])) for each in cells] == [[0, 1, 2], [0, 1], [0, 1, 2]]
+    assert [sorted(set(each["length"])) for each in cells] == [list(LENGTHS), list(LENGTHS), [3]]
     drawn = dict(zip(zip(cells[0]["layer"], cells[0]["length"], strict=True), cells[0]["value"], strict=True))
     for (layer, length), value in drawn.items():
         (row,) = streams(found.frame, pair="theorem", layer=layer, length=length).to_dict("records")
@@ -173,3 +175,45 @@ def test_a_sweep_keeps_every_layer(tmp_path: Path) -> None:
     rows = ost.runs.results(tmp_path / "out")
     assert set(rows["layer"]) == {0, 1, 2}
     assert not rows.duplicated(["length", "site", "layer", "per", "norm"]).any()
+
+
+@pytest.mark.parametrize("mitigation", [None, SlidingWindow(3)])
+def test_the_attentions_variation_stands_beside_to_the_last_bit(mitigation: Mitigation | None) -> None:
+    model = tiny_model("gemma3", seed=1, n_layers=3)
+    found = collapse(model, "figure-5b", lengths=LENGTHS, seeds=(0, 3), layers=[1], mitigation=mitigation)
+    alone = attention_variation(model, "figure-5b", lengths=LENGTHS, seeds=(0, 3), mitigation=mitigation)
+    assert found.variation is not None
+    pd.testing.assert_frame_equal(found.variation, alone.frame, check_exact=True)
+    assert found.provenance.parameters["variation"] == alone.provenance.parameters["route"]
+
+
+def test_where_there_is_no_variation_the_distances_stand_and_say_why() -> None:
+    model = tiny_model("llama")
+    pairs = collapse(model, "count-ones", lengths=(2, 3), layers="all")
+    assert pairs.variation is None
+    assert (
+        "left out: count-ones: expected pairs of which v* is v with its last token"
+        in pairs.provenance.parameters["variation"]
+    )
+    assert "The attention's total variation was left out" in json.dumps(pairs.plot().to_dict())
+    plain = collapse(model, "figure-5a", lengths=(2, 3))
+    assert plain.variation is None
+    assert "variation" not in plain.provenance.parameters
+
+
+def test_the_map_of_the_attention_has_the_axes_of_the_distances() -> None:
+    model = tiny_model("llama", n_layers=3)
+    found = collapse(model, "figure-5a", lengths=LENGTHS, dtypes=["float32"], layers="all")
+    drawn = found.plot().to_dict()
+    distances, attention = drawn["vconcat"][0]["hconcat"]
+    for axis in ("x", "y"):
+        ours, theirs = (panel["layer"][1]["encoding"][axis] for panel in (distances, attention))
+        assert ours == theirs
+    cells = next(rows[0] for rows in drawn["datasets"].values() if len(rows[0]["layer"]) == 3 * len(LENGTHS))
+    means: Any = found.variation
+    means = means.groupby(["layer", "length"])["total"].mean().to_dict()
+    shown = dict(zip(zip(cells["layer"], cells["length"], strict=True), cells["value"], strict=True))
+    assert shown == pytest.approx(means, rel=1e-5)
+    scales = [panel["layer"][1]["encoding"]["color"]["scale"] for panel in (distances, attention)]
+    assert scales[0]["scheme"] != scales[1]["scheme"]
+    assert drawn["vconcat"][0]["resolve"]["scale"]["color"] == "independent"

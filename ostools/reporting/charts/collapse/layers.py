@@ -1,7 +1,11 @@
-"""The distance of a pair after every block, as a heat map of layers and lengths: the induction in the proof of Theorem B.3."""
+"""The distance of a pair after every block, as a heat map of layers and lengths: the induction in the proof of Theorem B.3.
+
+Beside it, over the same axes, the total variation of the attention that reads each v^(l), where the result has it.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import altair as alt
@@ -9,6 +13,7 @@ import numpy as np
 
 from ostools.measure import Collapse
 from ostools.measure.collapse.readings import NORM_WORDS, PIECES, Reading
+from ostools.measure.collapse.variation import mean_over_heads
 from ostools.reporting.charts.collapse.curves import PAIRS
 from ostools.reporting.look import axes, draw
 from ostools.results import Frame, frame_of
@@ -16,6 +21,7 @@ from ostools.results import Frame, frame_of
 WIDTH, STEP, LEAST = 300, 16, 60
 """Of a panel: its width, the height of a layer, and the least height of all."""
 _ZERO = "#d9d9d9"
+_VARIATION, _LINE = "δ + own weight", 110
 
 
 def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = "l2") -> alt.VConcatChart:
@@ -24,37 +30,71 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
     The colour is the distance relative to the same norm of v^(l), which grows from layer to layer; the cosine distance has no
     such norm. Pale where the float64 distance lies below the rounding noise of that dtype at that layer, grey where the two are
     the same numbers: at the embedding, where nothing but a position can tell them apart.
+
+    The second panel is B.3's total variation of the attention, mean over heads and seeds, in float64: row l is the attention
+    that reads v^(l), so that the row of v^(L) is empty. Where the result has none and says why, a note says it.
     """
     frame = _cells(Reading("residual", per, norm).of(frame_of(result), every_layer=True), norm)
-    shown = frame[frame["value"] > 0]
-    domain = [float(shown["value"].min()), float(shown["value"].max())] if len(shown) else [0.1, 1.0]
+    last = int(frame["layer"].max())
+    domain = _domain(frame)
     panels = [
-        _panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, _name(norm))
+        _panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, _name(norm), last)
         for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
     ]
+    notes = _notes(frame, norm, f", mean over {PIECES[per]}" if PIECES[per] else "")
+    moved = _moved(result)
+    if moved is not None:
+        panels.insert(1, _panel(moved, "attention, float64", _domain(moved), _VARIATION, last, "magma"))
+        notes.append(
+            "Attention: δ + own weight of Theorem B.3's proof (no factor 1/2), mean over heads. Row l reads v^(l); there is no "
+            f"attention behind v^({last})."
+        )
+    elif words := str(result.provenance.parameters.get("variation", "")):
+        notes += textwrap.wrap(f"The attention's total variation was {words}", _LINE)
     rows: list[Any] = [alt.hconcat(*panels[start : start + 2], spacing=24) for start in range(0, len(panels), 2)]
-    over = f", mean over {PIECES[per]}" if PIECES[per] else ""
     tasks = ", ".join(sorted(set(map(str, frame_of(result)["task"]))))
-    title = alt.TitleParams(f"How far v and v* are apart after each block, {tasks}", subtitle=_notes(frame, norm, over))
-    return axes.themed(alt.vconcat(*rows, title=title, spacing=20))
+    title = alt.TitleParams(f"How far v and v* are apart after each block, {tasks}", subtitle=notes)
+    # Distances and variations have colours of their own; those of the distances have one domain.
+    colours = "shared" if moved is None else "independent"
+    rows = [row.resolve_scale(color=colours) for row in rows]
+    return axes.themed(alt.vconcat(*rows, title=title, spacing=20).resolve_scale(color=colours))
 
 
 def _name(norm: str) -> str:
     return "cosine distance" if norm == "cosine" else f"{NORM_WORDS[norm]} distance / norm of v^(l)"
 
 
+def _domain(cells: Frame) -> list[float]:
+    """The range of colours: of what is not 0."""
+    shown = cells["value"][cells["value"] > 0]
+    return [float(shown.min()), float(shown.max())] if len(shown) else [0.1, 1.0]
+
+
+def _moved(result: Collapse) -> Frame | None:
+    """The attention's total variation as cells; None where there is none."""
+    if result.variation is None:
+        return None
+    means = mean_over_heads(result.variation)
+    axes.require_finite(means["total"], "a heat map of layers")
+    return _placed(means.assign(value=means["total"], hidden=False))
+
+
 def _cells(frame: Frame, norm: str) -> Frame:
-    """One row a cell: its value, whether noise hides it, and the next length, where the cell ends."""
+    """One row a cell: its value, and whether noise hides it."""
     value = "mean" if norm == "cosine" else "relative"
     keys = ["pair", "dtype", "layer", "length"]
     means = {"value": (value, "mean"), "exact": ("float64_distance", "mean"), "noise": ("noise", "mean")}
     cells = frame.groupby(keys, as_index=False, sort=False).agg(**means)
     axes.require_finite(cells["value"], "a heat map of layers")
+    return _placed(cells.assign(hidden=(cells["exact"] < cells["noise"]) & (cells["value"] > 0)))
+
+
+def _placed(cells: Frame) -> Frame:
+    """The cells with the next layer and the next length, where each ends."""
     lengths = np.sort(cells["length"].unique())
     ends = np.append(lengths[1:], 2 * lengths[-1] - (lengths[-2] if len(lengths) > 1 else 0))
-    cells = cells.assign(end=cells["length"].map(dict(zip(lengths.tolist(), ends.tolist(), strict=True))))
-    hidden = (cells["exact"] < cells["noise"]) & (cells["value"] > 0)
-    return cells.assign(top=cells["layer"] + 1, hidden=hidden)
+    end = cells["length"].map(dict(zip(lengths.tolist(), ends.tolist(), strict=True)))
+    return cells.assign(end=end, top=cells["layer"] + 1)
 
 
 def _notes(frame: Frame, norm: str, over: str) -> list[str]:
@@ -69,8 +109,9 @@ def _notes(frame: Frame, norm: str, over: str) -> list[str]:
     return notes
 
 
-def _panel(cells: Frame, name: str, domain: list[float], colour: str) -> Any:
-    lengths, last = cells["length"], int(cells["layer"].max())
+def _panel(cells: Frame, name: str, domain: list[float], colour: str, last: int, scheme: Any = "viridis") -> Any:
+    """Layers 0 to `last` over lengths."""
+    lengths = cells["length"]
     log = int(lengths.max()) >= 10 * int(lengths.min())
     low, high = int(lengths.min()), int(cells["end"].max())
     kind = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False)
@@ -91,7 +132,7 @@ def _panel(cells: Frame, name: str, domain: list[float], colour: str) -> Any:
     legend = alt.Legend(
         title=colour, orient="bottom", direction="horizontal", gradientLength=220, format=".1~g", titleLimit=0
     )
-    scale = alt.Scale(type="log", scheme="viridis", domain=domain)
+    scale = alt.Scale(type="log", scheme=scheme, domain=domain)
     marks = [
         base.mark_rect(color=_ZERO).transform_filter("datum.value === 0"),
         base.mark_rect()
