@@ -9,6 +9,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 _ASK = """
 import json, sys, tempfile, warnings
 warnings.filterwarnings("ignore")
@@ -81,6 +83,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_task_mitigation_panel_length_or_seed_is_an_input_error_in_every_function(tmp_path):
     asked = subprocess.run(
         [sys.executable, "-c", _ASK, str(tmp_path)], check=False, capture_output=True, text=True, timeout=300

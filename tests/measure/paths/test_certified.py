@@ -19,7 +19,7 @@ import ostools as ost
 from ostools.measure.paths import variants
 from ostools.measure.paths.windowed import WindowedFold
 from ostools.models import Prompt, prompt_from_ids
-from tests.checkpoints import TEXT_FAMILIES, Family, _fill, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, _fill, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
 FROZEN = ("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)", "windowed(3)")
@@ -64,7 +64,10 @@ def falls(values: list[np.ndarray]) -> None:
         assert (smaller <= larger * (1 + 1e-9) + 1e-12 * smaller.max()).all()
 
 
-@every_family
+@pytest.mark.parametrize(
+    "family",
+    [family if family in TWO_FAMILIES else pytest.param(family, marks=pytest.mark.slow) for family in TEXT_FAMILIES],
+)
 @settings(max_examples=EXAMPLES)
 @given(
     seed=st.integers(0, 10_000),

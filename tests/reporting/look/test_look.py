@@ -72,7 +72,9 @@ def assert_told_apart(panel: dict[str, Any]) -> None:
         assert len(set(told.values())) == len(keys), (field, told)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in ("Study", "Lab") else name for name in EVERY]
+)
 def test_numbers_along_an_axis_are_named(name: str) -> None:
     """Where an axis of numbers has labels, some layer of its panel says what they are."""
     for panel in panels(spec(name)):
