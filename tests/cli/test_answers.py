@@ -12,9 +12,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from safetensors.torch import load_file, save_file
 
 from ostools import tasks
 from ostools.ground.errors import InputError
+from tests.checkpoints import write_checkpoint
 from tests.cli.asking import assert_forecasts, in_a_process
 
 PROMPT = "--prompt 'The 11'"
@@ -215,6 +217,20 @@ def test_the_model_is_loaded_in_the_dtype_asked_for(run, tmp_path: Path, directo
     arguments = ["--prompt", "The 11", "--model", directory, "--dtype", "float64", "--out", "x.parquet"]
     assert run("path-sum", *arguments)[0] == 0
     assert pd.read_parquet(tmp_path / "x.parquet").attrs["ostools"]["model"]["dtype"] == "float64"
+
+
+def test_a_collapse_of_a_16_bit_checkpoint_is_the_same_from_the_weights_as_stored(run, tmp_path: Path) -> None:
+    """Casts are made where the weights are read, and every number is the same bit for bit."""
+    model = write_checkpoint(tmp_path / "half", "gemma2", seed=1)
+    file = model / "model.safetensors"
+    save_file({name: weight.bfloat16() for name, weight in load_file(file).items()}, file, metadata={"format": "pt"})
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        asked = ["--model", str(model), "--lengths", "2,9", "--load-dtype", dtype, "--out", f"{dtype}.parquet"]
+        assert run("collapse", *asked)[0] == 0
+        found[dtype] = pd.read_parquet(tmp_path / f"{dtype}.parquet")
+        assert found[dtype].attrs["ostools"]["model"]["dtype"] == dtype
+    pd.testing.assert_frame_equal(found["float32"], found["bfloat16"], check_exact=True)
 
 
 def test_an_ablation_file_has_every_part(run, tmp_path: Path, directory: str) -> None:

@@ -18,6 +18,14 @@ Model = Annotated[
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="'auto' (cuda, else cpu) or a torch device.")]
 Dtype = Annotated[str, typer.Option(metavar="NAME", help="The dtype to load the model in, such as bfloat16.")]
+LoadDtype = Annotated[
+    str,
+    typer.Option(
+        "--load-dtype",
+        metavar="NAME",
+        help="The dtype to load the model in: bfloat16 for a large model that is stored in it.",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(

@@ -11,6 +11,7 @@ from ostools.cli.kit import output
 from ostools.cli.kit.options import (
     Device,
     Lengths512,
+    LoadDtype,
     Model,
     Norm,
     Out,
@@ -75,6 +76,7 @@ def collapse(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    load_dtype: LoadDtype = "float32",
 ) -> None:
     """Measure representational collapse (Theorem 4.2).
 
@@ -93,7 +95,7 @@ def collapse(
     where = None if layers is None else parse_layers(layers)
     reading = _reading(site, per, norm, by_layer=where is not None)
     check_precisions(dtype)
-    with at_work("comparing pairs", model, device) as (loaded, progress):
+    with at_work("comparing pairs", model, device, load_dtype) as (loaded, progress):
         result = measure.collapse(
             loaded,
             chosen,
