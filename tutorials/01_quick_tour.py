@@ -75,7 +75,7 @@ assert top["position"][0] == len(prompt.ids) - 1
 top[["position", "token", "value", "share", "over_frozen"]].round(3)
 
 # %% [markdown]
-# It does not: a dozen tokens matter more, the last one itself first, which every skip connection carries up. But
+# It does not: fifteen tokens matter more, the last one itself first, which every skip connection carries up. But
 # think of what $y_n$ is asked for *here*. The model goes on with a line end and "The answer to your question is:",
 # whatever the digits were. So let us write that line for it, and ask again at the place where the digit itself comes
 # next.

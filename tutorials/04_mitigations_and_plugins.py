@@ -152,9 +152,9 @@ assert list(verdicts["collapse"]) == ["no measurable effect", "no measurable eff
 verdicts[["answers", "collapse", "sensitivity"]]
 
 # %% [markdown]
-# - **The comma** has no measurable effect here, and *could not* have one on the answers: the model gets every one of
-#   these counts right without it. A study on questions that are all right, or all wrong, can find harm or help only
-#   in one direction. Choose a task with room.
+# - **The comma** has no measurable effect here. It could not make more answers right: the model gets every one of these
+#   counts right without it, and loses one of nine with it. A study on questions that are all right, or all wrong, can
+#   find harm or help only in one direction. Choose a task with room.
 # - **The missing sink** has none either: this model counts without it.
 # - **The window** destroys every answer, and brings $n$ and $n+1$ closer together: it hurts on both counts. (The
 #   literature's windows alternate with full layers.)

@@ -18,6 +18,12 @@ KNOWN = {*theme.COLOURS.values(), *theme._SPARE, *theme._ORDERED, theme.INK, the
 TOKENS = ("Sensitivity", "PathSum", "Comparison", "Profile")
 """Charts with tokens along an axis."""
 
+# What takes seconds to measure is looked at with the slow tests.
+every_result = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("Lab", "Study", "WindowStudy") else name for name in EVERY],
+)
+
 
 def spec(name: str) -> dict[str, Any]:
     return {key: part for key, part in every.spec(name).items() if key not in ("config", "datasets")}
@@ -41,7 +47,7 @@ def encoded(node: dict[str, Any], *wanted: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EVERY)
+@every_result
 def test_every_colour_is_the_themes(name: str) -> None:
     for node in nodes(spec(name)):
         for value in node.values():
@@ -51,7 +57,7 @@ def test_every_colour_is_the_themes(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EVERY)
+@every_result
 def test_no_two_names_of_a_legend_look_alike(name: str) -> None:
     """By colour alone, or with the dash or the shape that the same names have."""
     for panel in panels(spec(name)):
@@ -72,9 +78,7 @@ def assert_told_apart(panel: dict[str, Any]) -> None:
         assert len(set(told.values())) == len(keys), (field, told)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in ("Study", "Lab") else name for name in EVERY]
-)
+@every_result
 def test_numbers_along_an_axis_are_named(name: str) -> None:
     """Where an axis of numbers has labels, some layer of its panel says what they are."""
     for panel in panels(spec(name)):
@@ -107,7 +111,7 @@ def panels(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from panels(part)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@every_result
 def test_ticks_of_a_log_axis_are_round_and_chosen(name: str) -> None:
     for axis in encoded(spec(name), "x", "y"):
         if (axis.get("scale") or {}).get("type") == "log" and "axis" in axis and axis["axis"] is not None:
@@ -127,7 +131,7 @@ def test_a_chart_over_tokens_tells_the_token_and_its_position(name: str) -> None
     assert any({"token", "position"} <= fields for fields in told)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@every_result
 def test_every_chart_has_a_title_and_the_themes_config(name: str) -> None:
     whole = every.spec(name)
     assert whole["title"]["text"] if isinstance(whole["title"], dict) else whole["title"]
