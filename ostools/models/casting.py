@@ -33,6 +33,8 @@ def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     `SMALL_WEIGHT` bytes. Time: a cast of every weight at every forward or backward pass. Raises `InputError` while hooks are
     on the model: the view would run them, and they would not know it.
     """
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InputError(f"dtype: expected a floating dtype such as torch.float64, found {dtype!r}")
     cast = partial(torch.Tensor.to, dtype=dtype)
     return view(model, dtype, lambda weight: (cast, (weight,)))
 

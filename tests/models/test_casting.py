@@ -200,3 +200,8 @@ def test_views_are_freed() -> None:
     del seen
     gc.collect()
     assert gone() is None
+
+
+def test_whole_numbers_are_no_dtype_to_compute_in() -> None:
+    with pytest.raises(InputError, match=r"expected a floating dtype such as torch.float64, found torch.int8"):
+        view_in(tiny_model("llama"), torch.int8)
