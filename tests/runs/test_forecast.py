@@ -42,7 +42,7 @@ def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path
     cfg: Any = model.cfg
     sizes = (cfg.n_layers, cfg.d_model, cfg.n_heads, cfg.d_head, cfg.d_mlp, cfg.n_ctx)
     assert (found.n_layers, found.d_model, found.n_heads, found.d_head, found.d_mlp, found.context) == sizes
-    _, numbers = _weights(directory)
+    _, numbers, _ = _weights(directory)
     if family != "gpt2":  # whose bridge has queries, keys and values apart, and together
         assert numbers == sum(weight.numel() for weight in model.original_model.parameters())
     assert found.n_layers * found.block_parameters < numbers
@@ -76,8 +76,8 @@ def test_more_takes_more(kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_copies_of_the_weights_are_counted(tmp_path: Path) -> None:
-    """33 M numbers: float32 4 bytes each, the float64 copy of a collapse 8, a 16-bit model's float32 copy 4."""
+def test_the_weights_are_counted_once(tmp_path: Path) -> None:
+    """15 M numbers: 4 bytes each in float32, 2 in bfloat16; what is cast is cast a matrix at a time."""
     sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
     name = str(write_checkpoint(tmp_path / "big", "gemma", **sizes))
     numbers = _weights(Path(name))[1]
@@ -86,10 +86,10 @@ def test_copies_of_the_weights_are_counted(tmp_path: Path) -> None:
         for kind in KINDS
         for dtype in ("float32", "bfloat16")
     }
-    # Loading holds the file's pages beside the weights.
-    assert of["behaviour", "float32"] == pytest.approx(8 * numbers, rel=0.05)
-    assert of["collapse", "float32"] == pytest.approx(12 * numbers, rel=0.3)
-    assert of["sensitivity", "bfloat16"] > 6 * numbers
+    matrix = 512 * 2048
+    assert 4 * numbers <= of["behaviour", "float32"] < 6 * numbers
+    assert 4 * numbers + 8 * matrix < of["collapse", "float32"] < 7 * numbers
+    assert 2 * numbers + 4 * matrix < of["sensitivity", "bfloat16"]
     peak = peak_of(name, "collapse", 300)
     found = forecast_of(models=name, lengths=300, measurements="collapse").memory
     assert 0.75 * peak <= found <= 2 * peak
@@ -139,7 +139,7 @@ def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     _weights.cache_clear()
     monkeypatch.setattr("safetensors.torch.load_file", lambda *_, **__: pytest.fail("read the weights"))
     monkeypatch.setattr("ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model"))
-    stored, numbers = _weights(EMBEDDED_DIRECTORY)
+    stored, numbers, _ = _weights(EMBEDDED_DIRECTORY)
     assert 4 * numbers < stored < 4 * numbers + (1 << 16)
 
 

@@ -56,7 +56,7 @@ def forecast(cell: Cell, source: Source, device: str) -> Forecast:
     kind = device.partition(":")[0]
     libraries = LIBRARIES if kind == "cpu" else 0
     try:
-        stored, weights = _weights(source.directory)
+        stored, weights, largest = _weights(source.directory)
         shape = _shape(source, dtype_named(to_load(cell)[1]), kind)
         tokens = prompt_tokens(cell, source)
     except (
@@ -64,9 +64,9 @@ def forecast(cell: Cell, source: Source, device: str) -> Forecast:
     ):  # whatever a plugin or a broken checkpoint raises: it is for the cell to fail, not for its forecast
         return Forecast(None, libraries)
     count = MEASUREMENTS[cell.measurement].count(shape, cell, tokens, weights)
-    loading = weights * shape.element
-    # Read through a mapping of the file, whose pages count as the process's own until they are dropped.
-    memory = libraries + max(loading + (stored if kind == "cpu" else 0), count.memory)
+    # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
+    loading = weights * shape.element + (largest if kind == "cpu" else 0)
+    memory = libraries + max(loading, count.memory)
     return Forecast(_seconds(count, stored, shape, kind), memory)
 
 
@@ -75,15 +75,16 @@ _shape = lru_cache(maxsize=64)(Shape.of_source)
 
 
 @lru_cache(maxsize=64)
-def _weights(directory: Path) -> tuple[int, int]:
-    """The bytes of a checkpoint's weights as stored, and how many numbers they are. Reads headers."""
-    stored, numbers = 0, 0
+def _weights(directory: Path) -> tuple[int, int, int]:
+    """The bytes of a checkpoint's weights as stored, how many numbers they are, and the bytes of the largest. Reads headers."""
+    stored, numbers, largest = 0, 0, 0
     for shard in check_weight_files(directory):
         stored += shard.stat().st_size
         with safe_open(shard, "pt") as file:
             for name in file.keys():  # noqa: SIM118 (a file is no mapping)
-                numbers += math.prod(file.get_slice(name).get_shape())
-    return stored, numbers
+                size = math.prod(file.get_slice(name).get_shape())
+                numbers, largest = numbers + size, max(largest, size)
+    return stored, numbers, largest * stored // max(numbers, 1)
 
 
 @dataclass(frozen=True)
