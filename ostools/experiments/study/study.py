@@ -75,7 +75,7 @@ def study(
     Args:
         task: a `tasks.Task`, or its name with options.
         mitigations: at least one, or its name with options: "separator:every=3".
-        dtypes: of the collapse distances, beside float64; answers are given in the model's own dtype.
+        dtypes: of the collapse distances, beside float64; none: float64 alone. Answers are given in the model's own dtype.
         chat: in the tokenizer's chat template; None: where it has one.
         level: of the intervals of the effects. Those of the verdicts are wider, so that all verdicts hold together at it.
         sensitivity_lengths: sensitivity, bound and time are measured at so many lengths, evenly spread; 0: at none.
@@ -88,7 +88,8 @@ def study(
     wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)
     if not isinstance(level, int | float) or not 0 < level < 1:
         raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
-    dtypes = tuple(precision.name for precision in checked_precisions(dtypes))
+    none = isinstance(dtypes, list | tuple) and not dtypes
+    dtypes = () if none else tuple(precision.name for precision in checked_precisions(dtypes))
     plan = StudyPlan(form, wanted, chosen, dtypes, chat, _spread(wanted, sensitivity_lengths))
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)

@@ -25,7 +25,7 @@ from ostools.reporting.sections import SECTIONS, render_report
 from ostools.reporting.sections.about import again_section
 from ostools.reporting.sections.measurements import LeftOut, Measurements
 from ostools.reporting.sections.summary import summary
-from tests.checkpoints import tiny_model
+from tests.checkpoints import tiny_model, trained
 from tests.reporting.made import HOSTILE, made_sensitivity
 from tests.reporting.page.test_page import Parsed, assert_nothing_gets_out_or_in
 
@@ -139,6 +139,15 @@ def test_a_section_is_made_of_what_it_needs_alone(found: Measurements, name: str
     assert chosen.provenance.parameters["sections"] == [name]
     unbounded = [one.section for one in chosen.left_out if "--variant local-full" in one.reason]
     assert unbounded == [one.section for one in chosen.left_out] == (["sensitivity"] if name == "sensitivity" else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["behaviour", "mitigations"])
+def test_what_takes_answers_is_there_for_a_model_that_answers(name: str) -> None:
+    model = trained("embedded")
+    chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
+    assert present(chosen) == [name]
+    assert chosen.left_out == []
 
 
 def test_looseness_is_shown_with_the_sensitivity_that_it_splits() -> None:
