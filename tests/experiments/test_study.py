@@ -167,7 +167,8 @@ def test_a_task_that_ends_in_its_sequence_has_no_pair(model: TransformerBridge) 
 @pytest.mark.parametrize("none", [(), []])
 def test_without_a_dtype_the_distance_is_that_of_float64_alone(model: TransformerBridge, none: Any) -> None:
     asked: dict[str, Any] = {"mitigations": [Hint()], "lengths": [2, 3], "sensitivity_lengths": 0}
-    alone, beside = (ost.study(model, TASK, dtypes=dtypes, **asked).frame for dtypes in (none, ["bfloat16"]))
+    found: list[Any] = [ost.study(model, TASK, dtypes=dtypes, **asked).frame for dtypes in (none, ["bfloat16"])]
+    alone, beside = found
     assert set(alone.query("quantity == 'collapse_distance'")["dtype"]) == {"float64"}
     pair = [
         frame[(frame["quantity"] == "collapse_distance") & (frame["dtype"] == "float64")] for frame in (alone, beside)
