@@ -231,6 +231,7 @@ def _check_figure_5(site: str | None, per: str | None, norm: str | None, items: 
 
 def _drawn(known: _Known, model: str, device: str, chosen: dict[str, Any], dtype: str) -> Any:
     from ostools import experiments
+    from ostools.cli.kit import costs
     from ostools.theory.distances import dtype_named
 
     for name in (dtype, *chosen.get("dtypes", ())):
@@ -240,7 +241,7 @@ def _drawn(known: _Known, model: str, device: str, chosen: dict[str, Any], dtype
         with output.progress("computing"):
             return make(**chosen)
     doing = "asking" if "--chat/--no-chat" in known.options else "computing"
-    with at_work(doing, model, device, dtype) as (loaded, progress):
+    with at_work(doing, model, device, dtype, lambda on: costs.figure(on, known.maker, chosen)) as (loaded, progress):
         return make(loaded, progress=progress, **chosen)
 
 

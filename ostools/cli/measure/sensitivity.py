@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Dtype, MaxMemory, Model, Out, Prompt, parse_bytes, parse_layers
+from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.options import Device, Dtype, Model, Out, Prompt, parse_layers
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.measure import PathSum, Sensitivity
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def sensitivity(
@@ -34,7 +37,6 @@ def sensitivity(
         float, typer.Option(metavar="X", help="An estimate stops when every interval is that narrow.")
     ] = 0.1,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of an estimate.")] = 0,
-    max_memory: MaxMemory = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -51,13 +53,18 @@ def sensitivity(
       ostools sensitivity --prompt "The capital of France is" --layers all --out layers.png
     """
     from ostools import measure
+    from ostools.cli.kit import costs
     from ostools.ground.names import checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
 
     check(out, prompt)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
-    wanted, allowed = parse_layers(layers), parse_bytes(max_memory)
-    with at_work("differentiating", model, device, dtype) as (loaded, progress):
+    wanted = parse_layers(layers)
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.sensitivity(on, prompt, names, wanted, method)
+
+    with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         result = measure.sensitivity(
             loaded,
             prompt,
@@ -66,7 +73,7 @@ def sensitivity(
             method=method,
             relative_error=relative_error,
             seed=seed,
-            max_memory=allowed,
+            max_memory=MANNERS.max_memory,
             announce=_announce,
             progress=progress,
         )
@@ -88,7 +95,6 @@ def path_sum(
     ] = "last",
     mlp_norm: Annotated[str, typer.Option(metavar="NAME", help="svd, or product: cheaper and looser.")] = "svd",
     mlp_trace: Annotated[str, typer.Option(metavar="NAME", help="exact, or probes: for wide MLPs.")] = "exact",
-    max_memory: MaxMemory = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -103,12 +109,17 @@ def path_sum(
       ostools path-sum --prompt "The capital of France is" --variant local --variant proof
     """
     from ostools import measure
+    from ostools.measure.paths.cost import path_sum_cost
     from ostools.measure.paths.variants import checked_variants
 
     check(out, prompt)
     names = checked_variants(variant or ("proof", "uniform", "local", "second-moment"))
-    allowed = parse_bytes(max_memory)
-    with at_work("folding the blocks", model, device, dtype) as (loaded, progress):
+
+    def cost(on: Unloaded) -> Cost:
+        pos = on.pos(prompt)
+        return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, mlp_trace=mlp_trace, positions=positions)
+
+    with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
         result = measure.path_sum(
             loaded,
             prompt,
@@ -116,7 +127,7 @@ def path_sum(
             mlp_norm=mlp_norm,
             mlp_trace=mlp_trace,
             positions=positions,
-            max_memory=allowed,
+            max_memory=MANNERS.max_memory,
             announce=_announce,
             progress=progress,
         )
@@ -124,8 +135,8 @@ def path_sum(
 
 
 def _announce(forecast: str) -> None:
-    """The forecast of a run, before it starts."""
-    output.note(f"forecast: {forecast}")
+    """How a run goes, before it starts."""
+    output.note(f"plan: {forecast}")
 
 
 def _show_sensitivity(result: Sensitivity) -> None:
