@@ -51,7 +51,7 @@ def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cos
 
 
 def in_gib(size: int) -> str:
-    return f"{size / _GIB:.2f} GiB"
+    return f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.0f} MiB"
 
 
 def _asked(seconds: float) -> str:
