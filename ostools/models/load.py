@@ -87,8 +87,8 @@ def load_model(
             module, placed = _whole(checkpoint, torch_dtype, torch_device, quantisation is not None), None
         elif quantisation is not None:
             raise InputError(
-                f"device_map: expected weights that can be read where they lie, found int8 ones in {source.directory}, which are "
-                "dequantised: leave the device map out, or save the model in full precision"
+                f"device_map: expected weights that can be read where they lie, found int8 ones in {source.directory}, "
+                "which are dequantised: leave the device map out, or save the model in full precision"
             )
         else:
             module, placed = _in_places(checkpoint, torch_dtype, torch_device, device_map)

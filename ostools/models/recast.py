@@ -1,9 +1,9 @@
 """A weight read in another dtype, without a second copy of it.
 
-A `Recast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64, or one that lies on disk or
-on another device. It holds the stored numbers themselves, shared with whoever owns them. Each operation makes the numbers that it reads, uses them and drops them:
-of an embedding the rows that were asked for, of a product with a large matrix a block of columns at a time, of anything else
-one whole matrix. The operation is the same one, on the same numbers, that a cast copy of the model would run.
+A `Recast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64, or one that lies on disk
+or on another device. It holds the stored numbers themselves, shared with whoever owns them. Each operation makes the numbers
+that it reads, uses them and drops them: of an embedding the rows that were asked for, of a product with a large matrix a block
+of columns at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy of the model would run.
 
 Backward passes read it the same way: what autograd keeps of a product is the `Recast`, and its numbers are made again.
 """
@@ -87,7 +87,7 @@ class Recast(Tensor):
 
     def _of(self, parts: tuple[Tensor, ...]) -> Recast:
         """What the same reading makes of other parts."""
-        return Recast(self.read, parts, self.dtype, device=self.device, whole=self.whole)
+        return Recast(self.read, parts, self.dtype, device=self.device, whole=self.whole)  # pyright: ignore[reportCallIssue]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"Recast({tuple(self.shape)}, {self.dtype}, stored as {self.parts[0].dtype})"
@@ -108,8 +108,8 @@ class Recast(Tensor):
             return _product(function, args, kwargs)
         if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args)):
             raise InputError(
-                f"{function}: expected a weight of the model itself to write to, found one that is made where it is read (a view "
-                "in another dtype, or a weight on disk): load the model whole, and write there"
+                f"{function}: expected a weight of the model itself to write to, found one that is made where it is read "
+                "(a view in another dtype, a weight on disk): load the model whole, and write there"
             )
         return function(*_dense(args), **_dense(kwargs))
 

@@ -32,6 +32,8 @@ def checked_map(asked: DeviceMap, model: nn.Module, dtype: torch.dtype, device: 
         if asked not in NAMED_MAPS:
             raise unknown_name("device map", asked, NAMED_MAPS)
         return {"": DISK} if asked == DISK else _auto(model, dtype, device)
+    if not isinstance(asked, Mapping):
+        raise InputError(f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {asked!r}")
     known = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
     placed = {}
     for name, place in asked.items():

@@ -74,6 +74,6 @@ class Filling:
             if place != DISK:
                 weight = brought(weight, self.dtype, torch.device(place))
             reading = partial(brought, dtype=self.dtype, device=self.device)
-            weight = Recast(reading, (weight,), self.dtype, device=self.device, whole=True)
+            weight = Recast(reading, (weight,), self.dtype, device=self.device, whole=True)  # pyright: ignore[reportCallIssue]
         self.weights.let_go()
         return nn.Parameter(weight, requires_grad=False)
