@@ -1,9 +1,10 @@
-"""A weight read in another dtype, without a second copy of it.
+"""A weight that is made where it is read, without a second copy of it.
 
 A `Recast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64, or one that lies on disk
 or on another device. It holds the stored numbers themselves, shared with whoever owns them. Each operation makes the numbers
 that it reads, uses them and drops them: of an embedding the rows that were asked for, of a product with a large matrix a block
-of columns at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy of the model would run.
+of columns at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy of
+the model would run.
 
 Backward passes read it the same way: what autograd keeps of a product is the `Recast`, and its numbers are made again.
 """

@@ -245,10 +245,11 @@ directory, placed, out = sys.argv[1:]
 before = held()
 model = load_model(directory, dtype="bfloat16", device="cpu", device_map=json.loads(placed))
 loaded = held() - before
-logits = model(torch.arange(6, 38)[None])
+start = model.input_to_embed(torch.arange(6, 22)[None])[0].detach().requires_grad_()
+logits = model(start, start_at_layer=0)
+(slope,) = torch.autograd.grad(logits[0, -1].logsumexp(-1), start)
 ran = held() - before
-found = ost.path_sum(model, "some words", variants=("second-moment",)).frame
-torch.save({"loaded": loaded, "ran": ran, "logits": logits, "values": torch.tensor(found["value"].to_numpy())}, out)
+torch.save({"loaded": loaded, "ran": ran, "logits": logits.detach(), "slope": slope}, out)
 """
 
 
@@ -258,29 +259,20 @@ def test_half_a_billion_weights_on_disk_are_not_in_memory(tmp_path: Path) -> Non
     """1 GB of bfloat16: held whole, two thirds on disk, all on disk; the numbers are the same bits."""
     directory = write_shape("half", tmp_path / "half")
     size = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
-    blocks = [f"model.layers.{layer}" for layer in range(18)]
-    largest = 32000 * 1024 * 2
+    parts = {"": "cpu"} | {f"model.layers.{layer}": "disk" for layer in range(6, 18)}
     found = {}
-    for name, placed in {
-        "whole": None,
-        "part": {"": "cpu"} | dict.fromkeys(blocks[6:], "disk"),
-        "disk": "disk",
-    }.items():
+    for name, placed in {"whole": None, "part": parts, "disk": "disk"}.items():
         out = tmp_path / f"{name}.pt"
-        subprocess.run(
-            [sys.executable, "-c", _RUN, str(directory), json.dumps(placed), str(out)], check=True, timeout=600
-        )
+        command = [sys.executable, "-c", _RUN, str(directory), json.dumps(placed), str(out)]
+        subprocess.run(command, check=True, timeout=600)
         found[name] = torch.load(out)
     for name in ("part", "disk"):
         assert torch.equal(found[name]["logits"], found["whole"]["logits"])
-        assert torch.equal(found[name]["values"], found["whole"]["values"])
-    on_disk = {
-        "whole": 0,
-        "part": 12 * sum(f.stat().st_size for f in [directory / "model-00008.safetensors"]),
-        "disk": size,
-    }
-    for name, taken in on_disk.items():
-        assert found[name]["loaded"] < size - taken + largest + (64 << 20), name
-        assert found[name]["ran"] < size - taken + 2 * largest + (64 << 20), name
+        assert torch.equal(found[name]["slope"], found["whole"]["slope"])
+    made = 256 << 20  # matrices that are being read, and what the allocator keeps of those that were
+    a_block = (directory / "model-00008.safetensors").stat().st_size
+    for name, held in {"whole": size, "part": size - 12 * a_block, "disk": 0}.items():
+        assert found[name]["loaded"] < held + (64 << 20), name
+        assert found[name]["ran"] < held + made, name
     assert found["whole"]["loaded"] > 0.95 * size
     shutil.rmtree(directory)

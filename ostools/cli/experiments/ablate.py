@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Dtype, Model, Out, Seed
+from ostools.cli.kit.options import Device, DeviceMap, Dtype, Model, Out, Seed
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.errors import InputError
 
@@ -51,6 +51,7 @@ def ablate(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "float32",
 ) -> None:
     """Take heads, edges or layers out: the real effect, and the predicted one.
@@ -72,7 +73,7 @@ def ablate(
     checked_method(what, method)
     measures = checked_names("measure", measure, MEASURES) if measure else None
     targets = _parsed(target, what) if target else None
-    with at_work(f"taking {what} out", model, device, dtype) as (loaded, progress):
+    with at_work(f"taking {what} out", model, device, dtype, device_map=device_map) as (loaded, progress):
         result = experiments.ablation(
             loaded,
             form,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import RANGE, Chat, Device, Dtype, Model, Out, Task, parse_lengths
+from ostools.cli.kit.options import RANGE, Chat, Device, DeviceMap, Dtype, Model, Out, Task, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def predict_errors(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "float32",
 ) -> None:
     """Does the distance predict the error? Collapse and sensitivity of each prompt against right or wrong of its answer.
@@ -44,7 +45,7 @@ def predict_errors(
 
     check(out)
     wanted, form = parse_lengths(lengths), tasks.task(task)
-    with at_work("measuring", model, device, dtype) as (loaded, progress):
+    with at_work("measuring", model, device, dtype, device_map=device_map) as (loaded, progress):
         result = experiments.error_prediction(
             loaded,
             form,

@@ -13,6 +13,7 @@ from ostools.cli.kit.hosted import Answers, Endpoint, answered, refuse_with_answ
 from ostools.cli.kit.options import (
     RANGE,
     AskedWithout,
+    DeviceMap,
     Examples,
     Norm,
     Out,
@@ -25,7 +26,7 @@ from ostools.cli.kit.options import (
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.errors import InputError
 
-_MODEL = ("--model", "--device")
+_MODEL = ("--model", "--device", "--device-map")
 _COLLAPSE = ("--dtype", "--site", "--per", "--norm", "--items", "--load-dtype")
 _ASKED = (*_MODEL, "--chat/--no-chat", "--answers", "--endpoint")
 _COUNTING = (*_ASKED, "--seed", "--panel", "--mode", "--examples", "--tidy", "--max-new-tokens")
@@ -131,6 +132,7 @@ def figure(
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Figures 2 to 7: 'auto' (cuda, else cpu) or a torch device.")
     ] = None,
+    device_map: DeviceMap = None,
     answers: Answers = None,
     endpoint: Endpoint = None,
     out: Out = None,
@@ -171,6 +173,7 @@ def figure(
         "--chat/--no-chat": chat,
         "--block": block,
         "--device": device,
+        "--device-map": device_map,
         "--answers": answers,
         "--endpoint": endpoint,
     }
@@ -178,7 +181,7 @@ def figure(
         if value is not None and name not in (*known.options, "--lengths"):
             raise InputError(f"figure {number} has no {_lacks(known, name)}, and so no {name}: leave it out")
     check(out)
-    local = {"--chat/--no-chat": chat, "--device": device}
+    local = {"--chat/--no-chat": chat, "--device": device, "--device-map": device_map}
     refuse_with_answers(answers, endpoint, local | ({} if endpoint else {"--max-new-tokens": max_new_tokens}))
     chosen: dict[str, Any] = {to: given[name] for name, to in _ARGUMENTS.items() if given[name] is not None}
     if lengths is not None:
@@ -190,7 +193,8 @@ def figure(
     if known.maker == "figure_5":
         _check_figure_5(site, per, norm, items)
     if answers is None:
-        result = _drawn(known, model or "embedded", device or "auto", chosen, load_dtype or "float32")
+        load = {"device": device or "auto", "dtype": load_dtype or "float32", "device_map": device_map}
+        result = _drawn(known, model or "embedded", load, chosen)
     else:
         chosen.pop("max_new_tokens", None)
         result = _drawn_of(
@@ -229,18 +233,18 @@ def _check_figure_5(site: str | None, per: str | None, norm: str | None, items: 
     checked_items(items or "text")
 
 
-def _drawn(known: _Known, model: str, device: str, chosen: dict[str, Any], dtype: str) -> Any:
+def _drawn(known: _Known, model: str, load: dict[str, Any], chosen: dict[str, Any]) -> Any:
     from ostools import experiments
     from ostools.theory.distances import dtype_named
 
-    for name in (dtype, *chosen.get("dtypes", ())):
+    for name in (load["dtype"], *chosen.get("dtypes", ())):
         dtype_named(name)
     make = getattr(experiments, known.maker)
     if not known.on_model:
         with output.progress("computing"):
             return make(**chosen)
     doing = "asking" if "--chat/--no-chat" in known.options else "computing"
-    with at_work(doing, model, device, dtype) as (loaded, progress):
+    with at_work(doing, model, **load) as (loaded, progress):
         return make(loaded, progress=progress, **chosen)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Chat, Device, Dtype, MaxMemory, Model, Out, Seed, Task, parse_bytes
+from ostools.cli.kit.options import Chat, Device, DeviceMap, Dtype, MaxMemory, Model, Out, Seed, Task, parse_bytes
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def chain_of_thought(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "float32",
 ) -> None:
     """Measure which part of prompt and reasoning the answer feels (Theorem B.5).
@@ -52,7 +53,7 @@ def chain_of_thought(
     check(out)
     form, names = tasks.task(task), checked_names("linearisation", linearisation, LINEARISATIONS)
     allowed = parse_bytes(max_memory)
-    with at_work("differentiating", model, device, dtype) as (loaded, progress):
+    with at_work("differentiating", model, device, dtype, device_map=device_map) as (loaded, progress):
         result = experiments.chain_of_thought(
             loaded,
             form,

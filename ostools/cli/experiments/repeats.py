@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Lengths512, LoadDtype, Model, Out, parse_lengths
+from ostools.cli.kit.options import Device, DeviceMap, Lengths512, LoadDtype, Model, Out, parse_lengths
 from ostools.cli.kit.steps import at_work, check, check_precisions, give
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def repeats(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     load_dtype: LoadDtype = "float32",
 ) -> None:
     """Collapse beyond ones: letters, words, text.
@@ -42,7 +43,7 @@ def repeats(
     check(out)
     wanted, chosen = parse_lengths(lengths), [tasks.task(name, tasks.CollapseTask) for name in task or TASKS]
     check_precisions(dtype)
-    with at_work("comparing pairs", model, device, load_dtype) as (loaded, progress):
+    with at_work("comparing pairs", model, device, load_dtype, device_map=device_map) as (loaded, progress):
         result = experiments.repeats(
             loaded, chosen, lengths=wanted, dtypes=tuple(dtype or ("float32", "bfloat16")), progress=progress
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Dtype, Model, Out
+from ostools.cli.kit.options import Device, DeviceMap, Dtype, Model, Out
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def retrieval(
     ] = None,
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "float32",
 ) -> None:
     """Retrieve one of many records, by where it stands: answers, probability and sensitivity (is it a U?).
@@ -50,7 +51,7 @@ def retrieval(
 
     check(out)
     RetrieveTask(records=records)  # refuses records that are none, before a model is loaded
-    with at_work("measuring", model, device, dtype) as (loaded, progress):
+    with at_work("measuring", model, device, dtype, device_map=device_map) as (loaded, progress):
         result = experiments.retrieval(
             loaded,
             position or None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import RANGE, Chat, Device, LoadDtype, Model, Out, Seeds, Task, parse_lengths
+from ostools.cli.kit.options import RANGE, Chat, Device, DeviceMap, LoadDtype, Model, Out, Seeds, Task, parse_lengths
 from ostools.cli.kit.steps import at_work, check, check_precisions, give
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def study(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     load_dtype: LoadDtype = "float32",
 ) -> None:
     """Compare mitigations with none: answers, collapse, sensitivity, bound and cost.
@@ -62,7 +63,7 @@ def study(
     compared = [named(one) for one in mitigation or THE_PAPERS]
     precisions = tuple(dtypes or ("float32", "bfloat16"))
     check_precisions(precisions)
-    with at_work("comparing", model, device, load_dtype) as (loaded, progress):
+    with at_work("comparing", model, device, load_dtype, device_map=device_map) as (loaded, progress):
         result = experiments.study(
             loaded,
             form,

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Chat, Device, Dtype, Model, Out, Seeds, Task, layer_numbers, parse_lengths
+from ostools.cli.kit.options import (
+    Chat,
+    Device,
+    DeviceMap,
+    Dtype,
+    Model,
+    Out,
+    Seeds,
+    Task,
+    layer_numbers,
+    parse_lengths,
+)
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.errors import InputError
 
@@ -37,6 +48,7 @@ def windows(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "float32",
 ) -> None:
     """Find the window size that trades collapse against the task.
@@ -52,7 +64,7 @@ def windows(
     check(out)
     wanted, form = parse_lengths(lengths or "8,16,32"), tasks.task(task)
     chosen, sliding = _sizes(sizes), _layers(layers)
-    with at_work("sliding", model, device, dtype) as (loaded, progress):
+    with at_work("sliding", model, device, dtype, device_map=device_map) as (loaded, progress):
         result = experiments.windows(
             loaded,
             form,

@@ -17,6 +17,13 @@ Model = Annotated[
     str, typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id such as google/gemma-7b.")
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="'auto' (cuda, else cpu) or a torch device.")]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="For a model larger than the memory: 'auto' (by what is free) or 'disk'. Else all on the device.",
+    ),
+]
 Dtype = Annotated[str, typer.Option(metavar="NAME", help="The dtype to load the model in, such as bfloat16.")]
 LoadDtype = Annotated[
     str,

@@ -34,14 +34,14 @@ def check_precisions(names: Sequence[str] | None) -> None:
         Precision.named(name)
 
 
-def load(model: str, device: str, dtype: str = "float32") -> TransformerBridge:
+def load(model: str, device: str, dtype: str = "float32", *, device_map: str | None = None) -> TransformerBridge:
     import torch
 
     from ostools.models import load_model
     from ostools.models.shape import one_is_enough
 
     with output.progress("loading the model"):
-        loaded = load_model(model, dtype=dtype, device=device)
+        loaded = load_model(model, dtype=dtype, device=device, device_map=device_map)
     if one_is_enough(loaded):
         torch.set_num_threads(1)
     return loaded
@@ -49,10 +49,10 @@ def load(model: str, device: str, dtype: str = "float32") -> TransformerBridge:
 
 @contextmanager
 def at_work(
-    doing: str, model: str, device: str, dtype: str = "float32"
+    doing: str, model: str, device: str, dtype: str = "float32", *, device_map: str | None = None
 ) -> Iterator[tuple[TransformerBridge, Progress]]:
     """The model, loaded, and what moves a bar that says what is being done; the bar goes when the block ends."""
-    loaded = load(model, device, dtype)
+    loaded = load(model, device, dtype, device_map=device_map)
     with output.progress(doing) as progress:
         yield loaded, progress
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Dtype, Model, Out, Seed
+from ostools.cli.kit.options import Device, DeviceMap, Dtype, Model, Out, Seed
 from ostools.cli.kit.steps import check, give, load, tell_written
 from ostools.ground.errors import InputError
 
@@ -36,6 +36,7 @@ def attention(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "float32",
 ) -> None:
     """What the last token attends to, in every head; or how that differs.
@@ -67,14 +68,14 @@ def attention(
     if mitigation is not None:
         named(mitigation)
     asked: dict[str, Any] = {"prompt": prompt, "task": task, "length": length, "seed": seed}
-    loaded = load(model, device, dtype)
+    loaded = load(model, device, dtype, device_map=device_map)
     first, second = measure.attention(loaded, **asked), None
     if mitigation is not None:
         second = measure.attention(loaded, **asked, mitigation=mitigation)
     elif against_prompt is not None:
         second = measure.attention(loaded, against_prompt)
     elif against_model is not None:
-        second = measure.attention(load(against_model, device, dtype), **asked)
+        second = measure.attention(load(against_model, device, dtype, device_map=device_map), **asked)
     if out is not None and out.suffix.lower() == ".html":
         tell_written(first.view(second).save(out))
         return

@@ -8,7 +8,7 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.hosted import Answers, Endpoint, answered, refuse_with_answers
-from ostools.cli.kit.options import Chat, Device, Dtype, Lengths64, Out, Seeds, Task, parse_lengths
+from ostools.cli.kit.options import Chat, Device, DeviceMap, Dtype, Lengths64, Out, Seeds, Task, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.cli.measure.prompts import with_mode
 
@@ -45,6 +45,7 @@ def behaviour(
     endpoint: Endpoint = None,
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "float32",
 ) -> None:
     """Ask a model a task at every length: what is right, how far off the rest is, how likely the right answer was.
@@ -73,6 +74,7 @@ def behaviour(
         "--chat/--no-chat": chat,
         "--no-probability": None if probability else True,
         "--device": None if device == "auto" else device,
+        "--device-map": device_map,
         "--dtype": None if dtype == "float32" else dtype,
         "--max-new-tokens": max_new_tokens if endpoint is None else None,
     }
@@ -81,7 +83,7 @@ def behaviour(
         asked = tasks.questions(form, lengths=wanted, seeds=seeds, mitigation=given)
         give(measure.hosted_behaviour(answered(asked, answers, endpoint, model, max_new_tokens)), out, _show)
         return
-    with at_work("asking", model or "embedded", device, dtype) as (loaded, progress):
+    with at_work("asking", model or "embedded", device, dtype, device_map=device_map) as (loaded, progress):
         result = measure.behaviour(
             loaded,
             form,

@@ -10,6 +10,7 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.options import (
     Device,
+    DeviceMap,
     Lengths512,
     LoadDtype,
     Model,
@@ -76,6 +77,7 @@ def collapse(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     load_dtype: LoadDtype = "float32",
 ) -> None:
     """Measure representational collapse (Theorem 4.2).
@@ -95,7 +97,7 @@ def collapse(
     where = None if layers is None else parse_layers(layers)
     reading = _reading(site, per, norm, by_layer=where is not None)
     check_precisions(dtype)
-    with at_work("comparing pairs", model, device, load_dtype) as (loaded, progress):
+    with at_work("comparing pairs", model, device, load_dtype, device_map=device_map) as (loaded, progress):
         result = measure.collapse(
             loaded,
             chosen,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Lengths64, LoadDtype, Model, Out, Seed, parse_lengths
+from ostools.cli.kit.options import Device, DeviceMap, Lengths64, LoadDtype, Model, Out, Seed, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def counting(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     load_dtype: LoadDtype = "float32",
 ) -> None:
     """Predict the count from which answers are no longer told apart, and measure where the model errs (Corollary 6.2).
@@ -47,7 +48,7 @@ def counting(
     check(out)
     wanted, form = parse_lengths(lengths), tasks.AppendixTask(task)
     OpenedPairs(form)  # refuses a task whose answer is no count, before a model is loaded
-    with at_work("counting", model, device, load_dtype) as (loaded, progress):
+    with at_work("counting", model, device, load_dtype, device_map=device_map) as (loaded, progress):
         result = measure.counting(
             loaded, form, lengths=wanted, dtypes=tuple(dtype or ("float32", "bfloat16")), seed=seed, progress=progress
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Dtype, Model, Out, Prompt
+from ostools.cli.kit.options import Device, DeviceMap, Dtype, Model, Out, Prompt
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def looseness(
-    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+    prompt: Prompt,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    device_map: DeviceMap = None,
+    dtype: Dtype = "float32",
 ) -> None:
     """Split a certified bound's looseness into where it arises.
 
@@ -27,7 +32,7 @@ def looseness(
     from ostools.measure.profiles.looseness import CHAIN
 
     check(out, prompt)
-    with at_work("differentiating", model, device, dtype) as (loaded, progress):
+    with at_work("differentiating", model, device, dtype, device_map=device_map) as (loaded, progress):
         measured = measure.sensitivity(loaded, prompt, method="exact", progress=progress)
     with output.progress("folding the blocks") as progress:
         chain = measure.path_sum(loaded, prompt, variants=CHAIN, progress=progress)
@@ -36,7 +41,12 @@ def looseness(
 
 
 def profile(
-    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+    prompt: Prompt,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    device_map: DeviceMap = None,
+    dtype: Dtype = "float32",
 ) -> None:
     """Say which tokens matter, and test for a U-shape.
 
@@ -49,13 +59,18 @@ def profile(
     from ostools import measure
 
     check(out, prompt)
-    with at_work("differentiating", model, device, dtype) as (loaded, progress):
+    with at_work("differentiating", model, device, dtype, device_map=device_map) as (loaded, progress):
         result = measure.profile(measure.sensitivity(loaded, prompt, progress=progress))
     give(result, out, _show_profile)
 
 
 def flow(
-    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+    prompt: Prompt,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    device_map: DeviceMap = None,
+    dtype: Dtype = "float32",
 ) -> None:
     """Draw where sensitivity flows, layer by layer.
 
@@ -68,13 +83,18 @@ def flow(
     from ostools import measure
 
     check(out, prompt)
-    with at_work("folding the blocks", model, device, dtype) as (loaded, _):
+    with at_work("folding the blocks", model, device, dtype, device_map=device_map) as (loaded, _):
         result = measure.flow(loaded, prompt)
     give(result, out, lambda result: _show("Strongest edges", result.frame.nlargest(20, "flow")))
 
 
 def spectra(
-    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+    prompt: Prompt,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    device_map: DeviceMap = None,
+    dtype: Dtype = "float32",
 ) -> None:
     """Follow the patterns' products through depth (Lemma B.6, Proposition 5.2).
 
@@ -87,7 +107,7 @@ def spectra(
     from ostools import measure
 
     check(out, prompt)
-    with at_work("reading the patterns", model, device, dtype) as (loaded, _):
+    with at_work("reading the patterns", model, device, dtype, device_map=device_map) as (loaded, _):
         result = measure.spectra(loaded, prompt)
     give(result, out, lambda result: _show("Products of the patterns", result.depth))
 

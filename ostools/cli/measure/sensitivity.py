@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Dtype, MaxMemory, Model, Out, Prompt, parse_bytes, parse_layers
+from ostools.cli.kit.options import Device, DeviceMap, Dtype, MaxMemory, Model, Out, Prompt, parse_bytes, parse_layers
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def sensitivity(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "float32",
 ) -> None:
     """Measure what each token means to the last.
@@ -57,7 +58,7 @@ def sensitivity(
     check(out, prompt)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
     wanted, allowed = parse_layers(layers), parse_bytes(max_memory)
-    with at_work("differentiating", model, device, dtype) as (loaded, progress):
+    with at_work("differentiating", model, device, dtype, device_map=device_map) as (loaded, progress):
         result = measure.sensitivity(
             loaded,
             prompt,
@@ -92,6 +93,7 @@ def path_sum(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "float32",
 ) -> None:
     """Bound and predict it (Theorem 5.1).
@@ -108,7 +110,7 @@ def path_sum(
     check(out, prompt)
     names = checked_variants(variant or ("proof", "uniform", "local", "second-moment"))
     allowed = parse_bytes(max_memory)
-    with at_work("folding the blocks", model, device, dtype) as (loaded, progress):
+    with at_work("folding the blocks", model, device, dtype, device_map=device_map) as (loaded, progress):
         result = measure.path_sum(
             loaded,
             prompt,

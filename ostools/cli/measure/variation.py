@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Lengths512, LoadDtype, Model, Out, Seeds, parse_lengths
+from ostools.cli.kit.options import Device, DeviceMap, Lengths512, LoadDtype, Model, Out, Seeds, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def attention_variation(
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     load_dtype: LoadDtype = "float32",
 ) -> None:
     """Measure the total variation of Theorem B.3's proof on the model's own attention.
@@ -38,7 +39,7 @@ def attention_variation(
 
     check(out)
     wanted, pairs = parse_lengths(lengths), tasks.repeating(task)
-    with at_work("comparing attention", model, device, load_dtype) as (loaded, progress):
+    with at_work("comparing attention", model, device, load_dtype, device_map=device_map) as (loaded, progress):
         result = measure.attention_variation(
             loaded, pairs, lengths=wanted, seeds=tuple(seed or (0,)), bos=not no_bos, progress=progress
         )

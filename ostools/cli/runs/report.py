@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Dtype, Model, parse_lengths
+from ostools.cli.kit.options import Device, DeviceMap, Dtype, Model, parse_lengths
 from ostools.cli.kit.steps import at_work, tell_written
 from ostools.ground.errors import InputError
 
@@ -33,6 +33,7 @@ def report(
         typer.Option(metavar="RANGE", help="Of the collapse sequences (1:512 or 8,16,32). Else 1:256, or what fits."),
     ] = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "float32",
     run: Annotated[
         Path | None,
@@ -54,6 +55,7 @@ def report(
     if run is not None:
         given = {"--model": model != "embedded", "--prompt": prompt is not None, "--section": bool(section)}
         given |= {"--lengths": lengths is not None, "--device": device != "auto", "--dtype": dtype != "float32"}
+        given["--device-map"] = device_map is not None
         _on_run(run, out, [name for name, there in given.items() if there])
         return
     from ostools import reporting
@@ -61,7 +63,7 @@ def report(
 
     checked_output(out, (".html",))
     wanted = None if lengths is None else parse_lengths(lengths)
-    with at_work("measuring", model, device, dtype) as (loaded, progress):
+    with at_work("measuring", model, device, dtype, device_map=device_map) as (loaded, progress):
         written = reporting.report(
             loaded, prompt=prompt, out=out, sections=section or None, lengths=wanted, progress=progress
         )

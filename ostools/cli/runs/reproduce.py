@@ -9,6 +9,7 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.options import DeviceMap
 from ostools.cli.kit.steps import at_work
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def reproduce(
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="'auto' or a torch device. Else the recipe's, else 'auto'.")
     ] = None,
+    device_map: DeviceMap = None,
     dtype: Annotated[
         str | None, typer.Option(metavar="NAME", help="To load the model in. Else the recipe's, else float32.")
     ] = None,
@@ -59,7 +61,10 @@ def reproduce(
     asked = reporting.Recipe() if recipe is None else reporting.read_recipe(recipe)
     Parts(out).require_ours()
     name, where = model or asked.model or "embedded", device or asked.device or "auto"
-    with at_work("measuring", name, where, dtype or asked.dtype or "float32") as (loaded, progress):
+    with at_work("measuring", name, where, dtype or asked.dtype or "float32", device_map=device_map) as (
+        loaded,
+        progress,
+    ):
         found = reporting.reproduce(
             loaded,
             figure or None,
