@@ -34,6 +34,9 @@ def sensitivity(
         float, typer.Option(metavar="X", help="An estimate stops when every interval is that narrow.")
     ] = 0.1,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of an estimate.")] = 0,
+    precision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="tf32: rows in TF32, on a GPU alone, with their error.")
+    ] = None,
     max_memory: MaxMemory = None,
     model: Model = "embedded",
     out: Out = None,
@@ -67,6 +70,7 @@ def sensitivity(
             method=method,
             relative_error=relative_error,
             seed=seed,
+            precision=precision,
             max_memory=allowed,
             announce=_announce,
             progress=progress,
