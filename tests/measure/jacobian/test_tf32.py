@@ -17,7 +17,7 @@ from tests.checkpoints import tiny_model
 
 
 def asked_for() -> bool:
-    return torch.backends.cuda.matmul.allow_tf32
+    return bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 @dataclass
