@@ -20,7 +20,7 @@ import ostools as ost
 from benchmarks.shapes import write_shape
 from ostools.ground.errors import InputError
 from ostools.ground.memory import Free
-from ostools.models import describe, load_model
+from ostools.models import describe, load_model, shape
 from ostools.models.placed import device_map
 from ostools.models.placed.device_map import filled
 from ostools.models.placed.mapped import MappedWeights, brought
@@ -172,11 +172,15 @@ def test_auto_leaves_on_disk_what_has_no_room(family: Family, tmp_path: Path, mo
     assert torch.equal(parts(IDS), whole(IDS))
 
 
-def test_the_shape_is_that_of_the_device_that_computes(tmp_path: Path) -> None:
+def test_the_shape_is_that_of_the_device_that_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load_model(write_checkpoint(tmp_path, "gemma"), dtype="float64", device="cpu")
     parts = load_model(tmp_path, dtype="float64", device="cpu", device_map="disk")
     assert replace(Shape.of(parts), cast=False) == Shape.of(whole)
     assert Shape.of(parts).cast
+    monkeypatch.setattr(shape, "BLOCK", 1000)  # a table of more is read in one piece, so that its sums keep their order
+    monkeypatch.setattr(shape, "SMALL_WEIGHT", 0)
+    assert Shape.of(parts).whole
+    assert Shape.of(parts).view_bytes(8) == 8 * max(weight.numel() for weight in whole.parameters())
 
 
 @pytest.mark.parametrize(
@@ -272,7 +276,7 @@ def test_half_a_billion_weights_on_disk_are_not_in_memory(tmp_path: Path) -> Non
     made = 256 << 20  # matrices that are being read, and what the allocator keeps of those that were
     a_block = (directory / "model-00008.safetensors").stat().st_size
     for name, held in {"whole": size, "part": size - 12 * a_block, "disk": 0}.items():
-        assert found[name]["loaded"] < held + (64 << 20), name
+        assert found[name]["loaded"] < held + made, name
         assert found[name]["ran"] < held + made, name
     assert found["whole"]["loaded"] > 0.95 * size
     shutil.rmtree(directory)
