@@ -20,7 +20,7 @@ import ostools as ost
 from benchmarks.shapes import write_shape
 from ostools.ground.errors import InputError
 from ostools.ground.memory import Free
-from ostools.models import describe, load_model, shape
+from ostools.models import describe, load_model, recast, shape
 from ostools.models.placed import device_map
 from ostools.models.placed.device_map import filled
 from ostools.models.placed.mapped import MappedWeights, brought
@@ -50,6 +50,14 @@ def test_part_on_disk_is_the_model_loaded_whole(family: Family, tmp_path: Path) 
     described = describe(parts)
     assert described.device_map == {"": "cpu", block(family, 1): "disk"}
     assert replace(described, device_map=None) == describe(whole)
+
+
+def test_a_large_table_is_read_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, as a view reads it, its sums would go in another order."""
+    whole = load_model(write_checkpoint(tmp_path, "llama", d_model=340), device="cpu")
+    parts = load_model(tmp_path, device="cpu", device_map="disk")
+    monkeypatch.setattr(recast, "BLOCK", 340 * 7)
+    assert torch.equal(parts(IDS), whole(IDS))
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
