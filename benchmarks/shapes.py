@@ -20,6 +20,16 @@ from ostools.models.sources import locate
 
 _COMMON: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "dtype": "bfloat16"}
 SHAPES: dict[str, PreTrainedConfig] = {
+    "tiny": GemmaConfig(
+        vocab_size=1024,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=8,
+        **_COMMON,
+    ),
     "gemma-3-270m": Gemma3TextConfig(
         vocab_size=262144,
         hidden_size=640,
@@ -63,7 +73,8 @@ SHAPES: dict[str, PreTrainedConfig] = {
         **_COMMON,
     ),
 }
-"""Configurations by name; "half" has 0.53 G parameters, the others those of the model that they are called after."""
+"""Configurations by name; "tiny" is for a look at what runs on it, "half" has 0.53 G parameters, the others those of the model
+that they are called after."""
 
 
 def write_shape(name: str, directory: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,3 +37,10 @@ def short_name(model: Mapping[str, Any]) -> str:
     """The model's name for a title; of a directory, its last part."""
     name = str(model.get("name", "unknown model"))
     return Path(name).name if Path(name).is_absolute() else name
+
+
+def computed_on(model: Mapping[str, Any]) -> str:
+    """The dtype and the device of a provenance's model, and how many of its modules lie where else."""
+    counts = Counter((model.get("device_map") or {}).values())
+    lying = ", ".join(f"{place} ({count} module{'s' * (count > 1)})" for place, count in counts.items())
+    return f"{model.get('dtype')} on {model.get('device')}" + (f", weights on {lying}" if counts else "")

@@ -29,18 +29,22 @@ _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on, and how
-    the checkpoint was quantised (None: in full precision)."""
+    """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on, how the
+    checkpoint was quantised (None: in full precision), and where which module's weights lie (None: all on one device)."""
 
     name: str
     revision: str | None = None
     trained_lengths: dict[str, int] | None = None
     quantisation: str | None = None
+    device_map: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """The identity of a model. `trained_lengths`: task -> longest length it was trained on, where its card says."""
+    """The identity of a model. `trained_lengths`: task -> longest length it was trained on, where its card says.
+
+    `device`: where it computes; `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there.
+    """
 
     name: str
     revision: str | None
@@ -58,6 +62,7 @@ class ModelDescription:
     attention_implementation: str
     trained_lengths: dict[str, int] | None
     quantisation: str | None = None
+    device_map: dict[str, str] | None = None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -116,6 +121,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
         attention_implementation=str(getattr(model.original_model.config, "_attn_implementation", "eager")),
         trained_lengths=known.trained_lengths,
         quantisation=known.quantisation,
+        device_map=known.device_map,
     )
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ from ostools.models.checks import (
 )
 from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.families import Family
+from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
+from ostools.models.placed.mapped import MappedWeights
+from ostools.models.placed.place import Filling, placeholders
 from ostools.models.quantised import check_quantisation, dequantised
 from ostools.models.sources import locate
 from ostools.theory.distances import dtype_named
@@ -46,6 +50,7 @@ def load_model(
     *,
     dtype: str = "float32",
     device: str = "auto",
+    device_map: DeviceMap | None = None,
     revision: str | None = None,
 ) -> TransformerBridge:
     """Load a model as a raw `TransformerBridge`: eval mode, no parameter requires grad, attention computed eagerly.
@@ -55,6 +60,13 @@ def load_model(
     weight-only format is loaded as the weights that it stands for, dequantised in float32. `dtype` is float32, float64,
     bfloat16 or float16; `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub
     branch, tag or commit. Its tokenizer is `model.tokenizer`; turn text into ids with `encode`.
+
+    `device_map` is for a model that is larger than the memory. Weights then lie where it says, and each operation brings what
+    it reads to `device`, where everything is computed, and drops it again. "auto": blocks in their order where 0.6 of what is
+    free has room, on the device, on other GPUs, in the machine's memory, and else on disk; "disk": all of it; or places
+    ("disk", "cpu", "cuda:1") by the name of a module in the Hugging Face model ("model.layers.0"; "" is all others). On disk a
+    weight is its own file, mapped for reading: gains and biases are in memory, a matrix takes memory while an operation reads
+    it. Numbers are those of the model loaded whole, to the bit on a CPU. Weights that lie elsewhere are not written to.
 
     Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite,
     truncated or pickled weights, remote code, a tokenizer that does not fit, attention that is not causal.
@@ -70,12 +82,20 @@ def load_model(
         config, quantisation = read_config(source.directory, family)
         tokenizer = read_tokenizer(source.directory)
         check_tokenizer(tokenizer, config.vocab_size, source.directory)
-        module = _read_weights(source.directory, shards, family, config, torch_dtype, quantisation is not None)
-        module.to(torch_device)  # pyright: ignore[reportArgumentType]
+        checkpoint = _Checkpoint(source.directory, shards, family, config)
+        if device_map is None:
+            module, placed = _whole(checkpoint, torch_dtype, torch_device, quantisation is not None), None
+        elif quantisation is not None:
+            raise InputError(
+                f"device_map: expected weights that can be read where they lie, found int8 ones in {source.directory}, "
+                "which are dequantised: leave the device map out, or save the model in full precision"
+            )
+        else:
+            module, placed = _in_places(checkpoint, torch_dtype, torch_device, device_map)
         bridge = _bridge(module, family, source.name)
     bridge.tokenizer = tokenizer
     bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
-    remember(bridge, Metadata(source.name, source.revision, trained_lengths, quantisation))
+    remember(bridge, Metadata(source.name, source.revision, trained_lengths, quantisation, placed))
     return bridge
 
 
@@ -143,37 +163,82 @@ def read_tokenizer(directory: Path) -> Any:
         raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None
 
 
-def _read_weights(
-    directory: Path, shards: list[Path], family: Family, config: PreTrainedConfig, dtype: torch.dtype, quantised: bool
-) -> PreTrainedModel:
-    """The Hugging Face model in `dtype`, every weight from the checkpoint and finite."""
-    try:
-        check_size(config, family, shards, directory)
-        module, info = getattr(transformers, family.module).from_pretrained(
+@dataclass(frozen=True)
+class _Checkpoint:
+    """The files of a model, which have been looked at, and what config.json says."""
+
+    directory: Path
+    shards: list[Path]
+    family: Family
+    config: PreTrainedConfig
+
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Whatever a library raises while the model is built, for config values that no model can be built from."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"expected weights that fit config.json in {self.directory}: {one_line(error)}") from None
+
+    def built(self, weights: dict[str, torch.Tensor], dtype: torch.dtype) -> PreTrainedModel:
+        """The Hugging Face model in `dtype`, every parameter one of the `weights`."""
+        module, info = getattr(transformers, self.family.module).from_pretrained(
             None,
-            state_dict=dequantised(shards) if quantised else _stored_weights(shards, dtype),
-            config=config,
+            state_dict=weights,
+            config=self.config,
             dtype=dtype,
             attn_implementation="eager",
             # Reported in `info` and refused there, with both shapes; otherwise the shapes are lost in the log.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
-            key_mapping=dict(family.renames) or None,
+            key_mapping=dict(self.family.renames) or None,
         )
-    except InputError:
-        raise
-    except Exception as error:  # config values that no model can be built from
-        raise InputError(f"expected weights that fit config.json in {directory}: {one_line(error)}") from None
-    check_loaded(info, family, directory)
-    check_finite(module, directory)
-    if (directory / "generation_config.json").exists():  # the tokens that end an answer
-        try:
-            module.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
-        except Exception as error:
-            raise InputError(
-                f"expected a generation_config.json that transformers can read in {directory}: {one_line(error)}"
-            ) from None
-    return module.eval()
+        check_loaded(info, self.family, self.directory)
+        return module
+
+    def finished(self, module: PreTrainedModel) -> PreTrainedModel:
+        """The model with finite weights, in eval mode, knowing the tokens that end an answer."""
+        check_finite(module, self.directory)
+        if (self.directory / "generation_config.json").exists():
+            try:
+                module.generation_config = GenerationConfig.from_pretrained(self.directory, local_files_only=True)
+            except Exception as error:
+                raise InputError(
+                    f"expected a generation_config.json that transformers can read in {self.directory}: {one_line(error)}"
+                ) from None
+        return module.eval()
+
+
+def _whole(checkpoint: _Checkpoint, dtype: torch.dtype, device: torch.device, quantised: bool) -> PreTrainedModel:
+    """The Hugging Face model with every weight in the memory of the device."""
+    shards = checkpoint.shards
+    with checkpoint.fitting():
+        check_size(checkpoint.config, checkpoint.family, shards, checkpoint.directory)
+        module = checkpoint.built(dequantised(shards) if quantised else _stored_weights(shards, dtype), dtype)
+    module = checkpoint.finished(module)
+    module.to(device)  # pyright: ignore[reportArgumentType]
+    return module
+
+
+def _in_places(
+    checkpoint: _Checkpoint, dtype: torch.dtype, device: torch.device, device_map: DeviceMap
+) -> tuple[PreTrainedModel, Placed]:
+    """The Hugging Face model with its weights where the map says, and the map with nothing left to be found out."""
+    device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
+    with checkpoint.fitting():
+        check_size(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
+        with torch.device("meta"):
+            without_weights = getattr(transformers, checkpoint.family.module)(checkpoint.config)
+        placed = checked_map(device_map, without_weights, dtype, device)
+        weights = MappedWeights.of(checkpoint.shards)
+        held = placeholders(weights.by_name, dtype)
+        module = checkpoint.built(dict(held), dtype)
+        Filling(weights, placed, dtype, device).fill(module, held)
+    module = checkpoint.finished(module)
+    weights.let_go()
+    return module, placed
 
 
 def _stored_weights(shards: list[Path], dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -1,9 +1,10 @@
-"""A weight read in another dtype, without a second copy of it.
+"""A weight that is made where it is read, without a second copy of it.
 
-A `Recast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64. It holds the stored
-numbers themselves, shared with whoever owns them. Each operation makes the numbers that it reads, uses them and drops them:
-of an embedding the rows that were asked for, of a product with a large matrix a block of columns at a time, of anything else
-one whole matrix. The operation is the same one, on the same numbers, that a cast copy of the model would run.
+A `Recast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64, or one that lies on disk
+or on another device. It holds the stored numbers themselves, shared with whoever owns them. Each operation makes the numbers
+that it reads, uses them and drops them: of an embedding the rows that were asked for, of a product with a large matrix a block
+of columns at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy of
+the model would run.
 
 Backward passes read it the same way: what autograd keeps of a product is the `Recast`, and its numbers are made again.
 """
@@ -47,18 +48,31 @@ _SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.u
 
 
 class Recast(Tensor):
-    """Numbers that `read` makes of `parts`, element by element: all parts have the shape of the tensor."""
+    """Numbers that `read` makes of `parts`, element by element: all parts have the shape of the tensor.
+
+    They are made on `device`, that of the parts by default. `whole`: a product reads a large matrix in one piece, so that its
+    sums go in the order that they have without a `Recast`.
+    """
 
     parts: tuple[Tensor, ...]
     read: Callable[..., Tensor]
+    whole: bool
 
     @staticmethod
-    def __new__(cls, read: Callable[..., Tensor], parts: tuple[Tensor, ...], dtype: torch.dtype) -> Recast:
+    def __new__(
+        cls,
+        read: Callable[..., Tensor],
+        parts: tuple[Tensor, ...],
+        dtype: torch.dtype,
+        *,
+        device: torch.device | None = None,
+        whole: bool = False,
+    ) -> Recast:
         like = parts[0]
         self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
-            cls, like.shape, strides=like.stride(), storage_offset=0, dtype=dtype, device=like.device
+            cls, like.shape, strides=like.stride(), storage_offset=0, dtype=dtype, device=device or like.device
         )
-        self.parts, self.read = parts, read
+        self.parts, self.read, self.whole = parts, read, whole
         return self
 
     def dense(self) -> Tensor:
@@ -70,7 +84,11 @@ class Recast(Tensor):
         return self.read(*(part[tuple(once)] for part in self.parts)).expand(self.shape)
 
     def _each(self, view: Callable[[Tensor], Tensor]) -> Recast:
-        return Recast(self.read, tuple(view(part) for part in self.parts), self.dtype)
+        return self._of(tuple(view(part) for part in self.parts))
+
+    def _of(self, parts: tuple[Tensor, ...]) -> Recast:
+        """What the same reading makes of other parts."""
+        return Recast(self.read, parts, self.dtype, device=self.device, whole=self.whole)  # pyright: ignore[reportCallIssue]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"Recast({tuple(self.shape)}, {self.dtype}, stored as {self.parts[0].dtype})"
@@ -80,18 +98,19 @@ class Recast(Tensor):
         kwargs = kwargs or {}
         if function in _SPLITS:
             parts = zip(*(function(part, *args[1:], **kwargs) for part in args[0].parts), strict=True)
-            return [Recast(args[0].read, each, args[0].dtype) for each in parts]
+            return [args[0]._of(each) for each in parts]
         if function in _VIEWS:
             return args[0]._each(lambda part: function(part, *args[1:], **kwargs))
         if function is _aten.embedding.default and isinstance(args[0], Recast):
             table, ids = args[:2]
-            rows = table._each(lambda part: part.index_select(0, ids.flatten())).dense()
+            rows = table._each(lambda part: part.index_select(0, ids.flatten().to(part.device))).dense()
             return rows.view(*ids.shape, rows.shape[-1])
         if function in _PRODUCTS:
             return _product(function, args, kwargs)
         if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args)):
             raise InputError(
-                f"{function}: expected a weight of the model itself to write to, found a view in another dtype"
+                f"{function}: expected a weight of the model itself to write to, found one that is made where it is read "
+                "(a view in another dtype, a weight on disk): load the model whole, and write there"
             )
         return function(*_dense(args), **_dense(kwargs))
 
@@ -123,7 +142,7 @@ def _product(function: Any, args: Any, kwargs: Any) -> Tensor:
     *others, weight = args
     others = _dense(others)
     columns = max(1, chunk(BLOCK) // max(1, weight.shape[-2]))
-    if not isinstance(weight, Recast) or weight.shape[-1] <= columns:
+    if not isinstance(weight, Recast) or weight.whole or weight.shape[-1] <= columns:
         return function(*others, dense(weight), **kwargs)
     parts = []
     for start in range(0, weight.shape[-1], columns):

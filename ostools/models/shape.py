@@ -4,7 +4,7 @@ and how many threads they are worth."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ SMALL = 20_000_000
 @dataclass(frozen=True)
 class Shape:
     """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `element`: bytes of one of its numbers; `cast`: they are made
-    of stored numbers of another dtype, where they are read (`models.view_in`)."""
+    where they are read, of numbers of another dtype (`models.view_in`) or that lie elsewhere (a device map); `whole`: a large
+    table is then made in one piece."""
 
     n_layers: int
     d_model: int
@@ -36,13 +37,16 @@ class Shape:
     element: int
     device: str
     cast: bool
+    whole: bool = False
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Shape:
         """Of a loaded model, on its device and in its dtype."""
         like = next(model.parameters())
-        cast = any(isinstance(weight, Recast) for weight in model.parameters())
-        return cls._of_config(model.original_model.config, like.element_size(), like.device.type, cast)
+        made = [weight for weight in model.parameters() if isinstance(weight, Recast)]
+        whole = any(weight.whole and weight.numel() > BLOCK for weight in made)
+        found = cls._of_config(model.original_model.config, like.element_size(), like.device.type, bool(made))
+        return replace(found, whole=whole)
 
     @classmethod
     def of_source(cls, source: Source, dtype: torch.dtype, device: str) -> Shape:
@@ -86,7 +90,7 @@ class Shape:
         matrix = self.d_model * max(self.d_mlp, self.n_heads * self.d_head)
         table = self.d_vocab * self.d_model
         small = self.parameters * element if max(matrix, table) * element <= SMALL_WEIGHT else 0
-        return small or max(matrix, min(table, BLOCK)) * element
+        return small or max(matrix, table if self.whole else min(table, BLOCK)) * element
 
     @property
     def parameters(self) -> int:

@@ -222,6 +222,18 @@ def test_the_model_is_loaded_in_the_dtype_asked_for(run, tmp_path: Path, directo
     assert pd.read_parquet(tmp_path / "x.parquet").attrs["ostools"]["model"]["dtype"] == "float64"
 
 
+@pytest.mark.parametrize("name", ["auto", "disk"])
+def test_a_device_map_changes_no_number_and_is_said(run, directory: str, name: str) -> None:
+    command = ["sensitivity", "--prompt", "abc", "--model", directory, "--device", "cpu", "--json"]
+    code, out, _ = run(*command, "--device-map", name)
+    assert code == 0
+    found, expected = json.loads(out), json.loads(run(*command)[1])
+    assert found["rows"] == expected["rows"]
+    placed = found["provenance"]["model"]["device_map"]
+    assert set(placed.values()) == {"cpu" if name == "auto" else "disk"}
+    assert expected["provenance"]["model"]["device_map"] is None
+
+
 def test_a_collapse_of_a_16_bit_checkpoint_is_the_same_from_the_weights_as_stored(run, tmp_path: Path) -> None:
     """Casts are made where the weights are read, and every number is the same bit for bit."""
     model = write_checkpoint(tmp_path / "half", "gemma2", seed=1)

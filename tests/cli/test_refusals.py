@@ -121,6 +121,8 @@ BY_WHAT_IS_LOADED = [
     ("sensitivity --prompt a --model ./nowhere", ["./nowhere", "found nothing there"]),
     ("sensitivity --prompt a --dtype float23", ["did you mean 'float32'"]),
     ("sensitivity --prompt a --device gpu", ["unknown device 'gpu'"]),
+    ("sensitivity --prompt a --device-map dsik", ["unknown device map 'dsik'", "did you mean 'disk'"]),
+    ("figure 9 --device-map auto", ["figure 9 has no model, and so no --device-map"]),
 ]
 
 BY_THE_MODEL = [

@@ -31,7 +31,7 @@ def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cos
     `--max-time`.
     """
     where = resolve_device(device)
-    unloaded = Unloaded(locate(model, None), dtype_named(dtype), where.type)
+    unloaded = Unloaded(locate(model, None), dtype_named(dtype), where.type, MANNERS.device_map)
     try:
         found = unloaded.forecast(cost(unloaded))
     except InsufficientMemoryError:
@@ -81,7 +81,10 @@ def _require_memory(unloaded: Unloaded, found: Forecast, free: Free, cost: Calla
 
 def _what_fits(unloaded: Unloaded, free: Free, cost: Callable[[Unloaded], Cost]) -> str:
     """What to do: the 16-bit weights where they would fit, else less work or more memory."""
-    smaller = "shorten the prompt, take fewer lengths, free memory, or take a machine with more"
+    smaller = (
+        "shorten the prompt, take fewer lengths, free memory, leave weights on disk with --device-map auto, or take a machine "
+        "with more"
+    )
     if unloaded.dtype.itemsize <= 2:
         return smaller
     half = replace(unloaded, dtype=_HALF)

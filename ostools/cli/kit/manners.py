@@ -1,5 +1,5 @@
-"""How a command behaves: with progress and notes or without, in tables for people or in JSON for programs, and within which
-memory and time."""
+"""How a command behaves: with progress and notes or without, in tables for people or in JSON for programs; where its model
+lies, and within which memory and time."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ MaxTime = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="What is forecast to take longer is not begun: 90s, 30min, 6h. Else an hour."),
 ]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="For a model larger than the memory: 'auto' (by what is free) or 'disk'. Else all on the device.",
+    ),
+]
 
 
 @dataclass
@@ -33,6 +40,7 @@ class Manners:
     json: bool = False
     max_memory: int | None = None
     max_seconds: float = 3600.0
+    device_map: str | None = None
 
 
 MANNERS = Manners()
@@ -46,13 +54,18 @@ def on_one_line(text: object) -> str:
 
 
 def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the options `--quiet` and `--json`, which every command has, and with the limits `--max-memory` and
-    `--max-time`, which those have that run a model."""
+    """The command with the options `--quiet` and `--json`, which every command has, and with `--device-map` and the limits
+    `--max-memory` and `--max-time`, which those have that run a model."""
     hints = get_type_hints(command, include_extras=True)
     own = [given.replace(annotation=hints[name]) for name, given in inspect.signature(command).parameters.items()]
     extra: list[tuple[str, Any, Any]] = [("quiet", Quiet, False), ("json", Json, False)]
     if "device" in hints:
-        extra = [("max_memory", MaxMemory, None), ("max_time", MaxTime, None), *extra]
+        extra = [
+            ("device_map", DeviceMap, None),
+            ("max_memory", MaxMemory, None),
+            ("max_time", MaxTime, None),
+            *extra,
+        ]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, kind, default in extra
@@ -63,6 +76,7 @@ def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
         MANNERS.quiet, MANNERS.json = quiet, json
         MANNERS.max_memory = parse_bytes(options.pop("max_memory", None))
         MANNERS.max_seconds = parse_seconds(options.pop("max_time", None))
+        MANNERS.device_map = options.pop("device_map", None)
         return command(**options)
 
     spoken.__signature__ = inspect.Signature(own + added)  # pyright: ignore[reportAttributeAccessIssue]

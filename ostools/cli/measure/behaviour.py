@@ -8,6 +8,7 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.hosted import Answers, Endpoint, answered, refuse_with_answers
+from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.options import Chat, Device, Dtype, Lengths64, Out, Seeds, Task, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.cli.measure.prompts import with_mode
@@ -76,6 +77,7 @@ def behaviour(
         "--chat/--no-chat": chat,
         "--no-probability": None if probability else True,
         "--device": None if device == "auto" else device,
+        "--device-map": MANNERS.device_map,
         "--dtype": None if dtype == "float32" else dtype,
         "--max-new-tokens": max_new_tokens if endpoint is None else None,
     }

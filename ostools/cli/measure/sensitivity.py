@@ -37,6 +37,9 @@ def sensitivity(
         float, typer.Option(metavar="X", help="An estimate stops when every interval is that narrow.")
     ] = 0.1,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of an estimate.")] = 0,
+    precision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="tf32: rows in TF32, on a GPU alone, with their error.")
+    ] = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -73,6 +76,7 @@ def sensitivity(
             method=method,
             relative_error=relative_error,
             seed=seed,
+            precision=precision,
             max_memory=MANNERS.max_memory,
             announce=_announce,
             progress=progress,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ostools.cli.kit import output
+from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.options import Device, Dtype, Model, parse_lengths
 from ostools.cli.kit.steps import at_work, tell_written
 from ostools.ground.errors import InputError
@@ -58,6 +59,7 @@ def report(
     if run is not None:
         given = {"--model": model != "embedded", "--prompt": prompt is not None, "--section": bool(section)}
         given |= {"--lengths": lengths is not None, "--device": device != "auto", "--dtype": dtype != "float32"}
+        given["--device-map"] = MANNERS.device_map is not None
         _on_run(run, out, [name for name, there in given.items() if there])
         return
     from ostools import reporting

@@ -21,7 +21,7 @@ from ostools.measure.jacobian.estimate import choose_method, estimate_norms, mos
 from ostools.measure.jacobian.linearisations import HELD, freezing
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import MemoryPlan, available_memory, fits, plan
-from ostools.measure.jacobian.routes import AutogradRoute, Route
+from ostools.measure.jacobian.routes import AutogradRoute, Route, Tf32Route
 from ostools.models.shape import Shape
 
 METHODS = ("auto", "exact", "estimate")
@@ -39,13 +39,14 @@ NORMS = tuple(f"{norm}_{column}" for norm in ("operator", "frobenius") for colum
 
 @dataclass(frozen=True)
 class Settings:
-    """What the caller of `sensitivity` asked for; `max_memory` None means what is free."""
+    """What the caller of `sensitivity` asked for; `max_memory` None means what is free, `precision` None the model's own."""
 
     method: str
     relative_error: float
     confidence: float
     max_memory: int | None
     seed: int
+    precision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,9 @@ class OneLinearisation:
                 announce(f"{self.name}, {method}, by autograd: {way}")
             account |= {"route": "autograd", "why": str(error)}
             route = self._by_autograd(way.chunk)
+        if settings.precision == "tf32":
+            route = Tf32Route(route, embedded)
+            account |= {"precision": "tf32", "tf32_error": route.error}
         return _Linear(route, method, way, account | {"plan": str(way)})
 
     def _by_autograd(self, rows: int) -> AutogradRoute:

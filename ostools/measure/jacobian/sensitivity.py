@@ -30,7 +30,7 @@ from ostools.measure.jacobian.estimate import check_settings
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.one_linearisation import METHODS, MeasuredNorms, OneLinearisation, Settings, checked_start
 from ostools.measure.jacobian.routes import AutogradRoute
-from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
 from ostools.measure.prompts import as_prompt, checked_layers, token_columns
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
@@ -65,6 +65,7 @@ def sensitivity(
     confidence: float = 0.95,
     max_memory: int | None = None,
     seed: int = 0,
+    precision: str | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity:
@@ -84,6 +85,8 @@ def sensitivity(
             fit or costs over 16 times the passes. The column `method` and the provenance say which.
         relative_error, confidence, seed: of an estimate: it stops when every Frobenius interval is that narrow.
         max_memory: bytes that the run may take beside the model; what is free by default.
+        precision: "tf32": the rows' matrix products round what they read to 10 bits of mantissa, on a GPU alone. How far one
+            random row is then off its float32 stands in the provenance (`tf32_error`); above 0.01 it is refused.
         announce: called with each linearisation's forecast of its memory before it runs.
         progress: called as progress(done, total), in percent, after each block of rows.
 
@@ -92,7 +95,7 @@ def sensitivity(
     autograd where those cannot decide; every number is finite; the forecast fits into the memory. Active edits are
     respected. Source: docs/theory.md 2.
     """
-    settings = Settings(method, relative_error, confidence, max_memory, seed)
+    settings = Settings(method, relative_error, confidence, max_memory, seed, precision)
     names, chosen = _validated(model, linearisations, layers, settings)
     tokens = as_prompt(model, prompt)
     runs: dict[str, Any] = {}
@@ -125,6 +128,7 @@ def _validated(
             "sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first"
         )
     check_settings(settings.relative_error, settings.confidence)
+    check_products(model, settings.precision)
     return names, checked_layers(model, layers)
 
 

@@ -1,15 +1,15 @@
-"""In which arithmetic derivatives and formulas are computed: float32, or all the way float64."""
+"""In which arithmetic derivatives and formulas are computed: float32, all the way float64, or where asked for TF32."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, unknown_name
 from ostools.models import view_in
 
 
@@ -33,3 +33,31 @@ def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = Non
     """For a float64 model, norms and softmax in float64 too; nothing for a float32 model. `layers`: of these blocks only."""
     is_double = next(model.parameters()).dtype == torch.float64
     return hooks.exact_arithmetic(model, layers) if is_double else nullcontext()
+
+
+PRODUCTS = ("tf32",)
+"""What products of float32 matrices may be computed in instead, where it is asked for."""
+
+
+def check_products(model: TransformerBridge, precision: str | None) -> None:
+    """Refuse, with `InputError`, an unknown precision, and one that the device or the dtype of the model does not have."""
+    if precision is None:
+        return
+    if precision not in PRODUCTS:
+        raise unknown_name("precision", precision, PRODUCTS)
+    weight = next(model.parameters())
+    if weight.device.type != "cuda":
+        raise InputError(f"precision 'tf32': expected a model on cuda, found one on {weight.device.type}: leave it out")
+    if weight.dtype == torch.float64:
+        raise InputError("precision 'tf32': expected a model in float32 or in 16 bits, found float64: leave it out")
+
+
+@contextmanager
+def tf32_products() -> Iterator[None]:
+    """Within the block, products of float32 matrices on a GPU round what they read to 10 bits of mantissa."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

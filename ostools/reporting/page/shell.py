@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
 
 def quoted(word: str) -> str:
@@ -25,3 +27,12 @@ def _escaped(character: str) -> str:
     if code < 0x80:
         return f"\\{code:03o}"  # three octal digits, so that a digit behind it is not taken for a fourth
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def loading(model: Mapping[str, Any]) -> list[str]:
+    """The options that load the model of a provenance again; a map of places that no option says becomes one by what is free,
+    which gives the same numbers."""
+    words = ["--dtype", str(model["dtype"]), "--device", str(model["device"])]
+    if placed := model.get("device_map"):
+        words += ["--device-map", "disk" if dict(placed) == {"": "disk"} else "auto"]
+    return words

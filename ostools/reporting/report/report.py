@@ -20,7 +20,7 @@ from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.models import context_length, encode
-from ostools.reporting.page.shell import quoted
+from ostools.reporting.page.shell import loading, quoted
 from ostools.reporting.report.measuring import NAMES, measure
 from ostools.reporting.sections import render_report
 from ostools.reporting.sweep.report import sweep_report
@@ -106,7 +106,7 @@ def _command(
     words += [] if prompt is None else ["--prompt", prompt]
     words += [word for name in sections or () for word in ("--section", name)]
     words += [] if lengths is None else ["--lengths", lengths_text(lengths)]
-    words += ["--dtype", str(model["dtype"]), "--device", str(model["device"]), "--out", str(out)]
+    words += [*loading(model), "--out", str(out)]
     return " ".join(map(quoted, words))
 
 

@@ -12,13 +12,13 @@ from ostools.experiments.reproduce.induction import ATTENTION, LAYERS
 from ostools.experiments.reproduce.parts import CERTIFIED, OVER_SQUASHING, PRINTED
 from ostools.experiments.reproduce.reproduction import Reproduction
 from ostools.ground.errors import InputError, in_words
-from ostools.ground.words import short_name
+from ostools.ground.words import computed_on, short_name
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.charts import chart_of
 from ostools.reporting.charts.figures.claims import claims_chart
 from ostools.reporting.page.page import Figure, render
 from ostools.reporting.page.section import Part, Section, Table, spelled
-from ostools.reporting.page.shell import quoted
+from ostools.reporting.page.shell import loading, quoted
 from ostools.results import Frame, Result, frame_of
 
 Results = Mapping[str, Result]
@@ -72,7 +72,7 @@ def command(found: Reproduction, out: str, recipe: str | None) -> str:
     words = ["ostools", "reproduce", *([] if recipe is None else ["--recipe", recipe]), "--model", str(model["name"])]
     for figure in found.provenance.parameters.get("figures") or ():
         words += ["--figure", str(figure)]
-    words += ["--dtype", str(model["dtype"]), "--device", str(model["device"]), "--out", out]
+    words += [*loading(model), "--out", out]
     return " ".join(map(quoted, words))
 
 
@@ -151,7 +151,7 @@ def _origin(found: Reproduction, again: str) -> Section:
     terms = [
         ("model", f"{model.get('name')}, {model.get('architecture')}, {size}"),
         ("weights (sha256)", str(model.get("weight_hash"))),
-        ("dtype, device", f"{model.get('dtype')} on {model.get('device')}"),
+        ("dtype, device", computed_on(model)),
         ("time", found.provenance.time),
         ("versions", ", ".join(f"{name} {number}" for name, number in found.provenance.versions.items())),
     ]

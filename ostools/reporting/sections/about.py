@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
+from ostools.ground.words import computed_on
 from ostools.reporting.page.section import Finding, More, Part, Section
 from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sections.summary import summary
@@ -92,7 +93,7 @@ def _provenance(found: Measurements) -> list[tuple[str, str]]:
         ("revision", str(model["revision"] or "none (not from a hub)")),
         ("weights (sha256)", str(model["weight_hash"])),
         ("architecture", f"{model['architecture']}, {size}"),
-        ("dtype, device", f"{model['dtype']} on {model['device']}, {model['attention_implementation']} attention"),
+        ("dtype, device", f"{computed_on(model)}, {model['attention_implementation']} attention"),
         ("time", found.provenance.time),
         ("versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
     ]

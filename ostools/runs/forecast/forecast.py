@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -64,17 +64,21 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Unloaded:
-    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"): its shape, and its tokens of prompts.
+    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a device map: its shape, and
+    its tokens of prompts.
 
     Raises `InputError` as loading would."""
 
     source: Source
     dtype: torch.dtype
     kind: str
+    device_map: str | None = None
 
     @property
     def shape(self) -> Shape:
-        return _shape(self.source, self.dtype, self.kind)
+        """Where weights may lie on disk, they are made where they are read, a large table in one piece."""
+        found = _shape(self.source, self.dtype, self.kind)
+        return found if self.device_map is None else replace(found, cast=True, whole=True)
 
     def pos(self, text: str) -> int:
         """Tokens of a prompt."""
@@ -98,7 +102,9 @@ class Unloaded:
         shape, on_cpu = self.shape, self.kind == "cpu"
         libraries = LIBRARIES if on_cpu else 0
         # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
-        held = weights * shape.element
+        # What a map puts elsewhere is by what is free then: none of it counts here.
+        held = weights * shape.element if self.device_map is None else 0
+        largest = largest if self.device_map is None else 0
         memory = libraries + held + max(largest if on_cpu else 0, cost.memory)
         here = machine(shape)
         operations = _LOAD_OPERATIONS + _LAYER_OPERATIONS * shape.n_layers

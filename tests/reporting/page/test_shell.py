@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ostools.reporting.page.shell import quoted
+from ostools.ground.words import computed_on
+from ostools.reporting.page.shell import loading, quoted
 from tests.reporting.made import HOSTILE
 
 BASH = shutil.which("bash")
@@ -44,3 +45,21 @@ def test_nothing_unprintable_is_left_in_it() -> None:
 def test_plain_words_stay_readable() -> None:
     assert quoted("google/gemma-7b") == "google/gemma-7b"
     assert quoted("Can you copy this?") == "'Can you copy this?'"
+
+
+@pytest.mark.parametrize(
+    ("placed", "words", "said"),
+    [
+        (None, [], "bfloat16 on cpu"),
+        ({"": "disk"}, ["--device-map", "disk"], "bfloat16 on cpu, weights on disk (1 module)"),
+        (
+            {"a": "cpu", "b": "disk", "c": "disk"},
+            ["--device-map", "auto"],
+            "bfloat16 on cpu, weights on cpu (1 module), disk (2 modules)",
+        ),
+    ],
+)
+def test_the_options_that_load_a_model_again(placed: dict[str, str] | None, words: list[str], said: str) -> None:
+    model = {"dtype": "bfloat16", "device": "cpu", "device_map": placed}
+    assert loading(model) == ["--dtype", "bfloat16", "--device", "cpu", *words]
+    assert computed_on(model) == said

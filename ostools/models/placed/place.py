@@ -1,0 +1,79 @@
+"""A model whose weights lie in several places, and which computes on one device.
+
+A weight that lies on that device is a tensor like any other. One that lies elsewhere is a `Recast`: each operation brings what
+it reads to the device, uses it and drops it. Results are those of the model loaded whole, to the bit on a CPU.
+
+accelerate's hooks do otherwise: a module's weights are empty (on torch's meta device), and are filled in while its `forward`
+runs. Whatever reads a weight outside of it then finds nothing: TransformerLens refuses `W_O`, the hash of the weights and every
+formula of the theorem raise, a view in float64 copies the hooks with the model. A map that accelerate's
+`infer_auto_device_map` made is one that is understood here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ostools.ground.errors import InputError
+from ostools.models.placed.device_map import DISK, Placed, place_of
+from ostools.models.placed.mapped import MappedWeights, brought
+from ostools.models.recast import Recast
+
+
+def placeholders(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """For each weight NaN in its shape, which takes no memory: so that the model can be built before it is filled.
+
+    Each has a place of its own in memory, by which `Filling` knows it again under whatever name the model gives it.
+    """
+    made = {}
+    for name, weight in weights.items():
+        one = torch.full((), float("nan"), dtype=dtype) if weight.is_floating_point() else weight.new_zeros(())
+        made[name] = one.expand(weight.shape)
+    return made
+
+
+@dataclass(frozen=True)
+class Filling:
+    """How the weights of a model are put in their places: in which dtype, where it computes, and what lies where."""
+
+    weights: MappedWeights
+    placed: Placed
+    dtype: torch.dtype
+    device: torch.device
+
+    def fill(self, module: nn.Module, held: dict[str, Tensor]) -> None:
+        """Put each weight in the place of its placeholder in `held`, which `module` was built with.
+
+        Memory: what is not on disk; of what is, gains and biases, which are little and read all the time. Raises `InputError`
+        for a parameter that the libraries converted.
+        """
+        names = {holder.data_ptr(): name for name, holder in held.items()}
+        made: dict[int, nn.Parameter] = {}
+        for part in module.modules():
+            for name, buffer in part._buffers.items():
+                part._buffers[name] = None if buffer is None else buffer.to(self.device)
+        for path, parameter in list(module.named_parameters(remove_duplicate=False)):
+            if id(parameter) not in made:
+                stored = names.get(parameter.data_ptr())
+                if stored is None:
+                    raise InputError(
+                        f"expected {path} as the file holds it, found it converted: leave the device map out"
+                    )
+                made[id(parameter)] = self._parameter(stored, place_of(path, self.placed) or DISK)
+            owner, _, name = path.rpartition(".")
+            module.get_submodule(owner)._parameters[name] = made[id(parameter)]
+
+    def _parameter(self, name: str, place: str) -> nn.Parameter:
+        weight = self.weights.by_name[name]
+        if place == str(self.device) or weight.ndim < 2:
+            weight = brought(weight, self.dtype, self.device)
+        else:
+            if place != DISK:
+                weight = brought(weight, self.dtype, torch.device(place))
+            reading = partial(brought, dtype=self.dtype, device=self.device)
+            weight = Recast(reading, (weight,), self.dtype, device=self.device, whole=True)  # pyright: ignore[reportCallIssue]
+        self.weights.let_go()
+        return nn.Parameter(weight, requires_grad=False)

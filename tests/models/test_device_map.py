@@ -1,0 +1,290 @@
+"""A model in several places: what the same model gives in one, to the bit, out of weights that are not held."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+import ostools as ost
+from benchmarks.shapes import write_shape
+from ostools.ground.errors import InputError
+from ostools.ground.memory import Free
+from ostools.models import describe, load_model, recast, shape
+from ostools.models.placed import device_map
+from ostools.models.placed.device_map import filled
+from ostools.models.placed.mapped import MappedWeights, brought
+from ostools.models.recast import Recast
+from ostools.models.shape import Shape
+from tests.checkpoints import FAMILIES, TWO_FAMILIES, Family, write_checkpoint
+
+IDS = torch.randint(6, 262, (1, 30), generator=torch.Generator().manual_seed(3))
+INT8 = Path(__file__).parent / "torchao_int8"
+
+
+def block(family: Family, layer: int) -> str:
+    return f"transformer.h.{layer}" if family == "gpt2" else f"model.layers.{layer}"
+
+
+def on_disk(model: Any) -> list[str]:
+    return [name for name, weight in model.original_model.named_parameters() if isinstance(weight, Recast)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_part_on_disk_is_the_model_loaded_whole(family: Family, tmp_path: Path) -> None:
+    whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
+    parts = load_model(tmp_path, device="cpu", device_map={"": "cpu", block(family, 1): "disk"})
+    assert on_disk(parts)
+    assert all("1." in name for name in on_disk(parts))
+    assert torch.equal(parts(IDS), whole(IDS))
+    described = describe(parts)
+    assert described.device_map == {"": "cpu", block(family, 1): "disk"}
+    assert replace(described, device_map=None) == describe(whole)
+
+
+def test_a_large_table_is_read_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, as a view reads it, its sums would go in another order."""
+    whole = load_model(write_checkpoint(tmp_path, "llama", d_model=340), device="cpu")
+    parts = load_model(tmp_path, device="cpu", device_map="disk")
+    monkeypatch.setattr(recast, "BLOCK", 340 * 7)
+    assert torch.equal(parts(IDS), whole(IDS))
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_what_is_on_disk_is_read_in_the_dtype_that_was_asked_for(stored: str, dtype: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma2", dtype=getattr(torch, stored))
+    whole = load_model(tmp_path, dtype=dtype, device="cpu")
+    parts = load_model(tmp_path, dtype=dtype, device="cpu", device_map="disk")
+    assert torch.equal(parts(IDS), whole(IDS))
+    assert replace(describe(parts), device_map=None) == describe(whole)
+
+
+MEASUREMENTS: list[Any] = [
+    lambda model: ost.sensitivity(model, "abc defg", linearisations=("full",), layers="all"),
+    lambda model: ost.path_sum(model, "abc defg", variants=("local", "second-moment")),
+    lambda model: ost.collapse(model, "figure-5a", lengths=(2, 5), dtypes=("bfloat16", "int8-weights")),
+    lambda model: ost.behaviour(model, "copy-last", lengths=(4,), max_new_tokens=4),
+]
+
+
+@pytest.mark.parametrize("measure", range(len(MEASUREMENTS)))
+@pytest.mark.parametrize(
+    "family",
+    [family if family in TWO_FAMILIES else pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES],
+)
+def test_every_measurement_gives_the_same_bits(family: Family, measure: int, tmp_path: Path) -> None:
+    whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
+    parts = load_model(tmp_path, device="cpu", device_map="disk")
+    found, expected = MEASUREMENTS[measure](parts), MEASUREMENTS[measure](whole)
+    timed = [name for name in found.frame if name == "seconds"]
+    assert found.frame.drop(columns=timed).equals(expected.frame.drop(columns=timed))
+    assert found.provenance.model["device_map"] == {"": "disk"}
+    assert expected.provenance.model["device_map"] is None
+
+
+def test_pages_are_the_files_own(tmp_path: Path) -> None:
+    """Nothing is written to them; their numbers are those of the file; one mapping stands for each file."""
+    write_checkpoint(tmp_path, "llama")
+    weights = MappedWeights.of([tmp_path / "model.safetensors"])
+    expected = load_file(tmp_path / "model.safetensors")
+    assert set(weights.by_name) == set(expected)
+    for name, weight in weights.by_name.items():
+        assert weight.dtype == expected[name].dtype
+        assert torch.equal(weight, expected[name])
+    weights.let_go()  # pages that went come back when they are read
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights.by_name.items())
+
+
+@given(st.data())
+def test_what_is_brought_begins_where_the_loaded_weight_begins(data: st.DataObject) -> None:
+    """The same numbers and strides, and the same place in a cache line, for any view; sums then go in the same order."""
+    rows, columns = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
+    own = torch.randn(rows, columns)
+    file = torch.empty(rows * columns + 3)[3:].view(rows, columns)  # a file's numbers begin anywhere
+    file.copy_(own)
+    low, high = sorted(data.draw(st.tuples(st.integers(0, columns - 1), st.integers(1, columns))))
+    views: dict[str, Any] = {
+        "itself": lambda w: w,
+        "transposed": lambda w: w.t(),
+        "columns": lambda w: w[:, low:high],
+        "rows": lambda w: w[low % rows :],
+        "expanded": lambda w: w[:1].expand(rows, columns),
+        "nothing": lambda w: w[:0],
+        "every other": lambda w: w[::2, ::3],
+    }
+    view = views[data.draw(st.sampled_from(sorted(views)))]
+    stored = torch.from_numpy(file.numpy())  # a storage of its own, as a mapped weight has
+    found, expected = brought(view(stored), torch.float32, torch.device("cpu")), view(own)
+    assert torch.equal(found, expected)
+    if found.numel():
+        assert found.stride() == expected.stride()
+        assert found.data_ptr() % 64 == expected.data_ptr() % 64
+        x = torch.randn(3, found.shape[-1])
+        assert torch.equal(x @ found.t(), x @ expected.t())
+
+
+def test_no_operation_reads_a_weight_off_the_device_that_computes() -> None:
+    """A second device, faked by the one that holds no numbers: torch refuses to mix it with another."""
+    there = torch.device("meta")
+    stored = torch.randn(12, 8)
+    weight = Recast(lambda part: part.to(there), (stored,), torch.float32, device=there, whole=True)  # pyright: ignore[reportCallIssue]
+    x, ids = torch.zeros(2, 8, device=there), torch.zeros(3, dtype=torch.long)
+    results = (
+        torch.nn.functional.linear(x, weight),
+        torch.nn.functional.embedding(ids, weight),
+        weight * 2,
+        weight.t()[:, 1:] + 1,
+        torch.cat(weight.split(4)),
+    )
+    assert weight.device == there
+    assert all(result.device == there for result in results)
+
+
+PARTS = [("embed", 30), ("block 0", 10), ("block 1", 10), ("norm", 1)]
+
+
+@pytest.mark.parametrize(
+    ("rooms", "expected"),
+    [
+        ({"cpu": 51}, ["cpu", "cpu", "cpu", "cpu"]),
+        ({"cpu": 50}, ["cpu", "cpu", "cpu", "disk"]),
+        ({"cpu": 49}, ["cpu", "cpu", "disk", "disk"]),
+        ({"cpu": 29}, ["disk"] * 4),
+        ({"cuda:0": 45, "cuda:1": 9, "cpu": 10}, ["cuda:0", "cuda:0", "cpu", "disk"]),
+    ],
+)
+def test_parts_go_in_their_order_to_the_nearest_place_with_room(rooms: dict[str, int], expected: list[str]) -> None:
+    assert list(filled(PARTS, rooms).values()) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_auto_leaves_on_disk_what_has_no_room(family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
+    assert not on_disk(load_model(tmp_path, device="cpu", device_map="auto"))
+    room = int(0.8 * 4 * describe(whole).n_parameters / device_map.SHARE)  # for all but the last part
+    monkeypatch.setattr(device_map, "free_memory", lambda: Free(room, "here"))
+    parts = load_model(tmp_path, device="cpu", device_map="auto")
+    assert on_disk(parts)
+    assert not any(".0." in name for name in on_disk(parts))
+    assert torch.equal(parts(IDS), whole(IDS))
+
+
+def test_the_shape_is_that_of_the_device_that_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = load_model(write_checkpoint(tmp_path, "gemma"), dtype="float64", device="cpu")
+    parts = load_model(tmp_path, dtype="float64", device="cpu", device_map="disk")
+    assert replace(Shape.of(parts), cast=False) == Shape.of(whole)
+    assert Shape.of(parts).cast
+    monkeypatch.setattr(shape, "BLOCK", 1000)  # a table of more is read in one piece, so that its sums keep their order
+    monkeypatch.setattr(shape, "SMALL_WEIGHT", 0)
+    assert Shape.of(parts).whole
+    assert Shape.of(parts).view_bytes(8) == 8 * max(weight.numel() for weight in whole.parameters())
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("atuo", r"unknown device map 'atuo': did you mean 'auto'\? known are auto, disk"),
+        ({"model.layer.1": "disk"}, r"unknown module in the device map 'model.layer.1': did you mean 'model.layers.1'"),
+        ({"": "dsik"}, r"unknown place of 'the model' in the device map 'dsik': did you mean 'disk'\?"),
+        ({"": 7}, r"unknown place of 'the model' in the device map 'cuda:7'"),
+        (
+            {"model.layers": "disk"},
+            r"expected a place for every module, found none for model.embed_tokens.weight: name",
+        ),
+        ({}, r"expected a place for every module, found none for model.embed_tokens.weight"),
+        ({"": "cpu", "lm_head": "disk"}, r"one place for model.embed_tokens.weight and lm_head.weight, which are one"),
+    ],
+)
+def test_a_map_that_is_wrong_is_refused(asked: Any, said: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma")
+    with pytest.raises(InputError, match=said):
+        load_model(tmp_path, device="cpu", device_map=asked)
+
+
+def test_int8_weights_are_not_left_on_disk(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma")
+    settings = json.loads((INT8 / "config.json").read_text())["quantization_config"]
+    config = json.loads((tmp_path / "config.json").read_text()) | {"quantization_config": settings}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="device_map: expected weights that can be read where they lie, found int8"):
+        load_model(tmp_path, device="cpu", device_map="disk")
+
+
+def test_a_weight_on_disk_is_not_written_to(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma")
+    before = (tmp_path / "model.safetensors").read_bytes()
+    model = load_model(tmp_path, device="cpu", device_map="disk")
+    weight = model.blocks[0].mlp.out.weight
+    for write in (lambda: weight.mul_(0), lambda: weight.data.zero_(), lambda: weight.__setitem__(0, 1.0)):
+        with torch.no_grad(), pytest.raises(InputError, match="expected a weight of the model itself to write to"):
+            write()
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_broken_weights_on_disk_are_refused_too(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma")
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 4] = float("inf")
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"expected finite weights, found 1 .* in model.layers.1.mlp.up_proj.weight"):
+        load_model(tmp_path, device="cpu", device_map="disk")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"found 1 missing \(model.layers.1.mlp.up_proj.weight\)"):
+        load_model(tmp_path, device="cpu", device_map="disk")
+
+
+_RUN = """
+import json, sys, torch
+torch.set_num_threads(1)
+import ostools as ost
+from ostools.models import load_model
+def held():
+    fields = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(fields["RssAnon"].split()[0]) << 10
+directory, placed, out = sys.argv[1:]
+before = held()
+model = load_model(directory, dtype="bfloat16", device="cpu", device_map=json.loads(placed))
+loaded = held() - before
+start = model.input_to_embed(torch.arange(6, 22)[None])[0].detach().requires_grad_()
+logits = model(start, start_at_layer=0)
+(slope,) = torch.autograd.grad(logits[0, -1].logsumexp(-1), start)
+ran = held() - before
+torch.save({"loaded": loaded, "ran": ran, "logits": logits.detach(), "slope": slope}, out)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of a process")
+def test_half_a_billion_weights_on_disk_are_not_in_memory(tmp_path: Path) -> None:
+    """1 GB of bfloat16: held whole, two thirds on disk, all on disk; the numbers are the same bits."""
+    directory = write_shape("half", tmp_path / "half")
+    size = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
+    parts = {"": "cpu"} | {f"model.layers.{layer}": "disk" for layer in range(6, 18)}
+    found = {}
+    for name, placed in {"whole": None, "part": parts, "disk": "disk"}.items():
+        out = tmp_path / f"{name}.pt"
+        command = [sys.executable, "-c", _RUN, str(directory), json.dumps(placed), str(out)]
+        subprocess.run(command, check=True, timeout=600)
+        found[name] = torch.load(out)
+    for name in ("part", "disk"):
+        assert torch.equal(found[name]["logits"], found["whole"]["logits"])
+        assert torch.equal(found[name]["slope"], found["whole"]["slope"])
+    made = 256 << 20  # matrices that are being read, and what the allocator keeps of those that were
+    a_block = (directory / "model-00008.safetensors").stat().st_size
+    for name, held in {"whole": size, "part": size - 12 * a_block, "disk": 0}.items():
+        assert found[name]["loaded"] < held + made, name
+        assert found[name]["ran"] < held + made, name
+    assert found["whole"]["loaded"] > 0.95 * size
+    shutil.rmtree(directory)
