@@ -33,7 +33,8 @@ from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCau
 
 import ostools as ost
 from ostools.measure.jacobian.estimate import choose_method
-from ostools.measure.jacobian.memory import path_sum_bytes, plan
+from ostools.measure.jacobian.memory import plan
+from ostools.measure.paths.cost import path_sum_cost
 from ostools.models.shape import Shape
 
 transformers.utils.logging.disable_progress_bar()
@@ -204,7 +205,7 @@ rows = []
 for tokens in (64, 256, 1024, 4096):
     exact = plan(gemma_7b, tokens, 1, live=True, max_memory=1 << 60)
     estimate = plan(gemma_7b, tokens, 1, live=True, max_memory=1 << 60, rows=96)
-    bound = path_sum_bytes(gemma_7b, tokens, heads=False, live=False)
+    bound = path_sum_cost(gemma_7b, tokens, ("local",)).memory
     rows.append([tokens, *(round(each / 2**30, 1) for each in (exact.peak, estimate.peak, bound))])
 forecast = pd.DataFrame(rows, columns=["tokens", "exact profile, GiB", "estimate, GiB", "local bound, GiB"])
 assert 8.5 < size / 1e9 < 8.6

@@ -1,6 +1,6 @@
-"""What everybody may use. It imports nothing of the rest of ostools, and no torch.
+"""What everybody may use. It imports nothing of the rest of ostools, and no torch but in `out_of_memory`.
 
 `errors`: the one that a user can cause. `whole_numbers`: the lengths and seeds that a caller gives. `lengths`: the same as
-users write them. `progress`: how a long run is told. `memory`: how much is free. `chunks`: how much is computed at a time.
-`pooling`: long prompts in few cells. `words`: how sentences write numbers.
+users write them. `progress`: how a long run is told. `memory`: how much is free. `chunks`: how much is computed at a time;
+`out_of_memory`: less of it where memory ran out. `pooling`: long prompts in few cells. `words`: how sentences write numbers.
 """

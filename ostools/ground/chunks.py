@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_SHARE: ContextVar[float] = ContextVar("share", default=1.0)
+_SHARE: ContextVar[float | None] = ContextVar("share", default=None)
 
 
 def chunk(full: int) -> int:
     """`full` items or bytes at a time; the share of it that `smaller_chunks` leaves, and at least 1."""
-    return max(1, int(full * _SHARE.get()))
+    return max(1, int(full * (_SHARE.get() or 1.0)))
 
 
 @contextmanager
@@ -25,3 +25,8 @@ def smaller_chunks(share: float) -> Iterator[None]:
         yield
     finally:
         _SHARE.reset(token)
+
+
+def is_decided() -> bool:
+    """Whether a block of `smaller_chunks` is entered: who entered it deals with memory that runs out."""
+    return _SHARE.get() is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -21,19 +22,34 @@ def in_a_process(*arguments: str, **options) -> subprocess.CompletedProcess[str]
 
 
 def assert_refused(found: tuple[int, str, str], *words: str) -> None:
-    """Code 2, nothing on stdout, one line on stderr, with these words in it."""
+    """Code 2, nothing on stdout, one line on stderr beside the forecast, with these words in it."""
     code, out, err = found
     assert code == 2
     assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith("ostools: ")
+    assert err.endswith("\n")
+    (refusal,) = (line for line in err.splitlines() if not line.startswith(("forecast: ", "plan: ")))
+    assert refusal.startswith("ostools: ")
     assert "Traceback" not in err
     for word in words:
         assert word in err
 
 
+def is_forecast(line: str) -> bool:
+    """Memory and time, on one line."""
+    return bool(
+        re.fullmatch(r"forecast: \S+ [GM]iB of memory, \S+ [GM]iB of it beside the model; about \S+ (s|min|h)", line)
+    )
+
+
+def assert_one_forecast(err: str) -> None:
+    """One line of memory and time, and nothing else."""
+    assert err.count("\n") == 1
+    assert is_forecast(err.rstrip())
+
+
 def assert_forecasts(err: str) -> None:
-    """One line of memory a linearisation, and nothing else."""
-    full, frozen = err.splitlines()
-    assert full.startswith("forecast: full, exact: ")
-    assert frozen.startswith("forecast: frozen, exact: ")
+    """That line, one a linearisation of how it goes, and nothing else."""
+    whole, full, frozen = err.splitlines()
+    assert is_forecast(whole)
+    assert full.startswith("plan: full, exact: ")
+    assert frozen.startswith("plan: frozen, exact: ")

@@ -10,10 +10,10 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    from ostools.cli.kit.manners import MANNERS
+    from ostools.cli.kit.manners import MANNERS, Manners
 
     yield
-    MANNERS.quiet = MANNERS.json = False
+    vars(MANNERS).update(vars(Manners()))
 
 
 @pytest.fixture(scope="session")

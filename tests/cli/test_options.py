@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ostools.cli.kit.options import parse_bytes, parse_lengths
+from ostools.cli.kit.manners import parse_bytes
+from ostools.cli.kit.options import parse_lengths
 from ostools.ground.errors import InputError
 
 

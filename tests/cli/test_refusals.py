@@ -165,7 +165,7 @@ AFTER_A_FORECAST = [
     ("sensitivity --max-memory 1kB --method exact", "need"),
     ("sensitivity --relative-error -1", "relative_error"),
     ("path-sum --variant 'windowed(0)'", "did you mean"),
-    ("path-sum --max-memory 1MB", "0.00 GiB are allowed"),
+    ("path-sum --max-memory 1MB", "beside the model, 1 MiB allowed by --max-memory"),
     ("path-sum --positions some", "unknown positions 'some'"),
     ("path-sum --mlp-trace probe", "did you mean 'probes'"),
 ]
@@ -200,7 +200,7 @@ def test_what_the_measurement_refuses_is_one_line_beside_forecasts(
 ) -> None:
     code, out, err = run(*shlex.split(line), "--prompt", "The 11", "--model", directory)
     assert (code, out) == (2, "")
-    (refusal,) = [line for line in err.splitlines() if not line.startswith("forecast: ")]
+    (refusal,) = [line for line in err.splitlines() if not line.startswith(("forecast: ", "plan: "))]
     assert message in refusal
 
 

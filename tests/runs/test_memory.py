@@ -20,7 +20,9 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.ground.chunks import chunk, smaller_chunks
 from ostools.ground.errors import InputError, InsufficientMemoryError
+from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.measure.passes import last_tokens
+from ostools.measure.passes.cost import Cost
 from ostools.models.sources import locate
 from ostools.runs import results, run, sweep_of
 from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
@@ -28,7 +30,6 @@ from ostools.runs.measurements import measure
 from ostools.runs.stored.store import Store
 from ostools.runs.workers.executor import Terms
 from ostools.runs.workers.local import Bench
-from ostools.runs.workers.out_of_memory import held_to_what_is_free, is_out_of_memory
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits
@@ -149,11 +150,11 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well(
     module: Any = importlib.import_module("ostools.measure.paths.path_sum")
     tried: list[int] = []
 
-    def needed(*_: Any, **__: Any) -> int:
+    def needed(*_: Any, **__: Any) -> Cost:
         tried.append(chunk(1 << 20))
-        return tried[-1]
+        return Cost(tried[-1])
 
-    monkeypatch.setattr(module, "path_sum_bytes", needed)
+    monkeypatch.setattr(module, "path_sum_cost", needed)
     monkeypatch.setattr(module, "available_memory", lambda device: int(share * (1 << 20)))
     terms = Terms("cpu", {directory: checkpoint_hash(locate(directory, None))}, code_version())
     found = Bench(terms).measure(cell)
@@ -204,7 +205,7 @@ def test_more_than_is_free_is_an_error_and_not_the_end_of_the_process() -> None:
     code = """
 import resource, torch
 from ostools.ground import memory
-from ostools.runs.workers import out_of_memory
+from ostools.ground import out_of_memory
 out_of_memory.free_memory = lambda: memory.Free(300 << 20, "")
 before = resource.getrlimit(resource.RLIMIT_DATA)
 with out_of_memory.held_to_what_is_free("cpu"):

@@ -15,6 +15,8 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.experiments import Ablation
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 SHOWN = 10
 _FORMS = {
@@ -64,6 +66,7 @@ def ablate(
       ostools ablate --task copy-first --length 20 --what heads --measure answers --measure collapse --out ablate.png
     """
     from ostools import experiments, tasks
+    from ostools.cli.kit import costs
     from ostools.experiments.ablation.questions import MEASURES
     from ostools.experiments.ablation.targets import checked_method
     from ostools.ground.names import checked_names
@@ -73,7 +76,11 @@ def ablate(
     checked_method(what, method)
     measures = checked_names("measure", measure, MEASURES) if measure else None
     targets = _parsed(target, what) if target else None
-    with at_work(f"taking {what} out", model, device, dtype, device_map=device_map) as (loaded, progress):
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.ablation(on, form, length, None if targets is None else len(targets), what, top)
+
+    with at_work(f"taking {what} out", model, device, dtype, cost, device_map=device_map) as (loaded, progress):
         result = experiments.ablation(
             loaded,
             form,

@@ -12,6 +12,8 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.experiments import ErrorPrediction
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def predict_errors(
@@ -42,16 +44,24 @@ def predict_errors(
       ostools predict-errors --task copy-last:uniform=true --lengths 100:200 --linearisation none --out errors.png
     """
     from ostools import experiments, tasks
+    from ostools.cli.kit import costs
+    from ostools.experiments.error_prediction import SEEDS
 
     check(out)
     wanted, form = parse_lengths(lengths), tasks.task(task)
-    with at_work("measuring", model, device, dtype, device_map=device_map) as (loaded, progress):
+    measured = None if linearisation == "none" else linearisation
+
+    def cost(on: Unloaded) -> Cost:
+        seeds = len(seed or SEEDS) if form.random else 1
+        return costs.error_prediction(on, form, wanted, seeds, measured, method)
+
+    with at_work("measuring", model, device, dtype, cost, device_map=device_map) as (loaded, progress):
         result = experiments.error_prediction(
             loaded,
             form,
             lengths=wanted,
             seeds=seed or None,
-            linearisation=None if linearisation == "none" else linearisation,
+            linearisation=measured,
             method=method,
             chat=chat,
             max_new_tokens=max_new_tokens,

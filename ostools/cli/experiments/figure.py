@@ -235,6 +235,7 @@ def _check_figure_5(site: str | None, per: str | None, norm: str | None, items: 
 
 def _drawn(known: _Known, model: str, load: dict[str, Any], chosen: dict[str, Any]) -> Any:
     from ostools import experiments
+    from ostools.cli.kit import costs
     from ostools.theory.distances import dtype_named
 
     for name in (load["dtype"], *chosen.get("dtypes", ())):
@@ -244,7 +245,7 @@ def _drawn(known: _Known, model: str, load: dict[str, Any], chosen: dict[str, An
         with output.progress("computing"):
             return make(**chosen)
     doing = "asking" if "--chat/--no-chat" in known.options else "computing"
-    with at_work(doing, model, **load) as (loaded, progress):
+    with at_work(doing, model, cost=lambda on: costs.figure(on, known.maker, chosen), **load) as (loaded, progress):
         return make(loaded, progress=progress, **chosen)
 
 

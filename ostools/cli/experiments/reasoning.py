@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Chat, Device, DeviceMap, Dtype, MaxMemory, Model, Out, Seed, Task, parse_bytes
+from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.options import Chat, Device, DeviceMap, Dtype, Model, Out, Seed, Task
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.experiments import ChainOfThought
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def chain_of_thought(
@@ -30,7 +33,6 @@ def chain_of_thought(
         int, typer.Option(metavar="N", min=1, help="Longest reasoning and answer of the model's own.")
     ] = 256,
     chat: Chat = None,
-    max_memory: MaxMemory = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -47,13 +49,17 @@ def chain_of_thought(
       ostools chain-of-thought --task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png
     """
     from ostools import experiments, tasks
+    from ostools.cli.kit import costs
     from ostools.ground.names import checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
 
     check(out)
     form, names = tasks.task(task), checked_names("linearisation", linearisation, LINEARISATIONS)
-    allowed = parse_bytes(max_memory)
-    with at_work("differentiating", model, device, dtype, device_map=device_map) as (loaded, progress):
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.chain_of_thought(on, form, length, names, method, max_new_tokens, chat)
+
+    with at_work("differentiating", model, device, dtype, cost, device_map=device_map) as (loaded, progress):
         result = experiments.chain_of_thought(
             loaded,
             form,
@@ -63,7 +69,7 @@ def chain_of_thought(
             linearisations=names,
             method=method,
             max_new_tokens=max_new_tokens,
-            max_memory=allowed,
+            max_memory=MANNERS.max_memory,
             chat=chat,
             progress=progress,
         )

@@ -12,6 +12,7 @@ from ostools.cli.kit.steps import at_work, check, check_precisions, give
 
 if TYPE_CHECKING:
     from ostools.experiments import Repeats
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def repeats(
@@ -38,15 +39,21 @@ def repeats(
       ostools repeats --lengths 1:128 --out repeats.png
     """
     from ostools import experiments, tasks
+    from ostools.cli.kit import costs
     from ostools.experiments.repeats import TASKS
+    from ostools.measure.passes.cost import Cost
 
     check(out)
     wanted, chosen = parse_lengths(lengths), [tasks.task(name, tasks.CollapseTask) for name in task or TASKS]
     check_precisions(dtype)
-    with at_work("comparing pairs", model, device, load_dtype, device_map=device_map) as (loaded, progress):
-        result = experiments.repeats(
-            loaded, chosen, lengths=wanted, dtypes=tuple(dtype or ("float32", "bfloat16")), progress=progress
-        )
+    dtypes = tuple(dtype or ("float32", "bfloat16"))
+
+    def cost(on: Unloaded) -> Cost:
+        with_and_without_bos = 2
+        return sum((costs.collapse(on, one, wanted, dtypes) * with_and_without_bos for one in chosen), Cost())
+
+    with at_work("comparing pairs", model, device, load_dtype, cost, device_map=device_map) as (loaded, progress):
+        result = experiments.repeats(loaded, chosen, lengths=wanted, dtypes=dtypes, progress=progress)
     give(result, out, _show)
 
 

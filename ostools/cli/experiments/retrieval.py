@@ -12,6 +12,8 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.experiments import Retrieval
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def retrieval(
@@ -46,12 +48,18 @@ def retrieval(
       ostools retrieval --model google/gemma-7b --device cuda --records uuid --length 75 --method estimate --norm frobenius
     """
     from ostools import experiments
+    from ostools.cli.kit import costs
     from ostools.experiments.retrieval import SEEDS
     from ostools.tasks.retrieve import RetrieveTask
 
     check(out)
     RetrieveTask(records=records)  # refuses records that are none, before a model is loaded
-    with at_work("measuring", model, device, dtype, device_map=device_map) as (loaded, progress):
+    positions, seeds = len(position or ()) or min(length, 11), len(seed or SEEDS)
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.retrieval(on, records, length, positions, seeds, linearisation, method)
+
+    with at_work("measuring", model, device, dtype, cost, device_map=device_map) as (loaded, progress):
         result = experiments.retrieval(
             loaded,
             position or None,

@@ -12,6 +12,8 @@ from ostools.cli.kit.steps import at_work, check, check_precisions, give
 
 if TYPE_CHECKING:
     from ostools.experiments import Study
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 THE_PAPERS = ("separator:every=3", "hint", "interleave")
 
@@ -57,19 +59,25 @@ def study(
     """
     from mitigations import mitigation as named
     from ostools import experiments, tasks
+    from ostools.cli.kit import costs
 
     check(out)
     wanted, form = parse_lengths(lengths), tasks.task(task)
     compared = [named(one) for one in mitigation or THE_PAPERS]
     precisions = tuple(dtypes or ("float32", "bfloat16"))
     check_precisions(precisions)
-    with at_work("comparing", model, device, load_dtype, device_map=device_map) as (loaded, progress):
+    seeds = tuple(seed or (0,))
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.study(on, form, compared, wanted, seeds=len(seeds), dtypes=precisions, closely=sensitivity_lengths)
+
+    with at_work("comparing", model, device, load_dtype, cost, device_map=device_map) as (loaded, progress):
         result = experiments.study(
             loaded,
             form,
             mitigations=compared,
             lengths=wanted,
-            seeds=tuple(seed or (0,)),
+            seeds=seeds,
             dtypes=precisions,
             chat=chat,
             level=level,

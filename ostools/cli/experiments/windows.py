@@ -24,6 +24,8 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.experiments import WindowStudy
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def windows(
@@ -60,17 +62,23 @@ def windows(
       ostools windows --task copy-last --lengths 32 --windows 2:64 --out windows.png
     """
     from ostools import experiments, tasks
+    from ostools.cli.kit import costs
 
     check(out)
     wanted, form = parse_lengths(lengths or "8,16,32"), tasks.task(task)
     chosen, sliding = _sizes(sizes), _layers(layers)
-    with at_work("sliding", model, device, dtype, device_map=device_map) as (loaded, progress):
+    seeds = tuple(seed or (0,))
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.windows(on, form, wanted, chosen, len(seeds))
+
+    with at_work("sliding", model, device, dtype, cost, device_map=device_map) as (loaded, progress):
         result = experiments.windows(
             loaded,
             form,
             lengths=wanted,
             windows=chosen,
-            seeds=tuple(seed or (0,)),
+            seeds=seeds,
             layers=sliding,
             sinks=sinks,
             pairs=pairs,

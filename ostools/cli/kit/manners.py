@@ -1,17 +1,28 @@
-"""How a command speaks: with progress and notes or without, in tables for people or in JSON for programs."""
+"""How a command behaves: with progress and notes or without, in tables for people or in JSON for programs, and within which
+memory and time."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from ostools.ground.errors import InputError
+
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no notes: results and refusals only.")]
 Json = Annotated[bool, typer.Option("--json", help="The whole result as JSON on stdout, its provenance with it.")]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="What the work may take beside the model, such as 4GiB; else what is free."),
+]
+MaxTime = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="What is forecast to take longer is not begun: 90s, 30min, 6h. Else an hour."),
+]
 
 
 @dataclass
@@ -20,6 +31,8 @@ class Manners:
 
     quiet: bool = False
     json: bool = False
+    max_memory: int | None = None
+    max_seconds: float = 3600.0
 
 
 MANNERS = Manners()
@@ -33,19 +46,59 @@ def on_one_line(text: object) -> str:
 
 
 def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the options `--quiet` and `--json`, which every command has."""
+    """The command with the options `--quiet` and `--json`, which every command has, and with the limits `--max-memory` and
+    `--max-time`, which those have that run a model."""
     hints = get_type_hints(command, include_extras=True)
     own = [given.replace(annotation=hints[name]) for name, given in inspect.signature(command).parameters.items()]
+    extra: list[tuple[str, Any, Any]] = [("quiet", Quiet, False), ("json", Json, False)]
+    if "device" in hints:
+        extra = [("max_memory", MaxMemory, None), ("max_time", MaxTime, None), *extra]
     added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for name, kind in (("quiet", Quiet), ("json", Json))
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, kind, default in extra
     ]
 
     @functools.wraps(command)
     def spoken(*, quiet: bool = False, json: bool = False, **options: Any) -> Any:
         MANNERS.quiet, MANNERS.json = quiet, json
+        MANNERS.max_memory = parse_bytes(options.pop("max_memory", None))
+        MANNERS.max_seconds = parse_seconds(options.pop("max_time", None))
         return command(**options)
 
     spoken.__signature__ = inspect.Signature(own + added)  # pyright: ignore[reportAttributeAccessIssue]
     spoken.__annotations__ = {parameter.name: parameter.annotation for parameter in own + added}
     return spoken
+
+
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SECONDS = {"": 1, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_bytes(text: str | None) -> int | None:
+    """`4GiB`, `500 MB` or a number of bytes; None stays None. Raises `InputError` for anything else."""
+    if text is None:
+        return None
+    size = _with_unit(text, _BYTES)
+    if not 1 <= size < 2**62:
+        raise InputError(f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number of bytes")
+    return int(size)
+
+
+def parse_seconds(text: str | None) -> float:
+    """`90s`, `30min`, `6h` or a number of seconds; None is an hour. Raises `InputError` for anything else."""
+    if text is None:
+        return Manners.max_seconds
+    seconds = _with_unit(text, _SECONDS)
+    if not 0 < seconds < float("inf"):
+        raise InputError(f"--max-time {text!r}: expected a time such as 90s, 30min, 6h or a number of seconds")
+    return seconds
+
+
+def _with_unit(text: str, units: Mapping[str, int]) -> float:
+    """NaN for what is no number with one of the units."""
+    number = text.strip().rstrip("".join(units).upper() + "".join(units) + " ").strip()
+    unit = text.strip()[len(number) :].strip().lower()
+    try:
+        return float(number) * units[unit]
+    except (ValueError, KeyError):
+        return float("nan")

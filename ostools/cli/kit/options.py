@@ -62,12 +62,6 @@ Per = Annotated[
     str | None, typer.Option(metavar="HOW", help="Of what: vector, head-chunk (d_model / H numbers), head-output.")
 ]
 Norm = Annotated[str | None, typer.Option(metavar="NAME", help="l1, l2, linf or cosine.")]
-MaxMemory = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="What the run may take beside the model, such as 4GiB; else what is free."),
-]
-
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 AskedWithout = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Figures 3, 4, 6, 7: without chain of thought, none (C.1 alone) or answer-only."),
@@ -79,21 +73,6 @@ Examples = Annotated[
     ),
 ]
 Tidy = Annotated[bool, typer.Option("--tidy", help="Figures 3, 4, 6, 7: prompts without the slips of C.1.")]
-
-
-def parse_bytes(text: str | None) -> int | None:
-    """`4GiB`, `500 MB` or a number of bytes; None stays None. Raises `InputError` for anything else."""
-    if text is None:
-        return None
-    number = text.strip().rstrip("bBiIkKmMgG ").strip()
-    unit = text.strip()[len(number) :].strip().lower()
-    try:
-        size = float(number) * _UNITS[unit]
-    except (ValueError, KeyError):
-        size = float("nan")
-    if not 1 <= size < 2**62:
-        raise InputError(f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number of bytes")
-    return int(size)
 
 
 def checked_items(items: str) -> Literal["text", "ids"]:

@@ -15,6 +15,9 @@ from ostools.ground.progress import Progress
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
+
 
 def check(out: Path | None, prompt: str | None = None) -> None:
     """What can be refused before a model is loaded."""
@@ -34,7 +37,31 @@ def check_precisions(names: Sequence[str] | None) -> None:
         Precision.named(name)
 
 
-def load(model: str, device: str, dtype: str = "float32", *, device_map: str | None = None) -> TransformerBridge:
+@contextmanager
+def at_work(
+    doing: str,
+    model: str,
+    device: str,
+    dtype: str = "float32",
+    cost: Callable[[Unloaded], Cost] | None = None,
+    *,
+    device_map: str | None = None,
+) -> Iterator[tuple[TransformerBridge, Progress]]:
+    """The model, loaded, and what moves a bar that says what is being done; the bar goes when the block ends.
+
+    Before it is loaded the forecast of `cost`, a count of the work, is told and held against the limits: what is free,
+    `--max-memory`, `--max-time`. While it works no more is given than is free: where that runs out, `InsufficientMemoryError`.
+    """
+    from ostools.cli.kit.limits import foreseen, within_limits
+
+    forecast = None if cost is None else foreseen(model, device, dtype, cost, in_places=device_map is not None)
+    with within_limits(device, forecast):
+        loaded = _loaded(model, device, dtype, device_map)
+        with output.progress(doing) as progress:
+            yield loaded, progress
+
+
+def _loaded(model: str, device: str, dtype: str, device_map: str | None) -> TransformerBridge:
     import torch
 
     from ostools.models import load_model
@@ -45,16 +72,6 @@ def load(model: str, device: str, dtype: str = "float32", *, device_map: str | N
     if one_is_enough(loaded):
         torch.set_num_threads(1)
     return loaded
-
-
-@contextmanager
-def at_work(
-    doing: str, model: str, device: str, dtype: str = "float32", *, device_map: str | None = None
-) -> Iterator[tuple[TransformerBridge, Progress]]:
-    """The model, loaded, and what moves a bar that says what is being done; the bar goes when the block ends."""
-    loaded = load(model, device, dtype, device_map=device_map)
-    with output.progress(doing) as progress:
-        yield loaded, progress
 
 
 def give(result: Any, out: Path | None, show: Callable[[Any], None]) -> None:

@@ -8,11 +8,13 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.options import Device, DeviceMap, Dtype, Model, Out, Seed
-from ostools.cli.kit.steps import check, give, load, tell_written
+from ostools.cli.kit.steps import at_work, check, give, tell_written
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.measure import Attention, AttentionDifference
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 SHOWN = 10
 
@@ -51,6 +53,7 @@ def attention(
     """
     from mitigations import mitigation as named
     from ostools import measure, tasks
+    from ostools.cli.kit import costs
 
     check(out, prompt)
     if (prompt is None) == (task is None):
@@ -68,14 +71,20 @@ def attention(
     if mitigation is not None:
         named(mitigation)
     asked: dict[str, Any] = {"prompt": prompt, "task": task, "length": length, "seed": seed}
-    loaded = load(model, device, dtype, device_map=device_map)
-    first, second = measure.attention(loaded, **asked), None
-    if mitigation is not None:
-        second = measure.attention(loaded, **asked, mitigation=mitigation)
-    elif against_prompt is not None:
-        second = measure.attention(loaded, against_prompt)
-    elif against_model is not None:
-        second = measure.attention(load(against_model, device, dtype, device_map=device_map), **asked)
+    compared = bool(given)
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.attention(on, prompt, task, length, compared)
+
+    with at_work("reading the patterns", model, device, dtype, cost, device_map=device_map) as (loaded, _):
+        first, second = measure.attention(loaded, **asked), None
+        if mitigation is not None:
+            second = measure.attention(loaded, **asked, mitigation=mitigation)
+        elif against_prompt is not None:
+            second = measure.attention(loaded, against_prompt)
+    if against_model is not None:
+        with at_work("reading the patterns", against_model, device, dtype, cost, device_map=device_map) as (loaded, _):
+            second = measure.attention(loaded, **asked)
     if out is not None and out.suffix.lower() == ".html":
         tell_written(first.view(second).save(out))
         return

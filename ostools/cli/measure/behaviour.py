@@ -14,6 +14,8 @@ from ostools.cli.measure.prompts import with_mode
 
 if TYPE_CHECKING:
     from ostools.measure import Behaviour
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def behaviour(
@@ -62,6 +64,7 @@ def behaviour(
     """
     from mitigations import mitigation as named
     from ostools import measure, tasks
+    from ostools.cli.kit import costs
 
     check(out)
     wanted = parse_lengths(lengths)
@@ -83,7 +86,21 @@ def behaviour(
         asked = tasks.questions(form, lengths=wanted, seeds=seeds, mitigation=given)
         give(measure.hosted_behaviour(answered(asked, answers, endpoint, model, max_new_tokens)), out, _show)
         return
-    with at_work("asking", model or "embedded", device, dtype, device_map=device_map) as (loaded, progress):
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.behaviour(
+            on,
+            form,
+            wanted,
+            seeds=len(seeds),
+            mitigation=given,
+            chat=chat,
+            samples=samples,
+            max_new_tokens=max_new_tokens,
+            probability=probability,
+        )
+
+    with at_work("asking", model or "embedded", device, dtype, cost, device_map=device_map) as (loaded, progress):
         result = measure.behaviour(
             loaded,
             form,

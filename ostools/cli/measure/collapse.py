@@ -29,6 +29,8 @@ from ostools.ground.errors import InputError
 if TYPE_CHECKING:
     from ostools.measure import Collapse
     from ostools.measure.collapse.readings import Reading
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
     from ostools.tasks import CollapseTask
 
 
@@ -91,19 +93,25 @@ def collapse(
       ostools collapse --prompt "Once upon a time" --item " and" --no-bos --dtype int8-kv --dtype bfloat16
     """
     from ostools import measure
+    from ostools.cli.kit import costs
 
     check(out)
     wanted, chosen = parse_lengths(lengths), _chosen(task, prompt, item, items)
     where = None if layers is None else parse_layers(layers)
     reading = _reading(site, per, norm, by_layer=where is not None)
     check_precisions(dtype)
-    with at_work("comparing pairs", model, device, load_dtype, device_map=device_map) as (loaded, progress):
+    dtypes, seeds = tuple(dtype or ("float32", "bfloat16", "float16")), tuple(seed or (0,))
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.collapse(on, chosen, wanted, dtypes, layers=where, seeds=len(seeds))
+
+    with at_work("comparing pairs", model, device, load_dtype, cost, device_map=device_map) as (loaded, progress):
         result = measure.collapse(
             loaded,
             chosen,
             lengths=wanted,
-            dtypes=tuple(dtype or ("float32", "bfloat16", "float16")),
-            seeds=tuple(seed or (0,)),
+            dtypes=dtypes,
+            seeds=seeds,
             layers=where,
             bos=not no_bos,
             progress=progress,

@@ -12,6 +12,8 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.measure import Counting
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def counting(
@@ -43,15 +45,19 @@ def counting(
       ostools counting --task count-ones --lengths 1:64 --dtype float32 --dtype bfloat16 --out counting.png
     """
     from ostools import measure, tasks
+    from ostools.cli.kit import costs
     from ostools.tasks.opened import OpenedPairs
 
     check(out)
     wanted, form = parse_lengths(lengths), tasks.AppendixTask(task)
     OpenedPairs(form)  # refuses a task whose answer is no count, before a model is loaded
-    with at_work("counting", model, device, load_dtype, device_map=device_map) as (loaded, progress):
-        result = measure.counting(
-            loaded, form, lengths=wanted, dtypes=tuple(dtype or ("float32", "bfloat16")), seed=seed, progress=progress
-        )
+    dtypes = tuple(dtype or ("float32", "bfloat16"))
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.counting(on, form, wanted, dtypes)
+
+    with at_work("counting", model, device, load_dtype, cost, device_map=device_map) as (loaded, progress):
+        result = measure.counting(loaded, form, lengths=wanted, dtypes=dtypes, seed=seed, progress=progress)
     give(result, out, _show)
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.kit import output
+from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.options import Device, DeviceMap, Dtype, Model, Out, Prompt
 from ostools.cli.kit.steps import at_work, check, give
+from ostools.ground.progress import part_of
 
 if TYPE_CHECKING:
     from ostools.measure import Profile
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def looseness(
@@ -29,13 +33,17 @@ def looseness(
       ostools looseness --prompt "The capital of France is" --out waterfall.png
     """
     from ostools import measure
+    from ostools.cli.kit import costs
     from ostools.measure.profiles.looseness import CHAIN
 
     check(out, prompt)
-    with at_work("differentiating", model, device, dtype, device_map=device_map) as (loaded, progress):
-        measured = measure.sensitivity(loaded, prompt, method="exact", progress=progress)
-    with output.progress("folding the blocks") as progress:
-        chain = measure.path_sum(loaded, prompt, variants=CHAIN, progress=progress)
+    with at_work("measuring", model, device, dtype, lambda on: costs.looseness(on, prompt), device_map=device_map) as (
+        loaded,
+        progress,
+    ):
+        differentiating, folding = (part_of(progress, index, index + 1, 2, units=100) for index in range(2))
+        measured = measure.sensitivity(loaded, prompt, method="exact", progress=differentiating)
+        chain = measure.path_sum(loaded, prompt, variants=CHAIN, progress=folding)
     result = measure.looseness(measured, chain)
     give(result, out, lambda result: _show("Looseness by part, in decades", result.summary))
 
@@ -57,10 +65,16 @@ def profile(
       ostools profile --prompt "The capital of France is"
     """
     from ostools import measure
+    from ostools.cli.kit import costs
 
     check(out, prompt)
-    with at_work("differentiating", model, device, dtype, device_map=device_map) as (loaded, progress):
-        result = measure.profile(measure.sensitivity(loaded, prompt, progress=progress))
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.sensitivity(on, prompt, ("full", "frozen"), (0,), "auto")
+
+    with at_work("differentiating", model, device, dtype, cost, device_map=device_map) as (loaded, progress):
+        measured = measure.sensitivity(loaded, prompt, max_memory=MANNERS.max_memory, progress=progress)
+        result = measure.profile(measured)
     give(result, out, _show_profile)
 
 
@@ -81,9 +95,14 @@ def flow(
       ostools flow --prompt "The capital of France is" --out flow.png
     """
     from ostools import measure
+    from ostools.measure.paths.cost import path_sum_cost
 
     check(out, prompt)
-    with at_work("folding the blocks", model, device, dtype, device_map=device_map) as (loaded, _):
+
+    def cost(on: Unloaded) -> Cost:
+        return path_sum_cost(on.shape, on.pos(prompt), ("second-moment",)) * 2
+
+    with at_work("folding the blocks", model, device, dtype, cost, device_map=device_map) as (loaded, _):
         result = measure.flow(loaded, prompt)
     give(result, out, lambda result: _show("Strongest edges", result.frame.nlargest(20, "flow")))
 
@@ -105,9 +124,14 @@ def spectra(
       ostools spectra --prompt "The capital of France is" --out spectra.png
     """
     from ostools import measure
+    from ostools.measure.passes.cost import pass_cost
 
     check(out, prompt)
-    with at_work("reading the patterns", model, device, dtype, device_map=device_map) as (loaded, _):
+
+    def cost(on: Unloaded) -> Cost:
+        return pass_cost(on.shape, on.pos(prompt), 6)
+
+    with at_work("reading the patterns", model, device, dtype, cost, device_map=device_map) as (loaded, _):
         result = measure.spectra(loaded, prompt)
     give(result, out, lambda result: _show("Products of the patterns", result.depth))
 

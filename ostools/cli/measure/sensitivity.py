@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, DeviceMap, Dtype, MaxMemory, Model, Out, Prompt, parse_bytes, parse_layers
+from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.options import Device, DeviceMap, Dtype, Model, Out, Prompt, parse_layers
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.measure import PathSum, Sensitivity
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def sensitivity(
@@ -37,7 +40,6 @@ def sensitivity(
     precision: Annotated[
         str | None, typer.Option(metavar="NAME", help="tf32: rows in TF32, on a GPU alone, with their error.")
     ] = None,
-    max_memory: MaxMemory = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -55,13 +57,18 @@ def sensitivity(
       ostools sensitivity --prompt "The capital of France is" --layers all --out layers.png
     """
     from ostools import measure
+    from ostools.cli.kit import costs
     from ostools.ground.names import checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
 
     check(out, prompt)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
-    wanted, allowed = parse_layers(layers), parse_bytes(max_memory)
-    with at_work("differentiating", model, device, dtype, device_map=device_map) as (loaded, progress):
+    wanted = parse_layers(layers)
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.sensitivity(on, prompt, names, wanted, method)
+
+    with at_work("differentiating", model, device, dtype, cost, device_map=device_map) as (loaded, progress):
         result = measure.sensitivity(
             loaded,
             prompt,
@@ -71,7 +78,7 @@ def sensitivity(
             relative_error=relative_error,
             seed=seed,
             precision=precision,
-            max_memory=allowed,
+            max_memory=MANNERS.max_memory,
             announce=_announce,
             progress=progress,
         )
@@ -93,7 +100,6 @@ def path_sum(
     ] = "last",
     mlp_norm: Annotated[str, typer.Option(metavar="NAME", help="svd, or product: cheaper and looser.")] = "svd",
     mlp_trace: Annotated[str, typer.Option(metavar="NAME", help="exact, or probes: for wide MLPs.")] = "exact",
-    max_memory: MaxMemory = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -109,12 +115,17 @@ def path_sum(
       ostools path-sum --prompt "The capital of France is" --variant local --variant proof
     """
     from ostools import measure
+    from ostools.measure.paths.cost import path_sum_cost
     from ostools.measure.paths.variants import checked_variants
 
     check(out, prompt)
     names = checked_variants(variant or ("proof", "uniform", "local", "second-moment"))
-    allowed = parse_bytes(max_memory)
-    with at_work("folding the blocks", model, device, dtype, device_map=device_map) as (loaded, progress):
+
+    def cost(on: Unloaded) -> Cost:
+        pos = on.pos(prompt)
+        return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, mlp_trace=mlp_trace, positions=positions)
+
+    with at_work("folding the blocks", model, device, dtype, cost, device_map=device_map) as (loaded, progress):
         result = measure.path_sum(
             loaded,
             prompt,
@@ -122,7 +133,7 @@ def path_sum(
             mlp_norm=mlp_norm,
             mlp_trace=mlp_trace,
             positions=positions,
-            max_memory=allowed,
+            max_memory=MANNERS.max_memory,
             announce=_announce,
             progress=progress,
         )
@@ -130,8 +141,8 @@ def path_sum(
 
 
 def _announce(forecast: str) -> None:
-    """The forecast of a run, before it starts."""
-    output.note(f"forecast: {forecast}")
+    """How a run goes, before it starts."""
+    output.note(f"plan: {forecast}")
 
 
 def _show_sensitivity(result: Sensitivity) -> None:

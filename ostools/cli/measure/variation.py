@@ -12,6 +12,8 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.measure import AttentionVariation
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def attention_variation(
@@ -36,10 +38,15 @@ def attention_variation(
       ostools attention-variation --task figure-5c --lengths 1:200 --out variation.png
     """
     from ostools import measure, tasks
+    from ostools.cli.kit import costs
 
     check(out)
     wanted, pairs = parse_lengths(lengths), tasks.repeating(task)
-    with at_work("comparing attention", model, device, load_dtype, device_map=device_map) as (loaded, progress):
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.variation(on, pairs, wanted, len(seed or (0,)))
+
+    with at_work("comparing attention", model, device, load_dtype, cost, device_map=device_map) as (loaded, progress):
         result = measure.attention_variation(
             loaded, pairs, lengths=wanted, seeds=tuple(seed or (0,)), bos=not no_bos, progress=progress
         )

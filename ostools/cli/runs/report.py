@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,10 @@ from ostools.cli.kit import output
 from ostools.cli.kit.options import Device, DeviceMap, Dtype, Model, parse_lengths
 from ostools.cli.kit.steps import at_work, tell_written
 from ostools.ground.errors import InputError
+
+if TYPE_CHECKING:
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
 
 
 def report(
@@ -25,7 +29,7 @@ def report(
         typer.Option(
             metavar="NAME",
             help="collapse, precision, sensitivity, looseness, layers, attention, behaviour, mitigations, theory; repeatable. "
-            "Else all; looseness only where it is cheap.",
+            "Else all but what is forecast to take long.",
         ),
     ] = None,
     lengths: Annotated[
@@ -59,11 +63,19 @@ def report(
         _on_run(run, out, [name for name, there in given.items() if there])
         return
     from ostools import reporting
+    from ostools.reporting.report.cost import report_cost
+    from ostools.reporting.report.report import LONGEST, default_prompt
     from ostools.results import checked_output
 
     checked_output(out, (".html",))
     wanted = None if lengths is None else parse_lengths(lengths)
-    with at_work("measuring", model, device, dtype, device_map=device_map) as (loaded, progress):
+
+    def cost(on: Unloaded) -> Cost:
+        text = default_prompt() if prompt is None else prompt
+        longest = range(1, LONGEST + 1) if wanted is None else wanted
+        return report_cost(on, text, longest, section or None)
+
+    with at_work("measuring", model, device, dtype, cost, device_map=device_map) as (loaded, progress):
         written = reporting.report(
             loaded, prompt=prompt, out=out, sections=section or None, lengths=wanted, progress=progress
         )

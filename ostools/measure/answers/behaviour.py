@@ -20,6 +20,7 @@ import mitigations
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, how_read
@@ -69,6 +70,7 @@ class Behaviour(Result):
     summary: pd.DataFrame
 
 
+@in_smaller_chunks
 def behaviour(
     model: TransformerBridge,
     task: Task | str,

@@ -25,6 +25,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, line_written
@@ -74,6 +75,7 @@ class Counting(Result):
     curve: Collapse
 
 
+@in_smaller_chunks
 def counting(
     model: TransformerBridge,
     task: AppendixTask | str = "count-ones",

@@ -21,6 +21,7 @@ import mitigations
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.posed import item_positions, pose
 from ostools.measure.prompts import as_prompt, token_columns
@@ -67,6 +68,7 @@ class Attention(Result):
         return drawing().attention_view(self, against)
 
 
+@in_smaller_chunks
 def attention(
     model: TransformerBridge,
     prompt: str | Prompt | None = None,

@@ -26,6 +26,7 @@ import hooks
 from mitigations import Mitigation, label, optional
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.posed_pairs import as_pairs
@@ -51,6 +52,7 @@ class AttentionVariation(Result):
         return mean_over_heads(self.frame)
 
 
+@in_smaller_chunks
 def attention_variation(
     model: TransformerBridge,
     task: CollapseTask | str = "figure-5a",

@@ -23,6 +23,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from mitigations import Mitigation, label, optional
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.posed_pairs import as_pairs
@@ -157,6 +158,7 @@ def _verdict(below: list[bool], lengths: list[int]) -> tuple[int | None, int, st
     return start, n_max, f"reached at {start}" + (", the shortest measured" if start == lengths[0] else "")
 
 
+@in_smaller_chunks
 def collapse(
     model: TransformerBridge,
     task: CollapseTask | Task | str,

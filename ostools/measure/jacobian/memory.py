@@ -17,12 +17,11 @@ from ostools.measure.jacobian.exact import NORM_BUDGET
 from ostools.measure.jacobian.linear import strip_bounds
 from ostools.measure.jacobian.linearised import block_bytes
 from ostools.models.shape import Shape
-from ostools.theory.path_sum.operators import CHUNK_BUDGET
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
 _BLOCK = {"cpu": 2048, "cuda": 1 << 16}
-# What the allocator keeps back of small blocks that were freed.
-_ALLOCATOR = 32 << 20
+ALLOCATOR = 32 << 20
+"""What the allocator keeps back of small blocks that were freed."""
 _SMALLEST = {"cpu": 4, "cuda": 16}
 
 
@@ -51,7 +50,7 @@ class MemoryPlan:
     def peak(self) -> int:
         """Beside the rows: the blocks are read and applied in turns, then the norms are taken and checked."""
         rows = self.rows if self.rows_on_disk is None else self.rows_on_disk * self.one_row
-        return _ALLOCATOR + rows + max(self.reading, self.kept + max(self.work, self.norms, self.check))
+        return ALLOCATOR + rows + max(self.reading, self.kept + max(self.work, self.norms, self.check))
 
     def __str__(self) -> str:
         where = "" if self.rows_on_disk is None else f" and {self.rows / 2**30:.2f} GiB in a temporary file"
@@ -107,21 +106,6 @@ def plan(
 def fits(shape: Shape, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
     """Whether the exact run has a plan at all."""
     return _forecast(shape, pos, layers, live, shape.d_model, 1, 1, False).peak <= max_memory
-
-
-def path_sum_bytes(shape: Shape, pos: int, *, heads: bool, live: bool) -> int:
-    """The forecast of a path sum to the last token: O(n^2) numbers a head, of one block at a time.
-
-    `heads`: a variant reads the heads' patterns one by one in float64; `live`: a variant of the real derivative. Measured on a
-    CPU from 1,000 to 4,000 tokens it is within 30%, mostly below.
-    """
-    squares, square = shape.n_heads * pos**2 * shape.element, pos**2 * 8
-    vectors = pos * (6 * shape.d_mlp + 20 * shape.d_model) * 8
-    # The block as the model runs it, then what is read off it: rows in float64, scores and what they are compared with.
-    reading = squares + 5 * square + (2 if heads else 0) * squares + (18 if live else 0) * squares
-    sites = shape.site_bytes(pos)
-    kept = sites if sites <= chunk_of(KEPT) else 0
-    return _ALLOCATOR + 3 * chunk_of(CHUNK_BUDGET) + kept + vectors + max(7 * squares // 2, reading)
 
 
 def _forecast(

@@ -23,6 +23,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import checked_names
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.estimate import check_settings
@@ -52,6 +53,7 @@ class Sensitivity(Result):
     """
 
 
+@in_smaller_chunks
 def sensitivity(
     model: TransformerBridge,
     prompt: str | Prompt,

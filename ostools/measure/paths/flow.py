@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import forward
 from ostools.measure.passes.arithmetic import full_precision
@@ -46,6 +47,7 @@ class Flow(Result):
     nodes: pd.DataFrame
 
 
+@in_smaller_chunks
 def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress | None = None) -> Flow:
     """The edges of `second-moment`'s recursion at the last token of a prompt, with patterns and norm scales held.
 

@@ -8,7 +8,7 @@ matrices a block (`uniform`, `local`; `mlp_norm="product"` spares them and is lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,11 +20,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import forward
-from ostools.measure.jacobian.memory import available_memory, path_sum_bytes
+from ostools.measure.jacobian.memory import available_memory
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.paths.block_view import BlockView
+from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.predicted import TRACES
 from ostools.measure.paths.variants import MlpNorm, Variant, checked_variants, variant_named
 from ostools.measure.prompts import as_prompt, token_columns
@@ -43,6 +45,7 @@ class PathSum(Result):
     """
 
 
+@in_smaller_chunks
 def path_sum(
     model: TransformerBridge,
     prompt: str | Prompt,
@@ -98,7 +101,8 @@ def path_sum(
     )
     n = len(tokens.ids)
     last = [n - 1] if positions == "last" else list(range(n))
-    _require_memory(model, n, names, max_memory, announce)
+    how = {"mlp_norm": mlp_norm, "mlp_trace": mlp_trace, "positions": positions}
+    _require_memory(model, n, names, how, max_memory, announce)
     values = _fold(full_precision(model, "path_sum"), tokens, names, last, (mlp_norm, mlp_trace), progress)
     tables = [_table(tokens, variant_named(name), last, values[name]) for name in names]
     return PathSum(pd.concat(tables, ignore_index=True), provenance)
@@ -108,15 +112,11 @@ def _require_memory(
     model: TransformerBridge,
     pos: int,
     names: Sequence[str],
+    how: Mapping[str, str],
     max_memory: int | None,
     announce: Callable[[str], None] | None,
 ) -> None:
-    variants = [variant_named(name) for name in names]
-    simple = {"uniform", "local", "rollout"}
-    heads = any(variant.kind != "paper" and variant.name not in simple for variant in variants)
-    needed = path_sum_bytes(
-        Shape.of(model), pos, heads=heads, live=any(each.linearisation == "full" for each in variants)
-    )
+    needed = path_sum_cost(Shape.of(model), pos, names, **how).memory
     limit = available_memory(next(model.parameters()).device) if max_memory is None else max_memory
     if announce is not None:
         announce(f"path sums: {needed / 2**30:.2f} GiB of memory")

@@ -68,24 +68,27 @@ class Profile(Result):
         return rows.sort_values("rank").head(k).reset_index(drop=True)
 
 
-def profile(measured: Sensitivity, *, norm: Norm | str = "operator") -> Profile:
+def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile:
     """Shares, ranks and the U-shape of a measured sensitivity, sink included and removed.
 
     Args:
-        norm: of which norm of J_i = d y_n / d v_i^(0): "operator", the theorem's, or "frobenius".
+        norm: of which norm of J_i = d y_n / d v_i^(0): "operator", the theorem's, or "frobenius". None: the operator norm, or
+            of an estimate, which knows only a lower bound of that, the Frobenius norm; the column `norm` says which.
 
     A shape is named only where both its contrasts exclude zero; prompts of fewer than `theory.profiles.SHORTEST` tokens and
     profiles with exact zeros (tokens out of every window's reach) have none, and their `verdict` says so.
     Raises `InputError` for an unknown norm, for estimated operator norms (lower bounds) and without rows of layer 0.
     """
-    if norm not in ("operator", "frobenius"):
+    if norm not in (None, "operator", "frobenius"):
         raise unknown_name("norm", norm, ("operator", "frobenius"))
     rows: Any = measured.frame[measured.frame["layer"] == 0]
     if rows.empty:
         raise InputError(
             "profile: expected the sensitivity to the embeddings, layer 0; measure with layers=[0] or 'all'"
         )
-    if norm == "operator" and (rows["method"] == "estimate").any():
+    estimated = bool((rows["method"] == "estimate").any())
+    norm = norm or ("frobenius" if estimated else "operator")
+    if norm == "operator" and estimated:
         raise InputError("profile: an estimate knows a lower bound of the operator norms only; use norm='frobenius'")
     values = rows[f"{norm}_norm"].to_numpy(dtype=float)
     table = rows[["position", "token_id", "token", "linearisation", "method"]].assign(norm=norm, value=values)

@@ -18,9 +18,13 @@ from ostools.measure import Collapse, Sensitivity, behaviour, collapse, compare,
 from ostools.measure.answers import reading
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
+from ostools.measure.jacobian.cost import sensitivity_cost
+from ostools.measure.passes.cost import Cost, machine
+from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.variants import VARIANTS
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.models import Prompt
+from ostools.models.shape import Shape
 from ostools.reporting.findings.precision import tails
 from ostools.reporting.sections.measurements import LeftOut, Measurements
 from ostools.results import Frame, Provenance, frame_of
@@ -37,8 +41,8 @@ STUDIED, STUDY_LENGTHS = "copy-last", tuple(range(4, 33, 4))
 MITIGATIONS = ("separator:every=3", "hint")
 """The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying); so few that eight lengths can
 decide."""
-DEAREST = 1e11
-"""Multiplications of the looseness split, some 20 seconds on two CPU cores: a dearer one is run only when asked for by name."""
+UNASKED = {"looseness": 120.0, "layers": 1800.0, "sensitivity": 1800.0}
+"""What is forecast to take longer, in seconds on this machine, is measured only where it is asked for by name."""
 # Certified bounds of the real derivative: norms for every pair of tokens, which would take longer than all the rest.
 _DEAR = ("local-full", "edge-full")
 _NOT_BOUNDED = (
@@ -78,7 +82,7 @@ def measure(
     sections: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> Measurements:
-    """What the sections show; None: all of them, but the looseness split only where it is cheap."""
+    """What the sections show; None: all of them, but what is forecast to take long (`UNASKED`)."""
     asked = [name for name in NAMES if sections is None or name in sections]
     ids = tuple(prompt.ids.tolist())
     found = Measurements(
@@ -86,9 +90,10 @@ def measure(
         "".join(prompt.tokens) if prompt.text is None else prompt.text,
         prompt.tokens,
     )
-    if sections is None and (reason := _too_dear(model, len(ids))):
-        asked.remove("looseness")
-        found.left_out.append(LeftOut("looseness", reason))
+    if sections is None:
+        for name, reason in unasked(Shape.of(model), len(ids)).items():
+            asked.remove(name)
+            found.left_out.append(LeftOut(name, reason))
     steps = _Steps(asked, progress, found.left_out)
     _collapses(steps, found, model, lengths)
     _profiles(steps, found, model, prompt)
@@ -184,17 +189,26 @@ def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt
         found.left_out.append(LeftOut("sensitivity", _NOT_BOUNDED))
 
 
-def _too_dear(model: TransformerBridge, pos: int) -> str:
-    """Why the looseness split is left out where nobody asked for it by name; empty where it is cheap."""
-    cost = pos**2 / 2 * int(model.cfg.n_layers) * int(model.cfg.d_model) ** 3
-    if cost <= DEAREST:
-        return ""
-    times = cost / DEAREST
-    return (
-        f"the split of the bound's looseness needs a norm for every pair of the {pos} tokens in every block, about "
-        f"{times:,.0f} times the work that is done unasked (20 seconds on two CPU cores); ask for it by name: "
-        "--section looseness"
-    )
+def profile_costs(shape: Shape, pos: int) -> dict[str, Cost]:
+    """Of the sections that may take long: the profile with its bounds, at every layer too, and the split of the looseness."""
+    cheap = [name for name in VARIANTS if name not in (*_DEAR, *CHAIN[2:])]
+    return {
+        "sensitivity": sensitivity_cost(shape, pos) + path_sum_cost(shape, pos, cheap),
+        "layers": sensitivity_cost(shape, pos, layers=shape.n_layers + 1),
+        "looseness": path_sum_cost(shape, pos, CHAIN),
+    }
+
+
+def unasked(shape: Shape, pos: int) -> dict[str, str]:
+    """The sections that are left out where nobody asks for them by name, with the reason."""
+    here = machine(shape)
+    seconds = {name: cost.seconds(here) for name, cost in profile_costs(shape, pos).items()}
+    return {
+        name: f"forecast about {forecast / 60:.0f} min on this machine, more than the {UNASKED[name] / 60:.0f} min that are "
+        f"spent on it unasked; ask for it by name: --section {name}"
+        for name, forecast in seconds.items()
+        if forecast > UNASKED[name]
+    }
 
 
 def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) -> None:

@@ -54,7 +54,7 @@ def report(
         run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then, and no progress told.
         prompt: the text whose sensitivity, layers and attention are measured; by default the paper's copy prompt.
         sections: of "collapse", "precision", "sensitivity", "looseness" (within sensitivity), "layers", "attention",
-            "behaviour", "mitigations", "theory"; None: all of them, `looseness` only where it is cheap.
+            "behaviour", "mitigations", "theory"; None: all of them, but what is forecast to take long (`measuring.UNASKED`).
         lengths: of the sequences of collapse and precision; by default 1 to 256, fewer where the context is short.
         progress: called as progress(done, total).
         say: with `run`, told of every stored file that is not as it was written; the report says so as well.

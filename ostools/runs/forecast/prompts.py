@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mitigations import Mitigation, changes_pass, insert, rewrite
+from ostools.measure.passes.cost import PromptTokens
 from ostools.models.load import quiet, read_tokenizer
 from ostools.models.sources import Source
 from ostools.models.tokens import count_tokens
 from ostools.runs.asked.sweep import form_of
 from ostools.runs.measurements import MEASUREMENTS
-from ostools.runs.measurements.counts import PromptTokens
 from ostools.runs.measurements.record import Cell
 from ostools.tasks import CollapseTask, Task
 
@@ -27,23 +27,42 @@ def prompt_tokens(cell: Cell, source: Source) -> PromptTokens:
 @lru_cache(maxsize=256)
 def _counted(cell: Cell, directory: Path) -> PromptTokens:
     """Of a cell without what changes no token."""
-    tokenizer = _tokenizer(directory)
     form = form_of(cell.task, cell.measurement)
-    given = cell.mitigated
-    shortest, longest = min(cell.lengths), max(cell.lengths)
+    pairs = MEASUREMENTS[cell.measurement].pairs
+    return task_tokens(form, directory, cell.lengths, seed=cell.seed, mitigation=cell.mitigated, pairs=pairs)
+
+
+def task_tokens(
+    form: Task | CollapseTask,
+    directory: Path,
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+    mitigation: Mitigation | None = None,
+    pairs: bool = False,
+    chat: bool | None = None,
+) -> PromptTokens:
+    """Of the prompts of a task, by the tokenizer in `directory`; `pairs`: they are compared, in no chat."""
+    tokenizer = _tokenizer(directory)
+    shortest, longest = min(lengths), max(lengths)
     if isinstance(form, Task):
-        chat = bool(tokenizer.chat_template) and not MEASUREMENTS[cell.measurement].pairs
-        low, high = (count_tokens(tokenizer, _text(form, given, n, cell.seed), chat=chat) for n in (shortest, longest))
-        after = form.parts(form.items(shortest, cell.seed))[2]
-        line = form.answer_line(form.answer(longest, cell.seed))
+        chat = bool(tokenizer.chat_template) and not pairs if chat is None else chat
+        low, high = (count_tokens(tokenizer, _text(form, mitigation, n, seed), chat=chat) for n in (shortest, longest))
+        after = form.parts(form.items(shortest, seed))[2]
+        line = form.answer_line(form.answer(longest, seed))
         behind, answer = (count_tokens(tokenizer, text) if text.strip() else 0 for text in (after, line))
     else:
         encoder = _Encoder(tokenizer)
-        low, high = (_longest_pair(form, encoder, n, cell.seed) for n in (shortest, longest))
+        low, high = (_longest_pair(form, encoder, n, seed) for n in (shortest, longest))
         behind, answer = 0, 0
     step = (high - low) / max(longest - shortest, 1)
-    prompts = tuple(round(low + step * (length - shortest)) for length in cell.lengths)
-    return PromptTokens(prompts, behind, answer, given is not None and changes_pass(given))
+    prompts = tuple(round(low + step * (length - shortest)) for length in lengths)
+    return PromptTokens(prompts, behind, answer, mitigation is not None and changes_pass(mitigation))
+
+
+def text_tokens(text: str, directory: Path) -> int:
+    """Of a text, encoded as a prompt, without a chat."""
+    return count_tokens(_tokenizer(directory), text)
 
 
 def _text(form: Task, given: Mitigation | None, length: int, seed: int) -> str:

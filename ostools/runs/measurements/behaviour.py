@@ -11,13 +11,11 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure import Behaviour, behaviour
 from ostools.measure.answers.behaviour import summarise
-from ostools.measure.passes.batches import TOKENS, batches
+from ostools.measure.answers.cost import behaviour_cost
+from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance
-from ostools.runs.measurements.counts import BLOCK, QUESTION, Count, PromptTokens, one_pass, pass_bytes
 from ostools.runs.measurements.record import Cell, Measurement, Options, Rows
-
-_DRAWN = 64  # samples of a prompt that batches are made of; more of them take as much more time
 
 
 class BehaviourOptions(Options):
@@ -59,32 +57,9 @@ def _read(rows: Frame, provenance: Provenance) -> Behaviour:
     return Behaviour(rows, provenance, summarise(rows, random=random, drawn=drawn))
 
 
-def _count(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int) -> Count:
-    """The prompts of a batch, then steps through a cache; the right answers' probability in one more pass."""
+def _count(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
     options = cell.arguments
-    asked = int(options["samples"])
-    samples = min(asked, _DRAWN)
-    padded = shape.element >= 4 and not tokens.hooked
-    groups = batches([pos for pos in tokens.prompts for _ in range(samples)], padded, TOKENS)
-    # Where an answer ends is not known before: behind the right one's tokens, if all is well.
-    steps = min(int(options["max_new_tokens"]), tokens.answer + 2)
-    memory, single, operations = 0, 0.0, float(QUESTION * len(tokens.prompts) * samples)
-    for group in groups:
-        rows, longest = len(group), max(tokens.prompts[one // samples] for one in group)
-        text = longest + int(options["max_new_tokens"])
-        memory = max(memory, pass_bytes(shape, rows, text, tokens.answer + 2, shape.element))
-        single += 2 * one_pass(shape, rows, longest + steps) + steps * _step(shape, rows)
-        operations += (2 + steps) * shape.n_layers * BLOCK
-    if tokens.hooked:
-        single += sum(2 * one_pass(shape, 1, pos) for pos in tokens.prompts)
-        operations += 2 * len(tokens.prompts) * shape.n_layers * BLOCK
-    more = asked / samples
-    return Count(weights * shape.element + memory, single=single * more, operations=operations * more)
-
-
-def _step(shape: Shape, rows: int) -> float:
-    """One token a row: reading the weights from memory takes as long as some ten products with each."""
-    return 2.0 * shape.parameters * max(10, rows)
+    return behaviour_cost(shape, tokens, samples=options["samples"], max_new_tokens=options["max_new_tokens"])
 
 
 BEHAVIOUR = Measurement(BehaviourOptions, _count, _measure, _read)

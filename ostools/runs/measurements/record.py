@@ -13,9 +13,9 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from mitigations import Mitigation
 from mitigations.named import NONE
+from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
-from ostools.runs.measurements.counts import Count, PromptTokens
 
 Rows: TypeAlias = tuple[Frame, Provenance]
 """What a cell gave: its rows, each with its length, and what they come from."""
@@ -96,8 +96,8 @@ class Measurement(Generic[Given]):
     """A measurement of a sweep: what may be asked of it, what it takes, how it is measured, and its stored rows read back."""
 
     options: type[Options]
-    count: Callable[[Shape, Cell, PromptTokens, int], Count]
-    """The forecast of a cell, from the model's shape and the number of its weights."""
+    count: Callable[[Shape, Cell, PromptTokens], Cost]
+    """What a cell takes, from the model's shape and the tokens of its prompts."""
     measure: Callable[[TransformerBridge, Cell], Rows]
     read: Callable[[Frame, Provenance], Given]
     """The result of stored rows."""

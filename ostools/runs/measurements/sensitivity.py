@@ -9,23 +9,12 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.names import checked_names
 from ostools.measure import Sensitivity, sensitivity
-from ostools.measure.jacobian.estimate import most_rows
-from ostools.measure.jacobian.linearisations import HELD, LINEARISATIONS
-from ostools.measure.jacobian.memory import plan
+from ostools.measure.jacobian.cost import sensitivity_cost
+from ostools.measure.jacobian.linearisations import LINEARISATIONS
+from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.models.shape import Shape
-from ostools.runs.measurements.counts import (
-    BLOCK,
-    EIGENVALUES,
-    QUESTION,
-    Count,
-    PromptTokens,
-    in_full,
-    one_pass,
-)
 from ostools.runs.measurements.questions import each_question
 from ostools.runs.measurements.record import Cell, Measurement, Names, Options, Rows
-
-_CHECKS = 20  # passes over a prompt that finite differences and frozen passes take, of each linearisation
 
 
 def _linearisations(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -57,26 +46,9 @@ def _measure(model: TransformerBridge, cell: Cell) -> Rows:
     return each_question(model, cell, lambda prompt: sensitivity(model, prompt, seed=cell.seed, **options))
 
 
-def _count(shape: Shape, cell: Cell, tokens: PromptTokens, weights: int) -> Count:
-    """d_model cotangents through every block and the norms of n Jacobians, of each linearisation."""
-    work, held = in_full(shape, weights)
-    options = cell.arguments
-    is_exact = options["method"] == "exact"
-    d_model, memory, products, operations = shape.d_model, 0, 0.0, 0.0
-    for name in options["linearisations"]:
-        live = not HELD[name].attention
-        for pos in tokens.prompts:
-            kept = None if is_exact else most_rows(d_model)
-            way = plan(work, pos, 1, live=live, max_memory=1 << 62, rows=kept)
-            memory = max(memory, way.peak)
-            rows = d_model if is_exact else 2 * most_rows(d_model)
-            through = rows * (one_pass(work, 1, pos) * (1.5 if live else 1.0))
-            norms = pos * (2 + EIGENVALUES) * d_model**3 if is_exact else 0
-            products += through + norms + _CHECKS * one_pass(work, 1, pos)
-            blocks = -(-rows // way.chunk) + _CHECKS
-            operations += blocks * shape.n_layers * BLOCK + QUESTION
-    single, double = (0.0, products) if work.element == 8 else (products, 0.0)
-    return Count(held + memory, single, double, operations)
+def _count(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
+    names, method = cell.arguments["linearisations"], cell.arguments["method"]
+    return sum((sensitivity_cost(shape, pos, names, method=method) for pos in tokens.prompts), Cost())
 
 
 SENSITIVITY = Measurement(SensitivityOptions, _count, _measure, Sensitivity)

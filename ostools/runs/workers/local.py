@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -16,6 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.chunks import smaller_chunks
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.memory import free_memory
+from ostools.ground.out_of_memory import SMALLEST, free_what_is_left, held_to_what_is_free, is_out_of_memory
 from ostools.measure.jacobian.memory import available_memory
 from ostools.models import load_model
 from ostools.models.load import resolve_device
@@ -27,10 +27,6 @@ from ostools.runs.measurements import measure
 from ostools.runs.measurements.record import Cell, Rows
 from ostools.runs.stored.store import Wanted
 from ostools.runs.workers.executor import Done, Executor, Job, Terms
-from ostools.runs.workers.out_of_memory import held_to_what_is_free, is_out_of_memory
-
-SMALLEST = 1 / 16
-"""The share of a chunk below which a cell that does not fit is given up."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +88,7 @@ class Bench:
             if not is_out_of_memory(error):
                 return said
         # Behind the handler: until then the error's traceback holds what did not fit.
-        gc.collect()
-        if self.terms.device.startswith("cuda"):
-            torch.cuda.empty_cache()
+        free_what_is_left()
         needed = forecast(cell, locate(cell.model, None), self.terms.device)
         free = available_memory(torch.device(self.terms.device))
         where = "while the model was loaded" if model is None else "while it was measured"

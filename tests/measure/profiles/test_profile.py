@@ -118,7 +118,9 @@ def test_refusals() -> None:
         ost.profile(measured, norm="frobenious")
     estimated = Sensitivity(measured.frame.assign(method="estimate"), PROVENANCE)
     with pytest.raises(InputError, match="lower bound of the operator norms only; use norm='frobenius'"):
-        ost.profile(estimated)
+        ost.profile(estimated, norm="operator")
+    assert set(ost.profile(estimated).frame["norm"]) == {"frobenius"}
+    assert set(ost.profile(measured).frame["norm"]) == {"operator"}
     found = ost.profile(estimated, norm="frobenius").frame
     assert found["share"].tolist() == pytest.approx([1 / 3, 2 / 3])
     assert set(found["method"]) == {"estimate"}

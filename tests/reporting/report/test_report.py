@@ -18,8 +18,9 @@ from ostools.ground.pooling import bins_of
 from ostools.measure import Collapse, Sensitivity, collapse
 from ostools.measure.attention.attention import Attention
 from ostools.models import encode
+from ostools.models.shape import Shape
 from ostools.reporting import report
-from ostools.reporting.report.measuring import DEAREST, FORMATS, NAMES, _too_dear, measure
+from ostools.reporting.report.measuring import FORMATS, NAMES, UNASKED, measure, unasked
 from ostools.reporting.report.report import lengths_text
 from ostools.reporting.sections import SECTIONS, render_report
 from ostools.reporting.sections.about import again_section
@@ -274,10 +275,10 @@ def test_every_layer_too_much_leaves_the_embeddings(monkeypatch: pytest.MonkeyPa
 
 def test_the_looseness_split_is_left_out_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gemma")  # d_model 32, 2 layers
-    assert _too_dear(model, 256) == ""
-    long = int((2 * DEAREST / (2 * 32**3)) ** 0.5) + 1
-    assert "--section looseness" in _too_dear(model, long)
-    monkeypatch.setattr(MODULE, "DEAREST", 1.0)
+    shape = Shape.of(model)
+    assert unasked(shape, 16) == {}
+    assert "--section looseness" in unasked(shape, 100_000)["looseness"]
+    monkeypatch.setitem(UNASKED, "looseness", 1e-9)
     monkeypatch.setattr(MODULE, "NAMES", ("sensitivity", "looseness"))
     found = measure(model, encode(model, "1110"), [1, 2])
     assert found.looseness is None

@@ -1,0 +1,204 @@
+"""What each command takes that is made of several measurements: a count of its parts, for the forecast before it begins.
+
+The counts of single measurements stand beside them (`ostools.measure.*.cost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mitigations import Mitigation
+from ostools import tasks
+from ostools.cli.kit.manners import MANNERS
+from ostools.experiments.figures import figure2, figure3
+from ostools.measure.answers.cost import behaviour_cost
+from ostools.measure.collapse.cost import collapse_cost
+from ostools.measure.jacobian.cost import sensitivity_cost
+from ostools.measure.passes.cost import Cost, PromptTokens, pass_cost
+from ostools.measure.paths.cost import path_sum_cost
+from ostools.measure.profiles.looseness import CHAIN
+from ostools.runs.forecast.forecast import Unloaded
+from ostools.tasks import CollapseTask, Task
+
+_STUDY_BOUND = ("local",)
+_ABLATED = 14  # passes a part that is taken out: answers, the pair's distance, the carriers' sensitivity
+_WINDOWS = 24
+_MOST_LENGTHS = 12
+
+
+def sensitivity(
+    model: Unloaded, prompt: str, linearisations: Sequence[str], layers: Sequence[int] | str, method: str
+) -> Cost:
+    """Of one prompt; within `--max-memory`."""
+    streams = model.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
+    limit = MANNERS.max_memory
+    return sensitivity_cost(
+        model.shape, model.pos(prompt), linearisations, layers=streams, method=method, max_memory=limit
+    )
+
+
+def looseness(model: Unloaded, prompt: str) -> Cost:
+    """The exact profile, and the chain of bounds beside it."""
+    pos = model.pos(prompt)
+    return sensitivity_cost(model.shape, pos, method="exact") + path_sum_cost(model.shape, pos, CHAIN)
+
+
+def attention(model: Unloaded, prompt: str | None, task: str | None, length: int | None, compared: bool) -> Cost:
+    """A pass with its patterns, or two."""
+    pos = model.pos(prompt) if prompt is not None else max(model.asked(_form(task), [length or 1]).prompts)
+    return pass_cost(model.shape, pos, 2 + 2 * compared)
+
+
+def variation(model: Unloaded, task: CollapseTask, lengths: Sequence[int], seeds: int) -> Cost:
+    """Passes in float64 with the attention weights."""
+    found = model.asked(task, lengths, pairs=True)
+    each = 1 if not task.random else len(lengths)
+    return pass_cost(model.shape, max(found.prompts), (1 + each) * seeds, element=8)
+
+
+def collapse(
+    model: Unloaded,
+    task: CollapseTask | Task,
+    lengths: Sequence[int],
+    dtypes: Sequence[str],
+    *,
+    layers: Sequence[int] | str | None = None,
+    seeds: int = 1,
+) -> Cost:
+    """Of one task, in each dtype."""
+    kept = model.shape.n_layers + 1 if isinstance(layers, str) else 1 + len(layers or ())
+    found = model.asked(task, lengths, pairs=True)
+    total = collapse_cost(model.shape, found, dtypes, layers=kept, seeds=seeds)
+    if layers is not None:
+        total += pass_cost(model.shape, max(found.prompts), 2, element=8)
+    return total
+
+
+def behaviour(
+    model: Unloaded,
+    task: Task,
+    lengths: Sequence[int],
+    *,
+    seeds: int = 1,
+    mitigation: Mitigation | None = None,
+    chat: bool | None = None,
+    samples: int = 1,
+    max_new_tokens: int | None = None,
+    probability: bool = True,
+) -> Cost:
+    """Of one task, asked at every length and seed; one that reasons goes on to the limit."""
+    found = model.asked(task, lengths, mitigation=mitigation, chat=chat)
+    every = PromptTokens(found.prompts * seeds, found.after, found.answer, found.hooked)
+    reasons = str(getattr(task, "mode", "none")).startswith("cot")
+    return behaviour_cost(
+        model.shape,
+        every,
+        samples=samples,
+        max_new_tokens=max_new_tokens or (256 if reasons else None),
+        probability=probability,
+        goes_on=reasons,
+    )
+
+
+def counting(model: Unloaded, task: Task, lengths: Sequence[int], dtypes: Sequence[str]) -> Cost:
+    """A curve, and the answers at every count in each dtype."""
+    answers = behaviour(model, task, lengths, probability=False)
+    return collapse(model, task, lengths, dtypes) + answers * len(dtypes)
+
+
+def study(
+    model: Unloaded,
+    task: Task,
+    compared: Sequence[Mitigation],
+    lengths: Sequence[int],
+    *,
+    seeds: int,
+    dtypes: Sequence[str],
+    closely: int,
+) -> Cost:
+    """Answers, distances, and sensitivity and its bound at some of the lengths: without, and with each mitigation."""
+    total = Cost()
+    near = sorted(lengths)[-1:] * min(closely, len(lengths))
+    for one in (None, *compared):
+        found = model.asked(task, lengths, mitigation=one, chat=False)
+        every = PromptTokens(found.prompts * seeds, found.after, found.answer, found.hooked)
+        total += behaviour_cost(model.shape, every)
+        total += collapse_cost(model.shape, found, dtypes or ("float64",), seeds=seeds)
+        close = model.asked(task, near, mitigation=one, chat=False).prompts if near else ()
+        for pos in close:
+            bound = path_sum_cost(model.shape, pos, _STUDY_BOUND)
+            total += (sensitivity_cost(model.shape, pos, ("full",)) + bound) * seeds
+    return total
+
+
+def windows(model: Unloaded, task: Task, lengths: Sequence[int], sizes: Sequence[int] | None, seeds: int) -> Cost:
+    """Answers and distances, in float64, under every window, each prompt in a pass of its own."""
+    found = model.asked(task, lengths)
+    hooked = PromptTokens(found.prompts * seeds, found.after, found.answer, hooked=True)
+    one = behaviour_cost(model.shape, hooked) + collapse_cost(model.shape, hooked, ("float64",))
+    return one * (1 + (len(sizes) if sizes else _WINDOWS))
+
+
+def ablation(model: Unloaded, task: Task, length: int, parts: int | None, what: str, top: int) -> Cost:
+    """Every part taken out, one at a time."""
+    shape = model.shape
+    known = {"heads": shape.n_layers * shape.n_heads, "layers": 2 * shape.n_layers, "edges": top}
+    count = known.get(what, top) if parts is None else parts
+    return pass_cost(shape, max(model.asked(task, [length]).prompts), _ABLATED * (1 + count))
+
+
+def retrieval(
+    model: Unloaded, records: str, length: int, positions: int, seeds: int, linearisation: str, method: str
+) -> Cost:
+    """An answer and a profile at every position and seed."""
+    task: Any = tasks.task(f"retrieve:records={records}")
+    pos = max(model.asked(task, [length]).prompts)
+    one = sensitivity_cost(model.shape, pos, (linearisation,), method=method) + pass_cost(model.shape, pos, 4)
+    return one * (positions * seeds)
+
+
+def chain_of_thought(
+    model: Unloaded, task: Task, length: int, names: Sequence[str], method: str, tokens: int, chat: bool | None
+) -> Cost:
+    """The model's own reasoning, up to the limit, and the profile of all of it."""
+    asked = behaviour(model, task, [length], chat=chat, max_new_tokens=tokens, probability=False)
+    pos = max(model.asked(task, [length], chat=chat).prompts) + tokens
+    return asked + sensitivity_cost(model.shape, pos, names, method=method, max_memory=MANNERS.max_memory)
+
+
+def error_prediction(
+    model: Unloaded, task: Task, lengths: Sequence[int], seeds: int, linearisation: str | None, method: str
+) -> Cost:
+    """An answer, a distance and a profile of every prompt."""
+    total = behaviour(model, task, lengths, seeds=seeds)
+    total += collapse(model, task, lengths, ("float64",), seeds=seeds)
+    if linearisation is not None:
+        for pos in model.asked(task, lengths).prompts:
+            total += sensitivity_cost(model.shape, pos, (linearisation,), method=method) * seeds
+    return total
+
+
+def figure(model: Unloaded, maker: str, chosen: dict[str, Any]) -> Cost:
+    """Figures 2 to 5."""
+    if maker == "figure_5":
+        lengths, seeds = list(chosen.get("lengths", range(1, 257))), len(chosen.get("seeds", range(5)))
+        dtypes = chosen.get("dtypes", ("float32", "bfloat16"))
+        panels: list[Any] = [tasks.task(name, CollapseTask) for name in tasks.FIGURE_5]
+        parts = (collapse(model, one, lengths, dtypes, seeds=seeds if one.random else 1) for one in panels)
+        return sum(parts, Cost())
+    if maker == "figure_2":
+        known, lengths = figure2.asked_tasks(), list(chosen.get("lengths", figure2.LENGTHS))
+    else:
+        names = {name: chosen[name] for name in ("seeds", "panels", "mode", "examples", "tidy") if name in chosen}
+        known, lengths = figure3.asked_tasks(**names), list(chosen.get("lengths", figure3.LENGTHS))
+    limit = chosen.get("max_new_tokens")
+    asked = (
+        behaviour(model, task, lengths, seeds=len(seeds), max_new_tokens=limit, probability=False)
+        for task, seeds in known.items()
+    )
+    return sum(asked, Cost())
+
+
+def _form(task: str | None) -> Task:
+    return tasks.task(task or "copy-last")

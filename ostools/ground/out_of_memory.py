@@ -1,0 +1,128 @@
+"""What needs more memory than there is: seen, tried again in smaller chunks, then refused in one line; on a CPU or a GPU."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar
+
+import psutil
+import torch
+
+from ostools.ground.chunks import is_decided, smaller_chunks
+from ostools.ground.errors import InsufficientMemoryError, in_words
+from ostools.ground.memory import free_memory
+
+Asked = ParamSpec("Asked")
+Found = TypeVar("Found")
+
+SMALLEST = 1 / 16
+"""The share of a chunk below which a measurement that does not fit is given up."""
+
+# What torch's and safetensors' allocators write, and C++ where nobody caught it.
+_SAID = ("not enough memory", "allocate memory", "out of memory", "bad_alloc", "cublas_status_alloc_failed")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, or was forecast to: by the error itself, or by what it was made of (whoever's word for it)."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if isinstance(found, MemoryError | torch.OutOfMemoryError | InsufficientMemoryError):
+            return True
+        if isinstance(found, OSError) and found.errno == errno.ENOMEM:
+            return True
+        # Not in our own words: they may quote a prompt or a file.
+        foreign = isinstance(found, RuntimeError | OSError) or type(found).__module__.startswith("safetensors")
+        if foreign and any(word in str(found).lower() for word in _SAID):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
+
+
+@contextmanager
+def held_to_what_is_free(device: str) -> Iterator[None]:
+    """Within the block an allocation beyond what is free now fails, where the kernel would otherwise kill the process.
+
+    Linux gives out memory that it does not have, and ends who uses it: no error, no record, no next cell. Through RLIMIT_DATA,
+    so on Linux alone. For a GPU, whose driver reserves addresses without end and whose own allocations do fail: nothing.
+    """
+    if sys.platform != "linux" or not device.startswith("cpu"):
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = psutil.Process().memory_info().data + free_memory().bytes
+    within = [limit for limit in (soft, hard, most) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(within), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def in_smaller_chunks(measurement: Callable[Asked, Found]) -> Callable[Asked, Found]:
+    """The measurement, tried again in chunks half as large where memory runs out, down to a sixteenth.
+
+    Then `InsufficientMemoryError`, with what is free. The share of the chunks that fitted is in the result's provenance, as
+    "chunk_share". Inside another such measurement, or a cell of a sweep, that one decides.
+    """
+
+    @functools.wraps(measurement)
+    def fitted(*args: Asked.args, **options: Asked.kwargs) -> Found:
+        share, first = 1.0, None
+        while not is_decided():
+            try:
+                with smaller_chunks(share):
+                    return _with_share(measurement(*args, **options), share)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                first = first or _lacking(measurement.__name__, error)
+            # Behind the handler: until then the error's traceback holds what did not fit.
+            free_what_is_left()
+            share /= 2
+            if share < SMALLEST:
+                raise first
+        return measurement(*args, **options)
+
+    return fitted
+
+
+def free_what_is_left() -> None:
+    """Give back what a measurement that failed still holds."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _lacking(name: str, error: Exception) -> InsufficientMemoryError:
+    """The refusal; one that says itself what was forecast and what to do stays as it is."""
+    if isinstance(error, InsufficientMemoryError):
+        return InsufficientMemoryError(str(error))
+    return InsufficientMemoryError(
+        f"out of memory: {name} does not fit, in chunks of a sixteenth neither; {_limit()} ({in_words(error)}): shorten the "
+        "prompt, take fewer lengths, load the model in bfloat16, or free memory"
+    )
+
+
+def _limit() -> str:
+    if torch.cuda.is_initialized():
+        return f"{torch.cuda.mem_get_info()[0] / 2**30:.2f} GiB free on the GPU, {free_memory()}"
+    return str(free_memory())
+
+
+def _with_share(found: Found, share: float) -> Found:
+    result: Any = found
+    provenance: Any = getattr(result, "provenance", None)
+    if share == 1.0 or provenance is None:
+        return found
+    parameters = {**provenance.parameters, "chunk_share": share}
+    return replace(result, provenance=replace(provenance, parameters=parameters))

@@ -1,0 +1,39 @@
+"""What the sections of a report take, counted before a model is loaded, or before it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import mitigations
+from ostools import tasks
+from ostools.measure.answers.cost import behaviour_cost
+from ostools.measure.collapse.cost import collapse_cost
+from ostools.measure.passes.cost import Cost, pass_cost
+from ostools.reporting.report import measuring
+from ostools.runs.forecast.forecast import Unloaded
+from ostools.tasks import CollapseTask
+
+
+def report_cost(model: Unloaded, prompt: str, lengths: Sequence[int], sections: Collection[str] | None) -> Cost:
+    """Of the sections asked for; None: of those that are measured unasked."""
+    pos = model.pos(prompt)
+    asked = set(measuring.NAMES) - set(measuring.unasked(model.shape, pos)) if sections is None else set(sections)
+    total = Cost()
+    pairs = [model.asked(tasks.task(name, CollapseTask), lengths, pairs=True) for name in tasks.FIGURE_5]
+    if asked & {"collapse", "precision"}:
+        total += sum((collapse_cost(model.shape, tokens, measuring.CASTS) for tokens in pairs), Cost())
+    if "precision" in asked:
+        total += collapse_cost(model.shape, pairs[0], measuring.FORMATS)
+    total += sum((cost for name, cost in measuring.profile_costs(model.shape, pos).items() if name in asked), Cost())
+    if "attention" in asked:
+        total += pass_cost(model.shape, pos, 2)
+    for name in measuring.BEHAVIOUR if "behaviour" in asked else ():
+        tokens = model.asked(tasks.task(name), measuring.ANSWERED)
+        every = replace(tokens, prompts=tokens.prompts * len(measuring.SEEDS))
+        total += behaviour_cost(model.shape, every, probability=False)
+    for name in (None, None, *measuring.MITIGATIONS) if "mitigations" in asked else ():
+        given = None if name is None else mitigations.mitigation(name)
+        tokens = model.asked(tasks.task(measuring.STUDIED), measuring.STUDY_LENGTHS, mitigation=given)
+        total += behaviour_cost(model.shape, tokens) + collapse_cost(model.shape, tokens, ("float64",))
+    return total

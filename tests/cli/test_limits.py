@@ -1,0 +1,94 @@
+"""What a command may take: told before it starts, refused before a model is loaded, and one line where it runs out."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ostools.cli.kit import limits
+from ostools.ground.chunks import chunk
+from ostools.ground.memory import Free
+from ostools.measure.jacobian import one_linearisation
+from tests.cli.asking import assert_refused
+
+PROMPT = ("sensitivity", "--prompt", "The 11")
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ostools.models.load_model", lambda *_, **__: pytest.fail("loaded the model"))
+
+
+@pytest.mark.usefixtures("no_model")
+def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
+    run, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "free_memory", lambda: Free(1 << 10, "on this machine"))
+    found = run(*PROMPT, "--model", directory)
+    assert_refused(
+        found, "of it before the work begins, found 0.00 GiB free on this machine", "loaded in bfloat16 it takes"
+    )
+
+
+@pytest.mark.usefixtures("no_model")
+def test_an_hour_is_not_begun_unasked(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ostools.runs.forecast.forecast import Forecast, Unloaded
+
+    monkeypatch.setattr(Unloaded, "forecast", lambda self, cost: Forecast(7300.0, 1 << 20, 1 << 10))
+    assert_refused(run(*PROMPT, "--model", directory), "forecast about 2.0 h", "give --max-time 4h to begin it")
+
+
+def test_more_time_is_allowed_by_asking(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ostools.runs.forecast.forecast import Forecast, Unloaded
+
+    monkeypatch.setattr(Unloaded, "forecast", lambda self, cost: Forecast(7300.0, 1 << 20, 1 << 10))
+    assert run(*PROMPT, "--model", directory, "--max-time", "4h")[0] == 0
+
+
+ERRORS = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), MemoryError()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
+    run, directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, fits: bool
+) -> None:
+    sizes: list[int] = []
+    own = one_linearisation.OneLinearisation.measured
+
+    def hungry(self: Any, *asked: Any) -> Any:
+        sizes.append(chunk(4096))
+        if not fits or sizes[-1] > 1024:
+            raise error
+        return own(self, *asked)
+
+    monkeypatch.setattr(one_linearisation.OneLinearisation, "measured", hungry)
+    found = run(*PROMPT, "--model", directory, "--out", "x.json")
+    if fits:
+        assert (found[0], sizes) == (0, [4096, 2048, 1024, 1024])
+        assert '"chunk_share": 0.25' in (tmp_path / "x.json").read_text()
+    else:
+        assert_refused(found, "out of memory: sensitivity does not fit", "GiB free", "shorten the prompt")
+        assert sizes == [4096, 2048, 1024, 512, 256]
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_does_not_fit_is_one_line(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loading(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(importlib.import_module("ostools.models"), "load_model", loading)
+    assert_refused(run(*PROMPT, "--model", directory), "out of memory: forecast 0.", "GiB free")
+
+
+def test_other_errors_stay_what_they_are(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, *asked: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(one_linearisation.OneLinearisation, "measured", broken)
+    with pytest.raises(ZeroDivisionError):
+        run(*PROMPT, "--model", directory)
