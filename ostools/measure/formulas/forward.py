@@ -83,6 +83,15 @@ class Forward:
 def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     """Run the prompt once and keep what the formulas need; two passes where all patterns would take over 256 MiB.
 
+    Raises what `forwards` raises.
+    """
+    (found,) = forwards(model, ids[None])
+    return found
+
+
+def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[Forward]:
+    """The same of prompts of one length, side by side; one after the other where all they keep would take over 256 MiB.
+
     Raises `InputError` under an active edit that the formulas do not know (an ablated head, a hook of somebody else), and
     for numbers that are not finite.
     """
@@ -92,30 +101,36 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
             f"path_sum does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
             f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
         )
+    is_kept = len(ids) * Shape.of(model).site_bytes(ids.shape[1]) <= chunk(KEPT)
+    if len(ids) > 1 and not is_kept:  # a block that runs again does so for one prompt
+        return [forward(model, prompt) for prompt in ids]
     device = next(model.parameters()).device
     calls: list[Call] = []
     handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
-    names = _available(model, SITES + LIVE_SITES) if Shape.of(model).site_bytes(len(ids)) <= chunk(KEPT) else ()
+    names = _available(model, SITES + LIVE_SITES) if is_kept else ()
     norm = hooks.norms(model)["ln_final"]
     try:
         with (
             torch.no_grad(),
             true_arithmetic(model),
-            hooks.capture(model, *names, "final_norm_scale", reduce=_first) as record,
-            hooks.capture(model, "residual_post", layers=[int(model.cfg.n_layers) - 1], reduce=_first) as last,
+            hooks.capture(model, *names, "final_norm_scale") as record,
+            hooks.capture(model, "residual_post", layers=[int(model.cfg.n_layers) - 1]) as last,
         ):
-            logits = model(ids[None].to(device), logits_to_keep=1)
+            logits = model(ids.to(device), logits_to_keep=1)
     finally:
         for handle in handles:
             handle.remove()
-    kept = {name: dict(record[name]) for name in names}
     (residual,) = last["residual_post"].values()
     # What is not finite before reaches the last block's residual stream; each block's own check sees the rest.
     if not bool(torch.isfinite(logits).all() and torch.isfinite(residual).all()):
         raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
     scale = record["final_norm_scale"].double()
     direction = norm.centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
-    return Forward(model, calls, kept, scale[:, 0], direction)
+    found = []
+    for index in range(len(ids)):
+        kept = {name: {layer: _of(tensor, index) for layer, tensor in record[name].items()} for name in names}
+        found.append(Forward(model, calls, kept, scale[index, :, 0], direction[index]))
+    return found
 
 
 def _note(calls: list[Call]) -> Any:
@@ -134,6 +149,11 @@ def _uncached(value: Any) -> Any:
 def _available(model: TransformerBridge, wanted: Sequence[str]) -> tuple[str, ...]:
     available = hooks.available_sites(model)
     return tuple(name for name in wanted if name in available)
+
+
+def _of(tensor: Tensor, prompt: int) -> Tensor:
+    """One prompt's part of a site; rotary angles are the same for all, and there once."""
+    return tensor[prompt if len(tensor) > 1 else 0]
 
 
 def _first(tensor: Tensor, layer: int | None) -> Tensor:

@@ -40,7 +40,7 @@ class Linearised:
     """d y_n / d v^(l) of one prompt as a linear map, in one linearisation and the model's own dtype (a `Route`).
 
     `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves. `chunk`: so many rows go through a
-    block's products at a time.
+    block's products at a time. `run`: the forward pass over the prompt, where there was one already.
 
     Every block is checked here, once. Raises `InputError` where `forward` does: for a model or an edit that the formulas do
     not describe.
@@ -53,6 +53,7 @@ class Linearised:
         linearisation: str,
         layers: Sequence[int] = (0,),
         chunk: int | None = None,
+        run: Forward | None = None,
     ) -> None:
         held = HELD[linearisation]
         self._model, self._norms = model, hooks.norms(model)
@@ -62,7 +63,7 @@ class Linearised:
         shape = Shape.of(model)
         keep = self.n_layers * block_bytes(shape, self.pos, self._live_pattern) <= chunk_of(KEPT)
         with torch.no_grad():
-            self._run: Forward = forward(model, ids)
+            self._run: Forward = run or forward(model, ids)
             last = slice(self.pos - 1, self.pos)
             scale, direction = (
                 found.to(self._dtype) for found in (self._run.final_norm_scale, self._run.final_norm_direction)

@@ -104,6 +104,12 @@ def plan(
     )
 
 
+def graph_bytes(shape: Shape, pos: int) -> int:
+    """What autograd keeps of one prompt: about four squares a head and layer, ten vectors a token, the slopes of the MLP."""
+    of_layer = 4 * shape.n_heads * pos + 10 * shape.d_model + 4 * shape.d_mlp
+    return pos * shape.n_layers * of_layer * shape.element
+
+
 def fits(shape: Shape, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
     """Whether the exact run has a plan at all."""
     return _forecast(shape, pos, layers, live, shape.d_model, 1, 1, False).peak <= max_memory
@@ -150,8 +156,7 @@ def _forecast(
     strip = heads * max((stop - start) * stop for start, stop in bounds) if live else 0
     work = chunk * (2 * strip + pos * (5 * d_model + 2 * d_mlp) + (6 if live else 3) * head_vectors)
     if by_autograd:
-        # The graph: about four squares a head and layer, ten vectors a token, and the slopes of the MLP; read and walked.
-        kept = chunk * pos * n_layers * (4 * heads * pos + 10 * d_model + 4 * d_mlp)
+        kept = chunk * graph_bytes(shape, pos) // element  # read and walked
         reading, work = kept + cast, kept // n_layers + cast
     places = pos * layers
     norms = min(3 * places * d_model**2, 3 * NORM_BUDGET // element)

@@ -9,10 +9,10 @@ Frobenius norms out of one forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, overload
 
 import pandas as pd
 import torch
@@ -23,14 +23,15 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import checked_names
-from ostools.ground.progress import Progress, part_of
+from ostools.ground.progress import Progress
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.estimate import check_settings
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
-from ostools.measure.jacobian.one_linearisation import METHODS, MeasuredNorms, OneLinearisation, Settings, checked_start
+from ostools.measure.jacobian.one_linearisation import METHODS, MeasuredNorms, Settings
 from ostools.measure.jacobian.routes import AutogradRoute
+from ostools.measure.jacobian.together import Asked, measured
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
-from ostools.measure.prompts import as_prompt, checked_layers, token_columns
+from ostools.measure.prompts import as_prompt, as_prompts, checked_layers, token_columns
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 
@@ -52,9 +53,43 @@ class Sensitivity(Result):
     """
 
 
+@overload
 def sensitivity(
     model: TransformerBridge,
     prompt: str | Prompt,
+    *,
+    linearisations: Sequence[str] = ...,
+    layers: Literal["all"] | Iterable[int] = ...,
+    method: str = ...,
+    relative_error: float = ...,
+    confidence: float = ...,
+    max_memory: int | None = ...,
+    seed: int = ...,
+    announce: Callable[[str], None] | None = ...,
+    progress: Progress | None = ...,
+) -> Sensitivity: ...
+
+
+@overload
+def sensitivity(
+    model: TransformerBridge,
+    prompt: Sequence[str | Prompt],
+    *,
+    linearisations: Sequence[str] = ...,
+    layers: Literal["all"] | Iterable[int] = ...,
+    method: str = ...,
+    relative_error: float = ...,
+    confidence: float = ...,
+    max_memory: int | None = ...,
+    seed: int = ...,
+    announce: Callable[[str], None] | None = ...,
+    progress: Progress | None = ...,
+) -> list[Sensitivity]: ...
+
+
+def sensitivity(
+    model: TransformerBridge,
+    prompt: str | Prompt | Sequence[str | Prompt],
     *,
     linearisations: Sequence[str] = ("full", "frozen"),
     layers: Literal["all"] | Iterable[int] = (0,),
@@ -65,7 +100,7 @@ def sensitivity(
     seed: int = 0,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
-) -> Sensitivity:
+) -> Sensitivity | list[Sensitivity]:
     """||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l) for every token i of the prompt, n its last token.
 
     v_i^(0) is the embedded token (after Gemma's scaling, before any block), y_n the last token's residual stream after the
@@ -92,20 +127,24 @@ def sensitivity(
     """
     settings = Settings(method, relative_error, confidence, max_memory, seed)
     names, chosen = _validated(model, linearisations, layers, settings)
-    tokens = as_prompt(model, prompt)
-    runs: dict[str, Any] = {}
-    asked: dict[str, Any] = {"linearisations": names, "layers": chosen, **asdict(settings)}
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **asked, runs=runs)
+    is_one = isinstance(prompt, str | Prompt)
+    prompts = [as_prompt(model, prompt)] if is_one else as_prompts(model, prompt)
+    given: dict[str, Any] = {"linearisations": names, "layers": chosen, **asdict(settings)}
+    provenances = [Provenance.collect(model, tuple(each.ids.tolist()), **given, runs={}) for each in prompts]
     work = full_precision(model, "sensitivity")
-    tables = []
     with torch.inference_mode(False), true_arithmetic(work):
-        start = checked_start(work, tokens.ids.to(next(work.parameters()).device))
-        for index, name in enumerate(names):
-            told = part_of(progress, index, index + 1, len(names), units=100)
-            found = OneLinearisation(work, start, name, chosen, settings).measured(announce, told)
-            runs[name] = found.account
-            tables.extend(_tables(tokens, name, chosen, found))
-    return Sensitivity(pd.concat(tables, ignore_index=True), provenance)
+        norms = measured(work, prompts, Asked(names, chosen, settings), announce, progress)
+    results = [_result(*parts, chosen) for parts in zip(prompts, norms, provenances, strict=True)]
+    return results[0] if is_one else results
+
+
+def _result(
+    tokens: Prompt, norms: Mapping[str, MeasuredNorms], provenance: Provenance, layers: Sequence[int]
+) -> Sensitivity:
+    runs = {name: found.account for name, found in norms.items()}
+    tables = [table for name, found in norms.items() for table in _tables(tokens, name, layers, found)]
+    where = replace(provenance, parameters={**provenance.parameters, "runs": runs})
+    return Sensitivity(pd.concat(tables, ignore_index=True), where)
 
 
 def _validated(
