@@ -49,6 +49,8 @@ class Forward:
     """
 
     model: TransformerBridge
+    norms: Mapping[str, hooks.Norm]
+    scaled: bool  # a temperature edit is active
     calls: list[Call]
     kept: Mapping[str, Any]
     final_norm_scale: Float[Tensor, " pos"]
@@ -64,13 +66,12 @@ class Forward:
 
     def block(self, layer: int, dtype: torch.dtype = torch.float64) -> Block:
         """One block in that dtype; whoever reads it first has to `check` it."""
-        scaled = any(edit.kind == "scale_scores" for edit in hooks.active_edits(self.model))
-        return Block(self.model, layer, partial(self._sites, layer), hooks.norms(self.model), dtype, scaled)
+        return Block(self.model, layer, partial(self._sites, layer), self.norms, dtype, self.scaled)
 
     def _sites(self, layer: int, wanted: Sequence[str]) -> dict[str, Tensor]:
-        names, call = _available(self.model, wanted), self.calls[layer]
         if self.kept:
-            return {name: self.kept[name][layer] for name in names}
+            return {name: self.kept[name][layer] for name in wanted if name in self.kept}
+        names, call = _available(self.model, wanted), self.calls[layer]
         with (
             torch.no_grad(),
             true_arithmetic(self.model, [layer]),
@@ -95,7 +96,8 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[F
     Raises `InputError` under an active edit that the formulas do not know (an ablated head, a hook of somebody else), and
     for numbers that are not finite.
     """
-    unknown = [edit for edit in hooks.active_edits(model) if edit.kind not in KNOWN_EDITS]
+    edits = hooks.active_edits(model)
+    unknown = [edit for edit in edits if edit.kind not in KNOWN_EDITS]
     if unknown:
         raise InputError(
             f"path_sum does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
@@ -108,7 +110,7 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[F
     calls: list[Call] = []
     handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
     names = _available(model, SITES + LIVE_SITES) if is_kept else ()
-    norm = hooks.norms(model)["ln_final"]
+    norms = hooks.norms(model)
     try:
         with (
             torch.no_grad(),
@@ -125,11 +127,11 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[F
     if not bool(torch.isfinite(logits).all() and torch.isfinite(residual).all()):
         raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
     scale = record["final_norm_scale"].double()
-    direction = norm.centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
-    found = []
+    direction = norms["ln_final"].centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
+    found, scaled = [], any(edit.kind == "scale_scores" for edit in edits)
     for index in range(len(ids)):
         kept = {name: {layer: _of(tensor, index) for layer, tensor in record[name].items()} for name in names}
-        found.append(Forward(model, calls, kept, scale[index, :, 0], direction[index]))
+        found.append(Forward(model, norms, scaled, calls, kept, scale[index, :, 0], direction[index]))
     return found
 
 

@@ -15,7 +15,7 @@ from ostools.ground.memory import free_memory
 from ostools.measure.formulas.forward import KEPT
 from ostools.measure.jacobian.exact import NORM_BUDGET
 from ostools.measure.jacobian.linear import strip_bounds
-from ostools.measure.jacobian.linearised import block_bytes
+from ostools.measure.jacobian.linearised import block_bytes, cores_bytes
 from ostools.models.shape import Shape
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
 
@@ -34,7 +34,7 @@ class MemoryPlan:
     together and then put into a file; None: all are kept in memory. `reading`: while a block is read; `kept`: of the blocks
     that are held linearised, one or, of a short prompt, all; `work`: of a chunk; `rows`: of all products that are kept,
     `one_row`: of one; `norms`: of taking their norms; `check`: of the finite differences, which hold every block's pattern
-    where the linearisation does.
+    where the linearisation does; `cores`: of every block's MLP as one matrix a token, kept for all linearisations; 0: not made.
     """
 
     chunk: int
@@ -46,12 +46,13 @@ class MemoryPlan:
     one_row: int
     norms: int
     check: int
+    cores: int = 0
 
     @property
     def peak(self) -> int:
         """Beside the rows: the blocks are read and applied in turns, then the norms are taken and checked."""
         rows = self.rows if self.rows_on_disk is None else self.rows_on_disk * self.one_row
-        return _ALLOCATOR + rows + max(self.reading, self.kept + max(self.work, self.norms, self.check))
+        return _ALLOCATOR + self.cores + rows + max(self.reading, self.kept + max(self.work, self.norms, self.check))
 
     def __str__(self) -> str:
         where = "" if self.rows_on_disk is None else f" and {self.rows / 2**30:.2f} GiB in a temporary file"
@@ -86,7 +87,11 @@ def plan(
     largest = min(d_model, max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos))
     largest = chunk_of(largest)
     asked = shape, pos, layers, live, rows or d_model
-    forecast = None
+    cores, forecast = cores_bytes(shape, pos), None
+    if rows is None and not by_autograd and cores <= chunk_of(KEPT):
+        forecast = replace(_forecast(*asked, largest, None, by_autograd), cores=cores)
+        if forecast.peak <= max_memory:
+            return forecast
     for on_disk in (False, True) if rows is None else (False,):
         chunk = largest
         while chunk >= 1:

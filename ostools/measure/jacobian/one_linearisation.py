@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -51,11 +51,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Start:
-    """Where every linearisation of a prompt starts: v^(0), and the forward pass that the formulas read (None: each its own)."""
+    """Where every linearisation of a prompt starts: v^(0), the forward pass that the formulas read (None: each its own), and
+    what one linearisation leaves to the next, by block."""
 
     ids: Int[Tensor, " pos"]
     embedded: Float[Tensor, "pos d_model"]
-    read: Forward | None = None
+    read: Forward | None
+    cores: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class OneLinearisation:
             announce(f"{self.name}, {method}: {way}")
         account = {"route": "analytic", "reason": reason}
         try:
-            route: Route = Linearised(self.model, self.start.ids, self.name, self.layers, way.chunk, self.start.read)
+            route: Route = self._by_formulas(way)
         except InputError as error:
             way = plan(*asked, **within, by_autograd=True)
             if announce is not None:
@@ -156,6 +158,11 @@ class OneLinearisation:
             account |= {"route": "autograd", "why": str(error)}
             route = self._by_autograd(way.chunk)
         return _Linear(route, method, way, account | {"plan": str(way)})
+
+    def _by_formulas(self, way: MemoryPlan) -> Linearised:
+        start = self.start
+        cores = start.cores if way.cores else None
+        return Linearised(self.model, start.ids, self.name, self.layers, way.chunk, start.read, cores)
 
     def _by_autograd(self, rows: int) -> AutogradRoute:
         freeze = freezing(self.model, self.name)

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, overload
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -27,7 +28,7 @@ from ostools.ground.progress import Progress
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.estimate import check_settings
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
-from ostools.measure.jacobian.one_linearisation import METHODS, MeasuredNorms, Settings
+from ostools.measure.jacobian.one_linearisation import METHODS, NORMS, MeasuredNorms, Settings
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.jacobian.together import Asked, measured
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
@@ -130,11 +131,11 @@ def sensitivity(
     is_one = isinstance(prompt, str | Prompt)
     prompts = [as_prompt(model, prompt)] if is_one else as_prompts(model, prompt)
     given: dict[str, Any] = {"linearisations": names, "layers": chosen, **asdict(settings)}
-    provenances = [Provenance.collect(model, tuple(each.ids.tolist()), **given, runs={}) for each in prompts]
+    provenance = Provenance.collect(model, **given)
     work = full_precision(model, "sensitivity")
     with torch.inference_mode(False), true_arithmetic(work):
         norms = measured(work, prompts, Asked(names, chosen, settings), announce, progress)
-    results = [_result(*parts, chosen) for parts in zip(prompts, norms, provenances, strict=True)]
+    results = [_result(*parts, provenance, chosen) for parts in zip(prompts, norms, strict=True)]
     return results[0] if is_one else results
 
 
@@ -142,9 +143,9 @@ def _result(
     tokens: Prompt, norms: Mapping[str, MeasuredNorms], provenance: Provenance, layers: Sequence[int]
 ) -> Sensitivity:
     runs = {name: found.account for name, found in norms.items()}
-    tables = [table for name, found in norms.items() for table in _tables(tokens, name, layers, found)]
-    where = replace(provenance, parameters={**provenance.parameters, "runs": runs})
-    return Sensitivity(pd.concat(tables, ignore_index=True), where)
+    asked = {**provenance.parameters, "runs": runs}
+    where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters=asked)
+    return Sensitivity(_table(tokens, norms, layers), where)
 
 
 def _validated(
@@ -187,19 +188,15 @@ def jacobian(
         return found
 
 
-def _tables(tokens: Prompt, linearisation: str, layers: Sequence[int], found: MeasuredNorms) -> list[pd.DataFrame]:
-    """One table a layer; the measured places are the tokens of each layer, layer by layer."""
-    pos = len(tokens.ids)
-    norms = {name: values.view(-1, pos) for name, values in found.columns.items()}
-    return [
-        token_columns(tokens).assign(
-            linearisation=linearisation,
-            layer=layer,
-            method=found.method,
-            **{name: values[row].numpy() for name, values in norms.items()},
-        )
-        for row, layer in enumerate(layers)
-    ]
+def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]) -> pd.DataFrame:
+    """A row a token, layer by layer, linearisation by linearisation: as the measured places are."""
+    of_tokens, pos, places = token_columns(tokens), len(tokens.ids), len(tokens.ids) * len(layers)
+    columns: dict[str, Any] = {name: np.tile(of_tokens[name], len(layers) * len(norms)) for name in of_tokens}
+    columns["linearisation"] = np.repeat(list(norms), places)
+    columns["layer"] = np.tile(np.repeat(layers, pos), len(norms))
+    columns["method"] = np.repeat([found.method for found in norms.values()], places)
+    columns |= {name: torch.cat([found.columns[name] for found in norms.values()]).numpy() for name in NORMS}
+    return pd.DataFrame(columns)
 
 
 __all__ = ["LINEARISATIONS", "Sensitivity", "freezing", "jacobian", "sensitivity"]

@@ -157,25 +157,32 @@ class _Together:
         return cls(model, starts, plain, numbers, asked)
 
     def measured(self, announce: Announce | None, progress: Progress | None) -> list[ByName]:
-        found: list[ByName] = [{} for _ in self.starts]
-        names = self.asked.names
-        for index, name in enumerate(names):
-            told = part_of(progress, index, index + 1, len(names), units=100)
-            for by_name, norms in zip(found, self._linearisation(name, announce, told), strict=True):
-                by_name[name] = norms
+        """Of the first prompt with its certificates; of the others without those that said something there."""
+        for name in self.asked.names:
+            self._require_frozen_is_plain(name)
+        once, count = _once(announce), len(self.starts)
+        told = [part_of(progress, at, at + 1, count, units=100) for at in range(count)]
+        found = [self._of_one(self.starts[0], {}, once, told[0])]
+        oracles: dict[str, list[Oracle]] = {}
+        if count > 1:
+            oracles = {name: self._oracles(name) for name, norms in found[0].items() if _may_share(norms)}
+        for at in range(1, count):
+            own = {name: rows[at] for name, rows in oracles.items()}
+            found.append(self._of_one(self.starts[at], own, once, told[at]))
         return found
 
-    def _linearisation(self, name: str, announce: Announce | None, progress: Progress | None) -> list[MeasuredNorms]:
-        """Of the first prompt with its certificate; of the others, where that said something, without."""
-        self._require_frozen_is_plain(name)
-        told = [part_of(progress, at, at + 1, len(self.starts), units=100) for at in range(len(self.starts))]
-        once = _once(announce)
-        ones = [OneLinearisation(self.model, start, name, self.asked.layers, self._settings) for start in self.starts]
-        found = [ones[0].measured(once, told[0])]
-        oracles = self._oracles(name) if len(ones) > 1 and _may_share(found[0]) else [None] * len(ones)
-        for one, oracle, part in zip(ones[1:], oracles[1:], told[1:], strict=True):
-            found.append(one.measured(once, part, oracle))
-        return [replace(norms, account={**norms.account, "prompts_together": len(ones)}) for norms in found]
+    def _of_one(
+        self, start: Start, oracles: Mapping[str, Oracle], announce: Announce | None, progress: Progress | None
+    ) -> ByName:
+        """Every linearisation of one prompt, and how many prompts shared its passes."""
+        names, found = self.asked.names, {}
+        start = replace(start, cores={})  # they go when this prompt is done
+        for index, name in enumerate(names):
+            told = part_of(progress, index, index + 1, len(names), units=100)
+            one = OneLinearisation(self.model, start, name, self.asked.layers, self._settings)
+            norms = one.measured(announce, told, oracles.get(name))
+            found[name] = replace(norms, account={**norms.account, "prompts_together": len(self.starts)})
+        return found
 
     @property
     def _settings(self) -> Settings:
@@ -186,7 +193,7 @@ class _Together:
         held = (len(self.starts) - 1) * Shape.of(self.model).site_bytes(len(self.starts[0].ids))
         return replace(settings, max_memory=settings.max_memory - held)
 
-    def _oracles(self, name: str) -> list[Oracle | None]:
+    def _oracles(self, name: str) -> list[Oracle]:
         """A random row of every prompt's Jacobians, by autograd: one pass for all, there and back."""
         embedded = torch.stack([start.embedded for start in self.starts])
         generator = torch.Generator().manual_seed(0)
