@@ -23,7 +23,7 @@ def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
 
 def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> list[Prompt]:
     """Every prompt in tokens. Raises `InputError` for what is no list of prompts, for an empty one, and for each that
-    `as_prompt` refuses, by its number."""
+    `as_prompt` refuses, by its number among several."""
     if isinstance(prompts, str) or not isinstance(prompts, Sequence):
         raise InputError(f"expected a text, a Prompt or a list of them, found {type(prompts).__name__}")
     if not prompts:
@@ -33,6 +33,8 @@ def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> lis
         try:
             found.append(as_prompt(model, prompt))
         except InputError as error:
+            if len(prompts) == 1:
+                raise
             raise InputError(f"prompt {number} of {len(prompts)}: {error}") from error
     return found
 

@@ -139,6 +139,26 @@ def sensitivity(
     return results[0] if is_one else results
 
 
+def prompts_table(found: Sequence[Sensitivity]) -> Result:
+    """The rows of many prompts in one table, with each prompt's number, from 1, in the column `prompt`.
+
+    The provenance holds the first one's arguments; `prompts`, by number: token_ids and `runs`. Raises `InputError` for none.
+    """
+    if not found:
+        raise InputError("expected the results of at least one prompt, found none")
+    numbered = list(enumerate(found, start=1))
+    frames = [result.frame.assign(prompt=number) for number, result in numbered]
+    table = pd.concat(frames, ignore_index=True)
+    prompts = {
+        str(number): {"token_ids": result.provenance.token_ids, "runs": result.provenance.parameters["runs"]}
+        for number, result in numbered
+    }
+    first = found[0].provenance
+    asked = {name: value for name, value in first.parameters.items() if name != "runs"} | {"prompts": prompts}
+    columns = ["prompt", *found[0].frame.columns]
+    return Result(table[columns], replace(first, token_ids=None, parameters=asked))
+
+
 def _result(
     tokens: Prompt, norms: Mapping[str, MeasuredNorms], provenance: Provenance, layers: Sequence[int]
 ) -> Sensitivity:
@@ -199,4 +219,4 @@ def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[
     return pd.DataFrame(columns)
 
 
-__all__ = ["LINEARISATIONS", "Sensitivity", "freezing", "jacobian", "sensitivity"]
+__all__ = ["LINEARISATIONS", "Sensitivity", "freezing", "jacobian", "prompts_table", "sensitivity"]
