@@ -3,7 +3,8 @@
 Purpose: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, its operator norm (the one that Theorem 5.1
 bounds) and its Frobenius norm, in up to four linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
 d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer;
-estimated: some 64 passes, whatever d_model. The cheaper choice is `path_sum(variants="second-moment")`: a prediction of the
+estimated: some 64 passes, whatever d_model. Of many prompts in one call those of one length share what is not their own
+(`together`). The cheaper choice is `path_sum(variants="second-moment")`: a prediction of the
 Frobenius norms out of one forward pass.
 """
 
@@ -111,6 +112,8 @@ def sensitivity(
     describe goes through autograd.
 
     Args:
+        prompt: a text or a `Prompt`; or a list of them, for a list of results in its order, each with the numbers that it has
+            alone. Prompts of one length share their forward passes, as many as the memory holds.
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: attention patterns and norm
             scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two.
         layers: which residual streams, all out of the same passes: 0 ... L, or "all".
@@ -123,8 +126,12 @@ def sensitivity(
 
     Checked on every run, and refused with `InputError` where it fails: the pass from embeddings and every frozen pass give
     the logits of the plain pass; the Jacobian at the lowest layer agrees with finite differences of the network, or with
-    autograd where those cannot decide; every number is finite; the forecast fits into the memory. Active edits are
-    respected. Source: docs/theory.md 2.
+    autograd where those cannot decide; every number is finite; the forecast fits into the memory. Of prompts that share their
+    passes the first alone is moved by finite differences, and has a `certificate` in `runs`; each of the others has one random
+    row of its Jacobians held against autograd, at every token, and a `shared_certificate`, which says so. Where that does not
+    hold, where finite differences say nothing, and under an edit, every prompt goes alone. Active edits are
+    respected. Of a list an empty one is refused, and a prompt that fails fails the call, by its number. Source: docs/theory.md
+    2.
     """
     settings = Settings(method, relative_error, confidence, max_memory, seed)
     names, chosen = _validated(model, linearisations, layers, settings)

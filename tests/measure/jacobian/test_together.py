@@ -74,7 +74,7 @@ def test_where_finite_differences_say_nothing_every_prompt_has_its_own_check() -
 
 
 def test_under_an_edit_every_prompt_has_its_own_passes() -> None:
-    """An edit may think of one prompt; and where autograd differentiates it, nothing but finite differences says what it does."""
+    """An edit may think of one prompt; and only finite differences say what one does that autograd differentiates."""
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     prompts = prompts_of(model, (5, 5))
     point = model.hook_dict["blocks.0.hook_mlp_out"]
