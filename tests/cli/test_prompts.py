@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -64,7 +65,8 @@ def test_every_prompt_has_its_rows_in_one_table(run, directory: str, tmp_path: P
     asked = ("sensitivity", "--prompts", str(tmp_path / "a.txt"), "--model", directory, "--out", str(out))
     assert run(*asked)[0] == 0
     written = json.loads(out.read_text())
-    found, model = pd.DataFrame(written["rows"]), ost.load_model(directory, device="cpu")
+    found: Any = pd.DataFrame(written["rows"])
+    model = ost.load_model(directory, device="cpu")
     for number, text in enumerate(texts, start=1):
         alone = ost.sensitivity(model, text)
         rows = found[found["prompt"] == number].drop(columns="prompt").reset_index(drop=True)

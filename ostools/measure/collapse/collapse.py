@@ -227,16 +227,17 @@ def collapse(
         chat: a task's prompts in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) after each forward pass.
 
-    Raises `InputError` for an empty list of tasks, lengths below 1 or beyond the context, an unknown task or dtype, a tokenizer that merges the
-    repeated item, numbers that are not finite (with dtype, site and length) or beyond a format's range, and under an active
-    edit of the forward pass, which would not reach the views; `MitigationError` for a broken invariant. Memory: the model's own
-    weights, cast to a precision where they are read (`models.view_in`).
+    Raises `InputError` for an empty list of tasks, lengths below 1 or beyond the context, an unknown task or dtype, a
+    tokenizer that merges the repeated item, numbers that are not finite (with dtype, site and length) or beyond a format's
+    range, and under an active edit of the forward pass, which would not reach the views; `MitigationError` for a broken
+    invariant. Memory: the model's own weights, cast to a precision where they are read (`models.view_in`).
 
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
     given = optional(mitigation)
+    given_as: Any = task
     is_one = isinstance(task, str) or not isinstance(task, Sequence)
-    several = [task] if is_one else list(task)
+    several = [given_as] if is_one else list(given_as)
     if not several:
         raise InputError("expected a task or a list of them, found an empty list")
     pairs = [as_pairs(model, each, given, chat) for each in several]

@@ -35,7 +35,7 @@ from ostools.measure.jacobian.together import Asked, measured
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.measure.prompts import as_prompt, as_prompts, checked_layers, token_columns
 from ostools.models import Prompt
-from ostools.results import Provenance, Result
+from ostools.results import Frame, Provenance, Result
 
 # Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
 _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
@@ -155,7 +155,7 @@ def prompts_table(found: Sequence[Sensitivity]) -> Result:
         raise InputError("expected the results of at least one prompt, found none")
     numbered = list(enumerate(found, start=1))
     frames = [result.frame.assign(prompt=number) for number, result in numbered]
-    table = pd.concat(frames, ignore_index=True)
+    table: Frame = pd.concat(frames, ignore_index=True)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids, "runs": result.provenance.parameters["runs"]}
         for number, result in numbered

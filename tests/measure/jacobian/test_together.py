@@ -95,7 +95,7 @@ def test_a_wrong_derivative_of_one_prompt_of_a_batch_is_refused(monkeypatch: pyt
     linearised = together.OneLinearisation._by_formulas
 
     def planted(self: Any, way: Any) -> Any:
-        route = linearised(self, way)
+        route: Any = linearised(self, way)
         if torch.equal(self.start.ids, prompts[2].ids) and (
             batch_alone is False or self.start.read.calls[0].args[0].shape[0] > 1
         ):
