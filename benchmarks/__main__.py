@@ -6,12 +6,13 @@ import os
 
 import torch
 
-from benchmarks import behaviour, collapse, estimates, figures, forecast, sensitivity, sweep
+from benchmarks import behaviour, collapse, estimates, figures, forecast, prompts, sensitivity, sweep
 
 
 def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores")
     sensitivity.main()
+    prompts.main()
     estimates.main()
     collapse.main()
     behaviour.main()

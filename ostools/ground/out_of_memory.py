@@ -121,6 +121,8 @@ def _limit() -> str:
 
 def _with_share(found: Found, share: float) -> Found:
     result: Any = found
+    if isinstance(result, list):
+        return [_with_share(one, share) for one in result]  # pyright: ignore[reportReturnType]
     provenance: Any = getattr(result, "provenance", None)
     if share == 1.0 or provenance is None:
         return found

@@ -10,7 +10,7 @@ from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.hosted.behaviour import hosted_behaviour
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.hosted.given import Hosted, read_answers
-from ostools.measure.jacobian.sensitivity import Sensitivity, jacobian, sensitivity
+from ostools.measure.jacobian.sensitivity import Sensitivity, jacobian, prompts_table, sensitivity
 from ostools.measure.paths.flow import Flow, flow
 from ostools.measure.paths.path_sum import PathSum, path_sum
 from ostools.measure.profiles.compare import Comparison, compare
@@ -49,6 +49,7 @@ __all__ = [
     "looseness",
     "path_sum",
     "profile",
+    "prompts_table",
     "read_answers",
     "sensitivity",
     "spectra",

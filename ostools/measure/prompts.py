@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import pandas as pd
@@ -19,6 +19,24 @@ def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
             f"expected a text or a Prompt, found {type(prompt).__name__}; for token ids use ostools.models.prompt_from_ids"
         )
     return encode(model, prompt) if isinstance(prompt, str) else prompt
+
+
+def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> list[Prompt]:
+    """Every prompt in tokens. Raises `InputError` for what is no list of prompts, for an empty one, and for each that
+    `as_prompt` refuses, by its number among several."""
+    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
+        raise InputError(f"expected a text, a Prompt or a list of them, found {type(prompts).__name__}")
+    if not prompts:
+        raise InputError("expected at least one prompt, found an empty list")
+    found = []
+    for number, prompt in enumerate(prompts, start=1):
+        try:
+            found.append(as_prompt(model, prompt))
+        except InputError as error:
+            if len(prompts) == 1:
+                raise
+            raise InputError(f"prompt {number} of {len(prompts)}: {error}") from error
+    return found
 
 
 def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from ostools.cli.kit.manners import MANNERS
 from ostools.experiments.figures import figure2, figure3
 from ostools.measure.answers.cost import behaviour_cost
 from ostools.measure.collapse.cost import collapse_cost
-from ostools.measure.jacobian.cost import sensitivity_cost
+from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, PromptTokens, pass_cost
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.profiles.looseness import CHAIN
@@ -28,14 +28,18 @@ _MOST_LENGTHS = 12
 
 
 def sensitivity(
-    model: Unloaded, prompt: str, linearisations: Sequence[str], layers: Sequence[int] | str, method: str
+    model: Unloaded, prompts: Sequence[str], linearisations: Sequence[str], layers: Sequence[int] | str, method: str
 ) -> Cost:
-    """Of one prompt; within `--max-memory`."""
+    """Of every prompt; within `--max-memory`."""
     streams = model.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
     limit = MANNERS.max_memory
-    return sensitivity_cost(
-        model.shape, model.pos(prompt), linearisations, layers=streams, method=method, max_memory=limit
+    each = (
+        sensitivity_cost(
+            model.shape, model.pos(prompt), linearisations, layers=streams, method=method, max_memory=limit
+        )
+        for prompt in prompts
     )
+    return sum(each, Cost())
 
 
 def looseness(model: Unloaded, prompt: str) -> Cost:

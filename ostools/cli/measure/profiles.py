@@ -57,7 +57,7 @@ def profile(
     check(out, prompt)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(on, prompt, ("full", "frozen"), (0,), "auto")
+        return costs.sensitivity(on, [prompt], ("full", "frozen"), (0,), "auto")
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         measured = measure.sensitivity(loaded, prompt, max_memory=MANNERS.max_memory, progress=progress)

@@ -10,6 +10,7 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.options import Device, Dtype, Model, Out, Prompt, parse_layers
+from ostools.cli.kit.prompts import Prompts, PromptsFile, given_prompts
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def sensitivity(
-    prompt: Prompt,
+    prompt: Prompts = None,
+    prompts: PromptsFile = None,
     linearisation: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,27 +52,35 @@ def sensitivity(
     The norms of d y_n / d v_i for every token i, exact or estimated; nothing held constant (full), or attention patterns and
     norm scales (frozen). Checked by finite differences on every run.
 
+    Several prompts come as one table, with their numbers from 1 in the column prompt. Those of one length share their passes;
+    finite differences are then taken of one, and the others are held against a row of autograd.
+
     \b
     Example:
       ostools sensitivity --prompt "The capital of France is" --out france.html
       ostools sensitivity --prompt "The capital of France is" --layers all --out layers.png
+      ostools sensitivity --prompts prompts.jsonl --out norms.parquet
     """
     from ostools import measure
     from ostools.cli.kit import costs
     from ostools.ground.names import checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
+    from ostools.results import TABLES, checked_output
 
-    check(out, prompt)
+    texts = given_prompts(prompt, prompts)
+    check(out)
+    if out is not None and len(texts) > 1:
+        checked_output(out, TABLES)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
     wanted = parse_layers(layers)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(on, prompt, names, wanted, method)
+        return costs.sensitivity(on, texts, names, wanted, method)
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
-        result = measure.sensitivity(
+        found = measure.sensitivity(
             loaded,
-            prompt,
+            texts,
             linearisations=names,
             layers=wanted,
             method=method,
@@ -81,7 +91,10 @@ def sensitivity(
             announce=_announce,
             progress=progress,
         )
-    give(result, out, _show_sensitivity)
+    if len(found) == 1:
+        give(found[0], out, _show_sensitivity)
+    else:
+        give(measure.prompts_table(found), out, lambda _: _show_each(found))
 
 
 def path_sum(
@@ -141,6 +154,12 @@ def path_sum(
 def _announce(forecast: str) -> None:
     """How a run goes, before it starts."""
     output.note(f"plan: {forecast}")
+
+
+def _show_each(found: Sequence[Sensitivity]) -> None:
+    for number, result in enumerate(found, start=1):
+        output.print_text(["", f"prompt {number} of {len(found)}"])
+        _show_sensitivity(result)
 
 
 def _show_sensitivity(result: Sensitivity) -> None:

@@ -13,9 +13,9 @@ for each prompt of drawn digits, or two a pair where every prompt goes through a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, overload
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -30,7 +30,7 @@ from ostools.measure.collapse.posed_pairs import as_pairs
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.readings import VECTOR, Reading
 from ostools.measure.collapse.run import COLUMNS as COLUMNS
-from ostools.measure.collapse.run import REFERENCE, Run
+from ostools.measure.collapse.run import REFERENCE, Run, Views
 from ostools.measure.collapse.variation import variation_of
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.prompts import checked_layers
@@ -158,10 +158,44 @@ def _verdict(below: list[bool], lengths: list[int]) -> tuple[int | None, int, st
     return start, n_max, f"reached at {start}" + (", the shortest measured" if start == lengths[0] else "")
 
 
-@in_smaller_chunks
+@overload
 def collapse(
     model: TransformerBridge,
     task: CollapseTask | Task | str,
+    *,
+    lengths: Iterable[int],
+    dtypes: Sequence[str] = ...,
+    seeds: Sequence[int] = ...,
+    layers: Literal["all"] | Iterable[int] | None = ...,
+    bos: bool = ...,
+    variation: bool = ...,
+    mitigation: Mitigation | str | None = ...,
+    chat: bool | None = ...,
+    progress: Progress | None = ...,
+) -> Collapse: ...
+
+
+@overload
+def collapse(
+    model: TransformerBridge,
+    task: Sequence[CollapseTask | Task | str],
+    *,
+    lengths: Iterable[int],
+    dtypes: Sequence[str] = ...,
+    seeds: Sequence[int] = ...,
+    layers: Literal["all"] | Iterable[int] | None = ...,
+    bos: bool = ...,
+    variation: bool = ...,
+    mitigation: Mitigation | str | None = ...,
+    chat: bool | None = ...,
+    progress: Progress | None = ...,
+) -> list[Collapse]: ...
+
+
+@in_smaller_chunks
+def collapse(
+    model: TransformerBridge,
+    task: CollapseTask | Task | str | Sequence[CollapseTask | Task | str],
     *,
     lengths: Iterable[int],
     dtypes: Sequence[str] = ("float32", "bfloat16"),
@@ -172,12 +206,13 @@ def collapse(
     mitigation: Mitigation | str | None = None,
     chat: bool | None = False,
     progress: Progress | None = None,
-) -> Collapse:
+) -> Collapse | list[Collapse]:
     """Distances between the last-token representations of a task's pairs, at every length and dtype.
 
     Args:
         task: `tasks.figure_5a()` to `tasks.figure_5d()`, `tasks.RepeatTask(...)`, `tasks.task_pairs(...)`, a `tasks.Task` with
-            text after its sequence, or the name of one.
+            text after its sequence, or the name of one; or a list of them, for a list of results in its order, each as that
+            task has it alone: the model is cast once for all, which short prompts spend most of their time on.
         lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
         dtypes: float32, bfloat16, float16, float64: the model cast; or "<format>-<part>", such as "int8-weights",
             "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format
@@ -194,44 +229,63 @@ def collapse(
         chat: a task's prompts in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) after each forward pass.
 
-    Raises `InputError` for lengths below 1 or beyond the context, an unknown task or dtype, a tokenizer that merges the
-    repeated item, numbers that are not finite (with dtype, site and length) or beyond a format's range, and under an active
-    edit of the forward pass, which would not reach the views; `MitigationError` for a broken invariant. Memory: the model's own
-    weights, cast to a precision where they are read (`models.view_in`).
+    Raises `InputError` for an empty list of tasks, lengths below 1 or beyond the context, an unknown task or dtype, a
+    tokenizer that merges the repeated item, numbers that are not finite (with dtype, site and length) or beyond a format's
+    range, and under an active edit of the forward pass, which would not reach the views; `MitigationError` for a broken
+    invariant. Memory: the model's own weights, cast to a precision where they are read (`models.view_in`).
 
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
     given = optional(mitigation)
-    task = as_pairs(model, task, given, chat)
-    wanted, precisions, seeds = checked_lengths(lengths), checked_precisions(dtypes), seeds_of(task, seeds)
+    given_as: Any = task
+    is_one = isinstance(task, str) or not isinstance(task, Sequence)
+    several = [given_as] if is_one else list(given_as)
+    if not several:
+        raise InputError("expected a task or a list of them, found an empty list")
+    pairs = [as_pairs(model, each, given, chat) for each in several]
+    wanted, precisions = checked_lengths(lengths), checked_precisions(dtypes)
+    drawn = [seeds_of(each, seeds) for each in pairs]
     _check_model(model)
     kept = () if layers is None else checked_layers(model, layers)
-    sets = [PromptSet.build(model, task, wanted, seed, bos) for seed in seeds]
-    beside = layers is not None and variation
-    first = part_of(progress, 0, 1, 2, 100) if beside else progress
-    found = Run(model, task.name, sets, precisions, given, kept).found(first)
+    # All prompts of all tasks before the first pass: what does not fit is refused at once.
+    sets = [
+        [PromptSet.build(model, each, wanted, seed, bos) for seed in own]
+        for each, own in zip(pairs, drawn, strict=True)
+    ]
+    views, described = Views(model), Provenance.collect(model, measurement="collapse")
+    results = []
+    for index, (each, own, prompts) in enumerate(zip(pairs, drawn, sets, strict=True)):
+        told = progress if is_one else part_of(progress, index, index + 1, len(pairs), units=100)
+        run = Run(views, each.name, prompts, precisions, given, kept)
+        asked = {"items": each.items, "bos": bos, "chat": chat, "lengths": wanted, "seeds": own}
+        results.append(_measured(run, layers is not None and variation, described, asked, told))
+    return results[0] if is_one else results
+
+
+def _measured(
+    run: Run, beside: bool, described: Provenance, asked: Mapping[str, Any], progress: Progress | None
+) -> Collapse:
+    """One task's result. `beside`: with the attention's total variation; `described`: the model, `asked`: the arguments."""
+    found = run.found(part_of(progress, 0, 1, 2, 100) if beside else progress)
     moved, told = None, {}
     if beside:
-        moved, words = _variation(model, sets, task.name, given, part_of(progress, 1, 2, 2, 100))
+        last = part_of(progress, 1, 2, 2, 100)
+        moved, words = _variation(run.views.model, run.sets, run.task, run.mitigation, last)
         told = {"variation": words}
-    provenance = Provenance.collect(
-        model,
-        max((prompts.longest() for prompts in sets), key=len),
-        measurement="collapse",
-        task=task.name,
-        items=task.items,
-        bos=bos,
-        mitigation=label(given),
-        chat=chat,
-        lengths=wanted,
-        dtypes=[precision.name for precision in precisions],
-        seeds=seeds,
-        layers=kept,
-        route=found.way.name,
-        route_reason=found.way.reason,
-        difference_from_separate_pass=found.differences,
+    parameters = {
+        **described.parameters,
+        "task": run.task,
+        **asked,
+        "mitigation": label(run.mitigation),
+        "dtypes": [precision.name for precision in run.precisions],
+        "layers": run.layers,
+        "route": found.way.name,
+        "route_reason": found.way.reason,
+        "difference_from_separate_pass": found.differences,
         **told,
-    )
+    }
+    longest = max((prompts.longest() for prompts in run.sets), key=len)
+    provenance = replace(described, parameters=parameters, token_ids=longest)
     frame, reference = pd.concat(found.tables, ignore_index=True), pd.concat(found.curves, ignore_index=True)
     return Collapse(frame, provenance, reference, variation=moved)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -76,11 +76,31 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What one call of `collapse` runs: the sets of prompts, in each precision, under the mitigation; and of which layers it
-    keeps v^(l), beside L."""
+class Views:
+    """The model in each precision, and in float64 with the weights of each, made once for all tasks of a call."""
 
     model: TransformerBridge
+    _made: dict[str, TransformerBridge] = field(default_factory=dict)
+
+    def prepared(self, precision: Precision) -> TransformerBridge:
+        return self._once(precision.name, precision.prepared)
+
+    def exact(self, precision: Precision, key: str) -> TransformerBridge:
+        """The float64 model with the weights that this precision stores, which its `weights_key` names."""
+        return self.prepared(REFERENCE) if key == GIVEN else self._once(f"float64 of {key}", precision.exact)
+
+    def _once(self, name: str, make: Callable[[TransformerBridge], TransformerBridge]) -> TransformerBridge:
+        if name not in self._made:
+            self._made[name] = make(self.model)
+        return self._made[name]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `collapse` runs for one task: the sets of prompts, in each precision, under the mitigation; and of which layers it
+    keeps v^(l), beside L."""
+
+    views: Views
     task: str
     sets: list[PromptSet]
     precisions: list[Precision]
@@ -97,15 +117,15 @@ class Run:
         tables: dict[str, pd.DataFrame] = {}
         curves, differences = [], {}
         for key, precisions in by_weights.items():
-            prepare = REFERENCE.prepared if key == GIVEN else precisions[0].exact
-            exact = self._passes(REFERENCE, prepare(self.model), way, next(told))
+            stored = self.views.exact(precisions[0] if precisions else REFERENCE, key)
+            exact = self._passes(REFERENCE, stored, way, next(told))
             way, given = exact.way, given or exact
             differences[REFERENCE.name if key == GIVEN else f"{REFERENCE.name} of {key}"] = exact.difference
             curves.append(self._curves(exact, key))
             for precision in precisions:
                 here, references = exact, [References(None, None)] * len(self.sets)
                 if precision != REFERENCE:
-                    here = self._passes(precision, precision.prepared(self.model), way, next(told))
+                    here = self._passes(precision, self.views.prepared(precision), way, next(told))
                     differences[precision.name] = here.difference
                     moved = [None] * len(self.sets) if key == GIVEN else given.tokens
                     references = [References(*runs) for runs in zip(exact.tokens, moved, strict=True)]
@@ -116,14 +136,14 @@ class Run:
         """The precisions by how they store the weights, the given ones first: they share a float64 reference."""
         found: dict[str, list[Precision]] = {GIVEN: []}
         for precision in self.precisions:
-            found.setdefault(precision.weights_key(self.model), []).append(precision)
+            found.setdefault(precision.weights_key(self.views.model), []).append(precision)
         return found
 
     def _way(self) -> Way:
         """The way to begin with. Hooks may act on absolute positions, which a packed tree does not have."""
         if changes_pass(self.mitigation):
             return Way("loop", f"{label(self.mitigation)} changes the forward pass: every prompt has its own")
-        return way_of(self.model, [prompts.tree for prompts in self.sets])
+        return way_of(self.views.model, [prompts.tree for prompts in self.sets])
 
     def _passes(self, precision: Precision, prepared: TransformerBridge, way: Way, progress: Progress | None) -> Passes:
         """The last tokens of every prompt. float64 can show that a packed way does not fit: then all go by the loop, again."""

@@ -7,7 +7,7 @@ applied to the captured residual stream, must give the attention and MLP outputs
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -49,28 +49,32 @@ class Forward:
     """
 
     model: TransformerBridge
+    norms: Mapping[str, hooks.Norm]
+    scaled: bool  # a temperature edit is active
     calls: list[Call]
     kept: Mapping[str, Any]
     final_norm_scale: Float[Tensor, " pos"]
     final_norm_direction: Float[Tensor, "pos d_model"]
+    checked: set[tuple[int, torch.dtype]] = field(default_factory=set)
 
     def blocks(self, dtype: torch.dtype = torch.float64) -> Iterator[Block]:
-        """Each block in that dtype, last first, checked against what the model computed."""
+        """Each block in that dtype, last first, checked against what the model computed when it is read first."""
         for layer in reversed(range(len(self.calls))):
             block = self.block(layer, dtype)
-            block.check()
+            if (layer, dtype) not in self.checked:
+                block.check()
+                self.checked.add((layer, dtype))
             yield block
             del block
 
     def block(self, layer: int, dtype: torch.dtype = torch.float64) -> Block:
         """One block in that dtype; whoever reads it first has to `check` it."""
-        scaled = any(edit.kind == "scale_scores" for edit in hooks.active_edits(self.model))
-        return Block(self.model, layer, partial(self._sites, layer), hooks.norms(self.model), dtype, scaled)
+        return Block(self.model, layer, partial(self._sites, layer), self.norms, dtype, self.scaled)
 
     def _sites(self, layer: int, wanted: Sequence[str]) -> dict[str, Tensor]:
-        names, call = _available(self.model, wanted), self.calls[layer]
         if self.kept:
-            return {name: self.kept[name][layer] for name in names}
+            return {name: self.kept[name][layer] for name in wanted if name in self.kept}
+        names, call = _available(self.model, wanted), self.calls[layer]
         with (
             torch.no_grad(),
             true_arithmetic(self.model, [layer]),
@@ -83,39 +87,55 @@ class Forward:
 def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     """Run the prompt once and keep what the formulas need; two passes where all patterns would take over 256 MiB.
 
+    Raises what `forwards` raises.
+    """
+    (found,) = forwards(model, ids[None])
+    return found
+
+
+def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[Forward]:
+    """The same of prompts of one length, side by side; one after the other where all they keep would take over 256 MiB.
+
     Raises `InputError` under an active edit that the formulas do not know (an ablated head, a hook of somebody else), and
     for numbers that are not finite.
     """
-    unknown = [edit for edit in hooks.active_edits(model) if edit.kind not in KNOWN_EDITS]
+    edits = hooks.active_edits(model)
+    unknown = [edit for edit in edits if edit.kind not in KNOWN_EDITS]
     if unknown:
         raise InputError(
             f"path_sum does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
             f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
         )
+    is_kept = len(ids) * Shape.of(model).site_bytes(ids.shape[1]) <= chunk(KEPT)
+    if len(ids) > 1 and not is_kept:  # a block that runs again does so for one prompt
+        return [forward(model, prompt) for prompt in ids]
     device = next(model.parameters()).device
     calls: list[Call] = []
     handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
-    names = _available(model, SITES + LIVE_SITES) if Shape.of(model).site_bytes(len(ids)) <= chunk(KEPT) else ()
-    norm = hooks.norms(model)["ln_final"]
+    names = _available(model, SITES + LIVE_SITES) if is_kept else ()
+    norms = hooks.norms(model)
     try:
         with (
             torch.no_grad(),
             true_arithmetic(model),
-            hooks.capture(model, *names, "final_norm_scale", reduce=_first) as record,
-            hooks.capture(model, "residual_post", layers=[int(model.cfg.n_layers) - 1], reduce=_first) as last,
+            hooks.capture(model, *names, "final_norm_scale") as record,
+            hooks.capture(model, "residual_post", layers=[int(model.cfg.n_layers) - 1]) as last,
         ):
-            logits = model(ids[None].to(device), logits_to_keep=1)
+            logits = model(ids.to(device), logits_to_keep=1)
     finally:
         for handle in handles:
             handle.remove()
-    kept = {name: dict(record[name]) for name in names}
     (residual,) = last["residual_post"].values()
     # What is not finite before reaches the last block's residual stream; each block's own check sees the rest.
     if not bool(torch.isfinite(logits).all() and torch.isfinite(residual).all()):
         raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
     scale = record["final_norm_scale"].double()
-    direction = norm.centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
-    return Forward(model, calls, kept, scale[:, 0], direction)
+    direction = norms["ln_final"].centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
+    found, scaled = [], any(edit.kind == "scale_scores" for edit in edits)
+    for index in range(len(ids)):
+        kept = {name: {layer: _of(tensor, index) for layer, tensor in record[name].items()} for name in names}
+        found.append(Forward(model, norms, scaled, calls, kept, scale[index, :, 0], direction[index]))
+    return found
 
 
 def _note(calls: list[Call]) -> Any:
@@ -134,6 +154,11 @@ def _uncached(value: Any) -> Any:
 def _available(model: TransformerBridge, wanted: Sequence[str]) -> tuple[str, ...]:
     available = hooks.available_sites(model)
     return tuple(name for name in wanted if name in available)
+
+
+def _of(tensor: Tensor, prompt: int) -> Tensor:
+    """One prompt's part of a site; rotary angles are the same for all, and there once."""
+    return tensor[prompt if len(tensor) > 1 else 0]
 
 
 def _first(tensor: Tensor, layer: int | None) -> Tensor:

@@ -90,3 +90,12 @@ def product(found: Jacobians) -> Callable[[Sequence[int], Float[Tensor, "pair d_
         return torch.stack([found[place].to(direction) @ direction for place, direction in pairs])
 
     return read
+
+
+def row(found: Jacobians) -> Callable[[Float[Tensor, " d_out"]], Float[Tensor, "place d_model"]]:
+    """g^T J at every place, read off the rows themselves."""
+
+    def read(cotangent: Float[Tensor, " d_out"]) -> Float[Tensor, "place d_model"]:
+        return torch.cat([cotangent @ part.to(cotangent) for part in found.split(1 + NORM_BUDGET // found[0].nbytes)])
+
+    return read

@@ -15,12 +15,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import KEPT, Forward, forward
-from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, strip_bounds
+from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, mlp_core, strip_bounds
 from ostools.measure.jacobian.linearisations import HELD
 from ostools.models.shape import Shape
 
@@ -36,11 +35,17 @@ def block_bytes(shape: Shape, pos: int, live: bool) -> int:
     return (square + slopes + scores + (shape.block_parameters if shape.cast else 0)) * shape.element
 
 
+def cores_bytes(shape: Shape, pos: int) -> int:
+    """What all blocks' `mlp_core` take."""
+    return shape.n_layers * pos * shape.d_model**2 * shape.element
+
+
 class Linearised:
     """d y_n / d v^(l) of one prompt as a linear map, in one linearisation and the model's own dtype (a `Route`).
 
     `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves. `chunk`: so many rows go through a
-    block's products at a time.
+    block's products at a time. `run`: the forward pass over the prompt, where there was one already. `cores`: each block's
+    `mlp_core`, filled here and read again by the next linearisation of the prompt; None: rows go through the MLP's weights.
 
     Every block is checked here, once. Raises `InputError` where `forward` does: for a model or an edit that the formulas do
     not describe.
@@ -53,16 +58,19 @@ class Linearised:
         linearisation: str,
         layers: Sequence[int] = (0,),
         chunk: int | None = None,
+        run: Forward | None = None,
+        cores: dict[int, Tensor] | None = None,
     ) -> None:
         held = HELD[linearisation]
-        self._model, self._norms = model, hooks.norms(model)
+        self._model, self._cores = model, cores
         self._live_pattern, self._live_norms = not held.attention, not held.norms
         self._dtype, self._chunk = next(model.parameters()).dtype, chunk
         self.pos, self.layers, self.n_layers = len(ids), tuple(layers), int(model.cfg.n_layers)
         shape = Shape.of(model)
         keep = self.n_layers * block_bytes(shape, self.pos, self._live_pattern) <= chunk_of(KEPT)
         with torch.no_grad():
-            self._run: Forward = forward(model, ids)
+            self._run: Forward = run or forward(model, ids)
+            self._norms = self._run.norms
             last = slice(self.pos - 1, self.pos)
             scale, direction = (
                 found.to(self._dtype) for found in (self._run.final_norm_scale, self._run.final_norm_direction)
@@ -78,7 +86,12 @@ class Linearised:
     def _linear(self, block: Block) -> Maps:
         """The block's maps: of the last one, at the last position alone."""
         rows = slice(self.pos - 1 if block.layer == self.n_layers - 1 else 0, self.pos)
-        mlp = LinearMlp(self._norms, block, rows, self._live_norms)
+        core = None
+        if self._cores is not None:
+            if block.layer not in self._cores:
+                self._cores[block.layer] = mlp_core(block, rows)
+            core = self._cores[block.layer]
+        mlp = LinearMlp(self._norms, block, rows, self._live_norms, core)
         return mlp, LinearAttention(self._model, self._norms, block, rows, self._live_pattern, self._live_norms)
 
     def _maps(self, layer: int) -> Maps:

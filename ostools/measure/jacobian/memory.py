@@ -1,10 +1,11 @@
-"""What a measurement will need in memory: forecast before it runs, and fitted to what there is.
+"""What measuring sensitivity will need, in memory and in work: forecast before it runs, and fitted to what there is.
 
 Too large a run takes fewer cotangents at a time first, then puts the Jacobians' rows into a file, then is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,9 +14,12 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import free_memory
 from ostools.measure.formulas.forward import KEPT
+from ostools.measure.jacobian.estimate import choose_method, most_rows
 from ostools.measure.jacobian.exact import NORM_BUDGET
 from ostools.measure.jacobian.linear import strip_bounds
-from ostools.measure.jacobian.linearised import block_bytes
+from ostools.measure.jacobian.linearisations import HELD
+from ostools.measure.jacobian.linearised import block_bytes, cores_bytes
+from ostools.measure.passes.cost import BLOCK, EIGENVALUES, QUESTION, Cost, in_full, one_pass, work_in
 from ostools.models.shape import Shape
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
@@ -33,7 +37,7 @@ class MemoryPlan:
     together and then put into a file; None: all are kept in memory. `reading`: while a block is read; `kept`: of the blocks
     that are held linearised, one or, of a short prompt, all; `work`: of a chunk; `rows`: of all products that are kept,
     `one_row`: of one; `norms`: of taking their norms; `check`: of the finite differences, which hold every block's pattern
-    where the linearisation does.
+    where the linearisation does; `cores`: of every block's MLP as one matrix a token, kept for all linearisations; 0: not made.
     """
 
     chunk: int
@@ -45,12 +49,13 @@ class MemoryPlan:
     one_row: int
     norms: int
     check: int
+    cores: int = 0
 
     @property
     def peak(self) -> int:
         """Beside the rows: the blocks are read and applied in turns, then the norms are taken and checked."""
         rows = self.rows if self.rows_on_disk is None else self.rows_on_disk * self.one_row
-        return ALLOCATOR + rows + max(self.reading, self.kept + max(self.work, self.norms, self.check))
+        return ALLOCATOR + self.cores + rows + max(self.reading, self.kept + max(self.work, self.norms, self.check))
 
     def __str__(self) -> str:
         where = "" if self.rows_on_disk is None else f" and {self.rows / 2**30:.2f} GiB in a temporary file"
@@ -85,7 +90,11 @@ def plan(
     largest = min(d_model, max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos))
     largest = chunk_of(largest)
     asked = shape, pos, layers, live, rows or d_model
-    forecast = None
+    cores, forecast = cores_bytes(shape, pos), None
+    if rows is None and not by_autograd and cores <= chunk_of(KEPT):
+        forecast = replace(_forecast(*asked, largest, None, by_autograd), cores=cores)
+        if forecast.peak <= max_memory:
+            return forecast
     for on_disk in (False, True) if rows is None else (False,):
         chunk = largest
         while chunk >= 1:
@@ -101,6 +110,12 @@ def plan(
         f"{pos} tokens at d_model {d_model} need {forecast.peak / 2**30:.2f} GiB at least, {max_memory / 2**30:.2f} GiB are "
         f"allowed: shorten the prompt, free memory or raise max_memory, or predict with path_sum(variants=['second-moment'])"
     )
+
+
+def graph_bytes(shape: Shape, pos: int) -> int:
+    """What autograd keeps of one prompt: about four squares a head and layer, ten vectors a token, the slopes of the MLP."""
+    of_layer = 4 * shape.n_heads * pos + 10 * shape.d_model + 4 * shape.d_mlp
+    return pos * shape.n_layers * of_layer * shape.element
 
 
 def fits(shape: Shape, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
@@ -134,8 +149,7 @@ def _forecast(
     strip = heads * max((stop - start) * stop for start, stop in bounds) if live else 0
     work = chunk * (2 * strip + pos * (5 * d_model + 2 * d_mlp) + (6 if live else 3) * head_vectors)
     if by_autograd:
-        # The graph: about four squares a head and layer, ten vectors a token, and the slopes of the MLP; read and walked.
-        kept = chunk * pos * n_layers * (4 * heads * pos + 10 * d_model + 4 * d_mlp)
+        kept = chunk * graph_bytes(shape, pos) // element  # read and walked
         reading, work = kept + cast, kept // n_layers + cast
     places = pos * layers
     norms = min(3 * places * d_model**2, 3 * NORM_BUDGET // element)
@@ -151,3 +165,43 @@ def _forecast(
         norms=norms * element,
         check=check * element,
     )
+
+
+_CHECKS = 20  # passes over a prompt that finite differences and frozen passes take, of each linearisation
+_READ = 6  # times that every weight is cast for those, and to linearise each block
+_WITHOUT_LIMIT = 1 << 62
+
+
+def sensitivity_cost(
+    shape: Shape,
+    pos: int,
+    linearisations: Sequence[str] = ("full", "frozen"),
+    *,
+    layers: int = 1,
+    method: str = "auto",
+    max_memory: int | None = None,
+) -> Cost:
+    """Of a prompt of `pos` tokens, at `layers` residual streams, within `max_memory` bytes beside the model.
+
+    Raises `InsufficientMemoryError` where not even the smallest steps fit into `max_memory`.
+    """
+    work, d_model = in_full(shape), shape.d_model
+    limit = _WITHOUT_LIMIT if max_memory is None else max_memory
+    total = Cost(operations=float(QUESTION))
+    for name in linearisations:
+        live, chosen = not HELD[name].attention, method
+        if method == "auto":
+            there = fits(work, pos, layers, live=live, max_memory=limit)
+            chosen = choose_method(d_model, exact_fits=there).method
+        kept = None if chosen == "exact" else most_rows(d_model)
+        way = plan(work, pos, layers, live=live, max_memory=limit, rows=kept)
+        rows = d_model if chosen == "exact" else 2 * most_rows(d_model)
+        products = rows * one_pass(work, 1, pos) * (1.5 if live else 1.0)
+        products += pos * layers * (2 + EIGENVALUES) * d_model**3 if chosen == "exact" else 0
+        products += _CHECKS * one_pass(work, 1, pos)
+        operations = (-(-rows // way.chunk) + _CHECKS) * shape.n_layers * BLOCK
+        groups = 1 if way.rows_on_disk is None else -(-rows // way.rows_on_disk)
+        read = (_READ + groups) * shape.n_layers * shape.block_parameters * work.cast
+        one = work_in(work.element, products) + Cost(cast=float(read), operations=float(operations))
+        total += replace(one, memory=way.peak + (shape.view_bytes(4) if work.cast else 0))
+    return total

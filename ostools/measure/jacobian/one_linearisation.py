@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
+from ostools.measure.formulas.forward import Forward
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.certificate import Product, certify
 from ostools.measure.jacobian.estimate import choose_method, estimate_norms, most_rows
@@ -26,10 +27,10 @@ from ostools.models.shape import Shape
 
 METHODS = ("auto", "exact", "estimate")
 
-# Running from embeddings may round otherwise than running from tokens; freezing changes no value at all.
-_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}
 _ORACLE = {torch.float32: 1e-2, torch.float64: 1e-6}
-_FROZEN_ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-12}
+# Of one token's part of a row, where prompts share a certificate: one that rounds worse has to have its own.
+_AGREED = {torch.float32: 1e-3, torch.float64: 1e-9}
+_MATTERS = 1e-3
 
 PerPlace = Float[Tensor, " place"]
 Columns = Mapping[str, PerPlace]
@@ -51,11 +52,25 @@ class Settings:
 
 @dataclass(frozen=True)
 class Start:
-    """Where every linearisation of a prompt starts: v^(0), and the plain pass's logits at the last token."""
+    """Where every linearisation of a prompt starts: v^(0), the forward pass that the formulas read (None: each its own), and
+    what one linearisation leaves to the next, by block."""
 
     ids: Int[Tensor, " pos"]
     embedded: Float[Tensor, "pos d_model"]
-    logits: Float[Tensor, "1 1 d_vocab"]
+    read: Forward | None
+    cores: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """One random row g^T J_i at every place, by autograd: what a prompt is checked against whose pass was certified already.
+
+    `prompt`: the one of the call, from 0, that finite differences certified.
+    """
+
+    cotangent: Float[Tensor, " d_model"]
+    row: Float[Tensor, "place d_model"]
+    prompt: int
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,17 @@ class MeasuredNorms:
     columns: Columns
     method: str
     account: Mapping[str, Any]
+
+
+Row = Callable[[Float[Tensor, " d_model"]], Float[Tensor, "place d_model"]]
+
+
+@dataclass(frozen=True)
+class _Products:
+    """What checks read: J_i u of pairs (i, u), and g^T J_i at every place."""
+
+    columns: Product
+    row: Row
 
 
 @dataclass(frozen=True)
@@ -87,28 +113,28 @@ class OneLinearisation:
     layers: Sequence[int]
     settings: Settings
 
-    def measured(self, announce: Callable[[str], None] | None, progress: Progress | None) -> MeasuredNorms:
-        """Its norms, certified. Raises `InputError` where a check fails; `announce` is told the forecast of its memory."""
-        self._require_frozen_is_plain()
+    def measured(
+        self, announce: Callable[[str], None] | None, progress: Progress | None, oracle: Oracle | None = None
+    ) -> MeasuredNorms:
+        """Its norms, certified by finite differences, or held against the `oracle` where there is one.
+
+        Raises `InputError` where a check fails; `announce` is told the forecast of its memory.
+        """
         linear = self._linearised(announce)
         norms = self._exact if linear.method == "exact" else self._estimated
-        with norms(linear, progress) as (columns, product, reached):
+        with norms(linear, progress) as (columns, products, reached):
             _require_sound(columns["frobenius_norm"], self.name)
-            certificate = asdict(certify(self.model, self.start.embedded, self.name, product, self.layers[0]))
-        if linear.account["route"] == "analytic" and not certificate["informative"]:
-            certificate["against_autograd"] = self._against_autograd(linear.route)
+            if oracle is not None and linear.account["route"] == "analytic":
+                checked = self._agreed(oracle, products.row)
+            else:
+                checked = self._certified(linear, products)
         if linear.method == "estimate":  # an exact one tells each block of its rows
             tell(progress, 1, 1)
-        return MeasuredNorms(columns, linear.method, {**linear.account, "certificate": certificate, **reached})
+        return MeasuredNorms(columns, linear.method, {**linear.account, **checked, **reached})
 
     @property
     def _places(self) -> int:
         return len(self.start.ids) * len(self.layers)
-
-    def _require_frozen_is_plain(self) -> None:
-        with torch.no_grad(), freezing(self.model, self.name):
-            held = self.model(self.start.ids[None], logits_to_keep=1)
-        _require_same_logits(self.start.logits, held, f"the {self.name} forward pass", _FROZEN_ROUNDING)
 
     def _linearised(self, announce: Callable[[str], None] | None) -> _Linear:
         """By the formulas; by autograd where they do not know the model or an edit."""
@@ -125,7 +151,7 @@ class OneLinearisation:
             announce(f"{self.name}, {method}: {way}")
         account = {"route": "analytic", "reason": reason}
         try:
-            route: Route = Linearised(self.model, self.start.ids, self.name, self.layers, way.chunk)
+            route: Route = self._by_formulas(way)
         except InputError as error:
             way = plan(*asked, **within, by_autograd=True)
             if announce is not None:
@@ -137,24 +163,30 @@ class OneLinearisation:
             account |= {"precision": "tf32", "tf32_error": route.error}
         return _Linear(route, method, way, account | {"plan": str(way)})
 
+    def _by_formulas(self, way: MemoryPlan) -> Linearised:
+        start = self.start
+        cores = start.cores if way.cores else None
+        return Linearised(self.model, start.ids, self.name, self.layers, way.chunk, start.read, cores)
+
     def _by_autograd(self, rows: int) -> AutogradRoute:
         freeze = freezing(self.model, self.name)
         return AutogradRoute(self.model, self.start.embedded, freeze=freeze, rows=rows, layers=tuple(self.layers))
 
     @contextmanager
-    def _exact(self, linear: _Linear, progress: Progress | None) -> Iterator[tuple[Columns, Product, dict[str, Any]]]:
-        """The norms, and the product J_i u that is read off the rows, which last as long as the block."""
+    def _exact(self, linear: _Linear, progress: Progress | None) -> Iterator[tuple[Columns, _Products, dict[str, Any]]]:
+        """The norms, and the products that are read off the rows, which last as long as the block."""
         like = self.start.embedded
         with exact.jacobians(linear.route, self._places, like, linear.plan.rows_on_disk, progress) as rows:
             norms = exact.norms(rows, like.device)
             operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
-            yield dict(zip(NORMS, [operator] * 3 + [frobenius] * 3, strict=True)), exact.product(rows), {}
+            products = _Products(exact.product(rows), exact.row(rows))
+            yield dict(zip(NORMS, [operator] * 3 + [frobenius] * 3, strict=True)), products, {}
 
     @contextmanager
     def _estimated(
         self, linear: _Linear, progress: Progress | None
-    ) -> Iterator[tuple[Columns, Product, dict[str, Any]]]:
-        """The same, estimated, the product a push; and in how many passes which error was reached."""
+    ) -> Iterator[tuple[Columns, _Products, dict[str, Any]]]:
+        """The same, estimated, the products a push and a pull; and in how many passes which error was reached."""
         settings = self.settings
         found = estimate_norms(
             linear.route,
@@ -172,14 +204,23 @@ class OneLinearisation:
         operator = (found.operator_lower, found.operator_lower, found.operator_upper)
         frobenius = (found.frobenius, found.frobenius_lower, found.frobenius_upper)
         reached = {"passes": found.passes, "relative_error_reached": found.relative_error}
-        yield dict(zip(NORMS, operator + frobenius, strict=True)), product, reached
+        products = _Products(product, lambda cotangent: linear.route.pull(cotangent[None])[0])
+        yield dict(zip(NORMS, operator + frobenius, strict=True)), products, reached
 
-    def _against_autograd(self, route: Route) -> float:
+    def _certified(self, linear: _Linear, products: _Products) -> dict[str, Any]:
+        """By finite differences; by autograd too where these say nothing."""
+        start = self.start
+        found = asdict(certify(self.model, start.embedded, self.name, products.columns, self.layers[0]))
+        if linear.account["route"] == "analytic" and not found["informative"]:
+            found["against_autograd"] = self._against_autograd(products.row)
+        return {"certificate": found}
+
+    def _against_autograd(self, row: Row) -> float:
         """Where finite differences say nothing (a network at the edge of a step, in float32): one random row by both routes."""
         like = self.start.embedded
         cotangent = torch.randn(1, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
-        oracle = self._by_autograd(1).pull(cotangent)
-        error = float((route.pull(cotangent) - oracle).norm() / oracle.norm())
+        oracle = self._by_autograd(1).pull(cotangent)[0]
+        error = float((row(cotangent[0]) - oracle).norm() / oracle.norm())
         if not error <= _ORACLE[like.dtype]:
             raise InputError(
                 f"the {self.name} Jacobian differs from autograd's by {error:.2g} of its size, and the network is too "
@@ -187,27 +228,16 @@ class OneLinearisation:
             )
         return error
 
-
-def checked_start(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Start:
-    """v^(0) and the plain logits of the prompt, after proving that the pass from v^(0) gives the same.
-
-    Those of the last token, whose Jacobian is meant: a large vocabulary's at every token would outweigh the rest of the run.
-    """
-    with torch.no_grad():
-        embedded = model.input_to_embed(ids[None])[0].detach()
-        plain, from_embedding = model(ids[None], logits_to_keep=1), model(embedded, start_at_layer=0, logits_to_keep=1)
-    _require_same_logits(plain, from_embedding, "the forward pass from embeddings", _ROUNDING)
-    return Start(ids, embedded[0], plain)
-
-
-def _require_same_logits(expected: Tensor, found: Tensor, what: str, rounding: Mapping[torch.dtype, float]) -> None:
-    if not bool(torch.isfinite(expected).all()):
-        raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
-    difference = float((expected - found).abs().max() / expected.abs().max())
-    if not difference <= rounding[expected.dtype]:
-        raise InputError(
-            f"{what} changed the logits by {difference:.2g} of their size; its Jacobian would mean nothing"
-        )
+    def _agreed(self, oracle: Oracle, row: Row) -> dict[str, Any]:
+        """Every token's part of the row against autograd's; of those that hardly matter against a thousandth of the largest."""
+        sizes = oracle.row.norm(dim=-1)
+        errors = (row(oracle.cotangent) - oracle.row).norm(dim=-1) / sizes.clamp_min(_MATTERS * float(sizes.max()))
+        error = float(errors.max())
+        if not error <= _AGREED[oracle.row.dtype]:
+            raise InputError(
+                f"the {self.name} Jacobian differs from autograd's by {error:.2g} of its size at one token"
+            )
+        return {"shared_certificate": {"prompt": oracle.prompt, "against_autograd": error}}
 
 
 def _require_sound(frobenius: PerPlace, linearisation: str) -> None:

@@ -43,6 +43,7 @@ class Route(Protocol):
 class AutogradRoute:
     """J_i = d y_n / d v_i^(l) by automatic differentiation; `rows` copies of the prompt go through a pass side by side.
 
+    Or `rows` prompts of one length, one each: then row c is a product with the Jacobians of prompt c.
     The places are the tokens of each of `layers`, 0 for the embedded ones up to L for what the last block leaves. One
     forward pass, in the context `freeze`, here; its graph is kept, about twice the memory of a pass with gradients.
     pull: the backward pass. push: the backward pass of the backward pass, which is linear in its cotangent u, so that its
@@ -52,7 +53,7 @@ class AutogradRoute:
     def __init__(
         self,
         model: TransformerBridge,
-        embedded: Float[Tensor, "pos d_model"],
+        embedded: Float[Tensor, "*prompt pos d_model"],
         *,
         freeze: AbstractContextManager[None] | None = None,
         rows: int = 4,
@@ -60,7 +61,7 @@ class AutogradRoute:
     ) -> None:
         self.rows = rows
         last_layer = int(model.cfg.n_layers)
-        start = embedded.detach().expand(rows, *embedded.shape).clone().requires_grad_(True)
+        start = embedded.detach().expand(rows, *embedded.shape[-2:]).clone().requires_grad_(True)
         sites = ("final_norm", "residual_pre", "residual_post")
         with torch.enable_grad(), freeze or nullcontext(), hooks.capture(model, *sites, detach=False) as record:
             model(start, start_at_layer=0, logits_to_keep=1)

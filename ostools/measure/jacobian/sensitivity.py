@@ -3,17 +3,19 @@
 Purpose: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, its operator norm (the one that Theorem 5.1
 bounds) and its Frobenius norm, in up to four linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
 d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer;
-estimated: some 64 passes, whatever d_model. The cheaper choice is `path_sum(variants="second-moment")`: a prediction of the
+estimated: some 64 passes, whatever d_model. Of many prompts in one call those of one length share what is not their own
+(`together`). The cheaper choice is `path_sum(variants="second-moment")`: a prediction of the
 Frobenius norms out of one forward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, overload
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -24,16 +26,17 @@ import hooks
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.ground.progress import Progress, part_of
+from ostools.ground.progress import Progress
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.estimate import check_settings
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
-from ostools.measure.jacobian.one_linearisation import METHODS, MeasuredNorms, OneLinearisation, Settings, checked_start
+from ostools.measure.jacobian.one_linearisation import METHODS, NORMS, MeasuredNorms, Settings
 from ostools.measure.jacobian.routes import AutogradRoute
+from ostools.measure.jacobian.together import Asked, measured
 from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
-from ostools.measure.prompts import as_prompt, checked_layers, token_columns
+from ostools.measure.prompts import as_prompt, as_prompts, checked_layers, token_columns
 from ostools.models import Prompt
-from ostools.results import Provenance, Result
+from ostools.results import Frame, Provenance, Result
 
 # Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
 _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
@@ -53,10 +56,46 @@ class Sensitivity(Result):
     """
 
 
-@in_smaller_chunks
+@overload
 def sensitivity(
     model: TransformerBridge,
     prompt: str | Prompt,
+    *,
+    linearisations: Sequence[str] = ...,
+    layers: Literal["all"] | Iterable[int] = ...,
+    method: str = ...,
+    relative_error: float = ...,
+    confidence: float = ...,
+    max_memory: int | None = ...,
+    seed: int = ...,
+    precision: str | None = ...,
+    announce: Callable[[str], None] | None = ...,
+    progress: Progress | None = ...,
+) -> Sensitivity: ...
+
+
+@overload
+def sensitivity(
+    model: TransformerBridge,
+    prompt: Sequence[str | Prompt],
+    *,
+    linearisations: Sequence[str] = ...,
+    layers: Literal["all"] | Iterable[int] = ...,
+    method: str = ...,
+    relative_error: float = ...,
+    confidence: float = ...,
+    max_memory: int | None = ...,
+    seed: int = ...,
+    precision: str | None = ...,
+    announce: Callable[[str], None] | None = ...,
+    progress: Progress | None = ...,
+) -> list[Sensitivity]: ...
+
+
+@in_smaller_chunks
+def sensitivity(
+    model: TransformerBridge,
+    prompt: str | Prompt | Sequence[str | Prompt],
     *,
     linearisations: Sequence[str] = ("full", "frozen"),
     layers: Literal["all"] | Iterable[int] = (0,),
@@ -68,7 +107,7 @@ def sensitivity(
     precision: str | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
-) -> Sensitivity:
+) -> Sensitivity | list[Sensitivity]:
     """||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l) for every token i of the prompt, n its last token.
 
     v_i^(0) is the embedded token (after Gemma's scaling, before any block), y_n the last token's residual stream after the
@@ -78,6 +117,8 @@ def sensitivity(
     describe goes through autograd.
 
     Args:
+        prompt: a text or a `Prompt`; or a list of them, for a list of results in its order, each with the numbers that it has
+            alone. Prompts of one length share their forward passes, as many as the memory holds.
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: attention patterns and norm
             scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two.
         layers: which residual streams, all out of the same passes: 0 ... L, or "all".
@@ -92,25 +133,53 @@ def sensitivity(
 
     Checked on every run, and refused with `InputError` where it fails: the pass from embeddings and every frozen pass give
     the logits of the plain pass; the Jacobian at the lowest layer agrees with finite differences of the network, or with
-    autograd where those cannot decide; every number is finite; the forecast fits into the memory. Active edits are
-    respected. Source: docs/theory.md 2.
+    autograd where those cannot decide; every number is finite; the forecast fits into the memory. Of prompts that share their
+    passes the first alone is moved by finite differences, and has a `certificate` in `runs`; each of the others has one random
+    row of its Jacobians held against autograd, at every token, and a `shared_certificate`, which says so. Where that does not
+    hold, where finite differences say nothing, and under an edit, every prompt goes alone. Active edits are
+    respected. Of a list an empty one is refused, and a prompt that fails fails the call, by its number. Source: docs/theory.md
+    2.
     """
     settings = Settings(method, relative_error, confidence, max_memory, seed, precision)
     names, chosen = _validated(model, linearisations, layers, settings)
-    tokens = as_prompt(model, prompt)
-    runs: dict[str, Any] = {}
-    asked: dict[str, Any] = {"linearisations": names, "layers": chosen, **asdict(settings)}
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **asked, runs=runs)
+    is_one = isinstance(prompt, str | Prompt)
+    prompts = [as_prompt(model, prompt)] if is_one else as_prompts(model, prompt)
+    given: dict[str, Any] = {"linearisations": names, "layers": chosen, **asdict(settings)}
+    provenance = Provenance.collect(model, **given)
     work = full_precision(model, "sensitivity")
-    tables = []
     with torch.inference_mode(False), true_arithmetic(work):
-        start = checked_start(work, tokens.ids.to(next(work.parameters()).device))
-        for index, name in enumerate(names):
-            told = part_of(progress, index, index + 1, len(names), units=100)
-            found = OneLinearisation(work, start, name, chosen, settings).measured(announce, told)
-            runs[name] = found.account
-            tables.extend(_tables(tokens, name, chosen, found))
-    return Sensitivity(pd.concat(tables, ignore_index=True), provenance)
+        norms = measured(work, prompts, Asked(names, chosen, settings), announce, progress)
+    results = [_result(*parts, provenance, chosen) for parts in zip(prompts, norms, strict=True)]
+    return results[0] if is_one else results
+
+
+def prompts_table(found: Sequence[Sensitivity]) -> Result:
+    """The rows of many prompts in one table, with each prompt's number, from 1, in the column `prompt`.
+
+    The provenance holds the first one's arguments; `prompts`, by number: token_ids and `runs`. Raises `InputError` for none.
+    """
+    if not found:
+        raise InputError("expected the results of at least one prompt, found none")
+    numbered = list(enumerate(found, start=1))
+    frames = [result.frame.assign(prompt=number) for number, result in numbered]
+    table: Frame = pd.concat(frames, ignore_index=True)
+    prompts = {
+        str(number): {"token_ids": result.provenance.token_ids, "runs": result.provenance.parameters["runs"]}
+        for number, result in numbered
+    }
+    first = found[0].provenance
+    asked = {name: value for name, value in first.parameters.items() if name != "runs"} | {"prompts": prompts}
+    columns = ["prompt", *found[0].frame.columns]
+    return Result(table[columns], replace(first, token_ids=None, parameters=asked))
+
+
+def _result(
+    tokens: Prompt, norms: Mapping[str, MeasuredNorms], provenance: Provenance, layers: Sequence[int]
+) -> Sensitivity:
+    runs = {name: found.account for name, found in norms.items()}
+    asked = {**provenance.parameters, "runs": runs}
+    where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters=asked)
+    return Sensitivity(_table(tokens, norms, layers), where)
 
 
 def _validated(
@@ -154,19 +223,15 @@ def jacobian(
         return found
 
 
-def _tables(tokens: Prompt, linearisation: str, layers: Sequence[int], found: MeasuredNorms) -> list[pd.DataFrame]:
-    """One table a layer; the measured places are the tokens of each layer, layer by layer."""
-    pos = len(tokens.ids)
-    norms = {name: values.view(-1, pos) for name, values in found.columns.items()}
-    return [
-        token_columns(tokens).assign(
-            linearisation=linearisation,
-            layer=layer,
-            method=found.method,
-            **{name: values[row].numpy() for name, values in norms.items()},
-        )
-        for row, layer in enumerate(layers)
-    ]
+def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]) -> pd.DataFrame:
+    """A row a token, layer by layer, linearisation by linearisation: as the measured places are."""
+    of_tokens, pos, places = token_columns(tokens), len(tokens.ids), len(tokens.ids) * len(layers)
+    columns: dict[str, Any] = {name: np.tile(of_tokens[name], len(layers) * len(norms)) for name in of_tokens}
+    columns["linearisation"] = np.repeat(list(norms), places)
+    columns["layer"] = np.tile(np.repeat(layers, pos), len(norms))
+    columns["method"] = np.repeat([found.method for found in norms.values()], places)
+    columns |= {name: torch.cat([found.columns[name] for found in norms.values()]).numpy() for name in NORMS}
+    return pd.DataFrame(columns)
 
 
-__all__ = ["LINEARISATIONS", "Sensitivity", "freezing", "jacobian", "sensitivity"]
+__all__ = ["LINEARISATIONS", "Sensitivity", "freezing", "jacobian", "prompts_table", "sensitivity"]

@@ -18,7 +18,7 @@ from ostools.measure import Collapse, Sensitivity, behaviour, collapse, compare,
 from ostools.measure.answers import reading
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
-from ostools.measure.jacobian.cost import sensitivity_cost
+from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, machine
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.variants import VARIANTS

@@ -9,8 +9,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.names import checked_names
 from ostools.measure import Sensitivity, sensitivity
-from ostools.measure.jacobian.cost import sensitivity_cost
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
+from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.models.shape import Shape
 from ostools.runs.measurements.questions import each_question

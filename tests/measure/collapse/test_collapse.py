@@ -582,3 +582,28 @@ def test_make_model_is_what_the_bridge_runs() -> None:
     logits = float((p.logits[0, -1] - q.logits[0, -1]).norm())
     assert select(row, site="y")["mean"].item() == pytest.approx(y, rel=1e-4)
     assert select(row, site="logits")["mean"].item() == pytest.approx(logits, rel=1e-4)
+
+
+def test_every_task_of_a_list_is_as_it_is_alone() -> None:
+    """Rounded weights; a branching task beside a chain; equal tasks; progress to the whole."""
+    own = tiny_model("gemma3", seed=1)
+    several = [tasks.RepeatTask("text", "one two", None, "ids"), tasks.figure_5b(), tasks.figure_5b()]
+    settings: dict[str, Any] = {"lengths": (1, 3), "dtypes": ("int8-weights",), "seeds": (0,)}
+    told: list[tuple[int, int]] = []
+    found = collapse(own, several, **settings, progress=lambda done, total: told.append((done, total)))
+    for task, result in zip(several, found, strict=True):
+        alone = collapse(own, task, **settings)
+        pd.testing.assert_frame_equal(result.frame, alone.frame, check_exact=True)
+        pd.testing.assert_frame_equal(result.reference, alone.reference, check_exact=True)
+        assert result.provenance.parameters == alone.provenance.parameters
+        assert result.provenance.token_ids == alone.provenance.token_ids
+    assert told == sorted(told)
+    assert told[-1] == (100, 100)
+
+
+def test_a_list_of_tasks_is_refused_as_a_whole() -> None:
+    own = tiny_model("gemma3", seed=1)
+    with pytest.raises(InputError, match="found an empty list"):
+        collapse(own, [], lengths=[1])
+    with pytest.raises(InputError, match="unknown task 'figure-5x'"):
+        collapse(own, ["figure-5a", "figure-5x"], lengths=[1])

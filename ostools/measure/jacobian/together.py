@@ -1,0 +1,251 @@
+"""Prompts of one length side by side: one pass to start from, one to read, one of every check; and one certificate.
+
+Every prompt's Jacobians are its own, and so are the checks of its blocks, its logits and, in a batch, of one random row of its
+Jacobians against autograd. Finite differences, which cost as much as all the rest of a short prompt, are taken of one prompt
+of a batch alone: the formulas are the same for all. Where they say nothing there, every prompt has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.chunks import chunk
+from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, part_of, rising
+from ostools.measure.formulas.forward import KEPT, Forward, forwards
+from ostools.measure.jacobian.estimate import most_rows
+from ostools.measure.jacobian.linearisations import freezing
+from ostools.measure.jacobian.memory import available_memory, graph_bytes, plan
+from ostools.measure.jacobian.one_linearisation import MeasuredNorms, OneLinearisation, Oracle, Settings, Start
+from ostools.measure.jacobian.routes import AutogradRoute
+from ostools.measure.passes.batches import batches
+from ostools.models import Prompt
+from ostools.models.shape import Shape
+
+# Running from embeddings may round otherwise than running from tokens; freezing changes no value at all.
+_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}
+_FROZEN_ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+ByName = dict[str, MeasuredNorms]
+Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is measured of every prompt: which linearisations, at which layers, and how."""
+
+    names: Sequence[str]
+    layers: Sequence[int]
+    settings: Settings
+
+
+def measured(
+    model: TransformerBridge,
+    prompts: Sequence[Prompt],
+    asked: Asked,
+    announce: Announce | None,
+    progress: Progress | None,
+) -> list[ByName]:
+    """The norms of every prompt by linearisation, in the prompts' order.
+
+    Prompts of one length share their passes, as many as the memory holds; under an edit, which may know of one prompt at a
+    time, each has its own. A batch that fails is measured prompt by prompt. Raises `InputError` for the prompt that then fails,
+    and says which.
+    """
+    found: dict[int, ByName] = {}
+    told = rising(progress)
+    for indices in _batches(model, prompts, asked):
+        part = part_of(told, len(found), len(found) + len(indices), len(prompts), units=100)
+        found |= zip(indices, _batch(model, prompts, indices, asked, announce, part), strict=True)
+    return [found[index] for index in range(len(prompts))]
+
+
+def _batches(model: TransformerBridge, prompts: Sequence[Prompt], asked: Asked) -> Iterator[list[int]]:
+    """Indices of prompts of one length, shortest first, as many as one pass holds."""
+    shape, lengths = Shape.of(model), [len(prompt.ids) for prompt in prompts]
+    edited = any(edit.kind != "exact-arithmetic" for edit in hooks.active_edits(model))
+    for indices in batches(lengths, padded=False, tokens=sum(lengths)):
+        most = 1 if edited or len(indices) == 1 else _most_together(shape, lengths[indices[0]], asked, _device(model))
+        yield from (indices[start : start + most] for start in range(0, len(indices), most))
+
+
+def _most_together(shape: Shape, pos: int, asked: Asked, device: torch.device) -> int:
+    """How many prompts of `pos` tokens one pass holds, beside what one of them takes after it, and their graphs."""
+    settings, sites = asked.settings, shape.site_bytes(pos)
+    limit = chunk(available_memory(device)) if settings.max_memory is None else settings.max_memory
+    rows = most_rows(shape.d_model) if settings.method == "estimate" else None
+    try:
+        peak = plan(shape, pos, len(asked.layers), live=True, max_memory=limit, rows=rows).peak
+    except InputError:
+        return 1
+    return max(1, min(chunk(KEPT) // sites, 1 + (limit - peak) // sites, limit // (sites + graph_bytes(shape, pos))))
+
+
+def _batch(
+    model: TransformerBridge,
+    prompts: Sequence[Prompt],
+    indices: Sequence[int],
+    asked: Asked,
+    announce: Announce | None,
+    progress: Progress | None,
+) -> list[ByName]:
+    """The norms of the prompts of one batch, whose places in the call are `indices`."""
+    ids = torch.stack([prompts[index].ids for index in indices]).to(_device(model))
+    try:
+        return _Together.of(model, ids, indices, asked).measured(announce, progress)
+    except (InputError, hooks.HookError) as error:
+        if len(prompts) == 1:
+            raise
+        if len(indices) == 1:
+            (index,) = indices
+            raise type(error)(f"prompt {index + 1} of {len(prompts)} ({_start_of(prompts[index])}): {error}") from error
+    singles = ((at, [index]) for at, index in enumerate(indices))
+    return [
+        found
+        for at, alone in singles
+        for found in _batch(
+            model, prompts, alone, asked, announce, part_of(progress, at, at + 1, len(indices), units=100)
+        )
+    ]
+
+
+def _start_of(prompt: Prompt) -> str:
+    text = "".join(prompt.tokens) if prompt.text is None else prompt.text
+    return repr(text if len(text) <= 40 else text[:39] + "…")
+
+
+def _device(model: TransformerBridge) -> torch.device:
+    return next(model.parameters()).device
+
+
+@dataclass(frozen=True)
+class _Together:
+    """Prompts of one length whose passes were proved equal and read; `logits`: of the plain pass, at the last token."""
+
+    model: TransformerBridge
+    starts: Sequence[Start]
+    logits: Float[Tensor, "prompt 1 d_vocab"]
+    numbers: Sequence[int]
+    asked: Asked
+
+    @classmethod
+    def of(
+        cls, model: TransformerBridge, ids: Int[Tensor, "prompt pos"], numbers: Sequence[int], asked: Asked
+    ) -> _Together:
+        """v^(0) and the plain logits of every prompt, after proving that the pass from v^(0) gives the same.
+
+        Those of the last token, whose Jacobian is meant: a large vocabulary's at every token would outweigh the rest of the
+        run. The pass that the formulas read is every linearisation's; where they cannot read it, each says why.
+        """
+        with torch.no_grad():
+            embedded = model.input_to_embed(ids)[0].detach()
+            plain = model(ids, logits_to_keep=1)
+            from_embedding = model(embedded, start_at_layer=0, logits_to_keep=1)
+        _require_same_logits(plain, from_embedding, "the forward pass from embeddings", _ROUNDING)
+        try:
+            reads: Sequence[Forward | None] = forwards(model, ids)
+        except InputError:
+            reads = [None] * len(ids)
+        starts = [Start(*parts) for parts in zip(ids, embedded, reads, strict=True)]
+        return cls(model, starts, plain, numbers, asked)
+
+    def measured(self, announce: Announce | None, progress: Progress | None) -> list[ByName]:
+        """Of the first prompt with its certificates; of the others without those that said something there."""
+        for name in self.asked.names:
+            self._require_frozen_is_plain(name)
+        once, count = _once(announce), len(self.starts)
+        told = [part_of(progress, at, at + 1, count, units=100) for at in range(count)]
+        found = [self._of_one(self.starts[0], {}, once, told[0])]
+        oracles: dict[str, list[Oracle]] = {}
+        if count > 1:
+            oracles = {name: self._oracles(name) for name, norms in found[0].items() if _may_share(norms)}
+        for at in range(1, count):
+            own = {name: rows[at] for name, rows in oracles.items()}
+            found.append(self._of_one(self.starts[at], own, once, told[at]))
+        return found
+
+    def _of_one(
+        self, start: Start, oracles: Mapping[str, Oracle], announce: Announce | None, progress: Progress | None
+    ) -> ByName:
+        """Every linearisation of one prompt, and how many prompts shared its passes."""
+        names, found = self.asked.names, {}
+        start = replace(start, cores={})  # they go when this prompt is done
+        for index, name in enumerate(names):
+            told = part_of(progress, index, index + 1, len(names), units=100)
+            one = OneLinearisation(self.model, start, name, self.asked.layers, self._settings)
+            norms = one.measured(announce, told, oracles.get(name))
+            found[name] = replace(norms, account={**norms.account, "prompts_together": len(self.starts)})
+        return found
+
+    @property
+    def _settings(self) -> Settings:
+        """What the run may take beside what the passes of the others hold."""
+        settings = self.asked.settings
+        if settings.max_memory is None or len(self.starts) == 1:
+            return settings
+        held = (len(self.starts) - 1) * Shape.of(self.model).site_bytes(len(self.starts[0].ids))
+        return replace(settings, max_memory=settings.max_memory - held)
+
+    def _oracles(self, name: str) -> list[Oracle]:
+        """A random row of every prompt's Jacobians, by autograd: one pass for all, there and back."""
+        embedded = torch.stack([start.embedded for start in self.starts])
+        generator = torch.Generator().manual_seed(0)
+        cotangents = torch.randn(len(embedded), embedded.shape[-1], generator=generator, dtype=torch.float64)
+        cotangents = cotangents.to(embedded)
+        route = AutogradRoute(
+            self.model,
+            embedded,
+            freeze=freezing(self.model, name),
+            rows=len(embedded),
+            layers=tuple(self.asked.layers),
+        )
+        rows = route.pull(cotangents)
+        return [Oracle(cotangent, row, self.numbers[0]) for cotangent, row in zip(cotangents, rows, strict=True)]
+
+    def _require_frozen_is_plain(self, name: str) -> None:
+        ids = torch.stack([start.ids for start in self.starts])
+        with torch.no_grad(), freezing(self.model, name):
+            held = self.model(ids, logits_to_keep=1)
+        _require_same_logits(self.logits, held, f"the {name} forward pass", _FROZEN_ROUNDING)
+
+
+def _may_share(certified: MeasuredNorms) -> bool:
+    """By the formulas, which are every prompt's, and finite differences that said something."""
+    account = certified.account
+    return account["route"] == "analytic" and account["certificate"]["informative"] > 0
+
+
+def _once(announce: Announce | None) -> Announce | None:
+    """Says nothing twice: prompts of one length have one forecast."""
+    if announce is None:
+        return None
+    said: set[str] = set()
+
+    def told(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            announce(text)
+
+    return told
+
+
+def _require_same_logits(
+    expected: Float[Tensor, "prompt 1 d_vocab"],
+    found: Float[Tensor, "prompt 1 d_vocab"],
+    what: str,
+    rounding: Mapping[torch.dtype, float],
+) -> None:
+    if not bool(torch.isfinite(expected).all()):
+        raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
+    difference = float(((expected - found).abs().amax((1, 2)) / expected.abs().amax((1, 2))).max())
+    if not difference <= rounding[expected.dtype]:
+        raise InputError(
+            f"{what} changed the logits by {difference:.2g} of their size; its Jacobian would mean nothing"
+        )

@@ -1,0 +1,86 @@
+"""Many prompts in one command: which file is one of prompts, what is refused by its line, and one table for all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import ostools as ost
+from ostools.cli.kit.prompts import prompts_of
+from ostools.tasks.questions import prompts_jsonl, questions
+from tests.cli.asking import assert_refused
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.txt", b"", "found an empty file"),
+        ("a.txt", b"one\n\ntwo\n", "line 2: expected a prompt, found an empty line"),
+        ("a.txt", b"one\n \t\n", "line 2: expected a prompt"),
+        ("a.txt", b"\xff\xfe", "expected text in UTF-8"),
+        ("a.jsonl", b'{"prompt": "a"}\nb\n', "line 2: expected a JSON object with the key 'prompt'"),
+        ("a.jsonl", b'{"promt": "a"}\n', "line 1: expected a JSON object with a text under the key 'prompt'"),
+        ("a.jsonl", b'{"prompt": ""}\n', "line 1: expected a JSON object with a text"),
+        ("a.jsonl", b'{"prompt": 3}\n', "line 1: expected a JSON object with a text"),
+        ("a.jsonl", b'["a"]\n', "line 1: expected a JSON object with a text"),
+        ("a.jsonl", b"[" * 100_000, "line 1: expected a JSON object"),
+    ],
+)
+def test_what_is_no_file_of_prompts_is_refused_by_its_line(
+    run, tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert_refused(run("sensitivity", "--prompts", str(tmp_path / name)), words)
+
+
+def test_what_cannot_be_asked_is_refused_before_a_model_is_loaded(run, tmp_path: Path) -> None:
+    (tmp_path / "two.txt").write_text("a\nb\n")
+    two = str(tmp_path / "two.txt")
+    assert_refused(run("sensitivity"), "--prompt TEXT or --prompts FILE")
+    assert_refused(run("sensitivity", "--prompt", "a", "--prompts", two), "exclude each other")
+    assert_refused(run("sensitivity", "--prompt", "a", "--prompt", ""), "expected text, found nothing")
+    assert_refused(run("sensitivity", "--prompts", str(tmp_path / "none.txt")), "No such file")
+    assert_refused(run("sensitivity", "--prompts", str(tmp_path)), "cannot be read")
+    out = tmp_path / "x.png"
+    assert_refused(run("sensitivity", "--prompts", two, "--out", str(out)), "expected a name ending in .parquet")
+    assert not out.exists()
+
+
+def test_files_of_prompts_are_read_as_they_are_written(tmp_path: Path) -> None:
+    asked = questions("copy-last", lengths=[2, 3])
+    (tmp_path / "a.jsonl").write_text(prompts_jsonl(asked))
+    assert prompts_of(tmp_path / "a.jsonl") == [one.text for one in asked]
+    (tmp_path / "a.txt").write_bytes("one \r\n two\u2028".encode())
+    assert prompts_of(tmp_path / "a.txt") == ["one ", " two\u2028"]
+
+
+def test_every_prompt_has_its_rows_in_one_table(run, directory: str, tmp_path: Path) -> None:
+    texts = ["The 11", "1", "The 11", "The 12"]
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    out = tmp_path / "x.json"
+    asked = ("sensitivity", "--prompts", str(tmp_path / "a.txt"), "--model", directory, "--out", str(out))
+    assert run(*asked)[0] == 0
+    written = json.loads(out.read_text())
+    found: Any = pd.DataFrame(written["rows"])
+    model = ost.load_model(directory, device="cpu")
+    for number, text in enumerate(texts, start=1):
+        alone = ost.sensitivity(model, text)
+        rows = found[found["prompt"] == number].drop(columns="prompt").reset_index(drop=True)
+        pd.testing.assert_frame_equal(rows, alone.frame, rtol=1e-6, check_dtype=False)
+        told = written["provenance"]["parameters"]["prompts"][str(number)]
+        assert tuple(told["token_ids"]) == alone.provenance.token_ids
+        assert set(told["runs"]) == {"full", "frozen"}
+    code, said, _ = run("sensitivity", "--prompt", "The 11", "--prompt", "1", "--model", directory)
+    assert code == 0
+    assert "prompt 2 of 2" in said
+
+
+def test_the_prompt_that_does_not_fit_is_named_and_nothing_is_written(run, directory: str, tmp_path: Path) -> None:
+    out = tmp_path / "x.csv"
+    asked = ("sensitivity", "--prompt", "a", "--prompt", "1" * 4000, "--model", directory, "--out", str(out))
+    assert_refused(run(*asked), "prompt 2 of 2: ")
+    assert not list(tmp_path.iterdir())
