@@ -98,8 +98,10 @@ class LiveParts(Parts):
                 query=scores.query[:, cut],
                 key=scores.key[:, cut],
                 value=scores.value[:, cut],
-                queries=scores.query_map.matrices(cut),
-                keys=scores.key_map.matrices(cut),
+                query_turn=scores.query_map.turns(cut),
+                key_turn=scores.key_map.turns(cut),
+                query_weight=scores.query_map.weights,
+                key_weight=scores.key_map.weights,
             ),
         )
 
