@@ -79,7 +79,7 @@ class LiveHeads(Heads):
         """
         asked = range(len(self.before))[queries]
         total = torch.zeros(len(asked), len(self.before), dtype=metric.dtype, device=metric.device)
-        each = 6 * len(self.before) * len(self.right) * metric.element_size() * len(self.pattern)
+        each = 6 * (len(self.before) + self.d_head) * len(self.right) * metric.element_size()
         for part in operators.chunks(len(asked), each):
             rows = slice(asked[part.start], asked[part.stop - 1] + 1)
             cores = self._cores(metric, rows)
