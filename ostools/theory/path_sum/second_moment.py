@@ -18,7 +18,7 @@ tokens have in common (their mean D); what differs between tokens is taken as un
 
 Cost: no gradient, one forward pass; a block costs O(H n^3) for attention, O(d_mlp^2 (d + n)) for the MLP's inner products
 (or k probes, O(k n d_mlp d)), O(d^2 (d_mlp + H d_head)) for the directions. The first step of all, from y_n, is exact. On one
-CPU core `second-moment` takes about 6 plain passes on the embedded model (64 tokens), about 35 at d_model 512, d_mlp 2048,
+CPU core `second-moment` takes 6 to 10 plain passes on the embedded model (64 tokens), about 35 at d_model 512, d_mlp 2048,
 64 tokens: there the directions alone, d x d matrices through every block, count more operations than a pass.
 """
 
