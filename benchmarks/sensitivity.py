@@ -118,32 +118,39 @@ def _compare(title: str, model: TransformerBridge, ids: Tensor) -> None:
         )
 
 
-def _predictions(model: TransformerBridge, pos: int = 256) -> None:
+def _predictions(title: str, model: TransformerBridge, pos: int, rounds: int) -> None:
+    """Each path sum in plain forward passes, and as a share of the exact profile of the real derivative."""
     prompt = prompt_from_ids(model, torch.randint(10, 200, (pos,), generator=torch.Generator().manual_seed(0)).tolist())
 
     def plain() -> None:
         with torch.no_grad():
-            model(prompt.ids[None])
+            model(prompt.ids[None], logits_to_keep=1)
 
     runs: dict[str, Callable[[], object]] = {"a plain forward pass": plain}
-    for variant in ("local", "second-moment", "second-moment-diagonal", "rollout"):
+    for variant in ("local", "second-moment", "second-moment-diagonal", "second-moment-full", "rollout"):
         runs[variant] = lambda variant=variant: ost.path_sum(model, prompt, variants=variant)
+    exactly = "sensitivity, exact"
+    runs[exactly] = lambda: ost.sensitivity(model, prompt, linearisations=["full"])
     for run in runs.values():
         run()
-    seconds = in_turn(runs, 5)
-    print(f"\npath sums, embedded model, {pos} tokens")
+    seconds = in_turn(runs, rounds)
+    print(f"\npath sums, {title}, {pos} tokens")
     for name, taken in seconds.items():
-        print(f"  {name:30s} {taken:8.3f} s   {taken / seconds['a plain forward pass']:5.1f} plain passes")
+        passes, share = taken / seconds["a plain forward pass"], taken / seconds[exactly]
+        print(f"  {name:30s} {taken:8.3f} s   {passes:6.1f} plain passes   {share:5.2f} of the exact profile")
 
 
 def main() -> None:
     embedded_model = ost.load_model(device="cpu")
     ids = torch.randint(10, 200, (128,), generator=torch.Generator().manual_seed(0))
     _compare("embedded model, 128 tokens", embedded_model, ids)
-    _predictions(embedded_model)
+    for pos in (64, 256):
+        _predictions("embedded model", embedded_model, pos, 5)
     wide = tiny_model(
         "gemma", d_model=256, n_layers=6, n_heads=8, n_key_value_heads=1, d_head=32, d_mlp=1024, context=512
     )
+    wider = tiny_model("gemma", d_model=512, n_layers=4, n_heads=8, n_key_value_heads=4, d_head=64, d_mlp=2048)
+    _predictions("random Gemma, 4 layers, d_model 512", wider, 64, ROUNDS)
     ids = torch.randint(10, 200, (256,), generator=torch.Generator().manual_seed(0))
     _compare("random Gemma, 6 layers, d_model 256, 256 tokens", wide, ids)
 

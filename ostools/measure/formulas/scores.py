@@ -94,13 +94,25 @@ class HeadMap:
 
     def matrices(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_model"]:
         """The map itself, one d_head x d_model matrix a query head and position; heads x pos x d_head x d_model numbers."""
+        # Before the heads that share a key are told apart: one product a key head.
+        return (self._turns(positions) @ self.weight[:, None]).repeat_interleave(self.group, dim=0)
+
+    @property
+    def weights(self) -> Float[Tensor, "head d_head d_model"]:
+        """W diag(g1) C, one a query head."""
+        return self.weight.repeat_interleave(self.group, dim=0)
+
+    def turns(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_head"]:
+        """What follows `weights` at each position, one matrix a query head: R_i diag(g_q) / r_q,i N."""
+        return self._turns(positions).repeat_interleave(self.group, dim=0)
+
+    def _turns(self, positions: slice) -> Float[Tensor, "kv_head pos d_head d_head"]:
         own, d_head, _ = self.weight.shape
         # Rows e of the identity, as gradients at every position: row e of R_i diag(g_q) / r_q,i N.
         eye = torch.eye(d_head, dtype=self.weight.dtype, device=self.weight.device)
         alone = replace(self.at(positions), group=1)
         rows = eye[:, None, None, :].expand(d_head, own, alone.pos, d_head)
-        turned = alone.pull(rows).permute(1, 2, 0, 3)
-        return (turned @ self.weight[:, None]).repeat_interleave(self.group, dim=0)
+        return alone.pull(rows).permute(1, 2, 0, 3)
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,10 @@ class LiveParts(Parts):
                 query=scores.query[:, cut],
                 key=scores.key[:, cut],
                 value=scores.value[:, cut],
-                queries=scores.query_map.matrices(cut),
-                keys=scores.key_map.matrices(cut),
+                query_turn=scores.query_map.turns(cut),
+                key_turn=scores.key_map.turns(cut),
+                query_weight=scores.query_map.weights,
+                key_weight=scores.key_map.weights,
             ),
         )
 
@@ -165,11 +167,11 @@ class DiagonalFold:
         self.rows = top[:, None] * torch.eye(len(scale), dtype=torch.float64, device=scale.device)[last]
 
     def step(self, view: BlockView) -> None:
-        parts, n = Parts(view, torch.float64), self.rows.shape[1]
+        parts, n = Parts(view, self.dtype), self.rows.shape[1]
         mlp, heads = parts.mlp(n - 1), parts.heads(n - 1)
-        eye = torch.eye(mlp.down.shape[0], dtype=torch.float64, device=self.rows.device)
+        eye = torch.eye(mlp.down.shape[0], dtype=self.dtype, device=self.rows.device)
         eye = eye / len(eye)
-        self.rows = (self.rows * mlp.overlap(eye).diagonal()) @ heads.squares(eye)
+        self.rows = (self.rows * mlp.overlap(eye).diagonal()) @ heads.squares(eye).double()
         _norms(self.rows, self.dtype)
 
     def values(self) -> Float[Tensor, "last pos"]:

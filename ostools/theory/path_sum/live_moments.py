@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.theory.path_sum import operators
 from ostools.theory.path_sum.second_moment import Heads, Kernel, Mlp, Moments
 
 Metric = Float[Tensor, "d_model d_model"]
@@ -28,7 +29,7 @@ Vectors = Float[Tensor, "pos d_model"]
 class LiveHeads(Heads):
     """Attention with nothing held. `wide` = H d_head: heads side by side; `bare` is `left` without the post-norm's gain.
 
-    `queries`_i and `keys`_j: d (rotated query, key of every head) / d normalised residual stream.
+    d (rotated query of a head at i) / d normalised residual stream = query_turn_i query_weight; so for keys.
     """
 
     bare: Float[Tensor, "d_model wide"]
@@ -42,15 +43,22 @@ class LiveHeads(Heads):
     query: Float[Tensor, "head pos d_head"]
     key: Float[Tensor, "head pos d_head"]
     value: Float[Tensor, "head pos d_head"]
-    queries: Float[Tensor, "head pos d_head d_model"]
-    keys: Float[Tensor, "head pos d_head d_model"]
+    query_turn: Float[Tensor, "head pos d_head d_head"]
+    key_turn: Float[Tensor, "head pos d_head d_head"]
+    query_weight: Float[Tensor, "head d_head d_model"]
+    key_weight: Float[Tensor, "head d_head d_model"]
 
     def added(self, i: int) -> Float[Tensor, "wide d_model"]:
         """T_ii - I = P_i left Z_i: this Z_i, with 1 / r1_i and N_i in it."""
         alpha, beta = self.pattern[:, i, : i + 1], (self.pattern * self.slope)[:, i, : i + 1]
         moved = self._moved(i)
-        own = beta[:, i, None, None] * moved[:, i, :, None] * (self.query[:, i, None, :] @ self.keys[:, i])
-        around = torch.einsum("hm,hme,hmf->hef", beta, moved, self.key[:, : i + 1]) @ self.queries[:, i]
+        own = (
+            beta[:, i, None, None]
+            * moved[:, i, :, None]
+            * (self.query[:, i, None] @ self.key_turn[:, i] @ self.key_weight)
+        )
+        around = torch.einsum("hm,hme,hmf->hef", beta, moved, self.key[:, : i + 1])
+        around = around @ self.query_turn[:, i] @ self.query_weight
         inner = (own + around).flatten(0, 1) + alpha[:, i].repeat_interleave(moved.shape[-1])[:, None] * self.right
         return self._projected(inner, i) / self.before_scale[i]
 
@@ -64,46 +72,122 @@ class LiveHeads(Heads):
         return torch.eye(len(self.left), dtype=self.left.dtype, device=self.left.device) + self.outer(i) @ self.added(i)
 
     def live_squares(self, metric: Metric, queries: slice = slice(None)) -> Float[Tensor, "query key"]:
-        """tr(T_ij^T metric T_ij), nothing held, for every i in `queries` and j < i; 0 elsewhere. O(H^2 n^2 d_head^2).
+        """tr(T_ij^T metric T_ij), nothing held, for every i in `queries` and j <= i; 0 elsewhere. O(H^2 n^2 d_head^2).
 
         The core left^T P_i^T metric P_i left is G - x_i z_i^T - z_i x_i^T (x = z = 0 without a post-norm), and N_j^2 is
         I - shrink_j u_j u_j^T; both are written out, so that every sum over coordinates is one product of two matrices.
         """
-        core, x, z = self._cores(metric, queries)
-        query, pattern = self.query[:, queries], self.pattern[:, queries]
-        shrink = 2.0 - self.before.square().sum(1)
-        seen, mean = self._by_head(self.before @ self.right.T), pattern @ self.value
-        at_key = torch.einsum("hjed,jd->hje", self.keys, self.before)
-        alpha = pattern / (self.after_scale[queries, None] * self.before_scale)
-        beta = alpha * self.slope[:, queries]
-        x_moved, z_moved = (side @ self.value.mT - (side * mean).sum(2)[..., None] for side in (x, z))
-        x_seen, z_seen = x @ seen.mT, z @ seen.mT
-        total = torch.zeros_like(alpha[0])
-        for h in range(len(alpha)):
-            for k in range(len(alpha)):
-                inner, rows = core[h, :, k], self._head(h) @ self._head(k).T
-                read = (
-                    self._head(h) @ self.keys[k].mT - shrink[:, None, None] * seen[h][:, :, None] * at_key[k][:, None]
-                )
-                both = self.keys[h] @ self.keys[k].mT
-                both = both - shrink[:, None, None] * at_key[h][:, :, None] * at_key[k][:, None]
-                value = (inner * rows).sum() - shrink * (seen[h] @ inner * seen[k]).sum(1)
-                value = value - 2.0 * ((x[h] @ rows) * z[k]).sum(1)[:, None] + 2.0 * shrink * x_seen[h] * z_seen[k]
-                moved, average = self.value[k] @ inner.T, mean[k] @ inner.T
-                score = query[k] @ torch.einsum("je,jef->jf", moved, read).T - _outer(average, query[k], read)
-                score = score - z_moved[k] * _outer(x[h], query[k], read)
-                score = score - x_moved[k] * _outer(z[h], query[k], read)
-                turned = (moved * self.value[h]).sum(1) - mean[h] @ moved.T - average @ self.value[h].T
-                turned = turned + (average * mean[h]).sum(1)[:, None] - 2.0 * x_moved[h] * z_moved[k]
-                keys = _outer(query[h], query[k], both)
-                total += alpha[h] * (alpha[k] * value + 2.0 * beta[k] * score) + beta[h] * beta[k] * keys * turned
-        before = torch.arange(total.shape[1], device=total.device)
-        return total * (before < before[queries, None])
+        asked = range(len(self.before))[queries]
+        total = torch.zeros(len(asked), len(self.before), dtype=metric.dtype, device=metric.device)
+        each = 6 * (len(self.before) + self.d_head) * len(self.right) * metric.element_size()
+        for part in operators.chunks(len(asked), each):
+            rows = slice(asked[part.start], asked[part.stop - 1] + 1)
+            cores = self._cores(metric, rows)
+            total[part, : rows.stop] = self._between(cores, rows).tril(rows.start - 1)
+            total[part, rows].diagonal().copy_(self._selves(metric, cores, rows))
+        return total
 
-    def self_square(self, i: int, metric: Metric) -> Float[Tensor, ""]:
-        """tr(T_ii^T metric T_ii)."""
-        step = self.self_jacobian(i)
-        return ((metric @ step) * step).sum()
+    def _between(self, cores: tuple[Tensor, Tensor, Tensor], queries: slice) -> Float[Tensor, "query key"]:
+        """tr(T_ij^T metric T_ij) for j < i, without what query i itself moves; keys up to the last query."""
+        (core, x, z), keys = cores, slice(queries.stop)
+        query, pattern, values = self.query[:, queries], self.pattern[:, queries, keys], self.value[:, keys]
+        seen, mean, shrink = self._seen[:, keys], pattern @ values, self._shrink[keys]
+        alpha = pattern / (self.after_scale[queries, None] * self.before_scale[keys])
+        beta = alpha * self.slope[:, queries, keys]
+        x_moved, z_moved = (side @ values.mT - (side * mean).sum(2)[..., None] for side in (x, z))
+        x_seen, z_seen = x @ seen.mT, z @ seen.mT
+        # q_i^T d k_j: what a score between the two answers to the residual stream at j, before the weight.
+        pulled = torch.einsum("hie,hjef->hijf", query, self.key_turn[:, keys])
+        at_key = torch.einsum("hijf,hjf->hij", pulled, torch.einsum("hfd,jd->hjf", self.key_weight, self.before[keys]))
+        total = torch.zeros_like(alpha[0])
+        for k in range(len(alpha)):
+            inner, rows = core[:, :, k], self._heads @ self._heads[k].T
+            value = (inner * rows).sum((1, 2))[:, None] - shrink * ((seen @ inner) * seen[k]).sum(2)
+            value = value[:, None] - 2.0 * ((x @ rows) * z[k]).sum(2)[:, :, None] + 2.0 * shrink * x_seen * z_seen[k]
+            read = torch.einsum("ijf,hef->hije", pulled[k], self._heads @ self.key_weight[k].T)
+            moved, average = values[k] @ inner.mT, mean[k] @ inner.mT
+            taken = torch.stack([average, x, z], dim=3)
+            score = torch.einsum("hije,hje->hij", read, moved)
+            still, with_x, with_z = (read @ taken).unbind(3)
+            score = score - still - z_moved[k] * with_x - x_moved[k] * with_z
+            reached = torch.einsum("hje,hje->hj", seen, moved)[:, None] - average @ seen.mT
+            reached = reached - x_seen * z_moved[k] - z_seen * x_moved[k]
+            score = score - shrink * at_key[k] * reached
+            turned = (moved * values).sum(2)[:, None] - mean @ moved.mT - average @ values.mT
+            turned = turned + (average * mean).sum(2)[:, :, None] - 2.0 * x_moved * z_moved[k]
+            both = torch.einsum("ijf,hgf->hijg", pulled[k], self.key_weight @ self.key_weight[k].T)
+            both = (both * pulled).sum(3) - shrink * at_key * at_key[k]
+            total += (alpha * (alpha[k] * value + 2.0 * beta[k] * score) + beta * beta[k] * both * turned).sum(0)
+        return total
+
+    def _selves(self, metric: Metric, cores: tuple[Tensor, Tensor, Tensor], queries: slice) -> Float[Tensor, " query"]:
+        """tr(T_ii^T metric T_ii), T_ii = I + P_i left Z_i, with Z_i of head h in three parts:
+
+        alpha right_h + turn_h query_weight_h + own_h key_h^T,    turn: what query i moves, key: what key i moves.
+        """
+        (core, x, z), keys = cores, slice(queries.stop)
+        pattern, values = self.pattern[:, queries, keys], self.value[:, keys]
+        beta, u, shrink = pattern * self.slope[:, queries, keys], self.before[queries], self._shrink[queries]
+        mean, seen_keys = pattern @ values, self.key[:, keys]
+        around = torch.einsum("him,hmef->hief", beta, values[..., None] * seen_keys[:, :, None])
+        around = around - mean[..., None] * (beta @ seen_keys)[:, :, None]
+        turn = (around @ self.query_turn[:, queries]).transpose(0, 1)  # [query, head, d_head, d_head]
+        # The diagonal of the strip: [query, head, ...].
+        here = pattern[:, :, queries].diagonal(dim1=1, dim2=2).T
+        own = self.slope[:, queries, queries].diagonal(dim1=1, dim2=2).T * here
+        own = own[..., None] * (self.value[:, queries] - mean).transpose(0, 1)
+        key = torch.einsum("hie,hief->ihf", self.query[:, queries], self.key_turn[:, queries])
+        x, z = x.transpose(0, 1), z.transpose(0, 1)
+
+        def pulled(rows: Float[Tensor, "query head d_head"]) -> Vectors:
+            """rows^T Z_i."""
+            by_query = (rows[:, :, None] @ turn)[:, :, 0]
+            by_key = (rows * own).sum(2, keepdim=True) * key
+            sides = (here[..., None] * rows, self._heads), (by_query, self.query_weight), (by_key, self.key_weight)
+            return torch.stack([part.flatten(1) @ side.flatten(0, 1) for part, side in sides]).sum(0)
+
+        weights = torch.stack([self._heads, self.query_weight, self.key_weight])
+        lifted = self.gain * self.after[queries]
+        # Z_i u_i by head.
+        at = torch.einsum("shfd,id->sihf", weights, u)
+        at_own = here[..., None] * at[0] + (turn @ at[1][..., None])[..., 0]
+        at_own = at_own + own * (key * at[2]).sum(2, keepdim=True)
+        # First order: tr(metric P_i left Z_i N_i).
+        after = torch.einsum("shfd,dhe->shfe", weights, (metric @ self.left).unflatten(1, (-1, self.d_head)))
+        first = here @ after[0].diagonal(dim1=1, dim2=2).sum(1) + torch.einsum("ihef,hfe->i", turn, after[1])
+        first = first + torch.einsum("ihf,hfe,ihe->i", key, after[2], own)
+        turned = lifted @ metric
+        x_pulled = pulled(x)
+        first = first - (turned * x_pulled).sum(1)
+        out = (u @ metric @ self.left).unflatten(1, (-1, self.d_head)) - (turned * u).sum(1)[:, None, None] * x
+        first = (first - (out * at_own).sum((1, 2))) / (self.after_scale[queries] * self.before_scale[queries])
+        second = self._second(core, here, turn, own, key) - shrink * torch.einsum(
+            "ihe,hekf,ikf->i", at_own, core, at_own
+        )
+        z_pulled = pulled(z)
+        x_at, z_at = (x * at_own).sum((1, 2)), (z * at_own).sum((1, 2))
+        second = second - 2.0 * ((x_pulled * z_pulled).sum(1) - shrink * x_at * z_at)
+        return metric.trace() + 2.0 * first + second / (self.after_scale[queries] * self.before_scale[queries]).square()
+
+    def _second(self, core: Tensor, here: Tensor, turn: Tensor, own: Tensor, key: Tensor) -> Float[Tensor, " query"]:
+        """sum over heads h, k of <core_hk, Z_h Z_k^T>, before the norm's projection."""
+        values, asked, keys = self._heads, self.query_weight, self.key_weight
+        total = torch.zeros_like(here[:, 0])
+        for k in range(len(values)):
+            inner = core[:, :, k]
+            by_value, by_query = values @ asked[k].T, asked @ asked[k].T
+            moved = inner @ turn[:, k, None]  # core_hk turn_k
+            total = total + here[:, k] * (here @ (inner * (values @ values[k].T)).sum((1, 2)))
+            total = total + 2.0 * (here * torch.einsum("ihef,hef->ih", moved, by_value)).sum(1)
+            total = total + (moved * (turn @ by_query)).sum((1, 2, 3))
+            mine = torch.einsum("hef,if->ihe", inner, own[:, k])
+            along = torch.einsum("hef,if->ihe", values @ keys[k].T, key[:, k]) * here[..., None]
+            asking = torch.einsum("hef,if->ihe", asked @ keys[k].T, key[:, k])
+            along = along + (turn @ asking[..., None])[..., 0]
+            both = torch.einsum("hef,if->ihe", keys @ keys[k].T, key[:, k])
+            total = total + 2.0 * (mine * along).sum((1, 2))
+            total = total + ((mine * own).sum(2) * (both * key).sum(2)).sum(1)
+        return total
 
     def _cores(self, metric: Metric, queries: slice) -> tuple[Tensor, Tensor, Tensor]:
         """G [head, d_head, head, d_head] and x, z [head, pos, d_head]."""
@@ -118,8 +202,19 @@ class LiveHeads(Heads):
     def _by_head(self, wide: Float[Tensor, "pos wide"]) -> Float[Tensor, "head pos d_head"]:
         return wide.unflatten(1, (-1, self.d_head)).transpose(0, 1)
 
-    def _head(self, h: int) -> Float[Tensor, "d_head d_model"]:
-        return self.right[h * self.d_head : (h + 1) * self.d_head]
+    @cached_property
+    def _heads(self) -> Float[Tensor, "head d_head d_model"]:
+        return self.right.unflatten(0, (-1, self.d_head))
+
+    @cached_property
+    def _seen(self) -> Float[Tensor, "head pos d_head"]:
+        """right u_j."""
+        return self._by_head(self.before @ self.right.T)
+
+    @cached_property
+    def _shrink(self) -> Float[Tensor, " pos"]:
+        """N_j^2 = I - shrink_j u_j u_j^T."""
+        return 2.0 - self.before.square().sum(1)
 
     def last_step(self) -> Metric:
         return self.self_jacobian(self.pattern.shape[-1] - 1)
@@ -137,10 +232,7 @@ class LiveHeads(Heads):
 
     def _gained(self, metric: Metric, queries: slice) -> Float[Tensor, "query key"]:
         """tr(T_ij^T metric T_ij) for i in `queries`: nothing held, less all held."""
-        live = self.live_squares(metric, queries)
-        for row, i in enumerate(range(len(self.before))[queries]):
-            live[row, i] = self.self_square(i, metric)
-        return live - self.squares(metric)[queries]
+        return self.live_squares(metric, queries) - self.squares(metric)[queries]
 
     def _moved(self, i: int) -> Float[Tensor, "head key d_head"]:
         """v_j - vbar_i for j <= i."""
@@ -149,13 +241,6 @@ class LiveHeads(Heads):
 
     def _projected(self, inner: Float[Tensor, "wide d_model"], i: int) -> Float[Tensor, "wide d_model"]:
         return inner - torch.outer(inner @ self.before[i], self.before[i])
-
-
-def _outer(
-    left: Float[Tensor, "query rows"], right: Float[Tensor, "query cols"], cores: Float[Tensor, "key rows cols"]
-) -> Float[Tensor, "query key"]:
-    """left_i^T cores_j right_i for every pair, as one product of two matrices."""
-    return (left[:, :, None] * right[:, None]).flatten(1) @ cores.flatten(1).T
 
 
 @dataclass(frozen=True)

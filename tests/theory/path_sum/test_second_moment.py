@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ostools.ground.chunks import smaller_chunks
 from ostools.theory.path_sum import operators, paths, second_moment
 from ostools.theory.path_sum.second_moment import Heads, Mlp, Moments
 from tests.theory.path_sum.test_paths import patterns
@@ -146,6 +147,21 @@ def test_mean_over_random_rotations_is_the_measured_mean() -> None:
 def _haar(source: torch.Generator) -> Tensor:
     q, r = torch.linalg.qr(normal(source, D, D))
     return q * r.diagonal().sign()
+
+
+@given(st.integers(1, 5), st.integers(0, 10_000), st.booleans())
+def test_inner_products_are_the_same_in_blocks_of_hidden_units(n: int, seed: int, gated: bool) -> None:
+    """One hidden unit a block, against the dense Jacobians."""
+    mlp, _ = block(n, seed)
+    if not gated:
+        mlp = replace(mlp, up=None, q=None)
+    metric = normal(generator(seed), D, D)
+    metric = metric @ metric.T
+    rows = operators.mlp_jacobian(mlp.down, mlp.gate, mlp.up, mlp.p, mlp.q)
+    with smaller_chunks(1e-9):
+        found = mlp.inner_products(metric)
+    for expected in (mlp.inner_products(metric), torch.einsum("iba,bc,jca->ij", rows, metric, rows)):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12 * float(expected.abs().max()))
 
 
 def test_probes_are_unbiased_and_exact_when_there_are_d_of_them() -> None:
