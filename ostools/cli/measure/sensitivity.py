@@ -92,7 +92,9 @@ def path_sum(
             metavar="NAME", help="certified (within 0.1%), svd (exact), frobenius or product (cheaper, looser)."
         ),
     ] = "certified",
-    mlp_trace: Annotated[str, typer.Option(metavar="NAME", help="exact, or probes: for wide MLPs.")] = "exact",
+    mlp_trace: Annotated[
+        str, typer.Option(metavar="NAME", help="exact, probes (for wide MLPs), or auto: the cheaper one.")
+    ] = "auto",
     max_memory: MaxMemory = None,
     model: Model = "embedded",
     out: Out = None,

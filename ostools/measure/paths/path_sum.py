@@ -26,7 +26,7 @@ from ostools.measure.formulas.forward import forward
 from ostools.measure.jacobian.memory import available_memory, path_sum_bytes
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.paths.block_view import BlockView
-from ostools.measure.paths.predicted import TRACES
+from ostools.measure.paths.predicted import TRACES, chosen_trace
 from ostools.measure.paths.variants import MlpNorm, Variant, checked_variants, variant_named
 from ostools.measure.prompts import as_prompt, token_columns
 from ostools.models import Prompt
@@ -51,7 +51,7 @@ def path_sum(
     *,
     variants: str | Sequence[str] = "proof",
     mlp_norm: MlpNorm | str = "certified",
-    mlp_trace: Literal["exact", "probes"] | str = "exact",
+    mlp_trace: Literal["auto", "exact", "probes"] | str = "auto",
     positions: Literal["last", "all"] | str = "last",
     max_memory: int | None = None,
     announce: Callable[[str], None] | None = None,
@@ -72,7 +72,8 @@ def path_sum(
             was proved. What is proved is the norm of the D_i that float64 computed from the weights. "svd": exact singular
             values. "frobenius" (||D_i||_F) and "product" (of weight norms): cheaper and larger.
         mlp_trace: the MLP's inner products in the predictions, through ff x ff matrices ("exact"), or estimated without bias
-            from a few random probes ("probes"), where ff is too large for those; their number and seed are in the provenance.
+            from a few random probes ("probes"); their number and seed are in the provenance. "auto": probes where they take
+            four times fewer operations of more than 10^9 a block, which is where d_mlp is large beside the prompt.
         positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; what is free by default.
@@ -87,11 +88,13 @@ def path_sum(
     _refuse_replaced_pattern(model, names)
     if mlp_norm not in get_args(MlpNorm):
         raise unknown_name("mlp_norm", mlp_norm, get_args(MlpNorm))
-    if mlp_trace not in TRACES:
-        raise unknown_name("mlp_trace", mlp_trace, TRACES)
+    if mlp_trace not in ("auto", *TRACES):
+        raise unknown_name("mlp_trace", mlp_trace, ("auto", *TRACES))
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
     tokens = as_prompt(model, prompt)
+    if mlp_trace == "auto":
+        mlp_trace = chosen_trace(Shape.of(model), len(tokens.ids))
     provenance = Provenance.collect(
         model,
         tuple(tokens.ids.tolist()),
