@@ -110,8 +110,15 @@ def path_sum(
     positions: Annotated[
         str, typer.Option(metavar="WHICH", help="last, or all: the triangular matrix (to a table file).")
     ] = "last",
-    mlp_norm: Annotated[str, typer.Option(metavar="NAME", help="svd, or product: cheaper and looser.")] = "svd",
-    mlp_trace: Annotated[str, typer.Option(metavar="NAME", help="exact, or probes: for wide MLPs.")] = "exact",
+    mlp_norm: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="certified (within 0.1%), svd (exact), frobenius or product (cheaper, looser)."
+        ),
+    ] = "certified",
+    mlp_trace: Annotated[
+        str, typer.Option(metavar="NAME", help="exact, probes (for wide MLPs), or auto: the cheaper one.")
+    ] = "auto",
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections import Counter
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float
@@ -10,16 +11,24 @@ from torch import Tensor
 
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import Block
-from ostools.theory.path_sum import edges, operators, paths
+from ostools.theory.path_sum import certificates, edges, operators, paths
 
 
 class BlockView:
     """What the variants read off one block, each computed once and only if a variant asks for it."""
 
-    def __init__(self, block: Block, mlp_norm: str, mlp_trace: str = "exact") -> None:
+    def __init__(
+        self, block: Block, mlp_norm: str, mlp_trace: str = "exact", tally: Counter[str] | None = None
+    ) -> None:
         self.block = block
         self.mlp_norm, self.mlp_trace = mlp_norm, mlp_trace
-        self._norms = operators.mlp_norms if mlp_norm == "svd" else operators.mlp_norm_products
+        certified = partial(certificates.certified_norms, tally=tally)
+        self._dense_norms = certified if mlp_norm == "certified" else edges.spectral_norms
+        self._norms = {
+            "certified": partial(operators.mlp_norms, norms=certified),
+            "frobenius": operators.mlp_frobenius_norms,
+            "product": operators.mlp_norm_products,
+        }.get(mlp_norm, operators.mlp_norms)
 
     def require_causal(self, variant: str) -> None:
         """`InputError` where a replaced pattern looks at later tokens: this variant cuts off what it takes for no path."""
@@ -70,10 +79,12 @@ class BlockView:
 
     @cached_property
     def row_norms(self) -> Float[Tensor, " pos"]:
-        """||I + D_i||; 1 + ||D_i|| under mlp_norm="product", which knows no D_i."""
-        if self.mlp_norm == "product":
+        """||I + D_i||; 1 + ||D_i|| where that is less, and under mlp_norm="product" or "frobenius", which know no D_i."""
+        if self.mlp_norm in ("product", "frobenius"):
             return 1.0 + self.mlp_norms
-        return torch.cat([edges.spectral_norms(self.rows(part)) for part in self._parts])
+        norms = torch.cat([self._dense_norms(self.rows(part)) for part in self._parts])
+        # Of two certificates the larger may be that of the smaller norm; both are bounds.
+        return norms if self.mlp_norm == "svd" else torch.minimum(norms, 1.0 + self.mlp_norms)
 
     def rows(self, part: slice) -> Float[Tensor, "part d_model d_model"]:
         """I + D_i for the positions of `part`."""
@@ -94,7 +105,18 @@ class BlockView:
     def sigma_psi(self) -> float:
         """max over positions of ||J_psi||, at this input: a gated MLP has no global Lipschitz constant."""
         weights, block = self.block.weights, self.block
-        return float(self._norms(weights.bare_down, weights.bare_gate, weights.bare_up, block.p, block.q).max())
+        maps = weights.bare_down, weights.bare_gate, weights.bare_up
+        bounds = self._norms(*maps, block.p, block.q)
+        if self.mlp_norm != "certified":
+            return float(bounds.max())
+        # The paper's constant is no bound but a number: exact at the largest bound, then wherever a bound is above that.
+        largest = torch.zeros_like(bounds[0])
+        for _ in range(2):
+            at = (bounds > largest).nonzero()[:, 0] if float(largest) else bounds.argmax()[None]
+            if len(at):
+                q = None if block.q is None else block.q[at]
+                largest = torch.maximum(largest, operators.mlp_norms(*maps, block.p[at], q).max())
+        return float(largest)
 
     @cached_property
     def beta_1(self) -> float:

@@ -2,7 +2,7 @@
 
 Each >= the next >= the norm of the block's own Jacobian (I + D_i) T_ij (docs/theory.md 3.2). A block costs, beside its pattern:
 
-    uniform, local    n norms of d x d matrices (mlp_norm="svd")
+    uniform, local    n norms of d x d matrices (mlp_norm="certified", "svd")
     heads             and n^2 / 2 of m x m, m = min(d_model, n_kv d_head)
     edge, windowed(1) and n more of d x d
     local-full        O(H d_model d_head n^2), and 2 n norms of d x d

@@ -8,10 +8,13 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.measure.formulas.forward import KEPT
 from ostools.measure.jacobian.memory import ALLOCATOR
 from ostools.measure.passes.cost import BLOCK, EIGENVALUES, QUESTION, Cost, in_full, one_pass, work_in
+from ostools.measure.paths.predicted import chosen_trace
 from ostools.measure.paths.variants import variant_named
 from ostools.models.shape import Shape
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
 
+CHOLESKY = 18
+"""A proof of the norm in place of those eigenvalues."""
 _SIMPLE = ("uniform", "local", "rollout")
 """They read no head's pattern alone."""
 
@@ -21,12 +24,13 @@ def path_sum_cost(
     pos: int,
     variants: Sequence[str],
     *,
-    mlp_norm: str = "svd",
-    mlp_trace: str = "exact",
+    mlp_norm: str = "certified",
+    mlp_trace: str = "auto",
     positions: str = "last",
 ) -> Cost:
     """Of a prompt of `pos` tokens, all variants out of the same blocks."""
     work, known = in_full(shape), [variant_named(name) for name in variants]
+    mlp_trace = chosen_trace(shape, pos) if mlp_trace == "auto" else mlp_trace
     predicted = [one for one in known if one.kind == "predicted"]
     live = any(one.linearisation == "full" for one in known)
     element = work.element if len(predicted) == len(known) else 8
@@ -62,7 +66,8 @@ def _reading(shape: Shape, pos: int, *, heads: bool, live: bool) -> int:
 
 def _terms(shape: Shape, pos: int, element: int, traces: bool, norms: bool) -> int:
     """Matrices beside a block's weights: of the MLP's inner products, ff x ff; of a position's Jacobian, ff x d and d x d."""
-    squares = 3 * shape.d_mlp**2 * element if traces else 0
+    row = 3 * shape.d_mlp * element
+    squares = min(shape.d_mlp * row, max(row, chunk_of(CHUNK_BUDGET))) if traces else 0
     position = (shape.d_mlp + shape.d_model) * shape.d_model * element
     together = min(pos * position, max(position, chunk_of(CHUNK_BUDGET)))
     jacobians = 3 * together if norms else 0
@@ -74,7 +79,8 @@ def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float
     if not names:
         return 0.0
     d, small = shape.d_model, min(shape.d_model, shape.n_key_value_heads * shape.d_head)
-    each = 4 * d**2 * shape.d_mlp + (2 + EIGENVALUES) * d**3 if mlp_norm == "svd" else 0
+    one = {"svd": EIGENVALUES, "certified": CHOLESKY}.get(mlp_norm)
+    each = 0 if one is None else 4 * d**2 * shape.d_mlp + (2 + one) * d**3
     pairs = any(name.startswith(("heads", "edge", "windowed")) for name in names)
     live = any(name.endswith("-full") for name in names)
     own = any(name.startswith(("edge", "windowed")) for name in names)

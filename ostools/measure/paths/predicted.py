@@ -18,6 +18,7 @@ from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_norm, final_norm_squared
 from ostools.measure.jacobian.memory import available_memory
 from ostools.measure.paths.block_view import BlockView
+from ostools.models.shape import Shape
 from ostools.theory.path_sum import operators, second_moment
 from ostools.theory.path_sum.live_moments import LiveHeads, LiveMlp
 from ostools.theory.path_sum.second_moment import Heads, Mlp
@@ -25,6 +26,17 @@ from ostools.theory.path_sum.second_moment import Heads, Mlp
 PROBES, PROBE_SEED = 8, 0
 TRACES = {"exact": "exact", "probes": f"{PROBES} orthogonal probes a block, seed {PROBE_SEED} + layer"}
 """How the MLP's inner products are computed, and what the provenance says of it."""
+
+PAYS, WORTHWHILE = 4, 10**9
+"""Probes are the default where they take so many times fewer operations, of so many a block."""
+
+
+def chosen_trace(shape: Shape, pos: int) -> str:
+    """The default of `mlp_trace`, by counted operations: ff^2 (d + n) exactly, PROBES n d ff by probes."""
+    grams, products = (4, 3) if shape.gated else (2, 1)
+    exact = 2 * shape.d_mlp**2 * (grams * shape.d_model + products * pos)
+    probes = 2 * PROBES * pos * shape.d_model * (shape.d_mlp + shape.d_model)
+    return "probes" if exact > max(PAYS * probes, WORTHWHILE) else "exact"
 
 
 class Parts:

@@ -23,7 +23,7 @@ from ostools.measure.paths.predicted import DiagonalFold, FullFold, KernelFold
 from ostools.measure.paths.windowed import WindowedFold
 from ostools.theory.path_sum import paths
 
-MlpNorm = Literal["svd", "product"]
+MlpNorm = Literal["certified", "svd", "frobenius", "product"]
 Kind = Literal["certified", "paper", "predicted"]
 Norm = Literal["operator", "frobenius"]
 

@@ -6,7 +6,7 @@ The gated MLP's Jacobian is W_down (diag(p) W_gate + diag(q) W_up) with p = act'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Float
@@ -21,7 +21,7 @@ Up = Float[Tensor, "d_mlp d_model"]
 Factor = Float[Tensor, "pos d_mlp"]
 
 
-CHUNK_BUDGET = 1 << 26
+CHUNK_BUDGET, SQUARES, CACHE = 1 << 26, 1 << 23, 1 << 20
 
 
 def chunks(total: int, bytes_each: int, budget: int = CHUNK_BUDGET) -> Iterator[slice]:
@@ -53,19 +53,52 @@ def mlp_jacobian(
     down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None
 ) -> Float[Tensor, "pos d_model d_model"]:
     """W_down (diag(p_j) W_gate + diag(q_j) W_up) for every position j; `up` is None for an MLP without a gate."""
-    inner = p[:, :, None] * gate
+    found = down.new_empty(len(p), down.shape[0], gate.shape[1])
+    # So few inner matrices at a time that a processor's cache holds them: from memory they cost more than the products.
+    for part in chunks(
+        len(p), gate.numel() * gate.element_size(), CACHE if gate.device.type == "cpu" else CHUNK_BUDGET
+    ):
+        inner = p[part, :, None] * gate
+        if up is not None and q is not None:
+            inner.addcmul_(q[part, :, None], up)
+        torch.matmul(down, inner, out=found[part])
+    return found
+
+
+def mlp_norms(
+    down: Down,
+    gate: Up,
+    up: Up | None,
+    p: Factor,
+    q: Factor | None,
+    norms: Callable[[Float[Tensor, "pos d_model d_model"]], Float[Tensor, " pos"]] = spectral_norms,
+) -> Float[Tensor, " pos"]:
+    """||J_psi||_2 at every position by `norms` of d x d matrices; O(n d^2 ff) to form them, an ff x d matrix of memory."""
+    parts = chunks(len(p), 3 * gate.shape[1] ** 2 * gate.element_size(), SQUARES)
+    return torch.cat([norms(mlp_jacobian(down, gate, up, p[part], None if q is None else q[part])) for part in parts])
+
+
+def mlp_frobenius_norms(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:
+    """||J_psi||_F >= ||J_psi||_2 at every position from ff x ff Gram matrices: O(ff^2 (d + n)), no d x d matrix a position.
+
+    A block of rows of them at a time. Squares and cross terms may cancel: the square is raised by what its sum may have lost to
+    rounding.
+    """
+    pairs = [(p, gate, p, gate, 1.0)]
     if up is not None and q is not None:
-        inner = inner + q[:, :, None] * up
-    return down @ inner
-
-
-def mlp_norms(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:
-    """||J_psi||_2 at every position, exactly; O(n d^2 (ff + d)), and memory for three ff x d matrices at least."""
-    norms = []
-    for part in chunks(len(p), 3 * gate.numel() * gate.element_size()):
-        jacobian = mlp_jacobian(down, gate, up, p[part], None if q is None else q[part])
-        norms.append(spectral_norms(jacobian))
-    return torch.cat(norms)
+        pairs += [(p, gate, q, up, 2.0), (q, up, q, up, 1.0)]
+    square, size = torch.zeros_like(p[:, 0]), torch.zeros_like(p[:, 0])
+    for part in chunks(len(gate), 3 * len(gate) * gate.element_size()):
+        outer = down[:, part].T @ down
+        for left, rows, right, cols, times in pairs:
+            square += times * ((left[:, part] @ (outer * (rows[part] @ cols.T))) * right).sum(1)
+    lengths = down.norm(dim=0)
+    for left, rows, right, cols, times in pairs:
+        # |down^T down| <= |down|^T |down| entry by entry, so that these bound every term of the sums.
+        sides = (left.abs() @ (lengths * rows.norm(dim=1))) * (right.abs() @ (lengths * cols.norm(dim=1)))
+        size += times * sides
+    lost = 4 * (len(down) + gate.shape[1] + 3 * len(gate)) * torch.finfo(p.dtype).eps
+    return (square + lost * size).clamp_min(0.0).sqrt()
 
 
 def mlp_norm_products(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:

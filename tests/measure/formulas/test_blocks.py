@@ -123,7 +123,7 @@ class Held:
     final_scale: float
 
     def values(self, variant: str) -> np.ndarray:
-        return ost.path_sum(self.model, self.prompt, variants=variant).frame["value"].to_numpy()
+        return ost.path_sum(self.model, self.prompt, variants=variant, mlp_norm="svd").frame["value"].to_numpy()
 
     def read(self) -> list[Block]:
         """The blocks as `ostools.measure` reads them, from the first to the last."""

@@ -84,12 +84,17 @@ def test_the_chain_falls_to_the_measured_norm(
     model = filled(family, seed, scale, sharp)
     prompt = prompt_from_ids(model, [2, *ids])
     exact = measured(model, prompt)
-    by_svd = bounds(model, prompt, (*FROZEN, *FULL))
+    by_svd = bounds(model, prompt, (*FROZEN, *FULL), mlp_norm="svd")
+    proved = bounds(model, prompt, (*FROZEN[:5], *FULL))
     product = ("uniform", "local", "heads", "edge", "local-full")
     by_product = bounds(model, prompt, product, mlp_norm="product")
     falls([*(by_svd[name] for name in FROZEN), exact["frozen"]])
     falls([*(by_svd[name] for name in FULL), exact["full"]])
     falls([*(by_product[name] for name in product[:-1]), by_svd["windowed(1)"]])
+    falls([*(proved[name] for name in FROZEN[:5]), exact["frozen"]])
+    for name in proved:
+        # 0.1% a block, and three blocks.
+        falls([by_svd[name] * 1.001**3, proved[name], by_svd[name]])
     for name in product:
         falls([by_product[name], by_svd[name]])
     assert by_svd["windowed(3)"] == pytest.approx(exact["frozen"], rel=1e-9, abs=1e-11 * exact["frozen"].max())

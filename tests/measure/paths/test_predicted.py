@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ostools.measure.paths import predicted
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import LiveParts
 from ostools.models import Prompt, prompt_from_ids, view_in
+from ostools.models.shape import Shape
 from ostools.theory.path_sum import edges, second_moment
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
 from tests.measure.formulas.test_blocks import IDS, N, held
@@ -252,3 +254,13 @@ def test_a_square_that_is_none_is_refused_in_whichever_block_it_arises(
     prompt = prompt_from_ids(model, IDS)
     with pytest.raises(InputError, match="squared norm came out negative or is no number"):
         values(model, prompt, variant)
+
+
+def test_probes_are_the_default_where_they_pay() -> None:
+    """A wide MLP and few tokens: probes. Long prompts and small models: exact. The provenance says which."""
+    shape = Shape.of(tiny_model("llama"))
+    wide = replace(shape, d_model=512, d_mlp=2048, gated=True)
+    assert [predicted.chosen_trace(wide, pos) for pos in (64, 256, 2048)] == ["probes", "probes", "exact"]
+    assert predicted.chosen_trace(replace(shape, d_model=128, d_mlp=512), 64) == "exact"
+    found = ost.path_sum(tiny_model("llama"), "ab", variants="second-moment").provenance.parameters
+    assert found["mlp_trace"] == "exact"
