@@ -29,6 +29,9 @@ from hooks.rounding import rounded as rounded
 from hooks.sites import SITES as SITES
 from hooks.sites import Site as Site
 from hooks.sites import available_sites as available_sites
+from hooks.strips import StripAttention as StripAttention
+from hooks.strips import Strips as Strips
+from hooks.strips import in_strips as in_strips
 from hooks.upcast import SIXTEEN_BITS as SIXTEEN_BITS
 from hooks.upcast import UPCAST_PARTS as UPCAST_PARTS
 from hooks.upcast import upcast as upcast
@@ -44,6 +47,8 @@ __all__ = [
     "Norm",
     "Record",
     "Site",
+    "StripAttention",
+    "Strips",
     "Sublayer",
     "ablate_edges",
     "ablate_heads",
@@ -56,6 +61,7 @@ __all__ = [
     "gated",
     "head_outputs",
     "held",
+    "in_strips",
     "mask_scores",
     "norms",
     "replace_pattern",
