@@ -22,7 +22,10 @@ from hooks.gates import ablate_layers as ablate_layers
 from hooks.gates import gated as gated
 from hooks.norms import Norm as Norm
 from hooks.norms import norms as norms
+from hooks.precision import SIXTEEN_BITS as SIXTEEN_BITS
+from hooks.precision import UPCAST_PARTS as UPCAST_PARTS
 from hooks.precision import exact_arithmetic as exact_arithmetic
+from hooks.precision import upcast as upcast
 from hooks.register import Edit as Edit
 from hooks.register import active_edits as active_edits
 from hooks.rounding import rounded as rounded
@@ -32,9 +35,6 @@ from hooks.sites import available_sites as available_sites
 from hooks.strips import StripAttention as StripAttention
 from hooks.strips import Strips as Strips
 from hooks.strips import in_strips as in_strips
-from hooks.upcast import SIXTEEN_BITS as SIXTEEN_BITS
-from hooks.upcast import UPCAST_PARTS as UPCAST_PARTS
-from hooks.upcast import upcast as upcast
 
 __all__ = [
     "SITES",
