@@ -34,6 +34,7 @@ from hooks.sites import Site as Site
 from hooks.sites import available_sites as available_sites
 from hooks.strips import StripAttention as StripAttention
 from hooks.strips import Strips as Strips
+from hooks.strips import active_strips as active_strips
 from hooks.strips import in_strips as in_strips
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "ablate_heads",
     "ablate_layers",
     "active_edits",
+    "active_strips",
     "available_sites",
     "capture",
     "exact_arithmetic",

@@ -1,4 +1,4 @@
-"""In which precision a pass computes: parts of a 16-bit model in float32, with the weights that it has, or all of it in float64.
+"""In which precision a pass computes: parts of a 16-bit model in float32, with the weights that it has, or all in float64.
 
 `upcast` is the other half of `hooks.rounded`: there numbers are stored in few bits and computed with in many, here the stored
 weights stay as they are and a part's arithmetic, with what it hands over, is float32. All parts together are the model in

@@ -114,7 +114,7 @@ def test_what_needs_the_whole_pattern_is_refused_and_nothing_stays_behind() -> N
     plain = logits(model, None)
     with hooks.replace_pattern(model, lambda pattern, layer: pattern):
         logits(model, None)
-        with pytest.raises(hooks.HookError, match="replace_pattern.*whole pattern"):
+        with pytest.raises(hooks.HookError, match="replace_pattern"):
             logits(model, 4)
     with hooks.capture(model, "pattern"), pytest.raises(hooks.HookError, match="an observer at pattern"):
         logits(model, 4)

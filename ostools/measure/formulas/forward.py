@@ -7,6 +7,7 @@ applied to the captured residual stream, must give the attention and MLP outputs
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from transformers.cache_utils import Cache
 import hooks
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
-from ostools.measure.formulas.block import LIVE_SITES, SITES, Block
+from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, Read
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models.shape import Shape
 
@@ -65,23 +66,28 @@ class Forward:
     def block(self, layer: int, dtype: torch.dtype = torch.float64) -> Block:
         """One block in that dtype; whoever reads it first has to `check` it."""
         scaled = any(edit.kind == "scale_scores" for edit in hooks.active_edits(self.model))
-        return Block(self.model, layer, partial(self._sites, layer), hooks.norms(self.model), dtype, scaled)
+        return Block(self.model, layer, partial(self._read, layer), hooks.norms(self.model), dtype, scaled)
 
-    def _sites(self, layer: int, wanted: Sequence[str]) -> dict[str, Tensor]:
-        names, call = _available(self.model, wanted), self.calls[layer]
+    def _read(self, layer: int, wanted: Sequence[str]) -> Read:
+        strips = hooks.active_strips(self.model)
+        names = _available(self.model, wanted if strips is None else IN_STRIPS)
         if self.kept:
-            return {name: self.kept[name][layer] for name in names}
-        with (
-            torch.no_grad(),
-            true_arithmetic(self.model, [layer]),
-            hooks.capture(self.model, *names, layers=[layer], reduce=_first) as record,
-        ):
+            return Read({name: self.kept[name][layer] for name in names})
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(true_arithmetic(self.model, [layer]))
+            record = stack.enter_context(hooks.capture(self.model, *names, layers=[layer], reduce=_first))
+            calls = [] if strips is None else stack.enter_context(strips.noting(layer))
+            call = self.calls[layer]
             self.model.blocks[layer](*call.args, **call.kwargs)
-        return {name: record[name][layer] for name in names}
+        sites = {name: record[name][layer] for name in names}
+        return Read(sites) if strips is None else Read(sites, calls[0], strips.size)
 
 
 def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     """Run the prompt once and keep what the formulas need; two passes where all patterns would take over 256 MiB.
+
+    Inside `hooks.in_strips` nothing is kept, and blocks have no whole pattern: strips of it are made when they are asked for.
 
     Raises `InputError` under an active edit that the formulas do not know (an ablated head, a hook of somebody else), and
     for numbers that are not finite.
@@ -95,7 +101,8 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     device = next(model.parameters()).device
     calls: list[Call] = []
     handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
-    names = _available(model, SITES + LIVE_SITES) if Shape.of(model).site_bytes(len(ids)) <= chunk(KEPT) else ()
+    keep = hooks.active_strips(model) is None and Shape.of(model).site_bytes(len(ids)) <= chunk(KEPT)
+    names = _available(model, SITES + LIVE_SITES) if keep else ()
     norm = hooks.norms(model)["ln_final"]
     try:
         with (

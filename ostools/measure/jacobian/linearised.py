@@ -20,7 +20,8 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import KEPT, Forward, forward
-from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, strip_bounds
+from ostools.measure.formulas.strips import strip_bounds
+from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm
 from ostools.measure.jacobian.linearisations import HELD
 from ostools.models.shape import Shape
 
@@ -70,6 +71,8 @@ class Linearised:
             self.norm = LinearNorm.of(self._norms["ln_final"], scale, direction, last, self._live_norms)
             self._kept: Mapping[int, Maps] = {}
             for block in self._run.blocks(self._dtype):
+                if self._live_pattern:
+                    block.check_scores()
                 maps = self._linear(block)
                 if keep:
                     self._kept = {**self._kept, block.layer: maps}

@@ -13,8 +13,8 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import free_memory
 from ostools.measure.formulas.forward import KEPT
+from ostools.measure.formulas.strips import strip_bounds
 from ostools.measure.jacobian.exact import NORM_BUDGET
-from ostools.measure.jacobian.linear import strip_bounds
 from ostools.measure.jacobian.linearised import block_bytes
 from ostools.models.shape import Shape
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
