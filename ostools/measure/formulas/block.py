@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -159,13 +159,9 @@ class Block:
         read = self._first_read
         assert read.attention is not None
         assert read.size is not None
-        return RemadeStrips(read.attention, rows, read.size, self.dtype, self._slopes_of if live else None)
-
-    def _slopes_of(
-        self, queries: slice, scores: Float[Tensor, "head query key"], check: ScoresCheck | None
-    ) -> Float[Tensor, "head query key"]:
-        query, key = self.heads.query[:, queries], self.heads.key[:, : scores.shape[-1]]
-        return slopes(self.model, self.layer, query, key, scores, self.scaled, check)
+        # Of the block the strips keep only this, so that its sites can go.
+        found = partial(_slopes_at, self.model, self.layer, self.heads, self.scaled) if live else None
+        return RemadeStrips(read.attention, rows, read.size, self.dtype, found)
 
     @cached_property
     def heads(self) -> Heads:
@@ -264,3 +260,17 @@ class Block:
             return torch.zeros_like(self._site("residual_pre"))
         x = known.centre(self._site(site))
         return x / (scale[:, None] * x.shape[-1] ** 0.5)
+
+
+def _slopes_at(
+    model: TransformerBridge,
+    layer: int,
+    heads: Heads,
+    scaled: bool,
+    queries: slice,
+    scores: Float[Tensor, "head query key"],
+    check: ScoresCheck | None,
+) -> Float[Tensor, "head query key"]:
+    """`slopes` of some queries and every key up to the last of them."""
+    query, key = heads.query[:, queries], heads.key[:, : scores.shape[-1]]
+    return slopes(model, layer, query, key, scores, scaled, check)

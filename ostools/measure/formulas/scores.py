@@ -226,7 +226,7 @@ def slopes(
     scale = float(getattr(attention, "scaling", query.shape[-1] ** -0.5))
     cap = getattr(attention, "attn_logit_softcapping", None)
     if check is None and cap is None and not scaled:
-        return torch.where(visible, scale, 0.0).to(query)
+        return visible.to(query) * scale
     found = scale * query @ key.mT
     slope = torch.full_like(found, scale)
     if cap is not None:

@@ -30,6 +30,7 @@ from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.one_linearisation import METHODS, MeasuredNorms, OneLinearisation, Settings, checked_start
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.passes.strips import strips_where_long
 from ostools.measure.prompts import as_prompt, checked_layers, token_columns
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
@@ -88,7 +89,8 @@ def sensitivity(
     Checked on every run, and refused with `InputError` where it fails: the pass from embeddings and every frozen pass give
     the logits of the plain pass; the Jacobian at the lowest layer agrees with finite differences of the network, or with
     autograd where those cannot decide; every number is finite; the forecast fits into the memory. Active edits are
-    respected. Source: docs/theory.md 2.
+    respected. A long prompt (a block's pattern above 64 MiB) goes through attention in strips of queries, which are made again
+    wherever they are needed; every strip is checked once. A replaced pattern is refused there. Source: docs/theory.md 2.
     """
     settings = Settings(method, relative_error, confidence, max_memory, seed)
     names, chosen = _validated(model, linearisations, layers, settings)
@@ -98,7 +100,7 @@ def sensitivity(
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **asked, runs=runs)
     work = full_precision(model, "sensitivity")
     tables = []
-    with torch.inference_mode(False), true_arithmetic(work):
+    with torch.inference_mode(False), strips_where_long(work, len(tokens.ids)), true_arithmetic(work):
         start = checked_start(work, tokens.ids.to(next(work.parameters()).device))
         for index, name in enumerate(names):
             told = part_of(progress, index, index + 1, len(names), units=100)
