@@ -22,16 +22,20 @@ from hooks.gates import ablate_layers as ablate_layers
 from hooks.gates import gated as gated
 from hooks.norms import Norm as Norm
 from hooks.norms import norms as norms
+from hooks.precision import SIXTEEN_BITS as SIXTEEN_BITS
+from hooks.precision import UPCAST_PARTS as UPCAST_PARTS
 from hooks.precision import exact_arithmetic as exact_arithmetic
+from hooks.precision import upcast as upcast
 from hooks.register import Edit as Edit
 from hooks.register import active_edits as active_edits
 from hooks.rounding import rounded as rounded
 from hooks.sites import SITES as SITES
 from hooks.sites import Site as Site
 from hooks.sites import available_sites as available_sites
-from hooks.upcast import SIXTEEN_BITS as SIXTEEN_BITS
-from hooks.upcast import UPCAST_PARTS as UPCAST_PARTS
-from hooks.upcast import upcast as upcast
+from hooks.strips import StripAttention as StripAttention
+from hooks.strips import Strips as Strips
+from hooks.strips import active_strips as active_strips
+from hooks.strips import in_strips as in_strips
 
 __all__ = [
     "SITES",
@@ -44,11 +48,14 @@ __all__ = [
     "Norm",
     "Record",
     "Site",
+    "StripAttention",
+    "Strips",
     "Sublayer",
     "ablate_edges",
     "ablate_heads",
     "ablate_layers",
     "active_edits",
+    "active_strips",
     "available_sites",
     "capture",
     "exact_arithmetic",
@@ -56,6 +63,7 @@ __all__ = [
     "gated",
     "head_outputs",
     "held",
+    "in_strips",
     "mask_scores",
     "norms",
     "replace_pattern",

@@ -18,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import HookError, nearest
 from hooks.register import Order, attached
 from hooks.sites import SITES, points, site
+from hooks.strips import active_strips
 
 Reducer = Callable[[Tensor, int | None], Any]
 
@@ -70,7 +71,7 @@ def capture(
         detach: False keeps the autograd graph, so that gradients flow through what is captured (the bridge's own
             activation cache cannot).
 
-    Raises `HookError` for a site or a layer that the model does not have.
+    Raises `HookError` for a site or a layer that the model does not have, and for patterns and scores inside `in_strips`.
     """
     if not names:
         raise HookError(f"capture needs the name of at least one site: {', '.join(SITES)}")
@@ -78,6 +79,8 @@ def capture(
         raise HookError(
             f"reduce names {sorted(unknown)[0]!r}, which is not captured: {nearest(sorted(unknown)[0], names)}"
         )
+    if active_strips(model) is not None and (whole := {"scores", "pattern"} & set(names)):
+        raise HookError(f"capture: {min(whole)!r} never exists as a whole inside in_strips: leave that block first")
     record = Record(names)
     placements = []
     for name in names:

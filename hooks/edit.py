@@ -20,6 +20,7 @@ from hooks.capture import capture
 from hooks.errors import HookError
 from hooks.register import HookBody, Order, Placement, attached, hidden, lowest, positions
 from hooks.sites import points
+from hooks.strips import active_strips
 
 Mask = Bool[Tensor, "query key"]
 # Given query and key positions, which keys may be seen; broadcasts [query, 1] against [1, key].
@@ -44,6 +45,11 @@ def mask_scores(
     chosen = _checked_heads(model, heads)
 
     def body(scores: Tensor) -> Tensor:
+        if not callable(allowed) and active_strips(model) is not None:
+            raise HookError(
+                "mask_scores: attention runs in strips of queries (a long prompt), which a matrix does not fit: give a rule of "
+                "positions in its place, such as lambda query, key: matrix[query, key]"
+            )
         permitted = _permitted(allowed, scores)
         masked = _on_heads(scores, scores.masked_fill(~permitted, lowest(scores)), chosen)
         _require_some_key("mask_scores", scores, masked)

@@ -18,6 +18,7 @@ from hooks.norms import Norm
 from hooks.norms import norms as norms_of
 from hooks.register import HookBody, Order, Placement, attached, with_input
 from hooks.sites import points
+from hooks.strips import active_strips
 
 # The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding only.
 _ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -52,9 +53,13 @@ def held(model: TransformerBridge, attention: bool = True, norms: bool = True) -
 
     What `frozen` differentiates, as a function of its input: finite differences of later passes are those of the frozen
     network. The first pass has one prompt, later ones as many of the same length as one likes. Both False holds nothing.
+    Inside `in_strips` the first pass's queries and keys are imposed: the same patterns, made again.
     """
     with ExitStack() as stack:
-        if attention:
+        strips = active_strips(model)
+        if attention and strips is not None:
+            stack.enter_context(strips.holding())
+        elif attention:
             placements = [(point, _first_pattern(), Order.FREEZE) for point in points(model, "pattern").values()]
             stack.enter_context(attached(placements, kind="freeze"))
         if norms:
@@ -105,9 +110,9 @@ def _stop(tensor: Tensor) -> Tensor:
 
 
 def _linear_map(norm: Norm, x: Tensor) -> Callable[[Tensor], Tensor]:
-    factor = norm.inverse_scale(x.detach())
-    factor = factor * norm.gain.to(factor.dtype)
-    return lambda u: norm.centre(u.to(factor.dtype)) * factor
+    scale = norm.inverse_scale(x.detach())
+    # One number a position is kept, and not one a component: the gain is multiplied in anew.
+    return lambda u: norm.centre(u.to(scale.dtype)) * (scale * norm.gain.to(scale.dtype))
 
 
 def _check_reproduces(norm: Norm, linear: Tensor, out: Tensor) -> None:

@@ -1,22 +1,190 @@
-"""Full float64 arithmetic: the reference against which rounding is measured.
+"""In which precision a pass computes: parts of a 16-bit model in float32, with the weights that it has, or all in float64.
 
-Hugging Face computes norms and the softmax in float32 even in a float64 model, so that a "float64" run is good to 1e-7
-only, and finite differences stall near 1e-4. These hooks compute both in float64.
+`upcast` is the other half of `hooks.rounded`: there numbers are stored in few bits and computed with in many, here the stored
+weights stay as they are and a part's arithmetic, with what it hands over, is float32. All parts together are the model in
+float32. Cost: the part's weights are cast at every forward pass, one module's at a time, so that no second copy is held.
+
+`exact_arithmetic` is the reference against which rounding is measured. Hugging Face computes norms and the softmax in float32
+even in a float64 model, so that a "float64" run is good to 1e-7 only, and finite differences stall near 1e-4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError
-from hooks.norms import norms
-from hooks.register import Order, active_edits, attached, with_input
+from hooks.errors import HookError, nearest
+from hooks.norms import POST_NORMS, PRE_NORMS, QK_NORMS, component_of, norms
+from hooks.register import Edit, ModuleHook, Order, active_edits, attached, hidden, next_block, with_input
 from hooks.sites import checked_layers, points
+
+UPCAST_PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
+"""What can be computed in float32: see `upcast`."""
+
+SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+
+_KIND = "upcast"
+_FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
+
+
+@contextmanager
+def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
+    """Run the block with these parts of a bfloat16 or float16 model computed in float32, weights as stored.
+
+    Args:
+        parts: any of "attention" (projections, rotation, scores, softmax; what a key/value cache holds), "mlp", "norms" (pre-,
+            post-, qk- and final norms), "residual" (v^(0), ..., v^(L): embedding, Gemma's scaling of it, and the sums) and
+            "unembedding" (logits, soft-capped ones too).
+
+    A part that is not named reads 16-bit numbers, as in the model itself: what a named part hands to it is rounded there. All
+    of them together give what the same weights give in float32, the exact scale of Gemma's embedding included.
+
+    The models compute norms in float32 themselves and round once, at the end: "norms" alone changes no bit of Gemma or GPT-2
+    (Llama multiplies by the gain in 16 bits). What `capture` sees is a module's own output, before its reader rounds it.
+
+    Raises `HookError` for an unknown part or none, a model whose weights are not all bfloat16 or all float16, a family whose
+    modules are not known, a second block inside the first, and at the end of the block where no forward pass ran.
+    """
+    chosen = _checked(model, parts)
+    dtype = next(model.parameters()).dtype
+    dtypes = {part: torch.float32 if part in chosen else dtype for part in UPCAST_PARTS}
+    block = next_block()
+    casts: list[_Cast] = []
+    handles: list[Any] = []
+    try:
+        for place in _places(model):
+            to = dtypes[place.part]
+            weights = list(place.module.modules()) if to == torch.float32 else []
+            cast = _Cast(to, dtypes[place.reader] if place.reader else None, weights)
+            before, after = (ModuleHook(body, Edit(_KIND, place.name, block)) for body in (cast.before, cast.after))
+            handles.append(place.module.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(place.module.register_forward_hook(after, always_call=True))
+            casts.append(cast)
+        yield
+        if not any(cast.fired for cast in casts):
+            raise HookError(f"edit {_KIND!r} matched nothing: no forward pass of this model ran inside the block")
+    finally:
+        for handle in handles:
+            handle.remove()
+        for cast in reversed(casts):  # a module inside another (a qk-norm) comes after it, and has to give back first
+            cast.restore()
+
+
+def _checked(model: TransformerBridge, parts: Iterable[str]) -> frozenset[str]:
+    chosen = (parts,) if isinstance(parts, str) else tuple(parts)
+    for part in chosen:
+        if part not in UPCAST_PARTS:
+            raise HookError(f"upcast: unknown part {part!r}: {nearest(part, UPCAST_PARTS)}")
+    if not chosen:
+        raise HookError(f"upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none")
+    if model.cfg.architecture not in _FAMILIES:
+        raise HookError(
+            f"upcast: does not know the modules of {model.cfg.architecture}: known are {', '.join(_FAMILIES)}"
+        )
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    if len(dtypes) != 1 or not dtypes <= set(SIXTEEN_BITS):
+        raise HookError(f"upcast: expected weights in bfloat16 or float16, found {sorted(map(str, dtypes))}")
+    if any(edit.kind == _KIND for edit in active_edits(model)):
+        raise HookError("upcast: found a block of its kind around this one: name all parts in one")
+    return frozenset(chosen)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A module that computes a part. `reader`: the part that reads what it hands over where that is no module of its own."""
+
+    name: str
+    module: nn.Module
+    part: str
+    reader: str | None = None
+
+
+def _places(model: TransformerBridge) -> list[_Place]:
+    # The rotation's cosines are computed for the attention, in the dtype of what is handed to the module.
+    once = {"embed": "residual", "pos_embed": "residual", "rotary_emb": "attention"}
+    once |= {"ln_final": "norms", "unembed": "unembedding"}
+    places = [
+        _Place(name, module, part) for name, part in once.items() if (module := component_of(model, name)) is not None
+    ]
+    for layer in range(int(model.cfg.n_layers)):
+        start = f"blocks.{layer}."
+        found = {
+            name: component_of(model, start + name) for name in ("attn", "mlp", *PRE_NORMS, *POST_NORMS, *QK_NORMS)
+        }
+        # The sum reads the sublayer, or the norm behind it; the rotation reads normed queries and keys.
+        readers = {"ln1_post" if found["ln1_post"] is not None else "attn": "residual"}
+        readers |= {"ln2_post" if found["ln2_post"] is not None else "mlp": "residual"}
+        readers |= dict.fromkeys(QK_NORMS, "attention")
+        parts = {"attn": "attention", "mlp": "mlp"}
+        places += [
+            _Place(start + name, module, parts.get(name, "norms"), readers.get(name))
+            for name, module in found.items()
+            if module is not None
+        ]
+    return places
+
+
+@dataclass
+class _Cast:
+    """One module's call in another dtype: what it reads, its weights meanwhile, what it hands over."""
+
+    reads: torch.dtype
+    hands_over: torch.dtype | None
+    modules: list[nn.Module]
+    fired: bool = False
+    _stored: list[tuple[dict[str, Any], str, Tensor]] = field(default_factory=list)
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        self._swap()
+        mask = kwargs.get("attention_mask")
+        given = {name: _each_float(value, lambda x: x.to(self.reads)) for name, value in kwargs.items()}
+        if isinstance(mask, Tensor) and mask.is_floating_point() and mask.dtype != self.reads:
+            given["attention_mask"] = _cast_mask(mask, self.reads)
+        return _each_float(args, lambda x: x.to(self.reads)), given
+
+    def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        self.restore()
+        self.fired = True
+        hands_over = self.hands_over
+        return output if hands_over is None else _each_float(output, lambda x: x.to(hands_over))
+
+    def _swap(self) -> None:
+        for module in self.modules:
+            for name, old in module._parameters.items():
+                if old is not None:
+                    self._put(module._parameters, name, old, nn.Parameter(old.detach().float(), requires_grad=False))
+            for name, old in module._buffers.items():
+                # Gemma's sqrt(d_model) is held rounded: the number that was rounded stands beside it.
+                exact = getattr(module, "scalar_embed_scale", None) if name == "embed_scale" else None
+                if old is not None and old.is_floating_point():
+                    self._put(module._buffers, name, old, old.float() if exact is None else old.float().fill_(exact))
+
+    def _put(self, table: dict[str, Any], name: str, old: Tensor, new: Tensor) -> None:
+        self._stored.append((table, name, old))
+        table[name] = new
+
+    def restore(self) -> None:
+        while self._stored:
+            table, name, old = self._stored.pop()
+            table[name] = old
+
+
+def _each_float(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The value with every floating tensor in it, alone or in a tuple, replaced."""
+    if isinstance(value, Tensor):
+        return function(value) if value.is_floating_point() else value
+    return tuple(_each_float(one, function) for one in value) if type(value) is tuple else value
+
+
+def _cast_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """An additive mask: the lowest number of one dtype is infinite, or nothing much, in another."""
+    return mask.to(dtype).masked_fill(hidden(mask), torch.finfo(dtype).min)
 
 
 @contextmanager

@@ -133,6 +133,15 @@ def _order_of(hook: object) -> Order:
     return hook.order if isinstance(hook, _Placed) else Order.EDIT
 
 
+def kinds(point: HookPoint) -> list[str | None]:
+    """Who hooks into this point, as `Edit.kind` says it: None for an observer, "foreign" for a hook of somebody else."""
+    owners = {handle.hook.id: handle.user_hook for handle in point.fwd_hooks}
+    hooks = [owners.get(key, function) for key, function in point._forward_hooks.items()]
+    return [
+        hook.kind if isinstance(hook, _Placed) else "foreign" for hook in hooks if not (hook and _bridges_own(hook))
+    ]
+
+
 def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     """Every edit in force on this model, forward or backward; empty for an untouched model.
 

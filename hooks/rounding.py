@@ -19,9 +19,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
 from hooks.errors import HookError, nearest
+from hooks.precision import SIXTEEN_BITS
 from hooks.register import HookBody, Order, attached
 from hooks.sites import available_sites, points
-from hooks.upcast import SIXTEEN_BITS
 
 FLOATS: Mapping[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks import Norm
-from ostools.measure.formulas.scores import Scores, read_scores, require_close
+from hooks import Norm, StripAttention
+from ostools.ground.errors import InputError
+from ostools.measure.formulas.scores import Heads, Scores, ScoresCheck, read_heads, read_scores, require_close, slopes
+from ostools.measure.formulas.strips import RemadeStrips, Strip, whole_strips
 from ostools.measure.formulas.weights import BlockWeights, block_weights
 
 SITES = (
@@ -36,6 +39,18 @@ SITES = (
 LIVE_SITES = ("scores", "rotary_q", "rotary_k", "rotary_cos", "rotary_sin")
 """What the real derivative needs beside that."""
 
+IN_STRIPS = (*(name for name in SITES if name != "pattern"), "rotary_cos", "rotary_sin")
+"""What a block is read from where attention runs in strips, beside the call of its attention."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """Captured sites by their names, and the attention's call where it ran in strips, `size` queries at a time."""
+
+    sites: Mapping[str, Tensor]
+    attention: StripAttention | None = None
+    size: int | None = None
+
 
 class Block:
     """One block, in one dtype (float64 for the formulas): i = query, j = key.
@@ -49,30 +64,44 @@ class Block:
         self,
         model: TransformerBridge,
         layer: int,
-        read: Callable[[Sequence[str]], dict[str, Tensor]],
+        read: Callable[[Sequence[str]], Read],
         norms: Mapping[str, Norm],
         dtype: torch.dtype,
         scaled: bool,
     ) -> None:
-        self.layer = layer
-        self._model, self._read, self._norms, self._dtype, self._scaled = model, read, norms, dtype, scaled
+        self.layer, self.model, self.dtype, self.scaled = layer, model, dtype, scaled
+        self._read, self._norms = read, norms
 
     @cached_property
-    def _sites(self) -> dict[str, Tensor]:
+    def _first_read(self) -> Read:
         return self._read(SITES)
+
+    @property
+    def _sites(self) -> Mapping[str, Tensor]:
+        return self._first_read.sites
+
+    @property
+    def attention(self) -> StripAttention | None:
+        """Where attention runs in strips (`hooks.in_strips`): what makes any of them. There is no whole pattern then."""
+        return self._first_read.attention
 
     @cached_property
     def weights(self) -> BlockWeights:
-        return block_weights(self._model, self.layer, self._norms, self._dtype)
+        return block_weights(self.model, self.layer, self._norms, self.dtype)
 
     @property
     def raw_pattern(self) -> Float[Tensor, "head query key"]:
-        """The pattern in the model's own dtype: no copy."""
+        """The pattern in the model's own dtype: no copy. Raises `InputError` where attention runs in strips."""
+        if self.attention is not None:
+            raise InputError(
+                f"block {self.layer}: attention runs in strips, so that its pattern never exists as a whole: leave the block "
+                f"of hooks.in_strips(), or shorten the prompt"
+            )
         return self._sites["pattern"]
 
     @cached_property
     def pattern(self) -> Float[Tensor, "head query key"]:
-        return self.raw_pattern.to(self._dtype)
+        return self.raw_pattern.to(self.dtype)
 
     @cached_property
     def norm1_scale(self) -> Float[Tensor, " pos"]:
@@ -113,12 +142,51 @@ class Block:
         return torch.einsum("hed,kd->hke", weights.right, self._normalised) + weights.value_bias[:, None]
 
     @cached_property
+    def mean_value(self) -> Float[Tensor, "head query d_head"]:
+        """vbar_i = sum_j alpha_ij value_j of every head."""
+        if self.attention is None:
+            return self.pattern @ self.value
+        strips = self.strips(slice(0, self.value.shape[1]), live=False)
+        return torch.cat([strip.pattern @ self.value[:, strip.keys] for strip in strips], dim=1)
+
+    def strips(self, rows: slice, live: bool) -> Iterable[Strip]:
+        """The pattern of the queries `rows` in strips, counted from the first of them; `live`: with the scores' answer."""
+        if self.attention is not None:
+            return self._remade(rows, live)
+        return whole_strips(self.pattern[:, rows], self.scores.slope[:, rows] if live else None)
+
+    def _remade(self, rows: slice, live: bool) -> RemadeStrips:
+        read = self._first_read
+        assert read.attention is not None
+        assert read.size is not None
+        # Of the block the strips keep only this, so that its sites can go.
+        found = partial(_slopes_at, self.model, self.layer, self.heads, self.scaled) if live else None
+        return RemadeStrips(read.attention, rows, read.size, self.dtype, found)
+
+    @cached_property
+    def heads(self) -> Heads:
+        """Queries, keys and values, checked; raises `InputError` where weights or rotation do not give the model's own."""
+        computed = {**self._live, **self._rotated}
+        return read_heads(self.model, self.layer, self._norms, self.weights, computed, self._normalised, self.value)
+
+    @cached_property
     def scores(self) -> Scores:
         """What the real derivative needs; raises `InputError` where the pattern is not the softmax of the scores."""
-        weights, sites = self.weights, {"pattern": self.raw_pattern, **self._read(LIVE_SITES)}
-        return read_scores(
-            self._model, self.layer, self._norms, weights, sites, self._normalised, self.value, self._scaled
-        )
+        sites = {"pattern": self.raw_pattern, "scores": self._live["scores"]}
+        return read_scores(self.model, self.layer, self.heads, sites, self.scaled)
+
+    @cached_property
+    def _live(self) -> Mapping[str, Tensor]:
+        return self._sites if self.attention is not None else self._read(LIVE_SITES).sites
+
+    @property
+    def _rotated(self) -> Mapping[str, Float[Tensor, "pos some_head d_head"]]:
+        """The queries and keys of the attention's call, where it ran in strips."""
+        if self.attention is None:
+            return {}
+        group = self.attention.query.shape[1] // len(self.weights.key)
+        query, key = self.attention.query[0].transpose(0, 1), self.attention.key[0, ::group].transpose(0, 1)
+        return {"rotary_q": query, "rotary_k": key}
 
     @property
     def p(self) -> Float[Tensor, "pos d_mlp"]:
@@ -132,7 +200,7 @@ class Block:
 
     @cached_property
     def _slopes(self) -> tuple[Tensor, Tensor | None]:
-        original: Any = self._model.blocks[self.layer].mlp.original_component
+        original: Any = self.model.blocks[self.layer].mlp.original_component
         activation = getattr(original, "act_fn", None) or original.act
         a = self._site("mlp_gate").clone().requires_grad_(True)
         with torch.enable_grad():
@@ -154,8 +222,7 @@ class Block:
     def check(self) -> None:
         """The folded weights and the biases must reproduce what attention and MLP read and added; else `InputError`."""
         weights, layer = self.weights, self.layer
-        heads = zip(self.raw_pattern, self.value, weights.left, strict=True)
-        moved = sum((pattern.to(value) @ value @ left.T for pattern, value, left in heads), weights.out_bias)
+        moved = sum(self._moved(), weights.out_bias)
         require_close(moved / self.post_norm1_scale[:, None], self._sites["attention_output"], layer, "attention")
         x = self.norm2_direction * self.norm2_direction.shape[-1] ** 0.5
         require_close(x @ weights.gate.T + weights.gate_bias, self._sites["mlp_gate"], layer, "W_gate of the MLP")
@@ -164,8 +231,21 @@ class Block:
         added = self._site("mlp_hidden") @ weights.down.T + weights.down_bias
         require_close(added / self.post_norm2_scale[:, None], self._sites["mlp_output"], layer, "W_down of the MLP")
 
+    def check_scores(self) -> None:
+        """Where attention runs in strips: every strip is what the formulas of the real derivative say; else `InputError`."""
+        if self.attention is not None:
+            self._remade(slice(0, self.value.shape[1]), live=True).check(self.layer)
+
+    def _moved(self) -> Iterator[Float[Tensor, "query d_model"]]:
+        """What each head moves into the residual stream; one pattern in this dtype at a time."""
+        if self.attention is not None:
+            yield from (mean @ left.T for mean, left in zip(self.mean_value, self.weights.left, strict=True))
+            return
+        for pattern, value, left in zip(self.raw_pattern, self.value, self.weights.left, strict=True):
+            yield pattern.to(value) @ value @ left.T
+
     def _site(self, name: str) -> Tensor:
-        return self._sites[name].to(self._dtype)
+        return self._sites[name].to(self.dtype)
 
     def _scale(self, name: str) -> Float[Tensor, " pos"]:
         """r(x) at every position; 1 where the model has no such norm."""
@@ -180,3 +260,17 @@ class Block:
             return torch.zeros_like(self._site("residual_pre"))
         x = known.centre(self._site(site))
         return x / (scale[:, None] * x.shape[-1] ** 0.5)
+
+
+def _slopes_at(
+    model: TransformerBridge,
+    layer: int,
+    heads: Heads,
+    scaled: bool,
+    queries: slice,
+    scores: Float[Tensor, "head query key"],
+    check: ScoresCheck | None,
+) -> Float[Tensor, "head query key"]:
+    """`slopes` of some queries and every key up to the last of them."""
+    query, key = heads.query[:, queries], heads.key[:, : scores.shape[-1]]
+    return slopes(model, layer, query, key, scores, scaled, check)

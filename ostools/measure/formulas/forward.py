@@ -7,6 +7,7 @@ applied to the captured residual stream, must give the attention and MLP outputs
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from transformers.cache_utils import Cache
 import hooks
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
-from ostools.measure.formulas.block import LIVE_SITES, SITES, Block
+from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, Read
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models.shape import Shape
 
@@ -69,24 +70,28 @@ class Forward:
 
     def block(self, layer: int, dtype: torch.dtype = torch.float64) -> Block:
         """One block in that dtype; whoever reads it first has to `check` it."""
-        return Block(self.model, layer, partial(self._sites, layer), self.norms, dtype, self.scaled)
+        return Block(self.model, layer, partial(self._read, layer), self.norms, dtype, self.scaled)
 
-    def _sites(self, layer: int, wanted: Sequence[str]) -> dict[str, Tensor]:
+    def _read(self, layer: int, wanted: Sequence[str]) -> Read:
         if self.kept:
-            return {name: self.kept[name][layer] for name in wanted if name in self.kept}
-        names, call = _available(self.model, wanted), self.calls[layer]
-        with (
-            torch.no_grad(),
-            true_arithmetic(self.model, [layer]),
-            hooks.capture(self.model, *names, layers=[layer], reduce=_first) as record,
-        ):
+            return Read({name: self.kept[name][layer] for name in wanted if name in self.kept})
+        strips = hooks.active_strips(self.model)
+        names = _available(self.model, wanted if strips is None else IN_STRIPS)
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(true_arithmetic(self.model, [layer]))
+            record = stack.enter_context(hooks.capture(self.model, *names, layers=[layer], reduce=_first))
+            calls = [] if strips is None else stack.enter_context(strips.noting(layer))
+            call = self.calls[layer]
             self.model.blocks[layer](*call.args, **call.kwargs)
-        return {name: record[name][layer] for name in names}
+        sites = {name: record[name][layer] for name in names}
+        return Read(sites) if strips is None else Read(sites, calls[0], strips.size)
 
 
 def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     """Run the prompt once and keep what the formulas need; two passes where all patterns would take over 256 MiB.
 
+    Inside `hooks.in_strips` nothing is kept, and blocks have no whole pattern: strips of it are made when they are asked for.
     Raises what `forwards` raises.
     """
     (found,) = forwards(model, ids[None])
@@ -106,7 +111,8 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[F
             f"path_sum does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
             f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
         )
-    is_kept = len(ids) * Shape.of(model).site_bytes(ids.shape[1]) <= chunk(KEPT)
+    in_strips = hooks.active_strips(model) is not None
+    is_kept = not in_strips and len(ids) * Shape.of(model).site_bytes(ids.shape[1]) <= chunk(KEPT)
     if len(ids) > 1 and not is_kept:  # a block that runs again does so for one prompt
         return [forward(model, prompt) for prompt in ids]
     device = next(model.parameters()).device

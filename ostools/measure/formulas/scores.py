@@ -22,7 +22,7 @@ from hooks.register import hidden
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.weights import BlockWeights
 
-Heads = Float[Tensor, "*batch head pos d_head"]
+PerHead = Float[Tensor, "*batch head pos d_head"]
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
@@ -33,14 +33,14 @@ class Rotation:
     cos: Float[Tensor, "pos d_head"]
     sin: Float[Tensor, "pos d_head"]
 
-    def __call__(self, x: Heads) -> Heads:
+    def __call__(self, x: PerHead) -> PerHead:
         return x * self.cos + _turned(x) * self.sin
 
-    def transposed(self, x: Heads) -> Heads:
+    def transposed(self, x: PerHead) -> PerHead:
         return x * self.cos - _turned(x * self.sin)
 
 
-def _turned(x: Heads) -> Heads:
+def _turned(x: PerHead) -> PerHead:
     first, second = x.chunk(2, dim=-1)
     return torch.cat([-second, first], dim=-1)
 
@@ -59,7 +59,7 @@ class HeadMap:
     norm: Float[Tensor, "kv_head pos d_head"] | None  # diag(g_q) / r_q,i
     direction: Float[Tensor, "kv_head pos d_head"] | None  # q~_i / (sqrt(d_head) r_q,i)
 
-    def pull(self, gradient: Heads, *, norms: bool = True) -> Float[Tensor, "*batch kv_head pos d_head"]:
+    def pull(self, gradient: PerHead, *, norms: bool = True) -> Float[Tensor, "*batch kv_head pos d_head"]:
         """g^T R_i diag(g_q) / r_q,i N: a row vector at each position, carried back to where W gives it.
 
         Linear, so that the query heads which share a key are summed first. `norms=False` holds r_q constant.
@@ -76,7 +76,7 @@ class HeadMap:
             gradient = gradient - (gradient * self.direction).sum(-1, keepdim=True) * self.direction
         return gradient
 
-    def push(self, tangent: Float[Tensor, "*batch kv_head pos d_head"], *, norms: bool = True) -> Heads:
+    def push(self, tangent: Float[Tensor, "*batch kv_head pos d_head"], *, norms: bool = True) -> PerHead:
         """The same map forwards, on what W gives: the change of every query head's rotated query or key."""
         if self.norm is not None and self.direction is not None:
             if norms:
@@ -116,50 +116,67 @@ class HeadMap:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """Queries and keys as the scores read them (rotated), values, and how a score answers q_i . k_j.
-
-    `slope`_ij = d score_ij / d (q_i . k_j) = f_i phi_ij s, with phi = 1 - (capped / c)^2 under a soft-cap; 0 where masked.
-    Keys and values are expanded: one a query head.
-    """
+class Heads:
+    """Queries and keys as the scores read them (rotated), values; keys and values are expanded: one a query head."""
 
     query: Float[Tensor, "head pos d_head"]
     key: Float[Tensor, "head pos d_head"]
     value: Float[Tensor, "head pos d_head"]
-    slope: Float[Tensor, "head query key"]
     query_map: HeadMap
     key_map: HeadMap
 
 
-def read_scores(
+@dataclass(frozen=True)
+class Scores(Heads):
+    """The heads, and how a score answers q_i . k_j.
+
+    `slope`_ij = d score_ij / d (q_i . k_j) = f_i phi_ij s, with phi = 1 - (capped / c)^2 under a soft-cap; 0 where masked.
+    """
+
+    slope: Float[Tensor, "head query key"]
+
+
+def read_heads(
     model: TransformerBridge,
     layer: int,
     norms: Mapping[str, Norm],
     weights: BlockWeights,
-    sites: dict[str, Tensor],
+    computed: Mapping[str, Tensor],
     normalised: Float[Tensor, "pos d_model"],
     value: Float[Tensor, "head pos d_head"],
-    scaled: bool,
-) -> Scores:
-    """The scores of one block from its weights, checked against the model's own rotated queries, keys, scores and pattern.
+) -> Heads:
+    """Queries and keys of one block from its weights, checked against the model's own, once rotated.
 
-    `normalised` is (v - c(v)) / r1(v), before the gain; `scaled`: a temperature edit is active. Raises `InputError` where
-    the pattern is not the softmax of the scores (a replaced pattern, ablated edges), and where weights, rotation or soft-cap
-    do not give what the model computed.
+    `normalised` is (v - c(v)) / r1(v), before the gain; `computed` has the sites "rotary_q", ..., "rotary_sin", as far as the
+    model has them.
+    Raises `InputError` where weights or rotation do not give what the model computed.
     """
-    attention = model.blocks[layer].attn
     group = len(weights.query) // len(weights.key)
     rotation = None
-    if "rotary_cos" in sites:
-        rotation = Rotation(sites["rotary_cos"].to(normalised), sites["rotary_sin"].to(normalised))
+    if "rotary_cos" in computed:
+        rotation = Rotation(computed["rotary_cos"].to(normalised), computed["rotary_sin"].to(normalised))
     qk_norms = [norms.get(f"blocks.{layer}.attn.{name}") for name in ("q_norm", "k_norm")]
     query, query_map = _mapped(weights.query, weights.query_bias, normalised, rotation, qk_norms[0], 1)
     key, key_map = _mapped(weights.key, weights.key_bias, normalised, rotation, qk_norms[1], group)
-    for found, name in ((query, "rotary_q"), (key[::group], "rotary_k")):
-        if name in sites:
-            require_close(found.transpose(0, 1), sites[name], layer, f"{name} of attention")
-    slope = _slope(attention.original_component, layer, query, key, sites, scaled)
-    return Scores(query, key, value, slope, query_map, key_map)
+    for name, found in (("rotary_q", query), ("rotary_k", key[::group])):
+        if name in computed:
+            require_close(found.transpose(0, 1), computed[name], layer, f"{name} of attention")
+    return Heads(query, key, value, query_map, key_map)
+
+
+def read_scores(
+    model: TransformerBridge, layer: int, heads: Heads, sites: Mapping[str, Tensor], scaled: bool
+) -> Scores:
+    """The scores of one block, checked against the model's own scores and pattern; `scaled`: a temperature edit is active.
+
+    Raises `InputError` where the pattern is not the softmax of the scores (a replaced pattern, ablated edges), and where
+    soft-cap or scale do not give what the model computed.
+    """
+    check = ScoresCheck(layer)
+    slope = slopes(model, layer, heads.query, heads.key, sites["scores"], scaled, check)
+    check.see_pattern(sites["scores"], sites["pattern"], heads.query.dtype)
+    check.require()
+    return Scores(heads.query, heads.key, heads.value, heads.query_map, heads.key_map, slope)
 
 
 def _mapped(
@@ -181,32 +198,55 @@ def _mapped(
     return turned.repeat_interleave(group, dim=0), HeadMap(weight, group, raw.shape[1], rotation, factor, direction)
 
 
-def _slope(
-    attention: Any,
+class ScoresCheck:
+    """What must hold of a block's scores, gathered over all queries, at once or strip by strip, then required."""
+
+    def __init__(self, layer: int) -> None:
+        self._layer = layer
+        self._scores = Closeness(layer, "the scores of attention")
+        self._is_softmax = True
+
+    def see_scores(self, found: Tensor, computed: Tensor) -> None:
+        self._scores.see(found, computed)
+
+    def see_pattern(self, scores: Tensor, pattern: Tensor, dtype: torch.dtype) -> None:
+        own = torch.softmax(scores.to(dtype), dim=-1)
+        self._is_softmax &= bool(torch.isclose(own, pattern.to(own), rtol=1e-3, atol=1e-5).all())
+
+    def require(self) -> None:
+        """Raises `InputError` for what was seen and must not be."""
+        self._scores.require()
+        if not self._is_softmax:
+            raise InputError(
+                f"block {self._layer}: the pattern is not the softmax of the scores (replaced, or edges ablated): formulas "
+                f"of the real derivative do not describe it; leave the edit's block, or measure with sensitivity()"
+            )
+
+
+def slopes(
+    model: TransformerBridge,
     layer: int,
-    query: Float[Tensor, "head pos d_head"],
-    key: Float[Tensor, "head pos d_head"],
-    sites: dict[str, Tensor],
+    query: Float[Tensor, "head query d_head"],
+    key: Float[Tensor, "head key d_head"],
+    scores: Float[Tensor, "head query key"],
     scaled: bool,
+    check: ScoresCheck | None = None,
 ) -> Float[Tensor, "head query key"]:
-    scores = sites["scores"]
+    """`Scores.slope` of some queries, whose scores by the formulas `check` compares with the model's own."""
+    attention: Any = model.blocks[layer].attn.original_component
     visible = ~hidden(scores)
     scale = float(getattr(attention, "scaling", query.shape[-1] ** -0.5))
+    cap = getattr(attention, "attn_logit_softcapping", None)
+    if check is None and cap is None and not scaled:
+        return visible.to(query) * scale
     found = scale * query @ key.mT
     slope = torch.full_like(found, scale)
-    cap = getattr(attention, "attn_logit_softcapping", None)
     if cap is not None:
         found = cap * torch.tanh(found / cap)
         slope = slope * (1.0 - (found / cap).square())
     temperature = _temperature(found, scores.to(found), visible, layer) if scaled else torch.ones_like(found[..., :1])
-    computed = torch.where(visible, scores, 0.0)
-    require_close(torch.where(visible, temperature * found, 0.0), computed, layer, "the scores of attention")
-    own = torch.softmax(scores.to(found), dim=-1)
-    if not bool(torch.isclose(own, sites["pattern"].to(own), rtol=1e-3, atol=1e-5).all()):
-        raise InputError(
-            f"block {layer}: the pattern is not the softmax of the scores (replaced, or edges ablated): formulas of the real "
-            f"derivative do not describe it; leave the edit's block, or measure with sensitivity()"
-        )
+    if check is not None:
+        check.see_scores(torch.where(visible, temperature * found, 0.0), torch.where(visible, scores, 0.0))
     return torch.where(visible, temperature * slope, 0.0)
 
 
@@ -227,15 +267,35 @@ def _temperature(
     return seen / own
 
 
-def require_close(found: Tensor, computed: Tensor, layer: int, what: str) -> None:
-    """What every formula stands on: what is computed from the weights is what the model itself computed.
+class Closeness:
+    """What is computed from the weights against what the model itself computed, in one piece or in several.
 
-    `computed` is the model's own, in its dtype, which sets the rounding to be expected; `InputError` beyond it.
+    The model's own number has its dtype, which sets the rounding to be expected, relative to the largest.
     """
-    size = float(computed.abs().max())
-    error = float((found - computed).abs().max())
-    if not error <= _ROUNDING[computed.dtype] * size:
-        raise InputError(
-            f"block {layer}: {what}, computed from the weights as read here, differs from the model's own by {error:.2g} "
-            f"(values up to {size:.2g}); the formulas do not describe this model"
-        )
+
+    def __init__(self, layer: int, what: str) -> None:
+        self._layer, self._what = layer, what
+        self._errors: list[Tensor] = []
+        self._sizes: list[Tensor] = []
+        self._rounding = 0.0
+
+    def see(self, found: Tensor, computed: Tensor) -> None:
+        self._errors.append((found - computed).abs().max())
+        self._sizes.append(computed.abs().max())
+        self._rounding = _ROUNDING[computed.dtype]
+
+    def require(self) -> None:
+        """Raises `InputError` where a number is further off than rounding, or not a number."""
+        error, size = (float(torch.stack(numbers).max()) for numbers in (self._errors, self._sizes))
+        if not error <= self._rounding * size:
+            raise InputError(
+                f"block {self._layer}: {self._what}, computed from the weights as read here, differs from the model's own by "
+                f"{error:.2g} (values up to {size:.2g}); the formulas do not describe this model"
+            )
+
+
+def require_close(found: Tensor, computed: Tensor, layer: int, what: str) -> None:
+    """What every formula stands on: what is computed from the weights is what the model itself computed."""
+    close = Closeness(layer, what)
+    close.see(found, computed)
+    close.require()

@@ -18,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import Norm
 from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.strips import Strip
 from ostools.models.recast import dense
 
 # Position first: the cotangents of a position lie side by side, so that every product below is one large one.
@@ -130,81 +131,77 @@ def _sum(parts: Iterator[Tensor]) -> Tensor:
     return total
 
 
-@dataclass(frozen=True)
-class Strip:
-    """Some queries and the keys that any of them sees: what lies outside (the future, a window's past) is never touched."""
-
-    queries: slice
-    keys: slice
-    pattern: Float[Tensor, "head query key"]
-
-
-def strip_bounds(queries: int) -> list[tuple[int, int]]:
-    """Four strips: what a causal pattern takes is then 5/8 of the full square."""
-    size = max(32, -(-queries // 4))
-    return [(start, min(start + size, queries)) for start in range(0, queries, size)]
-
-
-def _strips(pattern: Float[Tensor, "head query key"]) -> list[Strip]:
-    seen = (pattern != 0).any(0)
-    strips = []
-    for start, stop in strip_bounds(pattern.shape[1]):
-        queries = slice(start, stop)
-        columns = seen[queries].any(0).nonzero().flatten().tolist() or [0]
-        keys = slice(columns[0], columns[-1] + 1)
-        strips.append(Strip(queries, keys, pattern[:, queries, keys].contiguous()))
-    return strips
-
-
 class LinearScores:
     """How the pattern answers: d alpha_ij = alpha_ij (d s_ij - sum_m alpha_im d s_im), d s_ij = slope_ij d (q_i . k_j)."""
 
-    def __init__(
-        self, model: TransformerBridge, block: Block, strips: list[Strip], rows: slice, live_norms: bool
-    ) -> None:
-        scores, attention = block.scores, model.blocks[block.layer].attn
+    def __init__(self, model: TransformerBridge, block: Block, rows: slice, live_norms: bool) -> None:
+        heads, attention = block.heads, model.blocks[block.layer].attn
         self.live_norms = live_norms
         self.rows = rows
-        self.value, self.key, self.query = scores.value, scores.key, scores.query[:, rows].contiguous()
-        self.mean = block.pattern[:, rows] @ scores.value  # vbar_i
-        slope = scores.slope[:, rows]
-        # alpha_ij slope_ij
-        self.weights = [strip.pattern * slope[:, strip.queries, strip.keys] for strip in strips]
-        self.strips = strips
-        self.query_map, self.key_map = scores.query_map.at(rows), scores.key_map
-        self.query_weight, self.key_weight = dense(attention.W_Q).to(slope), dense(attention.W_K).to(slope)
+        self.value, self.key, self.query = heads.value, heads.key, heads.query[:, rows].contiguous()
+        self.mean = block.mean_value[:, rows]  # vbar_i
+        self.query_map, self.key_map = heads.query_map.at(rows), heads.key_map
+        self.query_weight, self.key_weight = (dense(weight).to(self.query) for weight in (attention.W_Q, attention.W_K))
 
-    def pull(self, moved: PerHead) -> tuple[AtQueries, AtKeys]:
-        """From what each head's output receives: at the queries' positions, and at the keys'."""
-        own, d_head = len(self.key_weight), moved.shape[-1]
+    def pulled(self, moved: PerHead) -> PulledScores:
+        """Nothing yet of what strips give from what each head's output receives."""
         along = (moved * self.mean[:, :, None]).sum(-1, keepdim=True)
-        d_query = torch.empty_like(moved)
-        d_key = moved.new_zeros(own, moved.shape[2], self.key.shape[1], d_head)
-        for strip, weight in zip(self.strips, self.weights, strict=True):
-            here, keys = strip.queries, strip.keys
-            heads, m, n = weight.shape
-            c = moved.shape[2]
-            d_score = moved[:, here].reshape(heads, m * c, d_head) @ self.value[:, keys].mT
-            d_score = d_score.view(heads, m, c, n).sub_(along[:, here]).mul_(weight[:, :, None])
-            d_query[:, here] = (d_score.view(heads, m * c, n) @ self.key[:, keys]).view(heads, m, c, d_head)
-            # Query heads that share a key are summed inside the product.
-            queries = self.query[:, here].reshape(own, -1, d_head)
-            d_key[:, :, keys] += (d_score.view(own, -1, c * n).mT @ queries).view(own, c, n, d_head)
-        at_queries = self.query_map.pull(d_query.permute(2, 0, 1, 3), norms=self.live_norms)
-        at_keys = replace(self.key_map, group=1).pull(d_key.transpose(0, 1), norms=self.live_norms)
-        return _to_residual(at_queries, self.query_weight), _to_residual(at_keys, self.key_weight)
+        own, (_, _, rows, d_head) = len(self.key_weight), moved.shape
+        d_key = moved.new_zeros(own, rows, self.key.shape[1], d_head)
+        return PulledScores(self, moved, along, torch.empty_like(moved), d_key)
 
-    def push(self, x: AtKeys) -> PerHead:
-        """From the change of the normalised residual stream to that of each head's output."""
+    def pushed(self, x: AtKeys) -> PushedScores:
+        """The change of queries and keys from that of the normalised residual stream."""
         to_heads = "pcd,hde->chpe"
         d_query = self.query_map.push(torch.einsum(to_heads, x[self.rows], self.query_weight), norms=self.live_norms)
         d_key = self.key_map.push(torch.einsum(to_heads, x, self.key_weight), norms=self.live_norms)
-        out = torch.empty_like(d_query)
-        for strip, weight in zip(self.strips, self.weights, strict=True):
-            here, keys = strip.queries, strip.keys
-            d_score = d_query[..., here, :] @ self.key[:, keys].mT + self.query[:, here] @ d_key[..., keys, :].mT
-            answer = d_score * weight  # alpha_ij d s_ij
-            out[..., here, :] = answer @ self.value[:, keys] - answer.sum(-1, keepdim=True) * self.mean[:, here]
+        return PushedScores(self, d_query, d_key)
+
+
+@dataclass(frozen=True)
+class PulledScores:
+    """A pull through the scores, strip by strip: `d_query` is filled, `d_key` summed."""
+
+    scores: LinearScores
+    moved: PerHead
+    along: Float[Tensor, "head query row 1"]
+    d_query: PerHead
+    d_key: Float[Tensor, "kv_head row key d_head"]
+
+    def see(self, strip: Strip, answer: Float[Tensor, "head query key"]) -> None:
+        here, keys = strip.queries, strip.keys
+        heads, m, n = answer.shape
+        own, c, _, d_head = self.d_key.shape
+        d_score = self.moved[:, here].reshape(heads, m * c, d_head) @ self.scores.value[:, keys].mT
+        d_score = d_score.view(heads, m, c, n).sub_(self.along[:, here]).mul_(answer[:, :, None])
+        self.d_query[:, here] = (d_score.view(heads, m * c, n) @ self.scores.key[:, keys]).view(heads, m, c, d_head)
+        # Query heads that share a key are summed inside the product.
+        queries = self.scores.query[:, here].reshape(own, -1, d_head)
+        self.d_key[:, :, keys] += (d_score.view(own, -1, c * n).mT @ queries).view(own, c, n, d_head)
+
+    def to_residual(self) -> tuple[AtQueries, AtKeys]:
+        """At the queries' positions, and at the keys'."""
+        scores = self.scores
+        at_queries = scores.query_map.pull(self.d_query.permute(2, 0, 1, 3), norms=scores.live_norms)
+        at_keys = replace(scores.key_map, group=1).pull(self.d_key.transpose(0, 1), norms=scores.live_norms)
+        return _to_residual(at_queries, scores.query_weight), _to_residual(at_keys, scores.key_weight)
+
+
+@dataclass(frozen=True)
+class PushedScores:
+    """The change of queries and keys, and what it moves in each strip."""
+
+    scores: LinearScores
+    d_query: Float[Tensor, "row head query d_head"]
+    d_key: Float[Tensor, "row head key d_head"]
+
+    def moved(self, strip: Strip, answer: Float[Tensor, "head query key"]) -> PerHead:
+        """The change of each head's output at the strip's queries, patterns alone changing."""
+        here, keys, scores = strip.queries, strip.keys, self.scores
+        d_score = self.d_query[..., here, :] @ scores.key[:, keys].mT
+        d_score = d_score + scores.query[:, here] @ self.d_key[..., keys, :].mT
+        moved = d_score * answer  # alpha_ij d s_ij
+        out = moved @ scores.value[:, keys] - moved.sum(-1, keepdim=True) * scores.mean[:, here]
         return out.permute(1, 2, 0, 3)
 
 
@@ -240,9 +237,9 @@ class LinearAttention:
             self.after = LinearNorm.of(post, block.post_norm1_scale, block.post_norm1_direction, rows, live_norms)
         self.out = block.weights.bare_left
         self.value_weight = dense(model.blocks[block.layer].attn.W_V).to(self.out)
-        self.strips = _strips(block.pattern[:, rows])
-        self.scores = LinearScores(model, block, self.strips, rows, live_norms) if live_pattern else None
-        self.pos = block.pattern.shape[-1]
+        self.strips = block.strips(rows, live_pattern)
+        self.scores = LinearScores(model, block, rows, live_norms) if live_pattern else None
+        self.pos = len(block.norm1_scale)
 
     def pull(self, gradient: AtQueries) -> AtKeys:
         m, c, d_model = gradient.shape
@@ -250,13 +247,16 @@ class LinearAttention:
         moved: PerHead = (after.view(1, m * c, d_model) @ self.out).view(len(self.out), m, c, -1)
         own, d_head = len(self.value_weight), moved.shape[-1]
         d_value = moved.new_zeros(own, self.pos, c, d_head)
+        scores = None if self.scores is None else self.scores.pulled(moved)
         for strip in self.strips:
             received = moved[:, strip.queries].reshape(own, -1, c * d_head)
             to_keys = strip.pattern.view(own, received.shape[1], -1).mT @ received
             d_value[:, strip.keys] += to_keys.view(own, -1, c, d_head)
+            if scores is not None and strip.answer is not None:
+                scores.see(strip, strip.answer)
         x = _to_residual(d_value.permute(2, 0, 1, 3), self.value_weight)
-        if self.scores is not None:
-            at_queries, at_keys = self.scores.pull(moved)
+        if scores is not None:
+            at_queries, at_keys = scores.to_residual()
             x += at_keys
             x[self.rows] += at_queries
         return self.before.pull(x)
@@ -266,9 +266,13 @@ class LinearAttention:
         c, heads = x.shape[1], len(self.out)
         d_value = torch.einsum("pcd,hde->hpce", x, self.value_weight)
         d_value = d_value.repeat_interleave(heads // len(d_value), dim=0).flatten(2)
-        moved = torch.cat([strip.pattern @ d_value[:, strip.keys] for strip in self.strips], dim=1)
-        moved = moved.view(heads, moved.shape[1], c, -1)
-        if self.scores is not None:
-            moved = moved + self.scores.push(x)
+        scores = None if self.scores is None else self.scores.pushed(x)
+        parts = []
+        for strip in self.strips:
+            part = (strip.pattern @ d_value[:, strip.keys]).view(heads, len(strip.pattern[0]), c, -1)
+            if scores is not None and strip.answer is not None:
+                part = part + scores.moved(strip, strip.answer)
+            parts.append(part)
+        moved = torch.cat(parts, dim=1)
         out = torch.einsum("hmce,hde->mcd", moved, self.out)
         return out if self.after is None else self.after.push(out)

@@ -19,8 +19,10 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import KEPT, Forward, forward
-from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, mlp_core, strip_bounds
+from ostools.measure.formulas.strips import strip_bounds
+from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, mlp_core
 from ostools.measure.jacobian.linearisations import HELD
+from ostools.measure.passes.strips import strip_size
 from ostools.models.shape import Shape
 
 AtPlaces = Float[Tensor, "place row d_model"]
@@ -28,8 +30,12 @@ Maps = tuple[LinearMlp, LinearAttention]
 
 
 def block_bytes(shape: Shape, pos: int, live: bool) -> int:
-    """What one linearised block holds beside the model: patterns and slopes, and its weights where they are cast."""
-    square = shape.n_heads * sum((stop - start) * stop for start, stop in strip_bounds(pos))
+    """What one linearised block holds beside the model: patterns and slopes, and its weights where they are cast.
+
+    Of a long prompt no pattern is held: strips of it are made anew at every walk.
+    """
+    whole = strip_size(shape, pos) is None
+    square = shape.n_heads * sum((stop - start) * stop for start, stop in strip_bounds(pos)) if whole else 0
     slopes = pos * ((2 if shape.gated else 1) * shape.d_mlp + 4 * shape.d_model)
     scores = square + 5 * pos * shape.n_heads * shape.d_head if live else 0
     return (square + slopes + scores + (shape.block_parameters if shape.cast else 0)) * shape.element
@@ -78,6 +84,8 @@ class Linearised:
             self.norm = LinearNorm.of(self._norms["ln_final"], scale, direction, last, self._live_norms)
             self._kept: Mapping[int, Maps] = {}
             for block in self._run.blocks(self._dtype):
+                if self._live_pattern:
+                    block.check_scores()
                 maps = self._linear(block)
                 if keep:
                     self._kept = {**self._kept, block.layer: maps}

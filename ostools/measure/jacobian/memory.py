@@ -14,12 +14,13 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import free_memory
 from ostools.measure.formulas.forward import KEPT
+from ostools.measure.formulas.strips import strip_bounds
 from ostools.measure.jacobian.estimate import choose_method, most_rows
 from ostools.measure.jacobian.exact import NORM_BUDGET
-from ostools.measure.jacobian.linear import strip_bounds
 from ostools.measure.jacobian.linearisations import HELD
 from ostools.measure.jacobian.linearised import block_bytes, cores_bytes
 from ostools.measure.passes.cost import BLOCK, EIGENVALUES, QUESTION, Cost, in_full, one_pass, work_in
+from ostools.measure.passes.strips import strip_size
 from ostools.models.shape import Shape
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
@@ -137,27 +138,34 @@ def _forecast(
     d_model, heads, n_layers, element = shape.d_model, shape.n_heads, shape.n_layers, shape.element
     d_mlp = shape.d_mlp
     head_vectors = pos * heads * shape.d_head
-    bounds = strip_bounds(pos)
+    bounds, size = strip_bounds(pos), strip_size(shape, pos)
+    # The scores that are held at once: of all queries, or of a long prompt of one strip of them, with the mask of the whole.
+    square, mask = heads * pos * (size or pos), 0 if size is None else 2 * pos**2
     cast = shape.view_bytes(element) // element if shape.cast else 0
     block = block_bytes(shape, pos, live)
     kept = block * (n_layers if n_layers * block <= chunk_of(KEPT) else 1) // element
-    sites = shape.site_bytes(pos)
+    vectors = pos * (7 * d_model + 3 * d_mlp) * element
+    sites = shape.site_bytes(pos) if size is None else n_layers * vectors
+    kept_sites = size is None and sites <= chunk_of(KEPT)
     # One block as it is read: its pattern, and where they are differentiated the scores and what they are compared with; its
     # weights with the norms' gains in them. Or a plain pass, with a part of the unembedding.
-    reading = kept + (9 if live else 3) * heads * pos**2 + pos * (6 * d_mlp + 12 * d_model) + shape.block_parameters
-    plain = cast + heads * pos**2 * 3 + pos * (3 * d_mlp + 6 * d_model)
-    strip = heads * max((stop - start) * stop for start, stop in bounds) if live else 0
+    reading = kept + (9 if live else 3) * square + mask + pos * (6 * d_mlp + 12 * d_model) + shape.block_parameters
+    plain = cast + 3 * square + mask + pos * (3 * d_mlp + 6 * d_model)
+    strip = heads * max((stop - start) * stop for start, stop in bounds) if size is None else square
+    strip = strip if live else 0
     work = chunk * (2 * strip + pos * (5 * d_model + 2 * d_mlp) + (6 if live else 3) * head_vectors)
     if by_autograd:
         kept = chunk * graph_bytes(shape, pos) // element  # read and walked
         reading, work = kept + cast, kept // n_layers + cast
     places = pos * layers
     norms = min(3 * places * d_model**2, 3 * NORM_BUDGET // element)
-    check = heads * pos**2 * (3 if live else 3 + n_layers) + cast
+    # Held patterns are one a layer, or of a long prompt its queries and keys.
+    held = 0 if live else n_layers * (square if size is None else 2 * head_vectors)
+    check = 3 * square + mask + held + cast
     return MemoryPlan(
         chunk=chunk,
         rows_on_disk=rows_on_disk,
-        reading=max(reading, plain) * element + (sites if sites <= chunk_of(KEPT) else sites // n_layers),
+        reading=max(reading, plain) * element + (sites if kept_sites else sites // n_layers),
         kept=kept * element,
         work=work * element,
         rows=places * rows * d_model * element,

@@ -137,8 +137,9 @@ def sensitivity(
     passes the first alone is moved by finite differences, and has a `certificate` in `runs`; each of the others has one random
     row of its Jacobians held against autograd, at every token, and a `shared_certificate`, which says so. Where that does not
     hold, where finite differences say nothing, and under an edit, every prompt goes alone. Active edits are
-    respected. Of a list an empty one is refused, and a prompt that fails fails the call, by its number. Source: docs/theory.md
-    2.
+    respected. Of a list an empty one is refused, and a prompt that fails fails the call, by its number. A long prompt (a
+    block's pattern above 64 MiB) goes through attention in strips of queries, which are made again wherever they are needed;
+    every strip is checked once. A replaced pattern is refused there. Source: docs/theory.md 2.
     """
     settings = Settings(method, relative_error, confidence, max_memory, seed, precision)
     names, chosen = _validated(model, linearisations, layers, settings)

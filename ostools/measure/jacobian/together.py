@@ -26,6 +26,7 @@ from ostools.measure.jacobian.memory import available_memory, graph_bytes, plan
 from ostools.measure.jacobian.one_linearisation import MeasuredNorms, OneLinearisation, Oracle, Settings, Start
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.passes.batches import batches
+from ostools.measure.passes.strips import strips_where_long
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 
@@ -99,7 +100,8 @@ def _batch(
     """The norms of the prompts of one batch, whose places in the call are `indices`."""
     ids = torch.stack([prompts[index].ids for index in indices]).to(_device(model))
     try:
-        return _Together.of(model, ids, indices, asked).measured(announce, progress)
+        with strips_where_long(model, ids.shape[1]):
+            return _Together.of(model, ids, indices, asked).measured(announce, progress)
     except (InputError, hooks.HookError) as error:
         if len(prompts) == 1:
             raise

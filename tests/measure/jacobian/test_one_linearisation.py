@@ -173,12 +173,12 @@ def _without_projection(self: linear.LinearNorm, x: torch.Tensor) -> torch.Tenso
     return x
 
 
-def _without_keys(self: linear.LinearScores, moved: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    at_queries, at_keys = PULL(self, moved)
+def _without_keys(self: linear.PulledScores) -> tuple[torch.Tensor, torch.Tensor]:
+    at_queries, at_keys = PULL(self)
     return at_queries, torch.zeros_like(at_keys)
 
 
-PULL = linear.LinearScores.pull
+PULL = linear.PulledScores.to_residual
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -236,7 +236,7 @@ def test_a_wrong_derivative_is_refused(plant: str, dtype: torch.dtype, monkeypat
     if plant == "no projection in a norm":
         monkeypatch.setattr(linear.LinearNorm, "_projected", _without_projection)
     elif plant == "no key term":
-        monkeypatch.setattr(linear.LinearScores, "pull", _without_keys)
+        monkeypatch.setattr(linear.PulledScores, "to_residual", _without_keys)
     else:
         whole = exact.product
         monkeypatch.setattr(exact, "product", lambda rows: lambda i, u: 1.05 * whole(rows)(i, u))

@@ -1,0 +1,238 @@
+"""Attention in strips of queries: the numbers of the model's own attention, never heads x n^2 of them at once.
+
+    scores_S = cap(s Q_S K^T) + mask_S,   pattern_S = softmax(scores_S),   z_S = pattern_S V,   S = some queries
+
+A row of the pattern depends on its own query alone, so that strips give what the whole gives, up to the order of sums inside
+a product. Keys behind a strip's last query are left out: a causal mask hides them, which is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.generalized_components.joint_qkv_attention import JointQKVAttentionBridge
+from transformer_lens.model_bridge.generalized_components.position_embeddings_attention import (
+    PositionEmbeddingsAttentionBridge,
+)
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from hooks.errors import HookError
+from hooks.register import hidden, kinds, lowest
+from hooks.sites import points
+
+_FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
+# Edits of scores and patterns that ask for absolute positions only, and so take a strip as they take a cached generation.
+_STRIPWISE = frozenset({"mask_scores", "scale_scores", "ablate_edges", "freeze", "exact-arithmetic"})
+# What the bridge's attention can do and this one cannot.
+_UNKNOWN = ("use_split_qkv_input", "use_attn_in", "use_attn_result", "gated_q_proj", "qk_norm_after_rope")
+_UNKNOWN += ("rotary_interleaved_cos_sin", "rotary_adjacent_pairs", "scale_attn_by_inverse_layer_idx")
+
+
+@dataclass(frozen=True)
+class StripAttention:
+    """One call of one attention: the pattern of any strip of queries, made when it is asked for and kept by nobody.
+
+    `query` and `key` as the scores read them (rotated, keys one a query head). The edits that are active when a strip is
+    asked for act on it.
+    """
+
+    query: Float[Tensor, "batch head query d_head"]
+    key: Float[Tensor, "batch head key d_head"]
+    _mask: Tensor | None
+    _scale: float
+    _cap: float | None
+    _scores_point: HookPoint
+    _pattern_point: HookPoint
+    _softmax: Callable[[Tensor], Tensor]
+
+    def strip(
+        self, start: int, stop: int
+    ) -> tuple[Float[Tensor, "batch head strip seen"], Float[Tensor, "batch head strip seen"]]:
+        """Scores and pattern of the queries start ... stop - 1 over every key up to the last of these queries."""
+        offset = self.key.shape[-2] - self.query.shape[-2]
+        keys = offset + stop
+        scores = self.query[..., start:stop, :] @ self.key[..., :keys, :].mT * self._scale
+        if self._cap is not None:
+            scores = torch.tanh(scores / self._cap) * self._cap
+        scores = self._scores_point(self._masked(scores, offset + start, keys))
+        return scores, self._pattern_point(self._softmax(scores))
+
+    def _masked(self, scores: Tensor, first: int, keys: int) -> Tensor:
+        if self._mask is None:
+            future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(first + 1)
+            return scores.masked_fill(future, lowest(scores))
+        offset = self.key.shape[-2] - self.query.shape[-2]
+        mask = self._mask[..., first - offset : keys - offset, :]
+        behind, mask = mask[..., keys : self.key.shape[-2]], mask[..., :keys]
+        if bool((behind if behind.dtype == torch.bool else ~hidden(behind)).any()):
+            raise HookError(
+                "in_strips: the model's mask lets a query see a later key; strips know causal attention only"
+            )
+        if mask.dtype == torch.bool:
+            return scores + torch.where(mask, 0.0, lowest(scores)).to(scores)
+        return scores + mask.to(scores)
+
+
+@dataclass
+class Strips:
+    """How attention runs inside `in_strips`: `size` queries at a time."""
+
+    size: int
+    _noting: dict[int, list[StripAttention]] = field(default_factory=dict)
+    _held: dict[int, tuple[Tensor, Tensor]] | None = None
+
+    @contextmanager
+    def noting(self, layer: int) -> Iterator[list[StripAttention]]:
+        """The calls of one block's attention inside the block, as they come."""
+        calls: list[StripAttention] = []
+        self._noting[layer] = calls
+        try:
+            yield calls
+        finally:
+            del self._noting[layer]
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Impose the queries and keys of the first pass, and with them its patterns, on those that follow."""
+        if self._held is not None:
+            raise HookError("held: found a block of its kind around this one")
+        self._held = {}
+        try:
+            yield
+        finally:
+            self._held = None
+
+    def as_held(self, layer: int, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries and keys that this pass has to use."""
+        if self._held is None:
+            return query, key
+        first = self._held.setdefault(layer, (query.detach(), key.detach()))
+        return first[0].expand_as(query), first[1].expand_as(key)
+
+    def attend(self, layer: int, call: StripAttention, value: Tensor) -> Float[Tensor, "batch query head d_head"]:
+        """z, strip by strip."""
+        if layer in self._noting:
+            self._noting[layer].append(call)
+        queries, keys = call.query.shape[-2], call.key.shape[-2]
+        parts = []
+        for start in range(0, queries, self.size):
+            stop = min(start + self.size, queries)
+            parts.append(call.strip(start, stop)[1] @ value[..., : keys - queries + stop, :])
+        return torch.cat(parts, dim=-2).transpose(1, 2).contiguous()
+
+
+@contextmanager
+def in_strips(model: TransformerBridge, size: int) -> Iterator[Strips]:
+    """Run the block with the attention of every layer computed `size` queries at a time.
+
+    Masks, temperatures, ablated edges and freezing act as ever; they see some queries and all keys up to the last of them.
+    Scores and patterns cannot be captured or replaced inside, because they never exist as a whole.
+
+    Raises `HookError` for a model whose attention is not known here, for an edit or an observer that needs a whole pattern,
+    for a mask that is not causal, and for a second block inside the first.
+    """
+    if size < 1:
+        raise HookError(f"in_strips: expected a size of at least one query, found {size}")
+    _require_known(model)
+    for name in ("scores", "pattern"):
+        for layer, point in points(model, name).items():
+            for kind in kinds(point):
+                if kind not in _STRIPWISE:
+                    what = "an observer" if kind is None else f"the edit {kind!r}"
+                    raise HookError(f"in_strips: {what} at {name} of block {layer} needs the whole pattern at once")
+    strips = Strips(size)
+    changed: list[Any] = []
+    try:
+        for layer, block in enumerate(model.blocks):
+            attention = block.attn
+            vars(attention)["forward"] = _Forward(strips, layer, attention)
+            changed.append(attention)
+        yield strips
+    finally:
+        for attention in changed:
+            del vars(attention)["forward"]
+
+
+def active_strips(model: TransformerBridge) -> Strips | None:
+    """The `Strips` of the `in_strips` block around this call, None outside of one."""
+    forward = vars(model.blocks[0].attn).get("forward")
+    return forward.strips if isinstance(forward, _Forward) else None
+
+
+def _require_known(model: TransformerBridge) -> None:
+    architecture = model.cfg.architecture
+    if architecture not in _FAMILIES:
+        raise HookError(f"in_strips: does not know the attention of {architecture}: known are {', '.join(_FAMILIES)}")
+    if active_strips(model) is not None:
+        raise HookError("in_strips: found a block of its kind around this one")
+    for block in model.blocks:
+        attention = block.attn
+        wanted = JointQKVAttentionBridge if architecture == "GPT2LMHeadModel" else PositionEmbeddingsAttentionBridge
+        active = [name for name in _UNKNOWN if getattr(attention.config, name, None)]
+        if getattr(attention, "_reorder_and_upcast_attn", False):
+            active.append("reorder_and_upcast_attn")
+        if type(attention) is not wanted or active or attention.compatibility_mode or attention.training:
+            found = ", ".join([type(attention).__name__, *active])
+            raise HookError(f"in_strips: knows raw {wanted.__name__} in evaluation mode, found {found}")
+
+
+class _Forward:
+    """What stands in the place of an attention's `forward`: its hooks in the same order, its heads in strips."""
+
+    def __init__(self, strips: Strips, layer: int, attention: Any) -> None:
+        self.strips, self._layer, self._attention = strips, layer, attention
+        self._joint = isinstance(attention, JointQKVAttentionBridge)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        attention = self._attention
+        x = attention.hook_in(kwargs.pop("hidden_states") if "hidden_states" in kwargs else args[0])
+        query, key, value = self._projected(x, kwargs.get("position_embeddings"))
+        query, key = self.strips.as_held(self._layer, query, key)
+        key, value = attention._update_kv_cache(key, value, **kwargs)
+        group = query.shape[1] // key.shape[1]
+        if group > 1:
+            key, value = (part.repeat_interleave(group, dim=1) for part in (key, value))
+        call = self._call(query, key, kwargs.get("attention_mask"))
+        z = self.strips.attend(self._layer, call, value).reshape(*x.shape[:-1], -1)
+        out = attention.o(z)
+        if self._joint:
+            return cast(Any, attention._process_output((out, None)))
+        return attention.hook_out(out), None
+
+    def _projected(self, x: Tensor, position_embeddings: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, heads first, rotated where the model rotates."""
+        attention = self._attention
+        parts = attention.q(x), attention.k(x), attention.v(x)
+        d_head = int(attention.config.d_head)
+        query, key, value = (part.view(*x.shape[:-1], -1, d_head).transpose(1, 2) for part in parts)
+        if self._joint:
+            return query, key, value
+        if "q_norm" in attention.submodules:
+            query = attention.hook_q_normed(attention.q_norm(query))
+            key = attention.hook_k_normed(attention.k_norm(key))
+        cos, sin = attention._apply_position_embedding_hooks(position_embeddings)
+        query, key = apply_rotary_pos_emb(query, key, cos, sin)
+        return attention.hook_rot_q(query), attention.hook_rot_k(key), value
+
+    def _call(self, query: Tensor, key: Tensor, mask: Tensor | None) -> StripAttention:
+        attention, original = self._attention, self._attention.original_component
+        if mask is not None and mask.ndim < 4:
+            raise HookError(f"in_strips: expected a mask of four axes or none, found {tuple(mask.shape)}")
+        scale = float(getattr(original, "scaling", query.shape[-1] ** -0.5))
+        # As the bridge computes them: GPT-2's softmax in the scores' own dtype, the others' in float32.
+        dtype = None if self._joint else torch.float32
+
+        def softmax(scores: Tensor) -> Tensor:
+            return torch.softmax(scores, dim=-1, dtype=dtype).to(query.dtype)
+
+        cap = None if self._joint else getattr(original, "attn_logit_softcapping", None)
+        points_of = attention.hook_attn_scores, attention.hook_pattern
+        return StripAttention(query, key, mask, scale, cap, *points_of, softmax)

@@ -1,0 +1,46 @@
+"""When attention runs in strips of queries, and in how large ones: where one block's pattern would take over 64 MiB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.chunks import chunk
+from ostools.ground.errors import InputError
+from ostools.models.shape import Shape
+
+WHOLE = 1 << 26
+"""Bytes of one block's pattern up to which it is made as a whole: 2,048 tokens at 4 heads in float32, 1,024 at 16."""
+
+STRIP = 1 << 25
+"""Bytes of one strip's pattern."""
+
+
+def strip_size(shape: Shape, pos: int) -> int | None:
+    """How many queries of a prompt of `pos` tokens go through attention at a time; None: all of them, the prompt is short."""
+    row = shape.n_heads * pos * shape.element
+    return None if row * pos <= chunk(WHOLE) else max(1, chunk(STRIP) // row)
+
+
+@contextmanager
+def strips_where_long(model: TransformerBridge, pos: int) -> Iterator[None]:
+    """Run the block in strips where prompts of `pos` tokens are long (`hooks.in_strips`), as ever where they are short.
+
+    Raises `InputError` for a long prompt whose attention cannot run in strips: a replaced pattern, an observer of patterns.
+    """
+    size = strip_size(Shape.of(model), pos)
+    if size is None:
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hooks.in_strips(model, size))
+        except hooks.HookError as error:
+            raise InputError(
+                f"{pos} tokens are too many for whole attention patterns ({WHOLE >> 20} MiB a block), and in strips of "
+                f"queries they cannot go: {error}; leave that block, or shorten the prompt"
+            ) from error
+        yield

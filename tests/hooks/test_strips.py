@@ -1,0 +1,129 @@
+"""Attention in strips gives what the model's own attention gives, whatever edits it, and refuses what needs a whole pattern."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+
+TOKENS = torch.tensor([[2, *range(20, 42)], [2, *range(60, 38, -1)]])  # 23: a prime, which no strip but 1 divides
+
+
+def logits(model: TransformerBridge, size: int | None, tokens: torch.Tensor = TOKENS) -> torch.Tensor:
+    with torch.no_grad(), hooks.in_strips(model, size) if size else nullcontext():
+        return model(tokens)
+
+
+def edit_of(model: TransformerBridge, name: str):
+    return {
+        "none": lambda: nullcontext(),
+        "window": lambda: hooks.mask_scores(model, lambda query, key: query - key < 3),
+        "sink": lambda: hooks.mask_scores(model, lambda query, key: (key == 0) | (query == key)),
+        "temperature": lambda: hooks.scale_scores(model, lambda query: 1.0 + query / 7.0),
+        "edge": lambda: hooks.ablate_edges(model, [(0, 1, 9, 4), (1, 0, 22, 0)]),
+        "shared edge": lambda: hooks.ablate_edges(model, [(0, 1, 9, 6)], method="renormalise"),
+        "frozen": lambda: hooks.frozen(model),
+    }[name]()
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 23, 99])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_strips_give_the_logits_of_the_whole(family: Family, size: int) -> None:
+    model = tiny_model(family, dtype=torch.float64, scale=2.0)
+    with hooks.exact_arithmetic(model):
+        torch.testing.assert_close(logits(model, size), logits(model, None), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_strips_in_every_dtype(family: Family, dtype: torch.dtype) -> None:
+    model = tiny_model(family, dtype=dtype)
+    close = 1e-5 if dtype == torch.float32 else 5e-2
+    torch.testing.assert_close(logits(model, 5), logits(model, None), rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("edit", ["window", "sink", "temperature", "edge", "shared edge", "frozen"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3", "gpt2"])
+def test_edits_act_on_strips_as_on_the_whole(family: Family, edit: str) -> None:
+    model = tiny_model(family)
+    with edit_of(model, edit):
+        whole, plain = logits(model, None), logits(model, 6)
+    torch.testing.assert_close(plain, whole, rtol=1e-5, atol=1e-5)
+    if edit != "frozen":
+        assert float((whole - logits(model, None)).abs().max()) > 1e-4  # the edit does something
+
+
+def test_one_token() -> None:
+    model = tiny_model("gemma3")
+    one = TOKENS[:, :1]
+    assert torch.equal(logits(model, 4, one), logits(model, None, one))
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_strips_and_patterns_that_are_handed_out_are_the_models_own(family: Family) -> None:
+    model = tiny_model(family, scale=2.0, dtype=torch.float64)
+    one = TOKENS[:1]
+    with torch.no_grad(), hooks.exact_arithmetic(model), hooks.scale_scores(model, 1.5):
+        with hooks.capture(model, "scores", "pattern") as whole:
+            model(one)
+        with hooks.in_strips(model, 5) as strips, strips.noting(1) as calls:
+            model(one)
+            scores, pattern = calls[0].strip(7, 12)
+    assert len(calls) == 1
+    torch.testing.assert_close(pattern, whole["pattern"][1][..., 7:12, :12], rtol=1e-9, atol=1e-11)
+    visible = scores > -1e30
+    torch.testing.assert_close(scores[visible], whole["scores"][1][..., 7:12, :12][visible], rtol=1e-9, atol=1e-9)
+    assert float(whole["pattern"][1][..., 7:12, 12:].abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("norms", [True, False])
+@pytest.mark.parametrize("family", ["gemma3", "gpt2"])
+def test_held_patterns_in_strips_are_those_of_the_first_pass(family: Family, norms: bool) -> None:
+    model = tiny_model(family, dtype=torch.float64)
+    first = model.input_to_embed(TOKENS[:1])[0].detach()
+    moved = first + 0.1 * torch.randn(first.shape, generator=torch.Generator().manual_seed(0), dtype=first.dtype)
+
+    def held(size: int | None) -> torch.Tensor:
+        strips = hooks.in_strips(model, size) if size else nullcontext()
+        with torch.no_grad(), strips, hooks.exact_arithmetic(model), hooks.held(model, True, norms):
+            model(first, start_at_layer=0)
+            return model(moved.expand(3, -1, -1), start_at_layer=0)
+
+    torch.testing.assert_close(held(4), held(None), rtol=1e-9, atol=1e-9)
+    assert float((held(4) - model(moved, start_at_layer=0)).abs().max()) > 1e-3
+
+
+def test_a_generation_with_a_cache_goes_on_in_strips() -> None:
+    model = tiny_model("gemma")
+    with torch.no_grad():
+        plain = model.original_model(TOKENS[:, :17], use_cache=True)
+        expected = model.original_model(TOKENS[:, 17:], past_key_values=plain.past_key_values).logits
+        with hooks.in_strips(model, 4):
+            start = model.original_model(TOKENS[:, :17], use_cache=True)
+            found = model.original_model(TOKENS[:, 17:], past_key_values=start.past_key_values).logits
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_needs_the_whole_pattern_is_refused_and_nothing_stays_behind() -> None:
+    model = tiny_model("gemma")
+    plain = logits(model, None)
+    with hooks.replace_pattern(model, lambda pattern, layer: pattern):
+        logits(model, None)
+        with pytest.raises(hooks.HookError, match="replace_pattern"):
+            logits(model, 4)
+    with hooks.capture(model, "pattern"), pytest.raises(hooks.HookError, match="an observer at pattern"):
+        logits(model, 4)
+    with hooks.in_strips(model, 4):
+        with pytest.raises(hooks.HookError, match="never exists as a whole"), hooks.capture(model, "scores"):
+            pass
+        with pytest.raises(hooks.HookError, match="of its kind"), hooks.in_strips(model, 4):
+            pass
+    with pytest.raises(hooks.HookError, match="at least one query"):
+        logits(model, -1)
+    assert all("forward" not in vars(block.attn) for block in model.blocks)
+    assert torch.equal(logits(model, None), plain)

@@ -1,0 +1,160 @@
+"""Patterns made again in strips give the derivatives that whole patterns give, in every family, linearisation and edit."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure import jacobian
+from ostools.measure.formulas.forward import forward
+from ostools.measure.jacobian import linearised
+from ostools.measure.jacobian.linearised import Linearised
+from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
+from ostools.measure.passes import strips as passes
+from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.models import prompt_from_ids
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+
+IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71, 9, 33, 41])  # 11: a prime
+LONG = 4  # queries a strip
+
+EDITS = {
+    "none": lambda model: nullcontext(),
+    "window": lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3),
+    "sink": lambda model: hooks.mask_scores(model, lambda query, key: (key == 0) | (query - key < 2)),
+    "temperature": lambda model: hooks.scale_scores(model, 1.7),
+    "log n": lambda model: hooks.scale_scores(model, lambda query: (query + 2.0).log()),
+    "shared edge": lambda model: hooks.ablate_edges(model, [(0, 1, 7, 4), (1, 0, 10, 0)], method="renormalise"),
+}
+
+
+def by_autograd(model: TransformerBridge, ids: torch.Tensor, linearisation: str) -> torch.Tensor:
+    """Of whole patterns."""
+    with true_arithmetic(model):
+        embedded = model.input_to_embed(ids[None])[0][0]
+        return jacobian(model, embedded, freeze=freezing(model, linearisation))
+
+
+def in_strips(model: TransformerBridge, ids: torch.Tensor, linearisation: str, size: int = LONG) -> torch.Tensor:
+    eye = torch.eye(int(model.cfg.d_model), dtype=model.W_E.dtype)
+    with hooks.in_strips(model, size), true_arithmetic(model):
+        return Linearised(model, ids, linearisation, chunk=7).pull(eye).transpose(0, 1)
+
+
+def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    assert found.shape == expected.shape
+    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("linearisation", LINEARISATIONS)
+def test_every_row_in_strips_is_autograds(family: Family, linearisation: str) -> None:
+    model = tiny_model(family, seed=3, dtype=torch.float64, n_layers=3)
+    same(in_strips(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("family", ["gemma2", "gemma3", "gpt2"])
+def test_edits_are_in_the_derivative_of_strips(edit: str, family: Family) -> None:
+    model = tiny_model(family, seed=6, dtype=torch.float64)
+    with EDITS[edit](model):
+        for linearisation in ("full", "frozen"):
+            same(in_strips(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 2, 10, 11, 50])
+def test_strips_of_any_size_and_a_prompt_of_one_token(size: int) -> None:
+    model = tiny_model("gemma2", seed=5, scale=4.0, dtype=torch.float64)
+    for ids in (IDS, IDS[:1]):
+        same(in_strips(model, ids, "full", size), by_autograd(model, ids, "full"), 1e-8)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gpt2"])
+@pytest.mark.parametrize("keep", [True, False])
+def test_push_is_the_adjoint_of_pull_in_strips(family: Family, keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not keep:
+        monkeypatch.setattr(linearised, "KEPT", 0)
+    model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=3)
+    generator = torch.Generator().manual_seed(0)
+    with hooks.in_strips(model, LONG), true_arithmetic(model):
+        linear = Linearised(model, IDS, "full", (0, 2))
+        assert bool(linear._kept) == keep
+        cotangents = torch.randn(5, int(model.cfg.d_model), generator=generator, dtype=torch.float64)
+        tangents = torch.randn(3, linear.places, cotangents.shape[-1], generator=generator, dtype=torch.float64)
+        there, back = linear.push(tangents), linear.pull(cotangents)
+    torch.testing.assert_close(there @ cotangents.T, torch.einsum("tpd,cpd->tc", tangents, back), rtol=1e-9, atol=1e-9)
+
+
+def long(monkeypatch: pytest.MonkeyPatch, heads: int, pos: int, element: int) -> None:
+    """Make a prompt of `pos` tokens long, in strips of `LONG` queries."""
+    monkeypatch.setattr(passes, "WHOLE", 0)
+    monkeypatch.setattr(passes, "STRIP", LONG * heads * pos * element)
+
+
+@pytest.mark.parametrize("method", ["exact", "estimate"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
+def test_long_prompts_are_measured_and_certified_as_short_ones(
+    family: Family, dtype: torch.dtype, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(family, seed=1, dtype=dtype)
+    prompt = prompt_from_ids(model, IDS)
+    asked = {"linearisations": LINEARISATIONS, "layers": (0, 1), "method": method}
+    short = ost.sensitivity(model, prompt, **asked)
+    long(monkeypatch, 4, len(IDS), dtype.itemsize)
+    found = ost.sensitivity(model, prompt, **asked)
+    for name in ("operator_norm", "frobenius_norm", "frobenius_upper"):
+        same(torch.tensor(found.frame[name]), torch.tensor(short.frame[name]), 1e-4 if dtype == torch.float32 else 1e-8)
+    for name in LINEARISATIONS:
+        run = found.provenance.parameters["runs"][name]
+        assert run["route"] == "analytic"
+        assert run["certificate"]["error"] < 5e-3 or run["certificate"]["against_autograd"] < 1e-2
+
+
+def test_what_strips_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gemma")
+    prompt = prompt_from_ids(model, IDS)
+    long(monkeypatch, 4, len(IDS), 4)
+    with (
+        pytest.raises(InputError, match="replace_pattern"),
+        hooks.replace_pattern(model, lambda pattern, layer: pattern),
+    ):
+        ost.sensitivity(model, prompt)
+    allowed = torch.ones(len(IDS), len(IDS), dtype=torch.bool)
+    with pytest.raises(hooks.HookError, match="a rule of positions"), hooks.mask_scores(model, allowed):
+        ost.sensitivity(model, prompt)
+    with hooks.mask_scores(model, lambda query, key: allowed[query, key]):
+        ost.sensitivity(model, prompt)
+
+
+@pytest.mark.parametrize("plant", ["scores", "pattern"])
+def test_every_strip_is_checked(plant: str) -> None:
+    """One number of the last strip but one off, and the block is refused."""
+    model = tiny_model("gemma", dtype=torch.float32)
+
+    def spoilt(tensor: torch.Tensor, hook: object) -> torch.Tensor | None:
+        if tensor.shape[-1] != 8:
+            return None
+        out = tensor.clone()
+        out[0, 1, -1, 2] += 0.1
+        return out
+
+    attention = model.blocks[0].attn
+    point = attention.hook_attn_scores if plant == "scores" else attention.hook_pattern
+    with hooks.in_strips(model, LONG):
+        block = forward(model, IDS).block(0, torch.float32)
+        block.check()
+        block.check_scores()
+        point.add_hook(spoilt)
+        said = "the scores of attention" if plant == "scores" else "not the softmax"
+        try:
+            with pytest.raises(InputError, match=said):
+                block.check_scores()
+        finally:
+            point.remove_hooks("fwd")
