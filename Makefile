@@ -8,12 +8,13 @@
 # make tutorials  run the notebooks again and store what they print
 # make house    count circles, upward imports and large rooms; draw docs/architecture.svg
 # make stress   what is too long for the tests: kills, signals, hostile input, memory
+# make scale    write checkpoints of the shapes that people use, 23 GB, and measure them: the tables of docs/scale.md
 # make bench    timings side by side, against what a user would otherwise write
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report test test-slow test-full test-portable quick lint style types docs tutorials house bench stress
+.PHONY: report test test-slow test-full test-portable quick lint style types docs tutorials house bench scale stress
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
@@ -61,6 +62,9 @@ house: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+scale: $(INSTALLED)
+	$(BIN)/python -m benchmarks.scale
 
 stress: $(INSTALLED)
 	-$(BIN)/pip install --disable-pip-version-check -q atheris==3.0.0

@@ -45,7 +45,7 @@ def _products(model: TransformerBridge, prompts: Sequence[Prompt]) -> float:
             route = Linearised(model, prompt.ids, name, chunk=chunk, cores=cores)
 
             def measured(route: Linearised = route, embedded: torch.Tensor = embedded) -> None:
-                with exact.jacobians(route, TOKENS, embedded, None, None) as rows:
+                with exact.jacobians(route, embedded, None, None) as rows:
                     exact.norms(rows, rows.device)
 
             seconds += _seconds(measured)

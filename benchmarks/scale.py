@@ -1,10 +1,10 @@
-"""What runs on this machine at the size that people use: the table of docs/scale.md, measured beside its forecasts.
+"""What runs on which machine, at the size that people use: forecasts, and on this machine measurements beside them.
 
     python -m benchmarks.scale [DIR] [--shape gemma-7b]
 
 Writes checkpoints of random weights into DIR (23 GB for all three; a temporary directory if none is named), then runs every
 command in a process of its own that may hold 24 GiB of memory, with the forecast that the command itself announces. What is
-measured already is kept in DIR/scale.json; a row that was cut off is measured again. The table goes to docs/scale.md.
+measured already is kept in DIR/scale.json; a row that was cut off is measured again. Both tables go to docs/scale.md.
 """
 
 from __future__ import annotations
@@ -16,16 +16,27 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from benchmarks.shapes import write_shape
+from benchmarks.shapes import SHAPES, write_shape
+from ostools import tasks
+from ostools.ground.errors import InsufficientMemoryError
+from ostools.measure.answers.cost import behaviour_cost
+from ostools.measure.collapse.cost import collapse_cost
+from ostools.measure.jacobian.memory import sensitivity_cost
+from ostools.measure.passes.cost import Cost, PromptTokens
+from ostools.measure.paths.cost import path_sum_cost
 from ostools.models.shape import Shape
 from ostools.models.sources import locate
+from ostools.runs.forecast.forecast import LIBRARIES, Unloaded
 
 LIMIT = 24 << 30
+MACHINES = (8, 24, 48, 80)
+"""GB of memory."""
 SCALE = ("gemma-3-270m", "gemma-2b", "gemma-7b")
 PROMPT = "The capital of France is"
 COMMANDS = {
@@ -37,7 +48,6 @@ COMMANDS = {
     "behaviour, a greedy answer": "behaviour --task copy-last --lengths 4 --max-new-tokens 8 --dtype bfloat16",
 }
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
-_START, _END = "<!-- measured: start -->", "<!-- measured: end -->"
 
 # The peak of the process itself, and not of those before it: VmHWM of a fresh one.
 _RUN = """
@@ -54,6 +64,9 @@ finally:
     print(f"measured: {1024 * int(peak.split()[1])} {time.perf_counter() - start}", file=sys.stderr)
 """
 
+Work = Callable[[Shape, int], Cost]
+"""What is asked of a shape, within so many bytes beside its weights."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -67,6 +80,53 @@ class Row:
     peak: int
     seconds: float
     refused: str = ""
+
+
+def works() -> dict[str, Work]:
+    """What people ask for, in the order of the page."""
+    figure = Unloaded(locate(None, None), torch.bfloat16, "cpu").asked(
+        tasks.task("figure-5a", tasks.CollapseTask), range(1, 513), pairs=True
+    )
+
+    def sensitivity(pos: int, names: tuple[str, ...], method: str) -> Work:
+        return lambda shape, limit: sensitivity_cost(shape, pos, names, method=method, max_memory=limit)
+
+    return {
+        "collapse, figure-5a, 1 to 512 digits": lambda shape, limit: collapse_cost(shape, figure, ["bfloat16"]),
+        "a greedy answer to 200 tokens": lambda shape, limit: behaviour_cost(shape, PromptTokens((200,), answer=8)),
+        "`second-moment`, 200 tokens": lambda shape, limit: path_sum_cost(shape, 200, ["second-moment"]),
+        "`local`, 200 tokens": lambda shape, limit: path_sum_cost(shape, 200, ["local"]),
+        "sensitivity estimated, 200 tokens": sensitivity(200, ("full",), "estimate"),
+        "sensitivity exact, 200 tokens": sensitivity(200, ("full",), "exact"),
+        "sensitivity estimated, 8,192 tokens": sensitivity(8192, ("full",), "estimate"),
+    }
+
+
+def forecasts() -> str:
+    """As Markdown: the memory that each work takes beside the weights in bfloat16, on the smallest machine that holds both."""
+    names = [f"{name}, {2 * _shape(name).parameters / 1e9:.1f} GB" for name in SCALE]
+    lines = [f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(SCALE)}"]
+    for name, work in works().items():
+        lines.append(f"| {name} | {' | '.join(_smallest(_shape(shape), work) for shape in SCALE)} |")
+    return "\n".join(lines)
+
+
+def _shape(name: str) -> Shape:
+    return Shape.of_config(SHAPES[name], torch.bfloat16, "cpu")
+
+
+def _smallest(shape: Shape, work: Work) -> str:
+    for machine in MACHINES:
+        left = int(machine * 1e9) - LIBRARIES - 2 * shape.parameters
+        if left <= 0:
+            continue
+        try:
+            found = work(shape, left)
+        except InsufficientMemoryError:
+            continue
+        if found.memory <= left:
+            return f"{found.memory / 1e9:.1f}: **{machine} GB**"
+    return "more than 80 GB"
 
 
 def measured(name: str, command: str, directory: Path) -> Row:
@@ -86,29 +146,29 @@ def measured(name: str, command: str, directory: Path) -> Row:
     return Row(name, command, weights, size, seconds, int(found[1]), float(found[2]), words)
 
 
-def table(rows: list[Row]) -> str:
+def measurements(rows: list[Row]) -> str:
     """As Markdown."""
     lines = [
-        "| shape | command | weights, GB | peak, GB | forecast | time, s | forecast |",
+        "| shape | command | weights, GB | peak, GB | forecast, GB | time, s | forecast, s |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
-        peak, seconds = f"{row.peak / 1e9:.2f}", f"{row.seconds:.0f}"
-        ratio = f"{row.forecast_bytes / row.peak:.2f} of it", f"{row.forecast_seconds / row.seconds:.2f} of it"
-        cells = [row.shape, row.command, f"{row.weights / 1e9:.2f}", peak, ratio[0], seconds, ratio[1]]
-        if row.refused:
-            cells[3:] = [f"refused: {row.refused}", "", "", ""]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def write_page(rows: list[Row]) -> None:
-    """The table between its marks; the rest of the page stays as it is."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(_START)
-    after = rest.partition(_END)[2]
+        sizes = [f"{size / 1e9:.2f}" for size in (row.weights, row.peak, row.forecast_bytes)]
+        times = [f"{row.seconds:.0f}", f"{row.forecast_seconds:.0f}"]
+        refused = [sizes[0], f"refused: {row.refused}", "", "", ""]
+        lines.append(f"| {' | '.join([row.shape, row.command, *(refused if row.refused else sizes + times)])} |")
     where = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    PAGE.write_text(f"{before}{_START}\n{table(rows)}\n\n{where}\n{_END}{after}", encoding="utf-8")
+    return "\n".join([*lines, "", f"{where}; the process may hold {LIMIT >> 30} GiB."])
+
+
+def write_page(**tables: str) -> None:
+    """Each table between its marks; the rest of the page stays as it is."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, made in tables.items():
+        start, end = f"<!-- {name}: start -->", f"<!-- {name}: end -->"
+        before, _, rest = text.partition(start)
+        text = f"{before}{start}\n{made}\n{end}{rest.partition(end)[2]}"
+    PAGE.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -116,18 +176,19 @@ def main() -> None:
     parser.add_argument("directory", nargs="?", type=Path, default=Path(tempfile.gettempdir()) / "ostools-scale")
     parser.add_argument("--shape", choices=SCALE, action="append")
     asked = parser.parse_args()
+    write_page(forecast=forecasts())
     kept = asked.directory / "scale.json"
     rows = [Row(**row) for row in json.loads(kept.read_text())] if kept.exists() else []
     for name in asked.shape or SCALE:
         directory = write_shape(name, asked.directory / name)
-        print(name, Shape.of_source(locate(str(directory), None), torch.bfloat16, "cpu"), flush=True)
         for command in COMMANDS:
             if any((row.shape, row.command) == (name, command) for row in rows):
                 continue
             rows.append(measured(name, command, directory))
             kept.write_text(json.dumps([asdict(row) for row in rows], indent=1))
-            print(table(rows[-1:]).splitlines()[-1], flush=True)
-    write_page(sorted(rows, key=lambda row: (SCALE.index(row.shape), list(COMMANDS).index(row.command))))
+            print(measurements(rows[-1:]).splitlines()[2], flush=True)
+    ordered = sorted(rows, key=lambda row: (SCALE.index(row.shape), list(COMMANDS).index(row.command)))
+    write_page(measured=measurements(ordered))
 
 
 if __name__ == "__main__":

@@ -28,12 +28,11 @@ import pandas as pd
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import ostools as ost
 from ostools.measure.jacobian.estimate import choose_method
-from ostools.measure.jacobian.memory import plan
+from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.models.shape import Shape
 
@@ -168,8 +167,10 @@ for d_model in (128, 1024, 3072):
     print(f"d_model {d_model:5d}: {choice.method:8s} ({choice.reason})")
 
 # %% [markdown]
-# And memory is forecast before anything runs. `announce` tells you the forecast; `max_memory` makes it a limit. Too
-# large a run takes smaller blocks first, then a file for the rows, and is refused if even that does not fit:
+# And memory is forecast before anything runs. `announce` tells you the plan; `max_memory` makes it a limit. Too
+# large a run takes smaller blocks first, then a file for the rows, and is refused if even that does not fit. (On the
+# command line every command announces memory and time before it loads the model; `--max-memory` and `--max-time` are
+# its limits.)
 
 # %%
 ost.sensitivity(models["my-gemma"], prompt, linearisations=["full"], announce=print)
@@ -183,41 +184,36 @@ else:
 # %% [markdown]
 # ## Gemma 7B, without Gemma 7B
 #
-# The forecast needs shapes, not numbers. PyTorch's *meta* device has tensors without contents, and `GemmaConfig()` is
-# the configuration of the 7 B model. So here is what `google/gemma-7b` will need, from a machine that could never
-# hold it.
+# The forecast needs shapes, not numbers, and `GemmaConfig()` is the configuration of the 7 B model. So here is what
+# `google/gemma-7b` will need, from a machine that could never hold it. The weights stay as they are stored, in
+# bfloat16: what is computed in float32 or float64 casts them where it reads them, a part at a time.
 #
-# **Before you look**: 8.5 billion parameters take 34 GB in float32. How much *more* does the profile of a 64-token
+# **Before you look**: 8.5 billion parameters take 17 GB in bfloat16. How much *more* does the profile of a 64-token
 # prompt take?
 
 # %%
-shapes = GemmaConfig()
-with torch.device("meta"):
-    empty = GemmaForCausalLM(shapes)
-bridge = build_bridge_from_module(empty, "GemmaForCausalLM", hf_config=shapes, model_name="gemma-7b, shapes alone")
-gemma_7b = Shape.of(bridge)
-size = sum(parameter.numel() for parameter in empty.parameters())
-print(
-    f"{size / 1e9:.2f} billion parameters: {2 * size / 2**30:.0f} GiB in bfloat16, {4 * size / 2**30:.0f} GiB in float32"
-)
+gemma_7b = Shape.of_config(GemmaConfig(), torch.bfloat16, "cpu")
+print(f"{gemma_7b.parameters / 1e9:.2f} billion parameters: {2 * gemma_7b.parameters / 2**30:.0f} GiB in bfloat16")
 
 rows = []
 for tokens in (64, 256, 1024, 4096):
-    exact = plan(gemma_7b, tokens, 1, live=True, max_memory=1 << 60)
-    estimate = plan(gemma_7b, tokens, 1, live=True, max_memory=1 << 60, rows=96)
-    bound = path_sum_cost(gemma_7b, tokens, ("local",)).memory
-    rows.append([tokens, *(round(each / 2**30, 1) for each in (exact.peak, estimate.peak, bound))])
-forecast = pd.DataFrame(rows, columns=["tokens", "exact profile, GiB", "estimate, GiB", "local bound, GiB"])
-assert 8.5 < size / 1e9 < 8.6
-assert forecast["exact profile, GiB"][0] < 5
+    costs = {
+        "exact profile": sensitivity_cost(gemma_7b, tokens, ["full"], method="exact"),
+        "estimate": sensitivity_cost(gemma_7b, tokens, ["full"], method="estimate"),
+        "local bound": path_sum_cost(gemma_7b, tokens, ["local"]),
+        "second-moment": path_sum_cost(gemma_7b, tokens, ["second-moment"]),
+    }
+    rows.append({"tokens": tokens, **{f"{name}, GiB": cost.memory / 2**30 for name, cost in costs.items()}})
+forecast = pd.DataFrame(rows)
+assert 8.5 < gemma_7b.parameters / 1e9 < 8.6
+assert forecast["exact profile, GiB"][0] < 8
 assert (forecast["estimate, GiB"] < forecast["exact profile, GiB"]).all()
 forecast.round(1)
 
 # %% [markdown]
 # Beside the model, the profile of a short prompt is small change; at 1,024 tokens the exact one needs more than the
-# model itself, and the estimate a fraction of it. A single 80 GB card holds Gemma 7B in float32 and an estimated
-# profile of some hundred tokens. (This is the forecast of the *plan*. That it is kept on a GPU with the real weights
-# was not run here.)
+# model itself, and the estimate a fraction of it. A limit (`max_memory=`) moves rows into a file and makes the peak
+# smaller. `docs/scale.md` answers "what can I run?" from these forecasts, with measurements beside them.
 #
 # ## A report of a large model
 #
@@ -229,7 +225,7 @@ forecast.round(1)
 #
 # | you want | cheapest way | cost |
 # |---|---|---|
-# | which tokens matter, roughly | `path_sum(variants="second-moment", mlp_trace="probes")` | one forward pass |
+# | which tokens matter, predicted | `path_sum(variants="second-moment")` | 6 to 35 forward passes |
 # | the same, measured | `sensitivity(method="estimate")` | some hundred backward passes |
 # | how far apart two prompts are | `collapse(lengths=...)` | a forward pass a precision, and one in float64 |
 # | what it answers | `behaviour(...)` | generation |
@@ -239,8 +235,8 @@ forecast.round(1)
 # 1. Save `my-gemma` with `num_key_value_heads=1`, as Gemma 2B has it. Does anything in your code have to change?
 # 2. Edit `config.json` of `my-llama` so that `vocab_size` is 2000. What is said, and what would have happened without
 #    it?
-# 3. From which prompt length on does the exact profile of the 7 B model need a file (`plan(..., max_memory=40 *
-#    2**30).on_disk`)?
+# 3. From which prompt length on does the exact profile of the 7 B model need a file, in 40 GiB
+#    (`ostools.measure.jacobian.memory.plan(..., max_memory=40 * 2**30).rows_on_disk`)?
 # 4. Forecast a 2 B model: `GemmaConfig(hidden_size=2048, num_hidden_layers=18, num_attention_heads=8,
 #    num_key_value_heads=1, intermediate_size=16384)`.
 

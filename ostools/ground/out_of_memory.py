@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 import psutil
-import torch
 
 from ostools.ground.chunks import is_decided, smaller_chunks
 from ostools.ground.errors import InsufficientMemoryError, in_words
@@ -30,6 +29,8 @@ _SAID = ("not enough memory", "allocate memory", "out of memory", "bad_alloc", "
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, or was forecast to: by the error itself, or by what it was made of (whoever's word for it)."""
+    import torch  # whoever runs out of memory has it
+
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -98,6 +99,8 @@ def in_smaller_chunks(measurement: Callable[Asked, Found]) -> Callable[Asked, Fo
 
 def free_what_is_left() -> None:
     """Give back what a measurement that failed still holds."""
+    import torch
+
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -114,6 +117,8 @@ def _lacking(name: str, error: Exception) -> InsufficientMemoryError:
 
 
 def _limit() -> str:
+    import torch
+
     if torch.cuda.is_initialized():
         return f"{torch.cuda.mem_get_info()[0] / 2**30:.2f} GiB free on the GPU, {free_memory()}"
     return str(free_memory())

@@ -45,8 +45,8 @@ class Shape:
         like = next(model.parameters())
         made = [weight for weight in model.parameters() if isinstance(weight, Recast)]
         whole = any(weight.whole and weight.numel() > BLOCK for weight in made)
-        found = cls._of_config(model.original_model.config, like.element_size(), like.device.type, bool(made))
-        return replace(found, whole=whole)
+        found = cls.of_config(model.original_model.config, like.dtype, like.device.type)
+        return replace(found, cast=bool(made), whole=whole)
 
     @classmethod
     def of_source(cls, source: Source, dtype: torch.dtype, device: str) -> Shape:
@@ -54,10 +54,11 @@ class Shape:
         family = check_config(source.directory)
         with quiet():
             config, _ = read_config(source.directory, family)
-        return cls._of_config(config, dtype.itemsize, device, False)
+        return cls.of_config(config, dtype, device)
 
     @classmethod
-    def _of_config(cls, config: Any, element: int, device: str, cast: bool) -> Shape:
+    def of_config(cls, config: Any, dtype: torch.dtype, device: str) -> Shape:
+        """Of a Hugging Face configuration, for a model in `dtype` on that kind of device."""
         config = config.get_text_config()
         d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
         d_mlp = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * d_model
@@ -71,9 +72,9 @@ class Shape:
             d_vocab=int(config.vocab_size),
             context=int(config.max_position_embeddings),
             gated=config.model_type != "gpt2",
-            element=element,
+            element=dtype.itemsize,
             device=device,
-            cast=cast,
+            cast=False,
         )
 
     @property

@@ -10,7 +10,6 @@ from typing import Any
 
 from mitigations import Mitigation
 from ostools import tasks
-from ostools.cli.kit.manners import MANNERS
 from ostools.experiments.figures import figure2, figure3
 from ostools.measure.answers.cost import behaviour_cost
 from ostools.measure.collapse.cost import collapse_cost
@@ -30,12 +29,11 @@ _MOST_LENGTHS = 12
 def sensitivity(
     model: Unloaded, prompts: Sequence[str], linearisations: Sequence[str], layers: Sequence[int] | str, method: str
 ) -> Cost:
-    """Of every prompt; within `--max-memory`."""
+    """Of every prompt."""
     streams = model.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
-    limit = MANNERS.max_memory
     each = (
         sensitivity_cost(
-            model.shape, model.pos(prompt), linearisations, layers=streams, method=method, max_memory=limit
+            model.shape, model.pos(prompt), linearisations, layers=streams, method=method, max_memory=model.limit
         )
         for prompt in prompts
     )
@@ -168,7 +166,7 @@ def chain_of_thought(
     """The model's own reasoning, up to the limit, and the profile of all of it."""
     asked = behaviour(model, task, [length], chat=chat, max_new_tokens=tokens, probability=False)
     pos = max(model.asked(task, [length], chat=chat).prompts) + tokens
-    return asked + sensitivity_cost(model.shape, pos, names, method=method, max_memory=MANNERS.max_memory)
+    return asked + sensitivity_cost(model.shape, pos, names, method=method, max_memory=model.limit)
 
 
 def error_prediction(

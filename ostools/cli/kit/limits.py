@@ -31,9 +31,10 @@ def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cos
     `--max-time`.
     """
     where = resolve_device(device)
-    unloaded = Unloaded(locate(model, None), dtype_named(dtype), where.type, MANNERS.device_map)
+    source, free = locate(model, None), _free(where)
+    unloaded = Unloaded(source, dtype_named(dtype), where.type, MANNERS.device_map, MANNERS.max_memory)
     try:
-        found = unloaded.forecast(cost(unloaded))
+        found = _fitted(unloaded, free, cost)
     except InsufficientMemoryError:
         raise
     except (ValueError, OSError, KeyError):
@@ -41,13 +42,24 @@ def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cos
     output.note(
         f"forecast: {in_gib(found.memory)} of memory, {in_gib(found.work)} of it beside the model; {found.time}"
     )
-    _require_memory(unloaded, found, _free(where), cost)
+    _require_memory(unloaded, found, free, cost)
     if found.seconds is not None and found.seconds > MANNERS.max_seconds:
         raise InputError(
             f"forecast {found.time}, which is longer than --max-time: give --max-time {_asked(found.seconds)} to begin it all "
             "the same, a shorter prompt, fewer lengths, or a faster machine"
         )
     return found
+
+
+def _fitted(unloaded: Unloaded, free: Free, cost: Callable[[Unloaded], Cost]) -> Forecast:
+    """Of the way that the work goes within what is free beside the model; where none does, of the one it goes elsewhere."""
+    left = free.bytes - unloaded.held
+    if unloaded.limit is None and left > 0:
+        try:
+            return unloaded.forecast(cost(replace(unloaded, limit=left)))
+        except InsufficientMemoryError:
+            pass
+    return unloaded.forecast(cost(unloaded))
 
 
 def in_gib(size: int) -> str:
@@ -88,7 +100,7 @@ def _what_fits(unloaded: Unloaded, free: Free, cost: Callable[[Unloaded], Cost])
     if unloaded.dtype.itemsize <= 2:
         return smaller
     half = replace(unloaded, dtype=_HALF)
-    found = half.forecast(cost(half))
+    found = _fitted(half, free, cost)
     fits = found.beside_libraries <= free.bytes
     return f"loaded in bfloat16 it takes {in_gib(found.memory)}{', which fits' if fits else ''}; or {smaller}"
 

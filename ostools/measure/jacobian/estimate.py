@@ -7,6 +7,8 @@ n d_model^2 numbers and n singular value decompositions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -15,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.errors import InputError
-from ostools.measure.jacobian.routes import Route
+from ostools.measure.jacobian.routes import Route, Tangents, pulled
+from ostools.theory.path_sum.operators import chunks
 from ostools.theory.statistics import estimates
 
 PerToken = Float[Tensor, " pos"]
@@ -24,6 +27,8 @@ PerToken = Float[Tensor, " pos"]
 _WORTH = 16
 # Rounding of <g, push(t)> = <pull(g), t>, relative to the largest such product; float32 stays below 1e-5.
 _ADJOINT = 1e-3
+NORM_BUDGET = 1 << 26
+"""Bytes of Gram matrices that norms are taken of at a time."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ def estimate_norms(
     confidence: float = 0.95,
     max_passes: int | None = None,
     directions: int | None = None,
+    rows_on_disk: int | None = None,
     generator: torch.Generator,
 ) -> Estimates:
     """||J_i||_F and ||J_i||_2 of every Jacobian that the route knows, through one shared basis Q of output directions.
@@ -69,6 +75,8 @@ def estimate_norms(
     of 1 - confidence (with all of it, at the last that `max_passes` allows). The probability that ANY look misses is at
     most the sum, the whole level, and so is that of the look at which it happens to stop.
 
+    `rows_on_disk`: so many rows at a time are in memory, the others in temporary files (`pulled`).
+
     Raises `InputError` for settings that cannot be, and where pull and push are not adjoint or not finite.
     Source: Halko, Martinsson, Tropp 2011 (the range finder); Meyer, Musco, Musco, Woodruff 2021 (a part of low rank exactly,
     the rest at random); the intervals: `ostools.theory.statistics.estimates`.
@@ -76,23 +84,25 @@ def estimate_norms(
     directions = default_directions(d_model) if directions is None else directions
     max_passes = default_passes(d_model, directions) if max_passes is None else max_passes
     _check(d_model, relative_error, confidence, max_passes, directions)
-    basis = _basis(route, _gaussian(directions, d_model, generator))
-    captured = estimates.gram(route.pull(basis)).cpu()
+    basis = _basis(route, _gaussian(directions, d_model, generator), rows_on_disk)
+    with pulled(route, basis, rows_on_disk) as inside:
+        captured = estimates.gram(inside).cpu()
+    with ExitStack() as held:
 
-    def fresh(count: int) -> Float[Tensor, "row pos d_model"]:
-        cotangents = _gaussian(count, d_model, generator).to(basis.device)
-        return route.pull(estimates.complement(cotangents, basis))
+        def fresh(count: int) -> Tangents:
+            cotangents = _gaussian(count, d_model, generator).to(basis.device)
+            return held.enter_context(pulled(route, estimates.complement(cotangents, basis), rows_on_disk))
 
-    rows, left = [fresh(directions)], 1.0 - confidence
-    while True:
-        drawn = sum(map(len, rows))
-        is_last = 3 * directions + 2 * drawn > max_passes
-        level = left if is_last else left / 2
-        found = _norms(captured, estimates.gram(*rows).cpu(), level, confidence)
-        if is_last or found.relative_error <= relative_error:
-            return found
-        rows.append(fresh(drawn))
-        left -= level
+        rows, left = [fresh(directions)], 1.0 - confidence
+        while True:
+            drawn = sum(map(len, rows))
+            is_last = 3 * directions + 2 * drawn > max_passes
+            level = left if is_last else left / 2
+            found = _norms(captured, rows, level, confidence)
+            if is_last or found.relative_error <= relative_error:
+                return found
+            rows.append(fresh(drawn))
+            left -= level
 
 
 class Choice(NamedTuple):
@@ -159,16 +169,19 @@ def _gaussian(rows: int, d_model: int, generator: torch.Generator) -> Float[Tens
     return torch.randn(rows, d_model, generator=generator, device=generator.device, dtype=torch.float64)
 
 
-def _basis(route: Route, cotangents: Float[Tensor, "row d_model"]) -> Float[Tensor, "direction d_model"]:
+def _basis(
+    route: Route, cotangents: Float[Tensor, "row d_model"], rows_on_disk: int | None
+) -> Float[Tensor, "direction d_model"]:
     """Q^T, every token at the same weight; what passed there and back again proves that pull and push are adjoint."""
-    pulled = route.pull(cotangents)
-    # The squares of small norms would be lost in float32: summed in float64, and divided out in two steps.
-    sizes = torch.linalg.vector_norm(pulled, dim=(0, 2), dtype=torch.float64)
-    inverse = torch.where(sizes > 0, 1.0 / sizes, 0.0)[:, None].to(pulled)
-    pulled = pulled * inverse
-    pushed = route.push(pulled * inverse).double()
+    with pulled(route, cotangents, rows_on_disk) as rows:
+        # The squares of small norms would be lost in float32: summed in float64, and divided out in two steps.
+        sizes = torch.linalg.vector_norm(rows, dim=(0, 2), dtype=torch.float64)
+        inverse = torch.where(sizes > 0, 1.0 / sizes, 0.0)[:, None].to(rows)
+        rows *= inverse
+        groups = rows.split(rows_on_disk or len(rows))
+        pushed = torch.cat([route.push(group * inverse) for group in groups]).double()
+        back = estimates.gram(rows).sum(0).to(pushed.device)
     there = cotangents.to(pushed) @ pushed.T
-    back = torch.einsum("ape,bpe->ab", pulled, pulled).double()
     error, size = float((there - back).abs().max()), float(back.abs().max())
     if not error <= _ADJOINT * size:
         raise InputError(
@@ -180,23 +193,34 @@ def _basis(route: Route, cotangents: Float[Tensor, "row d_model"]) -> Float[Tens
 
 def _norms(
     captured: Float[Tensor, "pos direction direction"],
-    rest: Float[Tensor, "pos row row"],
+    rows: Sequence[Float[Tensor, "_ pos d_model"]],
     level: float,
     confidence: float,
 ) -> Estimates:
-    """What one look at the rest's Gram matrices says, at the level that this look may spend."""
-    inside = captured.diagonal(dim1=-2, dim2=-1).sum(-1)
-    outside = estimates.trace_interval(rest, level)
-    frobenius, lower, upper = ((inside + part).sqrt() for part in (outside.value, outside.lower, outside.upper))
-    largest = torch.linalg.eigvalsh(captured)[:, -1].clamp_min(0.0)
+    """What one look at the rest's rows says, at the level that this look may spend; some tokens' Gram matrices at a time."""
+    drawn = sum(map(len, rows))
+    parts = chunks(len(captured), 3 * drawn**2 * captured.element_size(), NORM_BUDGET)
+    found = [_limits(captured[part], estimates.gram(*(some[:, part] for some in rows)).cpu(), level) for part in parts]
+    frobenius, lower, upper, operator_lower, operator_upper = map(torch.cat, zip(*found, strict=True))
     width = torch.where(frobenius > 0, (upper - lower) / (2 * frobenius), 0.0)
     return Estimates(
         frobenius=frobenius,
         frobenius_lower=lower,
         frobenius_upper=upper,
-        operator_lower=largest.sqrt(),
-        operator_upper=(largest + estimates.norm_limit(rest, level)).sqrt(),
+        operator_lower=operator_lower,
+        operator_upper=operator_upper,
         confidence=confidence,
         relative_error=float(width.max()),
-        passes=3 * captured.shape[-1] + rest.shape[-1],
+        passes=3 * captured.shape[-1] + drawn,
     )
+
+
+def _limits(
+    captured: Float[Tensor, "pos direction direction"], rest: Float[Tensor, "pos row row"], level: float
+) -> tuple[PerToken, PerToken, PerToken, PerToken, PerToken]:
+    """||J_i||_F with its limits, and the limits of ||J_i||_2."""
+    inside = captured.diagonal(dim1=-2, dim2=-1).sum(-1)
+    outside = estimates.trace_interval(rest, level)
+    frobenius, lower, upper = ((inside + part).sqrt() for part in (outside.value, outside.lower, outside.upper))
+    largest = torch.linalg.eigvalsh(captured)[:, -1].clamp_min(0.0)
+    return frobenius, lower, upper, largest.sqrt(), (largest + estimates.norm_limit(rest, level)).sqrt()

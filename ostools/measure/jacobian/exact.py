@@ -6,18 +6,16 @@ token and layer, in memory or, where they do not fit, in a temporary file, so ma
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.progress import Progress, part_of
-from ostools.measure.jacobian.routes import Route
+from ostools.ground.progress import Progress
+from ostools.measure.jacobian.routes import Route, pulled
 from ostools.theory.path_sum.operators import chunks
 
 NORM_BUDGET = 1 << 26
@@ -29,7 +27,6 @@ Jacobians = Float[Tensor, "place d_out d_model"]
 @contextmanager
 def jacobians(
     route: Route,
-    places: int,
     like: Float[Tensor, "... d_model"],
     rows_on_disk: int | None,
     progress: Progress | None,
@@ -41,18 +38,8 @@ def jacobians(
     """
     d_model = like.shape[-1]
     eye = torch.eye(d_model, dtype=like.dtype, device=like.device)
-    if rows_on_disk is None:
-        yield route.pull(eye, progress).transpose(0, 1)
-        return
-    with tempfile.TemporaryDirectory(prefix="ostools-") as folder:
-        shape = (places, d_model, d_model)
-        file = str(Path(folder) / "rows")
-        rows = torch.from_file(file, shared=True, size=places * d_model**2, dtype=like.dtype).view(shape)
-        for start in range(0, d_model, rows_on_disk):
-            stop = min(start + rows_on_disk, d_model)
-            told = part_of(progress, start, stop, d_model, units=100)
-            rows[:, start:stop] = route.pull(eye[start:stop], told).transpose(0, 1)
-        yield rows
+    with pulled(route, eye, rows_on_disk, progress) as rows:
+        yield rows.transpose(0, 1)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import free_memory
 from ostools.measure.formulas.forward import KEPT
 from ostools.measure.formulas.strips import strip_bounds
-from ostools.measure.jacobian.estimate import choose_method, most_rows
+from ostools.measure.jacobian.estimate import choose_method, default_directions, most_rows
 from ostools.measure.jacobian.exact import NORM_BUDGET
 from ostools.measure.jacobian.linearisations import HELD
 from ostools.measure.jacobian.linearised import block_bytes, cores_bytes
@@ -27,6 +27,8 @@ from ostools.models.shape import Shape
 _BLOCK = {"cpu": 2048, "cuda": 1 << 16}
 ALLOCATOR = 32 << 20
 """What the allocator keeps back of small blocks that were freed."""
+_ROW_COPIES = 3
+"""An estimate pushes rows too: as pulled, scaled, and as they move."""
 _SMALLEST = {"cpu": 4, "cuda": 16}
 
 
@@ -37,8 +39,9 @@ class MemoryPlan:
     `chunk` cotangents go through a block's products at a time. `rows_on_disk`: so many rows are carried through the network
     together and then put into a file; None: all are kept in memory. `reading`: while a block is read; `kept`: of the blocks
     that are held linearised, one or, of a short prompt, all; `work`: of a chunk; `rows`: of all products that are kept,
-    `one_row`: of one; `norms`: of taking their norms; `check`: of the finite differences, which hold every block's pattern
-    where the linearisation does; `cores`: of every block's MLP as one matrix a token, kept for all linearisations; 0: not made.
+    `one_row`: of one (where they go to a file, with the copies that are made of it); `norms`: of taking their norms; `check`:
+    of the finite differences, which hold every block's pattern where the linearisation does; `cores`: of every block's MLP as
+    one matrix a token, kept for all linearisations; 0: not made.
     """
 
     chunk: int
@@ -82,7 +85,7 @@ def plan(
 
     Args:
         live: the scores are differentiated too (`full`, `frozen-norm`).
-        rows: how many products are kept; None for the exact Jacobians, all d_model of them, which a file can hold.
+        rows: how many products are kept, in memory or in a file; None for the exact Jacobians, all d_model of them.
         by_autograd: the generic route, whose graph holds `chunk` copies of the prompt.
 
     Raises `InsufficientMemoryError` where not even one row at a time fits.
@@ -90,13 +93,13 @@ def plan(
     d_model = shape.d_model
     largest = min(d_model, max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos))
     largest = chunk_of(largest)
-    asked = shape, pos, layers, live, rows or d_model
+    asked = shape, pos, layers, live, rows
     cores, forecast = cores_bytes(shape, pos), None
     if rows is None and not by_autograd and cores <= chunk_of(KEPT):
         forecast = replace(_forecast(*asked, largest, None, by_autograd), cores=cores)
         if forecast.peak <= max_memory:
             return forecast
-    for on_disk in (False, True) if rows is None else (False,):
+    for on_disk in (False, True):
         chunk = largest
         while chunk >= 1:
             forecast = _forecast(*asked, chunk, 0 if on_disk else None, by_autograd)
@@ -104,7 +107,7 @@ def plan(
             if not on_disk and left >= 0:
                 return forecast
             if on_disk and left >= chunk * forecast.one_row:
-                return replace(forecast, rows_on_disk=min(d_model, left // forecast.one_row))
+                return replace(forecast, rows_on_disk=min(rows or d_model, left // forecast.one_row))
             chunk //= 2
     assert forecast is not None
     raise InsufficientMemoryError(
@@ -121,7 +124,7 @@ def graph_bytes(shape: Shape, pos: int) -> int:
 
 def fits(shape: Shape, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
     """Whether the exact run has a plan at all."""
-    return _forecast(shape, pos, layers, live, shape.d_model, 1, 1, False).peak <= max_memory
+    return _forecast(shape, pos, layers, live, None, 1, 1, False).peak <= max_memory
 
 
 def _forecast(
@@ -129,7 +132,7 @@ def _forecast(
     pos: int,
     layers: int,
     live: bool,
-    rows: int,
+    rows: int | None,
     chunk: int,
     rows_on_disk: int | None,
     by_autograd: bool,
@@ -158,7 +161,10 @@ def _forecast(
         kept = chunk * graph_bytes(shape, pos) // element  # read and walked
         reading, work = kept + cast, kept // n_layers + cast
     places = pos * layers
-    norms = min(3 * places * d_model**2, 3 * NORM_BUDGET // element)
+    # Of the exact Jacobians their squares, of an estimate Gram matrices in float64, and those of its basis for all tokens.
+    square_bytes = d_model**2 * element if rows is None else rows**2 * 8
+    norms = min(3 * places * square_bytes, 3 * NORM_BUDGET)
+    norms += 0 if rows is None else places * default_directions(d_model) ** 2 * 8
     # Held patterns are one a layer, or of a long prompt its queries and keys.
     held = 0 if live else n_layers * (square if size is None else 2 * head_vectors)
     check = 3 * square + mask + held + cast
@@ -168,9 +174,9 @@ def _forecast(
         reading=max(reading, plain) * element + (sites if kept_sites else sites // n_layers),
         kept=kept * element,
         work=work * element,
-        rows=places * rows * d_model * element,
-        one_row=places * d_model * element,
-        norms=norms * element,
+        rows=places * (rows or d_model) * d_model * element,
+        one_row=places * d_model * element * (1 if rows is None else _ROW_COPIES),
+        norms=norms,
         check=check * element,
     )
 
@@ -211,5 +217,5 @@ def sensitivity_cost(
         groups = 1 if way.rows_on_disk is None else -(-rows // way.rows_on_disk)
         read = (_READ + groups) * shape.n_layers * shape.block_parameters * work.cast
         one = work_in(work.element, products) + Cost(cast=float(read), operations=float(operations))
-        total += replace(one, memory=way.peak + (shape.view_bytes(4) if work.cast else 0))
+        total += replace(one, memory=way.peak)
     return total

@@ -176,7 +176,7 @@ class OneLinearisation:
     def _exact(self, linear: _Linear, progress: Progress | None) -> Iterator[tuple[Columns, _Products, dict[str, Any]]]:
         """The norms, and the products that are read off the rows, which last as long as the block."""
         like = self.start.embedded
-        with exact.jacobians(linear.route, self._places, like, linear.plan.rows_on_disk, progress) as rows:
+        with exact.jacobians(linear.route, like, linear.plan.rows_on_disk, progress) as rows:
             norms = exact.norms(rows, like.device)
             operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
             products = _Products(exact.product(rows), exact.row(rows))
@@ -193,6 +193,7 @@ class OneLinearisation:
             self.start.embedded.shape[-1],
             relative_error=settings.relative_error,
             confidence=settings.confidence,
+            rows_on_disk=linear.plan.rows_on_disk,
             generator=torch.Generator().manual_seed(settings.seed),
         )
 

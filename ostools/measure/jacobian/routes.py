@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -15,8 +19,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress, tell
+from ostools.ground.errors import InputError, InsufficientMemoryError
+from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.passes.arithmetic import tf32_products
 
 Cotangents = Float[Tensor, "row d_model"]
@@ -38,6 +42,45 @@ class Route(Protocol):
     def push(self, tangents: Tangents) -> Cotangents:
         """sum_i J_i t_ci for every row c."""
         ...
+
+
+@contextmanager
+def pulled(
+    route: Route, cotangents: Cotangents, rows_on_disk: int | None = None, progress: Progress | None = None
+) -> Iterator[Tangents]:
+    """The route's pulls, which last as long as the block.
+
+    `rows_on_disk`: so many rows at a time are in memory, all of them in a temporary file that is gone behind the block; None:
+    all in memory. Raises `InsufficientMemoryError` where the disk has no room for the file.
+    """
+    if rows_on_disk is None:
+        yield route.pull(cotangents, progress)
+        return
+    count = len(cotangents)
+    with tempfile.TemporaryDirectory(prefix="ostools-") as folder:
+        rows = None
+        for start in range(0, count, rows_on_disk):
+            part = slice(start, min(start + rows_on_disk, count))
+            found = route.pull(cotangents[part], part_of(progress, part.start, part.stop, count, units=100))
+            if rows is None:
+                rows = _in_a_file(Path(folder) / "rows", found, count)
+            rows[:, part] = found.transpose(0, 1)
+            del found
+        assert rows is not None
+        yield rows.transpose(0, 1)
+
+
+def _in_a_file(file: Path, like: Tangents, count: int) -> Float[Tensor, "pos count d_model"]:
+    """Room for `count` such rows. On a full disk the process would end as they are written, without a word: asked before."""
+    places, d_model = like.shape[1:]
+    numbers = places * count * d_model
+    size, free = numbers * like.element_size(), shutil.disk_usage(file.parent).free
+    if size > free:
+        raise InsufficientMemoryError(
+            f"rows of {size / 2**30:.2f} GiB do not fit into memory; {file.parent.parent}, where a file would hold them, has "
+            f"{free / 2**30:.2f} GiB free: shorten the prompt, free memory or disk, or set TMPDIR to another disk"
+        )
+    return torch.from_file(str(file), shared=True, size=numbers, dtype=like.dtype).view(places, count, d_model)
 
 
 class AutogradRoute:

@@ -220,7 +220,7 @@ def jacobian(
     d_model = embedded.shape[-1]
     rows = min(_ROWS.get(embedded.device.type, 4), d_model)
     route = AutogradRoute(model, embedded, freeze=freeze, rows=rows)
-    with exact.jacobians(route, len(embedded), embedded, None, progress) as found:
+    with exact.jacobians(route, embedded, None, progress) as found:
         return found
 
 

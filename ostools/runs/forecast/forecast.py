@@ -65,7 +65,7 @@ class Forecast:
 @dataclass(frozen=True)
 class Unloaded:
     """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a device map: its shape, and
-    its tokens of prompts.
+    its tokens of prompts. `limit`: bytes that the work may take beside it, where the work can be fitted to that.
 
     Raises `InputError` as loading would."""
 
@@ -73,6 +73,7 @@ class Unloaded:
     dtype: torch.dtype
     kind: str
     device_map: str | None = None
+    limit: int | None = None
 
     @property
     def shape(self) -> Shape:
@@ -96,16 +97,19 @@ class Unloaded:
         """Tokens of a task's prompts."""
         return task_tokens(form, self.source.directory, lengths, mitigation=mitigation, pairs=pairs, chat=chat)
 
+    @property
+    def held(self) -> int:
+        """Bytes of the loaded weights. What a map puts elsewhere is by what is free then: none of it counts here."""
+        return 0 if self.device_map is not None else _weights(self.source.directory)[1] * self.dtype.itemsize
+
     def forecast(self, cost: Cost) -> Forecast:
         """What loading it and that work take."""
-        stored, weights, largest = _weights(self.source.directory)
+        stored, _, largest = _weights(self.source.directory)
         shape, on_cpu = self.shape, self.kind == "cpu"
         libraries = LIBRARIES if on_cpu else 0
         # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
-        # What a map puts elsewhere is by what is free then: none of it counts here.
-        held = weights * shape.element if self.device_map is None else 0
         largest = largest if self.device_map is None else 0
-        memory = libraries + held + max(largest if on_cpu else 0, cost.memory)
+        memory = libraries + self.held + max(largest if on_cpu else 0, cost.memory)
         here = machine(shape)
         operations = _LOAD_OPERATIONS + _LAYER_OPERATIONS * shape.n_layers
         return Forecast(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +13,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.measure import jacobian
+from ostools.measure.jacobian import estimate
 from ostools.measure.jacobian.estimate import (
     Estimates,
     choose_method,
@@ -240,3 +244,21 @@ def test_estimates_are_float64_whatever_the_model_is() -> None:
     found = estimate_norms(Dense(low_rank().float()), 48, directions=4, generator=seeded(0))
     assert isinstance(found, Estimates)
     assert {found.frobenius.dtype, found.operator_upper.dtype} == {torch.float64}
+
+
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_rows_in_a_file_are_the_same_rows(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fits into memory at a time; so do Gram matrices of one token at a time."""
+    settings: Any = {"directions": 4, "relative_error": 1e-9, "max_passes": 30}
+    held = estimate_norms(Dense(low_rank()), 48, **settings, generator=seeded(3))
+    monkeypatch.setattr(estimate, "NORM_BUDGET", 1)
+    found = estimate_norms(Dense(low_rank()), 48, **settings, rows_on_disk=rows, generator=seeded(3))
+    for name in ("frobenius", "frobenius_lower", "frobenius_upper", "operator_lower", "operator_upper"):
+        torch.testing.assert_close(getattr(found, name), getattr(held, name), rtol=1e-12, atol=0)
+    assert found.passes == held.passes
+
+
+def test_a_full_disk_is_refused_before_the_rows_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(InsufficientMemoryError, match=r"has 0\.00 GiB free: shorten the prompt"):
+        estimate_norms(Dense(low_rank()), 48, directions=4, rows_on_disk=2, generator=seeded(3))

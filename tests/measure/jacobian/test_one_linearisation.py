@@ -81,9 +81,7 @@ def test_rows_in_a_file_are_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> No
     model = tiny_model("llama", seed=1, dtype=torch.float64, d_model=128, d_head=32)
     unlimited = ost.sensitivity(model, prompt_of(model))
     shape = Shape.of(model)
-    least = memory._forecast(
-        shape, len(IDS), 1, True, shape.d_model, 1, None, False
-    )  # one row at a time, all in memory
+    least = memory._forecast(shape, len(IDS), 1, True, None, 1, None, False)  # one row at a time, all in memory
     tight = memory.plan(shape, len(IDS), 1, live=True, max_memory=least.peak - 1)
     assert 1 < (tight.rows_on_disk or 0) < shape.d_model
     limited = ost.sensitivity(model, prompt_of(model), max_memory=tight.peak)
