@@ -79,7 +79,7 @@ def run(
     collapse(model, "figure-5a", lengths=[1, 2], dtypes=["float32"])  # the first pass of a process pays for imports
     for name in names:
         # Short beside the loop, and one run says little on a busy machine: the median of several, before the loop and after.
-        once = partial(_timed, partial(collapse, model, name, lengths=lengths, dtypes=["float32"]))
+        once = partial(_timed, lambda name=name: collapse(model, name, lengths=lengths, dtypes=["float32"]))
         timed = [once() for _ in range(ROUNDS)]
         loop_seconds, expected = _timed(lambda name=name: loop(model, tasks.FIGURE_5[name](), lengths))
         timed += [once() for _ in range(ROUNDS)]

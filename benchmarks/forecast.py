@@ -1,83 +1,66 @@
-"""What cells of a sweep were forecast to take, beside what they then took: each in a fresh process.
+"""What commands announced that they would take, beside what they then took: each in a fresh process.
 
-    python -m benchmarks.forecast
+    python -m benchmarks.forecast [--large DIR]
 
-Time is of one thread, on an idle machine. A ratio above 1 is a forecast that was too high.
+On an idle machine. A ratio above 1 is a forecast that was too high. `--large`: the shape of gemma-2b too, written into DIR;
+without what takes an hour or more there.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import argparse
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from ostools.models.sources import locate
-from ostools.runs import sweep_of
-from ostools.runs.asked.cells import cells_of
-from ostools.runs.forecast.forecast import forecast
-from tests.checkpoints import STORIES, write_checkpoint
+from benchmarks.commands import ran
+from benchmarks.shapes import write_shape
+from ostools.measure.paths.variants import VARIANTS
 
-KINDS = ("behaviour", "collapse", "sensitivity", "path-sum")
-LARGE: dict[str, Any] = {"d_model": 512, "n_layers": 8, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 2048}
-"""34 M parameters."""
-
-_MEASURE = """
-import json, sys, time, torch
-torch.set_num_threads(1)
-from ostools.models.sources import locate
-from ostools.runs import sweep_of
-from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
-from ostools.runs.workers.executor import Terms
-from ostools.runs.workers.local import Bench
-(cell,) = cells_of(sweep_of(json.loads(sys.argv[1])))
-bench = Bench(Terms("cpu", {cell.model: checkpoint_hash(locate(cell.model, None))}, code_version()))
-start = time.perf_counter()
-found = bench.measure(cell)
-seconds = time.perf_counter() - start
-if isinstance(found, str):
-    sys.exit(found)
-peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(json.dumps([seconds, 1024 * int(peak.split()[1])]))
-"""
+PROMPT = "--prompt 'The capital of France is'"
+TEXT = "--prompt '" + "Once upon a time there was a small dog. " * 6 + "'"
+COMMANDS = {
+    "sensitivity, exact": f"sensitivity --method exact {PROMPT}",
+    "sensitivity, estimate": f"sensitivity --method estimate {PROMPT}",
+    **{f"path-sum, {name}": f"path-sum --variant '{name}' {PROMPT}" for name in (*VARIANTS, "windowed(1)")},
+    "collapse, 1:64": "collapse --task figure-5a --lengths 1:64 --dtype bfloat16",
+    "behaviour": "behaviour --task copy-last --lengths 4,8 --max-new-tokens 8",
+    "looseness": f"looseness {PROMPT}",
+}
+LONG = {
+    "sensitivity, exact, long": f"sensitivity --method exact {TEXT}",
+    "path-sum, local, long": f"path-sum --variant local {TEXT}",
+    "path-sum, second-moment, long": f"path-sum --variant second-moment {TEXT}",
+    "collapse, 1:256": "collapse --task figure-5a --lengths 1:256 --dtype bfloat16",
+}
+HOURS = ("sensitivity, exact", "looseness")
+"""Not asked of gemma-2b."""
 
 
-def main() -> None:
-    print("\nforecasts of a sweep's cells (memory: peak of a fresh process; seconds: loading and measuring)")
-    print(f"{'':34}{'MiB':>8}{'forecast':>10}{'ratio':>7}{'s':>10}{'forecast':>10}{'ratio':>7}")
+def main(large: Path | None = None) -> None:
+    print("\nforecasts of commands (memory: peak of a fresh process; seconds: from the announcement to the end)")
+    print(f"{'':44}{'MiB':>8}{'forecast':>10}{'ratio':>7}{'s':>9}{'forecast':>10}{'ratio':>7}")
     with tempfile.TemporaryDirectory() as folder:
-        for name, asked in _asked(folder):
-            (cell,) = cells_of(sweep_of(asked))
-            done = subprocess.run([sys.executable, "-c", _MEASURE, json.dumps(asked)], capture_output=True, text=True)
-            if done.returncode:
-                print(f"{name:34}{done.stderr.strip().splitlines()[-1][:100]}")
-                continue
-            seconds, peak = json.loads(done.stdout)
-            found = forecast(cell, locate(cell.model, None), "cpu")
-            if found.seconds is None:
-                raise RuntimeError(f"{name}: measured, and not forecast")
-            memory = f"{peak / 2**20:8.0f}{found.memory / 2**20:10.0f}{found.memory / peak:7.2f}"
-            print(f"{name:34}{memory}{seconds:10.2f}{found.seconds:10.2f}{found.seconds / seconds:7.2f}")
+        _grid("embedded", "", COMMANDS | LONG)
+        _grid("33m", f"--model {write_shape('33m', Path(folder) / '33m')}", COMMANDS | LONG)
+        _grid("half", f"--model {write_shape('half', Path(folder) / 'half')}", COMMANDS)
+    if large is not None:
+        asked = {name: line for name, line in COMMANDS.items() if name not in HOURS and "-full" not in name}
+        _grid("gemma-2b", f"--model {write_shape('gemma-2b', large / 'gemma-2b')}", asked)
 
 
-def _asked(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    models = {"embedded": "embedded", "large": str(write_checkpoint(Path(folder) / "large", "gemma", **LARGE))}
-    if STORIES.is_dir():
-        models["stories260K"] = str(STORIES)
-    for name, model in models.items():
-        for kind in KINDS:
-            for lengths in (60, [60, 200]):
-                measured: dict[str, Any] = {"name": kind}
-                if kind == "sensitivity" and name == "large":
-                    if lengths != 60:
-                        continue
-                    measured["linearisations"] = "frozen"
-                asked = {"models": model, "tasks": "count-ones", "lengths": lengths, "measurements": measured}
-                yield f"{name} {kind} {lengths}", {**asked, "device": "cpu"}
+def _grid(shape: str, model: str, commands: dict[str, str]) -> None:
+    for name, line in commands.items():
+        stored = "--load-dtype" if name.startswith("collapse") else "--dtype"
+        dtype = f"{stored} bfloat16" if model else ""
+        found = ran(f"{line} {model} {dtype}")
+        memory = (
+            f"{found.peak / 2**20:8.0f}{found.forecast_bytes / 2**20:10.0f}{found.forecast_bytes / found.peak:7.2f}"
+        )
+        seconds = f"{found.seconds:9.1f}{found.forecast_seconds:10.0f}{found.forecast_seconds / found.seconds:7.2f}"
+        print(f"{shape + ': ' + name:44}{found.refused[:80] or memory + seconds}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description="Hold the forecasts of commands against what they take.")
+    parser.add_argument("--large", type=Path)
+    main(parser.parse_args().large)

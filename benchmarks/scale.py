@@ -12,9 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.commands import Ran, ran
 from benchmarks.shapes import SHAPES, write_shape
 from ostools import tasks
 from ostools.ground.errors import InsufficientMemoryError
@@ -49,37 +47,18 @@ COMMANDS = {
 }
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 
-# The peak of the process itself, and not of those before it: VmHWM of a fresh one.
-_RUN = """
-import resource, shlex, sys, time
-resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]), int(sys.argv[1])))
-line = shlex.split(sys.argv[2])
-from ostools.cli import main
-sys.argv = ["ostools", *line]
-start = time.perf_counter()
-try:
-    main()
-finally:
-    peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-    print(f"measured: {1024 * int(peak.split()[1])} {time.perf_counter() - start}", file=sys.stderr)
-"""
-
 Work = Callable[[Shape, int], Cost]
 """What is asked of a shape, within so many bytes beside its weights."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One command on one shape: bytes and seconds, as announced and as measured; `refused`: its last words, if it ended so."""
+    """One command on one shape, whose weights take so many bytes."""
 
     shape: str
     command: str
     weights: int
-    forecast_bytes: float
-    forecast_seconds: float
-    peak: int
-    seconds: float
-    refused: str = ""
+    ran: Ran
 
 
 def works() -> dict[str, Work]:
@@ -131,19 +110,8 @@ def _smallest(shape: Shape, work: Work) -> str:
 
 def measured(name: str, command: str, directory: Path) -> Row:
     """In a process of its own."""
-    line = f"{COMMANDS[command]} --model {directory} --device cpu --json --max-time 24h"
-    done = subprocess.run(
-        [sys.executable, "-c", _RUN, str(LIMIT), line], capture_output=True, text=True, cwd=PAGE.parents[1]
-    )
-    found = re.search(r"^measured: (\d+) (\S+)$", done.stderr, re.M)
-    told = re.search(r"^forecast: (\S+) ([GM]iB) .*; about (\S+) (s|min|h)$", done.stderr, re.M)
-    if found is None:
-        raise RuntimeError(f"{name}, {command}: ended without a word: {done.stderr[-500:]}")
-    size = float(told[1]) * {"GiB": 2**30, "MiB": 2**20}[told[2]] if told else float("nan")
-    seconds = float(told[3]) * {"s": 1, "min": 60, "h": 3600}[told[4]] if told else float("nan")
     weights = sum(shard.stat().st_size for shard in directory.glob("*.safetensors"))
-    words = "" if done.returncode == 0 else done.stderr.strip().splitlines()[-2]
-    return Row(name, command, weights, size, seconds, int(found[1]), float(found[2]), words)
+    return Row(name, command, weights, ran(f"{COMMANDS[command]} --model {directory}", LIMIT))
 
 
 def measurements(rows: list[Row]) -> str:
@@ -153,10 +121,11 @@ def measurements(rows: list[Row]) -> str:
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
-        sizes = [f"{size / 1e9:.2f}" for size in (row.weights, row.peak, row.forecast_bytes)]
-        times = [f"{row.seconds:.0f}", f"{row.forecast_seconds:.0f}"]
-        refused = [sizes[0], f"refused: {row.refused}", "", "", ""]
-        lines.append(f"| {' | '.join([row.shape, row.command, *(refused if row.refused else sizes + times)])} |")
+        found = row.ran
+        sizes = [f"{size / 1e9:.2f}" for size in (row.weights, found.peak, found.forecast_bytes)]
+        times = [f"{found.seconds:.0f}", f"{found.forecast_seconds:.0f}"]
+        refused = [sizes[0], f"refused: {found.refused}", "", "", ""]
+        lines.append(f"| {' | '.join([row.shape, row.command, *(refused if found.refused else sizes + times)])} |")
     where = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     return "\n".join([*lines, "", f"{where}; the process may hold {LIMIT >> 30} GiB."])
 
@@ -178,7 +147,7 @@ def main() -> None:
     asked = parser.parse_args()
     write_page(forecast=forecasts())
     kept = asked.directory / "scale.json"
-    rows = [Row(**row) for row in json.loads(kept.read_text())] if kept.exists() else []
+    rows = [Row(**{**row, "ran": Ran(**row["ran"])}) for row in json.loads(kept.read_text())] if kept.exists() else []
     for name in asked.shape or SCALE:
         directory = write_shape(name, asked.directory / name)
         for command in COMMANDS:

@@ -30,6 +30,16 @@ SHAPES: dict[str, PreTrainedConfig] = {
         head_dim=8,
         **_COMMON,
     ),
+    "33m": GemmaConfig(
+        vocab_size=8192,
+        hidden_size=512,
+        intermediate_size=2048,
+        num_hidden_layers=7,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        head_dim=64,
+        **_COMMON,
+    ),
     "gemma-3-270m": Gemma3TextConfig(
         vocab_size=262144,
         hidden_size=640,
@@ -73,8 +83,8 @@ SHAPES: dict[str, PreTrainedConfig] = {
         **_COMMON,
     ),
 }
-"""Configurations by name; "tiny" is for a look at what runs on it, "half" has 0.53 G parameters, the others those of the model
-that they are called after."""
+"""Configurations by name: "tiny" is for a look at what runs on it, "33m" and "half" have 33 M and 0.53 G parameters, the others
+those of the model that they are called after."""
 
 
 def write_shape(name: str, directory: Path) -> Path:
