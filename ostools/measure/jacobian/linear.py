@@ -199,8 +199,8 @@ class PushedScores:
         """The change of each head's output at the strip's queries, patterns alone changing."""
         here, keys, scores = strip.queries, strip.keys, self.scores
         d_score = self.d_query[..., here, :] @ scores.key[:, keys].mT
-        d_score = d_score + scores.query[:, here] @ self.d_key[..., keys, :].mT
-        moved = d_score * answer  # alpha_ij d s_ij
+        d_score += scores.query[:, here] @ self.d_key[..., keys, :].mT
+        moved = d_score.mul_(answer)  # alpha_ij d s_ij
         out = moved @ scores.value[:, keys] - moved.sum(-1, keepdim=True) * scores.mean[:, here]
         return out.permute(1, 2, 0, 3)
 
