@@ -39,8 +39,8 @@ from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.families import Family
 from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
 from ostools.models.placed.mapped import MappedWeights
-from ostools.models.placed.place import Filling, placeholders
-from ostools.models.quantised import check_quantisation, dequantised
+from ostools.models.placed.place import Placing, fill, placeholders
+from ostools.models.quantised import check_quantisation, int8_weights
 from ostools.models.sources import locate
 from ostools.theory.distances import dtype_named
 
@@ -57,7 +57,8 @@ def load_model(
 
     `name` is nothing or "embedded" (the model that the package carries), a directory with a Hugging Face model,
     or a hub id (Gemma 1, 2, 3, Llama, GPT-2; of a multimodal Gemma 3 the text part). A checkpoint in torchao's int8
-    weight-only format is loaded as the weights that it stands for, dequantised in float32. `dtype` is float32, float64,
+    weight-only format computes with the weights that it stands for, dequantised in float32 where they are read: it takes a byte
+    a number in memory, and more time. `dtype` is float32, float64,
     bfloat16 or float16; `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub
     branch, tag or commit. Its tokenizer is `model.tokenizer`; turn text into ids with `encode`.
 
@@ -84,11 +85,12 @@ def load_model(
         check_tokenizer(tokenizer, config.vocab_size, source.directory)
         checkpoint = _Checkpoint(source.directory, shards, family, config)
         if device_map is None:
-            module, placed = _whole(checkpoint, torch_dtype, torch_device, quantisation is not None), None
+            whole = _whole if quantisation is None else _int8
+            module, placed = whole(checkpoint, torch_dtype, torch_device), None
         elif quantisation is not None:
             raise InputError(
-                f"device_map: expected weights that can be read where they lie, found int8 ones in {source.directory}, "
-                "which are dequantised: leave the device map out, or save the model in full precision"
+                f"device_map: expected weights that can be read where they lie, found int8 ones in {source.directory}: "
+                "leave the device map out, or save the model in full precision"
             )
         else:
             module, placed = _in_places(checkpoint, torch_dtype, torch_device, device_map)
@@ -211,15 +213,26 @@ class _Checkpoint:
         return module.eval()
 
 
-def _whole(checkpoint: _Checkpoint, dtype: torch.dtype, device: torch.device, quantised: bool) -> PreTrainedModel:
+def _whole(checkpoint: _Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The Hugging Face model with every weight in the memory of the device."""
     shards = checkpoint.shards
     with checkpoint.fitting():
         check_size(checkpoint.config, checkpoint.family, shards, checkpoint.directory)
-        module = checkpoint.built(dequantised(shards) if quantised else _stored_weights(shards, dtype), dtype)
+        module = checkpoint.built(_stored_weights(shards, dtype), dtype)
     module = checkpoint.finished(module)
     module.to(device)  # pyright: ignore[reportArgumentType]
     return module
+
+
+def _int8(checkpoint: _Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The Hugging Face model with its quantised matrices in memory as they are stored."""
+    with checkpoint.fitting():
+        check_size(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
+        weights = int8_weights(checkpoint.shards, dtype, device)
+        held = placeholders(weights, dtype)
+        module = checkpoint.built(dict(held), dtype)
+        fill(module, held, device, lambda name, path: weights[name])
+    return checkpoint.finished(module)
 
 
 def _in_places(
@@ -235,7 +248,7 @@ def _in_places(
         weights = MappedWeights.of(checkpoint.shards)
         held = placeholders(weights.by_name, dtype)
         module = checkpoint.built(dict(held), dtype)
-        Filling(weights, placed, dtype, device).fill(module, held)
+        fill(module, held, device, Placing(weights, placed, dtype, device).weight)
     module = checkpoint.finished(module)
     weights.let_go()
     return module, placed

@@ -100,7 +100,7 @@ class Recast(Tensor):
             parts = zip(*(function(part, *args[1:], **kwargs) for part in args[0].parts), strict=True)
             return [args[0]._of(each) for each in parts]
         if function in _VIEWS:
-            return args[0]._each(lambda part: function(part, *args[1:], **kwargs))
+            return args[0]._each(lambda part: _viewed(function, part, *args[1:], **kwargs))
         if function is _aten.embedding.default and isinstance(args[0], Recast):
             table, ids = args[:2]
             rows = table._each(lambda part: part.index_select(0, ids.flatten().to(part.device))).dense()
@@ -113,6 +113,16 @@ class Recast(Tensor):
                 "(a view in another dtype, a weight on disk): load the model whole, and write there"
             )
         return function(*_dense(args), **_dense(kwargs))
+
+
+def _viewed(function: Any, part: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """A part that repeats its numbers (a scale a row) is written out for a view that joins its axes."""
+    try:
+        return function(part, *args, **kwargs)
+    except RuntimeError:
+        if 0 not in part.stride():
+            raise
+        return function(part.contiguous(), *args, **kwargs)
 
 
 def dense(x: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from safetensors.torch import save_file
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models import describe, load_model, view_in
+from ostools.models import describe, load_model, quantised, view_in
+from ostools.models.recast import Recast, dense, stored_part
 from tests.checkpoints import ARCHITECTURE, TEXT_FAMILIES, Family, edit_config, make_model, write_tokenizer
 
 WRITTEN = Path(__file__).parent / "torchao_int8"
@@ -80,6 +81,47 @@ def test_another_dtype_is_the_cast_of_the_dequantised_weights(directory: Path, d
     copied = view_in(load_model(directory), getattr(torch, dtype))
     assert torch.equal(loaded(IDS), copied(IDS))
     assert describe(loaded) == describe(copied)
+
+
+def in_full(directory: Path, path: Path) -> Path:
+    """The same model, its weights written out in float32."""
+    shutil.copytree(directory, path, dirs_exist_ok=True)
+    edit_config(path, quantization_config=None)
+    with safe_open(directory / "model.safetensors", "pt") as file:
+        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file is no mapping)
+    weights = {name: stored[name] for name in stored if "._weight_" not in name}
+    for name in [name for name in stored if name.endswith("_qdata")]:
+        scale = stored[name.removesuffix("qdata") + "scale"]
+        weights[name.replace("._weight_qdata", ".weight")] = stored[name].float() * scale.float()
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    return path
+
+
+def test_large_matrices_stay_as_they_are_stored_and_compute_the_same(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit: logits, what reads weights outside of a pass, every measurement, the hash."""
+    full = load_model(in_full(directory, tmp_path_factory.mktemp("full")))
+    monkeypatch.setattr(quantised, "SMALL_WEIGHT", 0)
+    model = load_model(directory)
+    made = {name: weight for name, weight in model.original_model.named_parameters() if isinstance(weight, Recast)}
+    assert len(made) == 7  # every matrix of the one block
+    assert {stored_part(weight).dtype for weight in made.values()} == {torch.int8}
+    assert torch.equal(model(IDS), full(IDS))
+    for name in ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out"):
+        assert torch.equal(dense(getattr(model, name)), getattr(full, name))
+    assert describe(model).weight_hash == describe(full).weight_hash
+    for variant in ("local", "edge", "second-moment-full"):
+        found, expected = (ost.path_sum(one, "12 345", variants=[variant]).frame for one in (model, full))
+        assert found.equals(expected)
+    for method in ("exact", "estimate"):
+        found, expected = (ost.sensitivity(one, "12 345", method=method).frame for one in (model, full))
+        assert found.equals(expected)
+    lengths: dict[str, Any] = {"lengths": range(1, 5), "dtypes": ["float32", "int8-weights"]}
+    assert ost.collapse(model, "figure-5a", **lengths).frame.equals(ost.collapse(full, "figure-5a", **lengths).frame)
+    assert torch.equal(view_in(model, torch.float64)(IDS), view_in(full, torch.float64)(IDS))
+    with pytest.raises(InputError, match="expected a weight of the model itself to write to"):
+        next(iter(made.values())).data.mul_(2.0)
 
 
 def test_measurements_run_on_it(directory: Path) -> None:

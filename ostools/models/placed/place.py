@@ -11,6 +11,7 @@ formula of the theorem raise, a view in float64 copies the hooks with the model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,7 +27,7 @@ from ostools.models.recast import Recast
 def placeholders(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """For each weight NaN in its shape, which takes no memory: so that the model can be built before it is filled.
 
-    Each has a place of its own in memory, by which `Filling` knows it again under whatever name the model gives it.
+    Each has a place of its own in memory, by which `fill` knows it again under whatever name the model gives it.
     """
     made = {}
     for name, weight in weights.items():
@@ -36,38 +37,20 @@ def placeholders(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Te
 
 
 @dataclass(frozen=True)
-class Filling:
-    """How the weights of a model are put in their places: in which dtype, where it computes, and what lies where."""
+class Placing:
+    """What a device map makes of the weights of a model: in which dtype, where it computes, and what lies where."""
 
     weights: MappedWeights
     placed: Placed
     dtype: torch.dtype
     device: torch.device
 
-    def fill(self, module: nn.Module, held: dict[str, Tensor]) -> None:
-        """Put each weight in the place of its placeholder in `held`, which `module` was built with.
+    def weight(self, name: str, path: str) -> Tensor:
+        """The weight of that name in the files, for the parameter at `path` of the model.
 
-        Memory: what is not on disk; of what is, gains and biases, which are little and read all the time. Raises `InputError`
-        for a parameter that the libraries converted.
+        Memory: what is not on disk; of what is, gains and biases, which are little and read all the time.
         """
-        names = {holder.data_ptr(): name for name, holder in held.items()}
-        made: dict[int, nn.Parameter] = {}
-        for part in module.modules():
-            for name, buffer in part._buffers.items():
-                part._buffers[name] = None if buffer is None else buffer.to(self.device)
-        for path, parameter in list(module.named_parameters(remove_duplicate=False)):
-            if id(parameter) not in made:
-                stored = names.get(parameter.data_ptr())
-                if stored is None:
-                    raise InputError(
-                        f"expected {path} as the file holds it, found it converted: leave the device map out"
-                    )
-                made[id(parameter)] = self._parameter(stored, place_of(path, self.placed) or DISK)
-            owner, _, name = path.rpartition(".")
-            module.get_submodule(owner)._parameters[name] = made[id(parameter)]
-
-    def _parameter(self, name: str, place: str) -> nn.Parameter:
-        weight = self.weights.by_name[name]
+        weight, place = self.weights.by_name[name], place_of(path, self.placed) or DISK
         if place == str(self.device) or weight.ndim < 2:
             weight = brought(weight, self.dtype, self.device)
         else:
@@ -76,4 +59,26 @@ class Filling:
             reading = partial(brought, dtype=self.dtype, device=self.device)
             weight = Recast(reading, (weight,), self.dtype, device=self.device, whole=True)  # pyright: ignore[reportCallIssue]
         self.weights.let_go()
-        return nn.Parameter(weight, requires_grad=False)
+        return weight
+
+
+def fill(
+    module: nn.Module, held: dict[str, Tensor], device: torch.device, weight: Callable[[str, str], Tensor]
+) -> None:
+    """Put `weight(name, path)` in the place of each placeholder in `held`, which `module` was built with.
+
+    `name`: of the placeholder; `path`: of the parameter. Raises `InputError` for one that the libraries converted.
+    """
+    names = {holder.data_ptr(): name for name, holder in held.items()}
+    made: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = None if buffer is None else buffer.to(device)
+    for path, parameter in list(module.named_parameters(remove_duplicate=False)):
+        if id(parameter) not in made:
+            stored = names.get(parameter.data_ptr())
+            if stored is None:
+                raise InputError(f"expected {path} as the file holds it, found it converted by transformers")
+            made[id(parameter)] = nn.Parameter(weight(stored, path), requires_grad=False)
+        owner, _, name = path.rpartition(".")
+        module.get_submodule(owner)._parameters[name] = made[id(parameter)]

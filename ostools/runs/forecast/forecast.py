@@ -77,9 +77,9 @@ class Unloaded:
 
     @property
     def shape(self) -> Shape:
-        """Where weights may lie on disk, they are made where they are read, a large table in one piece."""
-        found = _shape(self.source, self.dtype, self.kind)
-        return found if self.device_map is None else replace(found, cast=True, whole=True)
+        """Weights that may lie on disk are made where they are read, a large table in one piece; so are quantised ones."""
+        found, mapped = _shape(self.source, self.dtype, self.kind), self.device_map is not None
+        return replace(found, cast=mapped or _weights(self.source.directory).int8 > 0, whole=mapped)
 
     def pos(self, text: str) -> int:
         """Tokens of a prompt."""
@@ -100,20 +100,21 @@ class Unloaded:
     @property
     def held(self) -> int:
         """Bytes of the loaded weights. What a map puts elsewhere is by what is free then: none of it counts here."""
-        return 0 if self.device_map is not None else _weights(self.source.directory)[1] * self.dtype.itemsize
+        weights = _weights(self.source.directory)
+        return 0 if self.device_map is not None else weights.int8 + weights.others * self.dtype.itemsize
 
     def forecast(self, cost: Cost) -> Forecast:
         """What loading it and that work take."""
-        stored, _, largest = _weights(self.source.directory)
+        weights = _weights(self.source.directory)
         shape, on_cpu = self.shape, self.kind == "cpu"
         libraries = LIBRARIES if on_cpu else 0
         # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
-        largest = largest if self.device_map is None else 0
-        memory = libraries + self.held + max(largest if on_cpu else 0, cost.memory)
+        largest = weights.largest if self.device_map is None and on_cpu else 0
+        memory = libraries + self.held + max(largest, cost.memory)
         here = machine(shape)
         operations = _LOAD_OPERATIONS + _LAYER_OPERATIONS * shape.n_layers
         return Forecast(
-            cost.seconds(here) + operations * here.operation + stored / _READ, memory, cost.memory, libraries
+            cost.seconds(here) + operations * here.operation + weights.stored / _READ, memory, cost.memory, libraries
         )
 
 
@@ -143,14 +144,28 @@ _shape = lru_cache(maxsize=64)(Shape.of_source)
 """A model is read once, and not for each of its cells."""
 
 
+@dataclass(frozen=True)
+class _Weights:
+    """Of a checkpoint: bytes of its files, how many numbers are whole ones of 8 bits and how many are not, and the bytes of the
+    largest tensor."""
+
+    stored: int
+    int8: int
+    others: int
+    largest: int
+
+
 @lru_cache(maxsize=64)
-def _weights(directory: Path) -> tuple[int, int, int]:
-    """The bytes of a checkpoint's weights as stored, how many numbers they are, and the bytes of the largest. Reads headers."""
-    stored, numbers, largest = 0, 0, 0
+def _weights(directory: Path) -> _Weights:
+    """Reads headers."""
+    stored, sizes = 0, {True: 0, False: 0}
+    largest = 0
     for shard in check_weight_files(directory):
         stored += shard.stat().st_size
         with safe_open(shard, "pt") as file:
             for name in file.keys():  # noqa: SIM118 (a file is no mapping)
-                size = math.prod(file.get_slice(name).get_shape())
-                numbers, largest = numbers + size, max(largest, size)
-    return stored, numbers, largest * stored // max(numbers, 1)
+                part = file.get_slice(name)
+                size = math.prod(part.get_shape())
+                sizes[part.get_dtype() == "I8"] += size
+                largest = max(largest, size)
+    return _Weights(stored, sizes[True], sizes[False], largest * stored // max(sum(sizes.values()), 1))
