@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from ostools.cli.kit import limits
+from ostools.cli.kit import costs, limits
+from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.chunks import chunk
 from ostools.ground.memory import Free
 from ostools.measure.jacobian import one_linearisation
+from ostools.measure.passes.cost import Cost
+from ostools.models.sources import locate
+from ostools.runs.forecast.forecast import Unloaded
 from tests.cli.asking import assert_refused
 
 PROMPT = ("sensitivity", "--prompt", "The 11")
@@ -40,6 +44,36 @@ def test_an_hour_is_not_begun_unasked(run, directory: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(Unloaded, "forecast", lambda self, cost: Forecast(7300.0, 1 << 20, 1 << 10))
     assert_refused(run(*PROMPT, "--model", directory), "forecast about 2.0 h", "give --max-time 4h to begin it")
+
+
+ASKED = (
+    *((name, "--prompt", "The 11") for name in ("sensitivity", "path-sum", "looseness", "profile", "flow", "spectra")),
+    ("attention", "--prompt", "The 11"),
+    *((name, "--lengths", "1,2") for name in ("attention-variation", "collapse", "repeats", "counting", "behaviour")),
+    ("study", "--task", "copy-last", "--lengths", "4", "--mitigation", "hint"),
+    ("windows", "--task", "copy-last", "--lengths", "4"),
+    ("ablate", "--task", "copy-last", "--length", "4"),
+    *(("figure", number) for number in "2345"),
+    ("retrieval",),
+    ("chain-of-thought", "--task", "count-ones", "--length", "4"),
+    ("predict-errors", "--task", "count-ones", "--lengths", "1:4"),
+    ("report",),
+)  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize("asked", ASKED, ids=" ".join)
+def test_every_command_that_runs_a_model_has_a_forecast(run, asked: tuple[str, ...]) -> None:
+    assert_refused(run(*asked, "--max-time", "0.0001"), "forecast: ", "longer than --max-time")
+
+
+@pytest.mark.usefixtures("no_model")
+def test_every_part_of_a_reproduction_is_forecast(run, tmp_path: Path) -> None:
+    asked = ("reproduce", "--out", str(tmp_path / "new"), "--max-time", "0.0001")
+    assert_refused(run(*asked), "forecast: ", "longer than --max-time")
+    model = Unloaded(locate(None, None), torch.float32, "cpu")
+    made = {name: costs.reproduction(model, {name: part.arguments}) for name, part in PARTS.items()}
+    assert {name for name, cost in made.items() if cost == Cost()} == {"figure-8", "figure-9", "lemmas"}
 
 
 def test_more_time_is_allowed_by_asking(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,14 @@ The counts of single measurements stand beside them (`ostools.measure.*.cost`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mitigations import Mitigation
+from mitigations import Hint, Mitigation, Separator
 from ostools import tasks
 from ostools.experiments.figures import figure2, figure3
+from ostools.experiments.reproduce.parts import CERTIFIED, EQUATION_4, PRINTED
+from ostools.ground.lengths import parse_lengths
 from ostools.measure.answers.cost import behaviour_cost
 from ostools.measure.collapse.cost import collapse_cost
 from ostools.measure.jacobian.memory import sensitivity_cost
@@ -18,7 +20,8 @@ from ostools.measure.passes.cost import Cost, PromptTokens, pass_cost
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.runs.forecast.forecast import Unloaded
-from ostools.tasks import CollapseTask, Task
+from ostools.tasks import AppendixTask, CollapseTask, Task
+from ostools.tasks.retrieve import RetrieveTask
 
 _STUDY_BOUND = ("local",)
 _ABLATED = 14  # passes a part that is taken out: answers, the pair's distance, the carriers' sensitivity
@@ -154,7 +157,7 @@ def retrieval(
     model: Unloaded, records: str, length: int, positions: int, seeds: int, linearisation: str, method: str
 ) -> Cost:
     """An answer and a profile at every position and seed."""
-    task: Any = tasks.task(f"retrieve:records={records}")
+    task = RetrieveTask(records=records)
     pos = max(model.asked(task, [length]).prompts)
     one = sensitivity_cost(model.shape, pos, (linearisation,), method=method) + pass_cost(model.shape, pos, 4)
     return one * (positions * seeds)
@@ -200,6 +203,42 @@ def figure(model: Unloaded, maker: str, chosen: dict[str, Any]) -> Cost:
         for task, seeds in known.items()
     )
     return sum(asked, Cost())
+
+
+def reproduction(model: Unloaded, parts: Mapping[str, Mapping[str, Any]]) -> Cost:
+    """Of these parts with their arguments; of those that need no model nothing."""
+    return sum((_reproduced(model, name, asked) for name, asked in parts.items()), Cost())
+
+
+def _reproduced(model: Unloaded, part: str, asked: Mapping[str, Any]) -> Cost:
+    lengths, seeds = parse_lengths(asked.get("lengths", "1")), range(asked.get("seeds", 1))
+    ones, drawn = tasks.task("figure-5a", CollapseTask), AppendixTask("copy-last", uniform=True)
+    if part in ("figure-2", "figure-3", "figure-5"):
+        chosen = {**asked, "lengths": lengths, "seeds": seeds}
+        return figure(model, part.replace("-", "_"), chosen)
+    if part == "answer-only":
+        known = [AppendixTask(name, mode="answer-only") for name in figure3.TASKS]
+        counts = {one: len(seeds) if one.random else 1 for one in known}
+        each = (behaviour(model, one, lengths, seeds=count, probability=False) for one, count in counts.items())
+        return sum(each, Cost())
+    if part == "attention":
+        return variation(model, ones, lengths, 1)
+    if part == "layers":
+        return collapse(model, ones, lengths, asked["dtypes"], layers="all")
+    if part == "over-squashing":
+        (pos,) = model.asked(drawn, [asked["length"]]).prompts
+        bound = path_sum_cost(model.shape, pos, (CERTIFIED, PRINTED, EQUATION_4))
+        return (sensitivity_cost(model.shape, pos, max_memory=model.limit) + bound) * len(seeds)
+    if part == "retrieval":
+        places = asked["records"]
+        return retrieval(model, "words", places, places, len(seeds), "full", "auto")
+    if part == "counting":
+        return counting(model, tasks.task("count-ones"), lengths, asked["dtypes"])
+    if part == "remedies":
+        return study(
+            model, drawn, [Separator(every=3), Hint()], lengths, seeds=len(seeds), dtypes=asked["dtypes"], closely=0
+        )
+    return Cost()
 
 
 def _form(task: str | None) -> Task:

@@ -52,14 +52,22 @@ def reproduce(
       ostools reproduce --recipe examples/gemma-7b.yaml --out gemma
     """
     from ostools import reporting
+    from ostools.cli.kit import costs
     from ostools.experiments.reproduce.claims import chosen_claims
+    from ostools.experiments.reproduce.parts import checked_arguments, parts_of
     from ostools.reporting.reproduction.stored import Parts
 
-    chosen_claims(figure)
+    claims = chosen_claims(figure)
     asked = reporting.Recipe() if recipe is None else reporting.read_recipe(recipe)
-    Parts(out).require_ours()
+    store, arguments = Parts(out), checked_arguments(asked.arguments)
+    store.require_ours()
+    wanted = {part.name: arguments[part.name] for part in parts_of(claims) if not store.has(part.name)}
     name, where = model or asked.model or "embedded", device or asked.device or "auto"
-    with at_work("measuring", name, where, dtype or asked.dtype or "float32") as (loaded, progress):
+    dtype = dtype or asked.dtype or "float32"
+    with at_work("measuring", name, where, dtype, lambda model: costs.reproduction(model, wanted)) as (
+        loaded,
+        progress,
+    ):
         found = reporting.reproduce(
             loaded,
             figure or None,

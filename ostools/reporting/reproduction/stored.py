@@ -111,6 +111,10 @@ class Parts:
             self.say(f"{name}: what is stored cannot be read ({type(error).__name__}); it is measured again")
             return None
 
+    def has(self, name: str) -> bool:
+        """Whether a part was measured, under whatever key."""
+        return self._record(name).exists()
+
     def seconds(self, name: str) -> float:
         """How long a stored part took to measure."""
         return float(json.loads(self._record(name).read_bytes())["seconds"])
