@@ -2,7 +2,8 @@
 
     python -m benchmarks.scale [DIR] [--shape gemma-7b]
 
-Writes checkpoints of random weights into DIR (23 GB for all three; a temporary directory if none is named), then runs every
+Writes checkpoints of random weights into DIR (23 GB for all three, which stay there; `ostools-scale` in the system's temporary
+directory if none is named), then runs every
 command in a process of its own that may hold 24 GiB of memory, with the forecast that the command itself announces. What is
 measured already is kept in DIR/scale.json; a row that was cut off is measured again. Both tables go to docs/scale.md.
 """

@@ -57,6 +57,8 @@ class StripAttention:
         self, start: int, stop: int
     ) -> tuple[Float[Tensor, "batch head strip seen"], Float[Tensor, "batch head strip seen"]]:
         """Scores and pattern of the queries start ... stop - 1 over every key up to the last of these queries."""
+        for point in (self._scores_point, self._pattern_point):
+            _require_stripwise(point)
         offset = self.key.shape[-2] - self.query.shape[-2]
         keys = offset + stop
         scores = self.query[..., start:stop, :] @ self.key[..., :keys, :].mT * self._scale
@@ -143,11 +145,8 @@ def in_strips(model: TransformerBridge, size: int) -> Iterator[Strips]:
         raise HookError(f"in_strips: expected a size of at least one query, found {size}")
     _require_known(model)
     for name in ("scores", "pattern"):
-        for layer, point in points(model, name).items():
-            for kind in kinds(point):
-                if kind not in _STRIPWISE:
-                    what = "an observer" if kind is None else f"the edit {kind!r}"
-                    raise HookError(f"in_strips: {what} at {name} of block {layer} needs the whole pattern at once")
+        for point in points(model, name).values():
+            _require_stripwise(point)
     strips = Strips(size)
     changed: list[Any] = []
     try:
@@ -165,6 +164,16 @@ def active_strips(model: TransformerBridge) -> Strips | None:
     """The `Strips` of the `in_strips` block around this call, None outside of one."""
     forward = vars(model.blocks[0].attn).get("forward")
     return forward.strips if isinstance(forward, _Forward) else None
+
+
+def _require_stripwise(point: HookPoint) -> None:
+    found = kinds(point)
+    if len(found) < len(point._forward_hooks):
+        found.append(None)  # that of TransformerLens' own `run_with_cache`
+    for kind in found:
+        if kind not in _STRIPWISE:
+            what = "an observer" if kind is None else f"the edit {kind!r}"
+            raise HookError(f"in_strips: {what} at {point.name} needs the whole pattern at once")
 
 
 def _require_known(model: TransformerBridge) -> None:

@@ -9,8 +9,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    import torch
 
 _PROC, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
@@ -24,6 +28,15 @@ class Free:
 
     def __str__(self) -> str:
         return f"{self.bytes / 2**30:.2f} GiB free {self.of}"
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that this process can still have on the device now."""
+    if device.type != "cuda":
+        return free_memory().bytes
+    import torch
+
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def free_memory() -> Free:

@@ -79,6 +79,7 @@ def in_smaller_chunks(measurement: Callable[Asked, Found]) -> Callable[Asked, Fo
     @functools.wraps(measurement)
     def fitted(*args: Asked.args, **options: Asked.kwargs) -> Found:
         share, first = 1.0, None
+        args, options = _to_read_again(args), _to_read_again(options)
         while not is_decided():
             try:
                 with smaller_chunks(share):
@@ -97,6 +98,13 @@ def in_smaller_chunks(measurement: Callable[Asked, Found]) -> Callable[Asked, Fo
     return fitted
 
 
+def _to_read_again(asked: Any) -> Any:
+    """Arguments that can be read more than once: an iterator as a list."""
+    if isinstance(asked, dict):
+        return {name: list(value) if isinstance(value, Iterator) else value for name, value in asked.items()}
+    return tuple(list(value) if isinstance(value, Iterator) else value for value in asked)
+
+
 def free_what_is_left() -> None:
     """Give back what a measurement that failed still holds."""
     import torch
@@ -111,7 +119,7 @@ def _lacking(name: str, error: Exception) -> InsufficientMemoryError:
     if isinstance(error, InsufficientMemoryError):
         return InsufficientMemoryError(str(error))
     return InsufficientMemoryError(
-        f"out of memory: {name} does not fit, in chunks of a sixteenth neither; {_limit()} ({in_words(error)}): shorten the "
+        f"out of memory: {name} does not fit, even in chunks of a sixteenth; {_limit()} ({in_words(error)}): shorten the "
         "prompt, take fewer lengths, load the model in bfloat16, or free memory"
     )
 

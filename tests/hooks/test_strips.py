@@ -116,7 +116,10 @@ def test_what_needs_the_whole_pattern_is_refused_and_nothing_stays_behind() -> N
         logits(model, None)
         with pytest.raises(hooks.HookError, match="replace_pattern"):
             logits(model, 4)
-    with hooks.capture(model, "pattern"), pytest.raises(hooks.HookError, match="an observer at pattern"):
+    with (
+        hooks.capture(model, "pattern"),
+        pytest.raises(hooks.HookError, match="an observer at blocks"),
+    ):
         logits(model, 4)
     with hooks.in_strips(model, 4):
         with pytest.raises(hooks.HookError, match="never exists as a whole"), hooks.capture(model, "scores"):

@@ -42,7 +42,7 @@ def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path
     cfg: Any = model.cfg
     sizes = (cfg.n_layers, cfg.d_model, cfg.n_heads, cfg.d_head, cfg.d_mlp, cfg.n_ctx)
     assert (found.n_layers, found.d_model, found.n_heads, found.d_head, found.d_mlp, found.context) == sizes
-    _, numbers, _ = _weights(directory)
+    numbers = _weights(directory).others
     if family != "gpt2":  # whose bridge has queries, keys and values apart, and together
         assert numbers == sum(weight.numel() for weight in model.original_model.parameters())
     assert found.n_layers * found.block_parameters < numbers
@@ -139,8 +139,8 @@ def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     _weights.cache_clear()
     monkeypatch.setattr("safetensors.torch.load_file", lambda *_, **__: pytest.fail("read the weights"))
     monkeypatch.setattr("ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model"))
-    stored, numbers, _ = _weights(EMBEDDED_DIRECTORY)
-    assert 4 * numbers < stored < 4 * numbers + (1 << 16)
+    weights = _weights(EMBEDDED_DIRECTORY)
+    assert 4 * weights.others < weights.stored < 4 * weights.others + (1 << 16)
 
 
 def test_the_plan_says_what_it_will_take(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

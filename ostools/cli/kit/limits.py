@@ -11,9 +11,8 @@ import torch
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
-from ostools.ground.memory import Free, free_memory
+from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
-from ostools.measure.jacobian.memory import available_memory
 from ostools.measure.passes.cost import Cost
 from ostools.models.load import resolve_device
 from ostools.models.sources import locate

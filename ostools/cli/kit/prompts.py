@@ -37,7 +37,7 @@ def given_prompts(prompts: Iterable[str] | None, file: Path | None) -> list[str]
 def prompts_of(file: Path) -> list[str]:
     """One prompt a line of a text file, or under the key `prompt` of each line of a .jsonl file, in its order."""
     try:
-        lines = file.read_bytes().decode("utf-8").split("\n")
+        lines = file.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:
         raise InputError(f"--prompts {file}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ostools.measure.collapse.distances import logits_rows
 from ostools.measure.passes.cost import BLOCK, QUESTION, Cost, PromptTokens, one_pass, pass_bytes, work_in
 from ostools.measure.passes.precisions import Precision
 from ostools.models.shape import Shape
@@ -27,7 +28,11 @@ def collapse_cost(
     distances = 12 * 8 * max(rows * shape.d_vocab, min(2 * pairs, (1 << 22) // shape.d_model) * shape.d_model)
     kept = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
     logits = 2.0 * shape.d_vocab * shape.d_model * 2 * pairs * len(runs)
-    read = Cost(distances + kept, double=logits, cast=float(shape.d_vocab * shape.d_model * len(runs)))
+    # A check reads every row, and the distances those of v and of v*: of each run in a product of its own.
+    together = logits_rows(shape.d_vocab)
+    reads = 4 * -(-pairs // together) * len(runs)
+    held = min(pairs, together) * shape.d_vocab * 2 * sum(runs)
+    read = Cost(distances + kept + held, double=logits, cast=float(shape.d_vocab * shape.d_model * reads))
     both = passes + read + Cost(operations=1.0 * pairs * QUESTION)
     return Cost(passes.memory + read.memory) + both * seeds
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from ostools.measure.passes.precisions import Precision
 from ostools.theory import distances
 
 _CHUNK = 1 << 22  # numbers in one float64 chunk: 32 MB
+_LOGITS = 1 << 23
+"""Logits of one product, 64 MB in float64: to cast a large unembedding takes longer than to work with a chunk of logits."""
 _NA = float("nan")
 
 VECTOR_SITES = tuple(site for site, readings in READINGS.items() if VECTOR in readings)
@@ -62,6 +65,16 @@ class LastTokens:
         z = self.rows.z[index]
         return torch.einsum("rhe,hed->rhd", z, self.w_o.to(z))  # attention may run in float32 over 16-bit weights
 
+    def read(
+        self, site: str, index: Int[Tensor, " row"], layer: int | None = None
+    ) -> Iterator[Float[Tensor, "some ..."]]:
+        """A site's vectors, a chunk of rows at a time. Rows at the same places of two indices go through products of one shape:
+        where they are equal, so are their logits, to the bit."""
+        step = max(1, chunk(_CHUNK) // self.width(site))
+        together = step if site != "logits" else step * max(1, logits_rows(self.unembedding.d_vocab) // step)
+        for start in range(0, len(index), together):
+            yield from self.at(site, index[start : start + together], layer).split(step)
+
     def width(self, site: str) -> int:
         """How many numbers a site has per row."""
         if site == "attention":
@@ -90,18 +103,11 @@ def pair_columns(
     """
     n_heads = int(here.w_o.shape[0])
     for site, layer in here.places:
-        step = max(1, chunk(_CHUNK) // here.width(site))
         parts: dict[tuple[str, str], list[Columns]] = {}
-        for start in range(0, len(first), step):
-            v, v_star = (here.at(site, index[start : start + step], layer) for index in (first, second))
-            exact, exact_star, given = (
-                None if run is None else run.at(site, index[start : start + step], layer)
-                for run, index in (
-                    (references.same_weights, first),
-                    (references.same_weights, second),
-                    (references.given_weights, first),
-                )
-            )
+        same, given_weights = references.same_weights, references.given_weights
+        readings = ((here, first), (here, second), (same, first), (same, second), (given_weights, first))
+        read = [repeat(None) if run is None else run.read(site, index, layer) for run, index in readings]
+        for v, v_star, exact, exact_star, given in zip(*read, strict=False):  # None as often as it is asked for
             said = _said(v, v_star) if site == "logits" else {}
             for per, pieces in _readings(site, (v.double(), v_star.double(), exact, exact_star, given), n_heads):
                 for norm, columns in _floors_and_distances(pieces, here.precision):
@@ -117,12 +123,10 @@ def vector_distances(
     """The L2 distance of the whole vectors of each pair, by site, and that over ||v||: what a collapse length is read from."""
     found = {}
     for site in VECTOR_SITES:
-        step = max(1, chunk(_CHUNK) // here.width(site))
         parts, sizes = [], []
-        for start in range(0, len(first), step):
-            v, v_star = (here.at(site, index[start : start + step]).double() for index in (first, second))
-            parts.append(distances.distance(v, v_star, "l2"))
-            sizes.append(distances.vector_norm(v, "l2"))
+        for v, v_star in zip(here.read(site, first), here.read(site, second), strict=True):
+            parts.append(distances.distance(v.double(), v_star.double(), "l2"))
+            sizes.append(distances.vector_norm(v.double(), "l2"))
         distance = torch.cat(parts)
         found[site] = distance.cpu().numpy(), (distance / torch.cat(sizes)).cpu().numpy()
     return found
@@ -196,15 +200,19 @@ def _said(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Tensor, "pai
     }
 
 
+def logits_rows(d_vocab: int) -> int:
+    """How many rows' logits are made by one product."""
+    return max(1, chunk(_LOGITS) // d_vocab)
+
+
 def require_finite(found: LastTokens, what: str, lengths: list[int]) -> None:
     """Refuse rows that are not finite: say in which precision, where, and from which length. `lengths`: items of each row."""
     name, dtype = found.precision.name, found.precision.dtype
-    step = max(1, chunk(_CHUNK) // found.width("logits"))
     places = sorted(found.places, key=lambda place: place[0] == "logits")  # of what is not finite, the first
     for site, layer in places:
-        for start in range(0, len(lengths), step):
-            index = torch.arange(start, min(start + step, len(lengths)))
-            wrong = ~torch.isfinite(found.at(site, index, layer)).flatten(1).all(-1)
+        start = 0
+        for rows in found.read(site, torch.arange(len(lengths)), layer):
+            wrong = ~torch.isfinite(rows).flatten(1).all(-1)
             if bool(wrong.any()):
                 length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
                 raise InputError(
@@ -212,3 +220,4 @@ def require_finite(found: LastTokens, what: str, lengths: list[int]) -> None:
                     f"{str(dtype).removeprefix('torch.')} holds numbers up to "
                     f"{torch.finfo(dtype).max:.3g}: leave this dtype out, or check the model's weights"
                 )
+            start += len(rows)

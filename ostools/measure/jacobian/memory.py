@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.ground.memory import free_memory
 from ostools.measure.formulas.forward import KEPT
 from ostools.measure.formulas.strips import strip_bounds
 from ostools.measure.jacobian.estimate import choose_method, default_directions, most_rows
@@ -64,11 +61,6 @@ class MemoryPlan:
     def __str__(self) -> str:
         where = "" if self.rows_on_disk is None else f" and {self.rows / 2**30:.2f} GiB in a temporary file"
         return f"{self.peak / 2**30:.2f} GiB of memory{where}, {self.chunk} rows at a time"
-
-
-def available_memory(device: torch.device) -> int:
-    """Bytes that this process can still have on the device now."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory().bytes
 
 
 def plan(

@@ -14,6 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
+from ostools.ground.memory import available_memory
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.jacobian import exact
@@ -21,7 +22,7 @@ from ostools.measure.jacobian.certificate import Product, certify
 from ostools.measure.jacobian.estimate import choose_method, estimate_norms, most_rows
 from ostools.measure.jacobian.linearisations import HELD, freezing
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.memory import MemoryPlan, available_memory, fits, plan
+from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
 from ostools.measure.jacobian.routes import AutogradRoute, Route, Tf32Route
 from ostools.models.shape import Shape
 
@@ -30,7 +31,7 @@ METHODS = ("auto", "exact", "estimate")
 _ORACLE = {torch.float32: 1e-2, torch.float64: 1e-6}
 # Of one token's part of a row, where prompts share a certificate: one that rounds worse has to have its own.
 _AGREED = {torch.float32: 1e-3, torch.float64: 1e-9}
-_MATTERS = 1e-3
+_MATTERS = 1e-6
 
 PerPlace = Float[Tensor, " place"]
 Columns = Mapping[str, PerPlace]
@@ -65,7 +66,7 @@ class Start:
 class Oracle:
     """One random row g^T J_i at every place, by autograd: what a prompt is checked against whose pass was certified already.
 
-    `prompt`: the one of the call, from 0, that finite differences certified.
+    `prompt`: the one of the call, from 1, that finite differences certified.
     """
 
     cotangent: Float[Tensor, " d_model"]
@@ -230,7 +231,7 @@ class OneLinearisation:
         return error
 
     def _agreed(self, oracle: Oracle, row: Row) -> dict[str, Any]:
-        """Every token's part of the row against autograd's; of those that hardly matter against a thousandth of the largest."""
+        """Every token's part of the row against autograd's; of one below a millionth of the largest against that."""
         sizes = oracle.row.norm(dim=-1)
         errors = (row(oracle.cotangent) - oracle.row).norm(dim=-1) / sizes.clamp_min(_MATTERS * float(sizes.max()))
         error = float(errors.max())
@@ -238,7 +239,7 @@ class OneLinearisation:
             raise InputError(
                 f"the {self.name} Jacobian differs from autograd's by {error:.2g} of its size at one token"
             )
-        return {"shared_certificate": {"prompt": oracle.prompt, "against_autograd": error}}
+        return {"shared_certificate": {"prompt": oracle.prompt, "against_autograd": error, "smallest_share": _MATTERS}}
 
 
 def _require_sound(frobenius: PerPlace, linearisation: str) -> None:

@@ -21,7 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.passes.arithmetic import tf32_products
+from ostools.measure.passes.arithmetic import float32_products, tf32_products
 
 Cotangents = Float[Tensor, "row d_model"]
 Tangents = Float[Tensor, "row pos d_model"]
@@ -36,7 +36,7 @@ class Route(Protocol):
     """
 
     def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
-        """g_c^T J_i for every row c and place i; in memory the places lie before the rows."""
+        """g_c^T J_i for every row c and place i; in memory the places lie before the rows. The caller may write to it."""
         ...
 
     def push(self, tangents: Tangents) -> Cotangents:
@@ -172,7 +172,8 @@ class Tf32Route:
     def __init__(self, route: Route, like: Float[Tensor, "... d_model"]) -> None:
         self._route = route
         cotangent = torch.randn(1, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
-        row = route.pull(cotangent)
+        with float32_products():
+            row = route.pull(cotangent)
         self.error = float((self.pull(cotangent) - row).norm() / row.norm())
         if not self.error <= self.LARGEST:
             raise InputError(

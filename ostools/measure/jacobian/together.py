@@ -18,11 +18,12 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
+from ostools.ground.memory import available_memory
 from ostools.ground.progress import Progress, part_of, rising
 from ostools.measure.formulas.forward import KEPT, Forward, forwards
 from ostools.measure.jacobian.estimate import most_rows
 from ostools.measure.jacobian.linearisations import freezing
-from ostools.measure.jacobian.memory import available_memory, graph_bytes, plan
+from ostools.measure.jacobian.memory import graph_bytes, plan
 from ostools.measure.jacobian.one_linearisation import MeasuredNorms, OneLinearisation, Oracle, Settings, Start
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.passes.batches import batches
@@ -209,7 +210,7 @@ class _Together:
             layers=tuple(self.asked.layers),
         )
         rows = route.pull(cotangents)
-        return [Oracle(cotangent, row, self.numbers[0]) for cotangent, row in zip(cotangents, rows, strict=True)]
+        return [Oracle(cotangent, row, 1 + self.numbers[0]) for cotangent, row in zip(cotangents, rows, strict=True)]
 
     def _require_frozen_is_plain(self, name: str) -> None:
         ids = torch.stack([start.ids for start in self.starts])

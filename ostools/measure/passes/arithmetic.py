@@ -29,10 +29,13 @@ def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
     return view_in(model, torch.float32)
 
 
-def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> AbstractContextManager[None]:
-    """For a float64 model, norms and softmax in float64 too; nothing for a float32 model. `layers`: of these blocks only."""
+@contextmanager
+def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
+    """For a float64 model, norms and softmax in float64 too. `layers`: of these blocks only. Products of float32 matrices are
+    not in TF32, whatever is allowed elsewhere."""
     is_double = next(model.parameters()).dtype == torch.float64
-    return hooks.exact_arithmetic(model, layers) if is_double else nullcontext()
+    with float32_products(), hooks.exact_arithmetic(model, layers) if is_double else nullcontext():
+        yield
 
 
 PRODUCTS = ("tf32",)
@@ -52,12 +55,22 @@ def check_products(model: TransformerBridge, precision: str | None) -> None:
         raise InputError("precision 'tf32': expected a model in float32 or in 16 bits, found float64: leave it out")
 
 
-@contextmanager
-def tf32_products() -> Iterator[None]:
+def float32_products() -> AbstractContextManager[None]:
+    """Within the block, products of float32 matrices on a GPU are not rounded."""
+    return _products("ieee")
+
+
+def tf32_products() -> AbstractContextManager[None]:
     """Within the block, products of float32 matrices on a GPU round what they read to 10 bits of mantissa."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
+    return _products("tf32")
+
+
+@contextmanager
+def _products(precision: str) -> Iterator[None]:
+    """On a GPU. By torch's present setting: the older `allow_tf32` raises where somebody has used this one."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = precision
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        torch.backends.cuda.matmul.fp32_precision = before

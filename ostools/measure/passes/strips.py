@@ -10,10 +10,14 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
+from ostools.ground.memory import available_memory
 from ostools.models.shape import Shape
 
 WHOLE = 1 << 26
 """Bytes of one block's pattern up to which it is made as a whole: 2,048 tokens at 4 heads in float32, 1,024 at 16."""
+
+_SQUARES = 10
+"""Patterns of one block's size that are held at once where they are read as a whole."""
 
 STRIP = 1 << 25
 """Bytes of one strip's pattern."""
@@ -29,9 +33,11 @@ def strip_size(shape: Shape, pos: int) -> int | None:
 def strips_where_long(model: TransformerBridge, pos: int) -> Iterator[None]:
     """Run the block in strips where prompts of `pos` tokens are long (`hooks.in_strips`), as ever where they are short.
 
-    Raises `InputError` for a long prompt whose attention cannot run in strips: a replaced pattern, an observer of patterns.
+    Attention that cannot run in strips (a replaced pattern, an observer of patterns, an architecture that they do not know)
+    runs as a whole where that fits into the memory. Raises `InputError` where it does not.
     """
-    size = strip_size(Shape.of(model), pos)
+    shape = Shape.of(model)
+    size = strip_size(shape, pos)
     if size is None:
         yield
         return
@@ -39,8 +45,10 @@ def strips_where_long(model: TransformerBridge, pos: int) -> Iterator[None]:
         try:
             stack.enter_context(hooks.in_strips(model, size))
         except hooks.HookError as error:
-            raise InputError(
-                f"{pos} tokens are too many for whole attention patterns ({WHOLE >> 20} MiB a block), and in strips of "
-                f"queries they cannot go: {error}; leave that block, or shorten the prompt"
-            ) from error
+            whole = _SQUARES * shape.n_heads * pos**2 * shape.element
+            if hooks.active_strips(model) is not None or whole > available_memory(next(model.parameters()).device):
+                raise InputError(
+                    f"{pos} tokens need {whole / 2**30:.1f} GiB for whole attention patterns, which are not there, and in "
+                    f"strips of queries they cannot go: {error}; leave that block, or shorten the prompt"
+                ) from error
         yield

@@ -23,10 +23,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
+from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import forward
-from ostools.measure.jacobian.memory import available_memory
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.cost import path_sum_cost

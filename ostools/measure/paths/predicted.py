@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.errors import InputError, InsufficientMemoryError
+from ostools.ground.memory import available_memory
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_norm, final_norm_squared
-from ostools.measure.jacobian.memory import available_memory
 from ostools.measure.paths.block_view import BlockView
 from ostools.models.shape import Shape
 from ostools.theory.path_sum import operators, second_moment

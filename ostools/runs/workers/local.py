@@ -14,9 +14,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.chunks import smaller_chunks
 from ostools.ground.errors import InputError, in_words
-from ostools.ground.memory import free_memory
+from ostools.ground.memory import available_memory, free_memory
 from ostools.ground.out_of_memory import SMALLEST, free_what_is_left, held_to_what_is_free, is_out_of_memory
-from ostools.measure.jacobian.memory import available_memory
 from ostools.models import load_model
 from ostools.models.load import resolve_device
 from ostools.models.shape import one_is_enough

@@ -17,7 +17,7 @@ from tests.checkpoints import tiny_model
 
 
 def asked_for() -> bool:
-    return bool(torch.backends.cuda.matmul.allow_tf32)
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 @dataclass
@@ -71,3 +71,26 @@ def test_it_is_refused_where_there_is_none() -> None:
     with pytest.raises(InputError, match="unknown precision 'tf23': did you mean 'tf32'"):
         ost.sensitivity(model, "abc", precision="tf23")
     assert ost.sensitivity(model, "abc", linearisations=("frozen",)).provenance.parameters["precision"] is None
+
+
+@pytest.mark.parametrize("allow", [("fp32_precision", "tf32"), ("allow_tf32", True)])
+def test_measurements_are_in_float32_whatever_is_allowed_elsewhere(
+    allow: tuple[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By either of torch's settings, which stay as they were."""
+    model, seen, setting = tiny_model("gemma"), [], torch.backends.cuda.matmul
+    own = torch.nn.functional.softmax
+    monkeypatch.setattr(
+        torch.nn.functional, "softmax", lambda *args, **kwargs: seen.append(asked_for()) or own(*args, **kwargs)
+    )
+    before = setting.fp32_precision
+    setattr(setting, *allow)
+    try:
+        for measure in (lambda: ost.sensitivity(model, "11"), lambda: ost.collapse(model, "figure-5a", lengths=[1, 2])):
+            seen.clear()
+            measure()
+            assert seen
+            assert not any(seen)
+        assert asked_for()
+    finally:
+        setting.fp32_precision = before
