@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ostools.ground.chunks import chunk
@@ -32,13 +32,17 @@ _VIEWS = frozenset(
     {
         _aten.alias.default,
         _aten.detach.default,
+        _aten.diagonal.default,
         _aten.expand.default,
         _aten.permute.default,
         _aten.select.int,
         _aten.slice.Tensor,
+        _aten.squeeze.default,
         _aten.squeeze.dim,
+        _aten.squeeze.dims,
         _aten.t.default,
         _aten.transpose.int,
+        _aten.unfold.default,
         _aten.unsqueeze.default,
         _aten.view.default,
     }
@@ -83,6 +87,23 @@ class Recast(Tensor):
         ]
         return self.read(*(part[tuple(once)] for part in self.parts)).expand(self.shape)
 
+    @property
+    def data(self) -> Recast:
+        """The same numbers, without a gradient."""
+        return self.detach()  # pyright: ignore[reportReturnType]
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        # torch's own setter would take the numbers, and nobody would read them.
+        if value is not self:
+            raise _refusal("data")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        made: Tensor = self._of(tuple(part.clone() for part in self.parts))
+        made = nn.Parameter(made, self.requires_grad) if isinstance(self, nn.Parameter) else made
+        memo[id(self)] = made
+        return made
+
     def _each(self, view: Callable[[Tensor], Tensor]) -> Recast:
         return self._of(tuple(view(part) for part in self.parts))
 
@@ -107,11 +128,8 @@ class Recast(Tensor):
             return rows.view(*ids.shape, rows.shape[-1])
         if function in _PRODUCTS:
             return _product(function, args, kwargs)
-        if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args)):
-            raise InputError(
-                f"{function}: expected a weight of the model itself to write to, found one that is made where it is read "
-                "(a view in another dtype, a weight on disk): load the model whole, and write there"
-            )
+        if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args, kwargs)):
+            raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
 
 
@@ -141,10 +159,19 @@ def _dense(value: Any) -> Any:
     return tree_map_only(Recast, dense, value)
 
 
-def _written(function: Any, args: Any) -> list[Any]:
+def _written(function: Any, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that the operation writes to."""
-    named = zip(function._schema.arguments, args, strict=False)
-    return tree_flatten([value for argument, value in named if argument.alias_info and argument.alias_info.is_write])[0]
+    schema = function._schema.arguments
+    named = {**{argument.name: value for argument, value in zip(schema, args, strict=False)}, **kwargs}
+    written = [argument.name for argument in schema if argument.alias_info and argument.alias_info.is_write]
+    return tree_flatten([named.get(name) for name in written])[0]
+
+
+def _refusal(what: str) -> InputError:
+    return InputError(
+        f"{what}: expected a weight of the model itself to write to, found one that is made where it is read (a view in "
+        "another dtype, a weight on disk, an int8 weight): load the model whole and in full precision, and write there"
+    )
 
 
 def _product(function: Any, args: Any, kwargs: Any) -> Tensor:

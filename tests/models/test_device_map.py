@@ -226,7 +226,21 @@ def test_a_weight_on_disk_is_not_written_to(tmp_path: Path) -> None:
     before = (tmp_path / "model.safetensors").read_bytes()
     model = load_model(tmp_path, device="cpu", device_map="disk")
     weight = model.blocks[0].mlp.out.weight
-    for write in (lambda: weight.mul_(0), lambda: weight.data.zero_(), lambda: weight.__setitem__(0, 1.0)):
+    zeros = torch.zeros(weight.shape)
+    writes = (
+        lambda: weight.mul_(0),
+        lambda: weight.data.zero_(),
+        lambda: weight.__setitem__(0, 1.0),
+        lambda: setattr(weight, "data", zeros),
+        lambda: torch.mul(zeros, 2.0, out=weight),
+        lambda: weight.squeeze().zero_(),
+        lambda: weight.squeeze((0,)).zero_(),
+        lambda: weight.diagonal().zero_(),
+        lambda: weight.unfold(0, 2, 2).zero_(),
+        lambda: weight.flatten().zero_(),
+        lambda: model.original_model.to(torch.float64),
+    )
+    for write in writes:
         with torch.no_grad(), pytest.raises(InputError, match="expected a weight of the model itself to write to"):
             write()
     assert (tmp_path / "model.safetensors").read_bytes() == before

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -120,6 +121,11 @@ def test_large_matrices_stay_as_they_are_stored_and_compute_the_same(
     lengths: dict[str, Any] = {"lengths": range(1, 5), "dtypes": ["float32", "int8-weights"]}
     assert ost.collapse(model, "figure-5a", **lengths).frame.equals(ost.collapse(full, "figure-5a", **lengths).frame)
     assert torch.equal(view_in(model, torch.float64)(IDS), view_in(full, torch.float64)(IDS))
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied(IDS), full(IDS))
+    assert not {id(stored_part(weight)) for weight in copied.parameters()} & {
+        id(stored_part(one)) for one in made.values()
+    }
     with pytest.raises(InputError, match="expected a weight of the model itself to write to"):
         next(iter(made.values())).data.mul_(2.0)
 

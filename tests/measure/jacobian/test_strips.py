@@ -166,7 +166,7 @@ def test_every_strip_is_checked(plant: str, monkeypatch: pytest.MonkeyPatch) -> 
         return out
 
     # Nobody may edit a strip by a hook of his own: this one stands for an attention that computes something else.
-    monkeypatch.setattr(hooks.strips, "kinds", lambda point: [])
+    monkeypatch.setattr(hooks.strips, "_require_stripwise", lambda point: None)
     attention = model.blocks[0].attn
     point = attention.hook_attn_scores if plant == "scores" else attention.hook_pattern
     with hooks.in_strips(model, LONG):
