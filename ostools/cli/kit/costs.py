@@ -46,7 +46,8 @@ def sensitivity(
 def looseness(model: Unloaded, prompt: str) -> Cost:
     """The exact profile, and the chain of bounds beside it."""
     pos = model.pos(prompt)
-    return sensitivity_cost(model.shape, pos, method="exact") + path_sum_cost(model.shape, pos, CHAIN)
+    exact = sensitivity_cost(model.shape, pos, method="exact", max_memory=model.limit)
+    return exact + path_sum_cost(model.shape, pos, CHAIN)
 
 
 def attention(model: Unloaded, prompt: str | None, task: str | None, length: int | None, compared: bool) -> Cost:
@@ -133,7 +134,7 @@ def study(
         close = model.asked(task, near, mitigation=one, chat=False).prompts if near else ()
         for pos in close:
             bound = path_sum_cost(model.shape, pos, _STUDY_BOUND)
-            total += (sensitivity_cost(model.shape, pos, ("full",)) + bound) * seeds
+            total += (sensitivity_cost(model.shape, pos, ("full",), max_memory=model.limit) + bound) * seeds
     return total
 
 
@@ -159,8 +160,8 @@ def retrieval(
     """An answer and a profile at every position and seed."""
     task = RetrieveTask(records=records)
     pos = max(model.asked(task, [length]).prompts)
-    one = sensitivity_cost(model.shape, pos, (linearisation,), method=method) + pass_cost(model.shape, pos, 4)
-    return one * (positions * seeds)
+    profile = sensitivity_cost(model.shape, pos, (linearisation,), method=method, max_memory=model.limit)
+    return (profile + pass_cost(model.shape, pos, 4)) * (positions * seeds)
 
 
 def chain_of_thought(
@@ -180,7 +181,8 @@ def error_prediction(
     total += collapse(model, task, lengths, ("float64",), seeds=seeds)
     if linearisation is not None:
         for pos in model.asked(task, lengths).prompts:
-            total += sensitivity_cost(model.shape, pos, (linearisation,), method=method) * seeds
+            one = sensitivity_cost(model.shape, pos, (linearisation,), method=method, max_memory=model.limit)
+            total += one * seeds
     return total
 
 

@@ -34,7 +34,9 @@ def looseness(
     check(out, prompt)
     with at_work("measuring", model, device, dtype, lambda on: costs.looseness(on, prompt)) as (loaded, progress):
         differentiating, folding = (part_of(progress, index, index + 1, 2, units=100) for index in range(2))
-        measured = measure.sensitivity(loaded, prompt, method="exact", progress=differentiating)
+        measured = measure.sensitivity(
+            loaded, prompt, method="exact", max_memory=MANNERS.max_memory, progress=differentiating
+        )
         chain = measure.path_sum(loaded, prompt, variants=CHAIN, progress=folding)
     result = measure.looseness(measured, chain)
     give(result, out, lambda result: _show("Looseness by part, in decades", result.summary))

@@ -81,7 +81,9 @@ def _measured(kind: str, threads: int, size: int) -> Machine:
     try:
         size = size if kind == "cpu" else 4096
         single = torch.ones(size, size, device=kind)
-        double, half, small = single.double(), single.bfloat16(), single[0, :8].clone()
+        # There is no float64 on mps: what needs it runs on the CPU.
+        double = (single.cpu() if kind == "mps" else single).double()
+        half, small = single.bfloat16(), single[0, :8].clone()
         done = torch.cuda.synchronize if kind == "cuda" else lambda: None  # a CPU is done when it returns
         products = 2 * size**3
         return Machine(

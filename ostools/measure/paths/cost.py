@@ -79,12 +79,18 @@ def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float
     if not names:
         return 0.0
     d, small = shape.d_model, min(shape.d_model, shape.n_key_value_heads * shape.d_head)
+    ff = shape.d_mlp
     one = {"svd": EIGENVALUES, "certified": CHOLESKY}.get(mlp_norm)
-    each = 0 if one is None else 4 * d**2 * shape.d_mlp + (2 + one) * d**3
+    if one is not None:
+        each = pos * (4 * d**2 * ff + (2 + one) * d**3)
+    elif mlp_norm == "frobenius":
+        each = 2 * ff**2 * (4 * d + 3 * pos)
+    else:  # "product": the weights' own norms
+        each = 3 * (2 * d**2 * ff + EIGENVALUES * d**3)
     pairs = any(name.startswith(("heads", "edge", "windowed")) for name in names)
     live = any(name.endswith("-full") for name in names)
     own = any(name.startswith(("edge", "windowed")) for name in names)
-    total = float(pos * each * (1 + live + own))
+    total = float(each * (1 + live + own))
     return total + pairs * pos**2 / 2 * (2 + EIGENVALUES) * (min(d, 2 * small) if live else small) ** 3
 
 

@@ -25,7 +25,8 @@ def report_cost(model: Unloaded, prompt: str, lengths: Sequence[int], sections: 
         total += sum((collapse_cost(model.shape, tokens, measuring.CASTS) for tokens in pairs), Cost())
     if "precision" in asked:
         total += collapse_cost(model.shape, pairs[0], measuring.FORMATS)
-    total += sum((cost for name, cost in measuring.profile_costs(model.shape, pos).items() if name in asked), Cost())
+    profiles = measuring.profile_costs(model.shape, pos, model.limit)
+    total += sum((cost for name, cost in profiles.items() if name in asked), Cost())
     if "attention" in asked:
         total += pass_cost(model.shape, pos, 2)
     for name in measuring.BEHAVIOUR if "behaviour" in asked else ():

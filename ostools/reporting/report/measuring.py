@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from transformer_lens.model_bridge import TransformerBridge
@@ -18,6 +19,7 @@ from ostools.measure import Collapse, Sensitivity, behaviour, collapse, compare,
 from ostools.measure.answers import reading
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
+from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, machine
 from ostools.measure.paths.cost import path_sum_cost
@@ -162,12 +164,20 @@ def _profiles(steps: _Steps, found: Measurements, model: TransformerBridge, prom
         section = steps.first("sensitivity", "looseness")
     if section is None:
         return
-    if everywhere is None:  # every layer may be too much where the embeddings alone are not
-        everywhere = steps.run("sensitivity", section, lambda part: sensitivity(model, prompt, progress=part))
+    # The split needs exact norms. Every layer may be too much where the embeddings alone are not.
+    method = "exact" if "looseness" in steps.asked else "auto"
+    if everywhere is None or (method == "exact" and not _is_exact(everywhere)):
+        everywhere = steps.run(
+            "sensitivity", section, lambda part: sensitivity(model, prompt, method=method, progress=part)
+        )
     if everywhere is not None:
         rows: Frame = frame_of(everywhere)
         found.sensitivity = replace(everywhere, frame=rows[rows["layer"] == 0].reset_index(drop=True))
         _bounds(steps, found, model, prompt, found.sensitivity)
+
+
+def _is_exact(profile: Sensitivity) -> bool:
+    return bool(frame_of(profile)["method"].eq("exact").all())
 
 
 def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt, profile: Sensitivity) -> None:
@@ -189,13 +199,16 @@ def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt
         found.left_out.append(LeftOut("sensitivity", _NOT_BOUNDED))
 
 
-def profile_costs(shape: Shape, pos: int) -> dict[str, Cost]:
-    """Of the sections that may take long: the profile with its bounds, at every layer too, and the split of the looseness."""
+def profile_costs(shape: Shape, pos: int, limit: int | None = None) -> dict[str, Cost]:
+    """Of the sections that may take long: the profile with its bounds, at every layer too, and the split of the looseness, with
+    an exact profile where the other one is estimated. `limit`: bytes that a profile may take beside the model."""
     cheap = [name for name in VARIANTS if name not in (*_DEAR, *CHAIN[2:])]
+    profile = partial(sensitivity_cost, shape, pos, max_memory=limit)
+    estimated = choose_method(shape.d_model, exact_fits=True).method == "estimate"
     return {
-        "sensitivity": sensitivity_cost(shape, pos) + path_sum_cost(shape, pos, cheap),
-        "layers": sensitivity_cost(shape, pos, layers=shape.n_layers + 1),
-        "looseness": path_sum_cost(shape, pos, CHAIN),
+        "sensitivity": profile() + path_sum_cost(shape, pos, cheap),
+        "layers": profile(layers=shape.n_layers + 1),
+        "looseness": path_sum_cost(shape, pos, CHAIN) + (profile(method="exact") if estimated else Cost()),
     }
 
 

@@ -17,8 +17,10 @@ import torch
 from safetensors import safe_open
 
 from mitigations import Mitigation
+from ostools.ground.memory import available_memory
 from ostools.measure.passes.cost import Cost, PromptTokens, machine
 from ostools.models.checks import check_weight_files
+from ostools.models.placed.device_map import DISK, SHARE
 from ostools.models.shape import Shape
 from ostools.models.sources import Source
 from ostools.runs.asked.cells import to_load
@@ -99,9 +101,13 @@ class Unloaded:
 
     @property
     def held(self) -> int:
-        """Bytes of the loaded weights. What a map puts elsewhere is by what is free then: none of it counts here."""
+        """Bytes of the loaded weights: none of those on disk, of `auto` what has room."""
         weights = _weights(self.source.directory)
-        return 0 if self.device_map is not None else weights.int8 + weights.others * self.dtype.itemsize
+        whole = weights.int8 + weights.others * self.dtype.itemsize
+        if self.device_map is None:
+            return whole
+        free = available_memory(torch.device(self.kind))
+        return 0 if self.device_map == DISK else min(whole, int(SHARE * free))
 
     def forecast(self, cost: Cost) -> Forecast:
         """What loading it and that work take."""
