@@ -58,16 +58,17 @@ def load_model(
     `name` is nothing or "embedded" (the model that the package carries), a directory with a Hugging Face model,
     or a hub id (Gemma 1, 2, 3, Llama, GPT-2; of a multimodal Gemma 3 the text part). A checkpoint in torchao's int8
     weight-only format computes with the weights that it stands for, dequantised in float32 where they are read: it takes a byte
-    a number in memory, and more time. `dtype` is float32, float64,
-    bfloat16 or float16; `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub
-    branch, tag or commit. Its tokenizer is `model.tokenizer`; turn text into ids with `encode`.
+    a number in memory, and more time. Such weights are neither written to, nor saved, nor moved by torch. `dtype` is float32,
+    float64, bfloat16 or float16; `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub branch, tag or
+    commit. Its tokenizer is `model.tokenizer`; turn text into ids with `encode`.
 
     `device_map` is for a model that is larger than the memory. Weights then lie where it says, and each operation brings what
     it reads to `device`, where everything is computed, and drops it again. "auto": blocks in their order where 0.6 of what is
     free has room, on the device, on other GPUs, in the machine's memory, and else on disk; "disk": all of it; or places
     ("disk", "cpu", "cuda:1") by the name of a module in the Hugging Face model ("model.layers.0"; "" is all others). On disk a
     weight is its own file, mapped for reading: gains and biases are in memory, a matrix takes memory while an operation reads
-    it. Numbers are those of the model loaded whole, to the bit on a CPU. Weights that lie elsewhere are not written to.
+    it. Numbers are those of the model loaded whole, to the bit on a CPU. Weights that lie elsewhere are neither written to, nor
+    saved, nor moved by torch.
 
     Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite,
     truncated or pickled weights, remote code, a tokenizer that does not fit, attention that is not causal.

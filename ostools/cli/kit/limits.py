@@ -100,8 +100,8 @@ def _what_fits(unloaded: Unloaded, free: Free, cost: Callable[[Unloaded], Cost])
         return smaller
     half = replace(unloaded, dtype=_HALF)
     found = _fitted(half, free, cost)
-    fits = found.beside_libraries <= free.bytes
-    return f"loaded in bfloat16 it takes {in_gib(found.memory)}{', which fits' if fits else ''}; or {smaller}"
+    fits = ", which fits" if found.beside_libraries <= free.bytes else ""
+    return f"loaded in bfloat16 (--dtype, or --load-dtype) it takes {in_gib(found.memory)}{fits}; or {smaller}"
 
 
 @contextmanager
@@ -121,5 +121,5 @@ def _out_of_memory(error: Exception, forecast: Forecast | None, where: torch.dev
     expected = "" if forecast is None else f" forecast {in_gib(forecast.memory)},"
     return InsufficientMemoryError(
         f"out of memory:{expected} found {_free(where)} ({in_words(error)}): shorten the prompt, take fewer lengths, load the "
-        "model in bfloat16, or free memory"
+        "model in bfloat16 (--dtype, or --load-dtype), or free memory"
     )
