@@ -34,7 +34,9 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
     monkeypatch.setattr(limits, "free_memory", lambda: Free(1 << 10, "on this machine"))
     found = run(*PROMPT, "--model", directory)
     assert_refused(
-        found, "of it before the work begins, found 0.00 GiB free on this machine", "loaded in bfloat16 (--dtype, or --load-dtype) it takes"
+        found,
+        "of it before the work begins, found 0.00 GiB free on this machine",
+        "loaded in bfloat16 (--dtype, or --load-dtype) it takes",
     )
 
 

@@ -24,8 +24,8 @@ def collapse_cost(
     runs += [8 for element in runs[1:] if element < shape.element]
     passes = sum((_passes(shape, tokens, element) for element in runs), Cost())
     pairs = len(tokens.prompts)
-    rows = min((1 << 22) // max(shape.d_vocab, 1) + 1, 2 * pairs)
-    distances = 12 * 8 * max(rows * shape.d_vocab, min(2 * pairs, (1 << 22) // shape.d_model) * shape.d_model)
+    chunks = (min(pairs, (1 << 22) // width + 1) * width for width in (shape.d_vocab, shape.d_model))
+    distances = 12 * 8 * max(chunks)
     kept = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
     logits = 2.0 * shape.d_vocab * shape.d_model * 2 * pairs * len(runs)
     # A check reads every row, and the distances those of v and of v*: of each run in a product of its own.

@@ -17,6 +17,10 @@ CHOLESKY = 18
 """A proof of the norm in place of those eigenvalues."""
 _SIMPLE = ("uniform", "local", "rollout")
 """They read no head's pattern alone."""
+_WITHOUT_MLP = ("theorem-5.1", "theorem-5.1-literal", "multi-head")
+"""They have a constant in place of the MLP's norms."""
+_PAIRS = ("heads", "edge", "windowed")
+"""They take a norm of every pair of tokens."""
 
 
 def path_sum_cost(
@@ -38,9 +42,10 @@ def path_sum_cost(
     kernels = [one for one in predicted if one.name != "second-moment-diagonal"]
     last = pos if positions == "all" else 1
     memory = _reading(work, pos, heads=heads, live=live) + 2 * element * shape.block_parameters
-    memory += _terms(shape, pos, element, bool(predicted) and mlp_trace == "exact", bool(len(known) - len(predicted)))
+    bounds = [one.name for one in known if one.kind != "predicted"]
+    memory += _terms(shape, pos, element, bool(predicted) and mlp_trace == "exact", bounds)
     memory += last * len(kernels) * work.element * (pos**2 + 2 * shape.d_model**2)
-    products = _norms(shape, pos, [one.name for one in known if one.kind != "predicted"], mlp_norm)
+    products = _norms(shape, pos, bounds, mlp_norm)
     products += len(kernels) * last * _kernel(shape, pos, mlp_trace)
     products += 2 * one_pass(work, 1, pos) / shape.n_layers
     each = work_in(element, shape.n_layers * products)
@@ -64,18 +69,22 @@ def _reading(shape: Shape, pos: int, *, heads: bool, live: bool) -> int:
     return ALLOCATOR + kept + vectors + max(7 * squares // 2, reading)
 
 
-def _terms(shape: Shape, pos: int, element: int, traces: bool, norms: bool) -> int:
-    """Matrices beside a block's weights: of the MLP's inner products, ff x ff; of a position's Jacobian, ff x d and d x d."""
+def _terms(shape: Shape, pos: int, element: int, traces: bool, bounds: Sequence[str]) -> int:
+    """Matrices beside a block's weights: of the MLP's inner products, ff x ff; of a position's Jacobian, ff x d and d x d; of a
+    pair's, as many again."""
     row = 3 * shape.d_mlp * element
     squares = min(shape.d_mlp * row, max(row, chunk_of(CHUNK_BUDGET))) if traces else 0
     position = (shape.d_mlp + shape.d_model) * shape.d_model * element
     together = min(pos * position, max(position, chunk_of(CHUNK_BUDGET)))
-    jacobians = 3 * together if norms else 0
+    pairs = any(name.startswith(_PAIRS) for name in bounds)
+    live = pairs and any(name.endswith("-full") for name in bounds)
+    jacobians = (1 + 2 * pairs + 3 * live) * together if bounds else 0
     return max(squares, jacobians) + 8 * shape.d_model**2 * element
 
 
 def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float:
     """Products of the norms that bounds take in one block."""
+    names = [name for name in names if name not in _WITHOUT_MLP]
     if not names:
         return 0.0
     d, small = shape.d_model, min(shape.d_model, shape.n_key_value_heads * shape.d_head)
@@ -87,7 +96,7 @@ def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float
         each = 2 * ff**2 * (4 * d + 3 * pos)
     else:  # "product": the weights' own norms
         each = 3 * (2 * d**2 * ff + EIGENVALUES * d**3)
-    pairs = any(name.startswith(("heads", "edge", "windowed")) for name in names)
+    pairs = any(name.startswith(_PAIRS) for name in names)
     live = any(name.endswith("-full") for name in names)
     own = any(name.startswith(("edge", "windowed")) for name in names)
     total = float(each * (1 + live + own))
