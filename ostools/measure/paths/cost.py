@@ -46,7 +46,7 @@ def path_sum_cost(
     memory += _terms(shape, pos, element, bool(predicted) and mlp_trace == "exact", bounds)
     memory += last * len(kernels) * work.element * (pos**2 + 2 * shape.d_model**2)
     products = _norms(shape, pos, bounds, mlp_norm)
-    products += len(kernels) * last * _kernel(shape, pos, mlp_trace)
+    products += sum(_kernel(shape, pos, mlp_trace, one.name) * last for one in predicted if one.name != "rollout")
     products += 2 * one_pass(work, 1, pos) / shape.n_layers
     each = work_in(element, shape.n_layers * products)
     read = 3.0 * shape.n_layers * shape.block_parameters
@@ -103,8 +103,10 @@ def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float
     return total + pairs * pos**2 / 2 * (2 + EIGENVALUES) * (min(d, 2 * small) if live else small) ** 3
 
 
-def _kernel(shape: Shape, pos: int, mlp_trace: str) -> float:
-    """Products of one step of the second moments, to one last position."""
+def _kernel(shape: Shape, pos: int, mlp_trace: str, name: str) -> float:
+    """Products of one step of the second moments, to one last position; without the directions on the diagonal alone."""
     d, ff = shape.d_model, shape.d_mlp
     inner = 4 * ff**2 * (2 * d + pos) if mlp_trace == "exact" else 32 * pos * ff * d
-    return float(4 * shape.n_heads * pos**3) + inner + 8 * d**2 * (ff + shape.n_heads * shape.d_head)
+    if name == "second-moment-diagonal":
+        return float(inner + 10 * d**2 * ff)
+    return float(4 * shape.n_heads * pos**3) + inner + d**2 * (20 * ff + 8 * shape.n_heads * shape.d_head)
