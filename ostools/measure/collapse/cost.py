@@ -11,6 +11,7 @@ from ostools.models.shape import Shape
 
 _VIEW = 4000  # small operations of a view of a block's modules
 _GROUP = 192  # branches of one pass
+_DOUBLE = 4  # numbers cast to float64 take as long as so many cast to float32
 
 
 def collapse_cost(
@@ -30,7 +31,7 @@ def collapse_cost(
     logits = 2.0 * shape.d_vocab * shape.d_model * 2 * pairs * len(runs)
     # A check reads every row, and the distances those of v and of v*: of each run in a product of its own.
     together = logits_rows(shape.d_vocab)
-    reads = 4 * -(-pairs // together) * len(runs)
+    reads = 4 * -(-pairs // together) * sum(_DOUBLE if element == 8 else 1 for element in runs)
     held = min(pairs, together) * shape.d_vocab * 2 * sum(runs)
     read = Cost(distances + kept + held, double=logits, cast=float(shape.d_vocab * shape.d_model * reads))
     both = passes + read + Cost(operations=1.0 * pairs * QUESTION)
@@ -50,5 +51,5 @@ def _passes(shape: Shape, tokens: PromptTokens, element: int) -> Cost:
     cast = element != shape.element
     memory = pass_bytes(shape, 1, trunk, 1, element) + (shape.view_bytes(element) if cast else 0)
     operations = 2.0 * passes * shape.n_layers * BLOCK + cast * shape.n_layers * _VIEW
-    read = float(passes * shape.n_layers * shape.block_parameters * cast)
+    read = float(passes * shape.n_layers * shape.block_parameters * cast * (_DOUBLE if element == 8 else 1))
     return work_in(element, work) + Cost(memory, cast=read, operations=operations)

@@ -145,7 +145,7 @@ def _forecast(
     # One block as it is read: its pattern, and where they are differentiated the scores and what they are compared with; its
     # weights with the norms' gains in them. Or a plain pass, with a part of the unembedding.
     reading = kept + (9 if live else 3) * square + mask + pos * (6 * d_mlp + 12 * d_model) + shape.block_parameters
-    plain = cast + 3 * square + mask + pos * (3 * d_mlp + 6 * d_model)
+    plain = 2 * cast + 3 * square + mask + pos * (3 * d_mlp + 6 * d_model)
     strip = heads * max((stop - start) * stop for start, stop in bounds) if size is None else square
     strip = strip if live else 0
     work = chunk * (2 * strip + pos * (5 * d_model + 2 * d_mlp) + (6 if live else 3) * head_vectors)
