@@ -58,7 +58,7 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     store.require_ours()
     sources = {name: locate(name, None) for name in sweep.models}
     hashes = {name: checkpoint_hash(source) for name, source in sources.items()}
-    terms = Terms(executor.device(sweep.device), hashes, code_version())
+    terms = Terms(executor.device(sweep.device), hashes, code_version(), sweep.device_map)
     kind = terms.device.partition(":")[0]
     wanted = tuple(Wanted(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep))
     stored = store.stored()
@@ -67,7 +67,7 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     keys = [(one.base, one.cell.lengths) for one in left]
     failed = tuple(known[key] for key in keys if key in known)
     pending = tuple(
-        Job(one, forecast(one.cell, sources[one.cell.model], terms.device))
+        Job(one, forecast(one.cell, sources[one.cell.model], terms.device, terms.device_map))
         for one, key in zip(left, keys, strict=True)
         if key not in known
     )

@@ -27,7 +27,8 @@ from ostools.runs.asked.cells import to_load
 from ostools.runs.forecast.forecast import Forecast
 from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.store import Store
-from ostools.runs.workers.executor import Job
+from ostools.runs.workers import ray_cluster
+from ostools.runs.workers.executor import Job, Terms
 from ostools.runs.workers.ray_workers import Needs, Queue, Worker
 from tests.runs.test_run import CELLS, asked, table
 
@@ -154,6 +155,28 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     assert not ray.is_initialized()
     run(sweep, tmp_path / "local")
     pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True)
+
+
+@pytest.mark.slow
+def test_workers_hold_a_model_that_lies_on_disk(cluster: Any, written: Path, tmp_path: Path) -> None:
+    run(sweep_of(asked(written, **FEW, device_map="disk")), tmp_path / "ray", executor=RayCluster(address(cluster)))
+    run(sweep_of(asked(written, **FEW)), tmp_path / "local")
+    pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True)
+
+
+def test_a_model_on_several_devices_takes_all_gpus_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        ray_cluster, "alive", lambda ray: [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 8.0}, {"CPU": 1.0}]
+    )
+    found = {
+        (device, where): RayCluster()._gpus(Terms(device, {}, "", where))
+        for device in ("cpu", "cuda")
+        for where in (None, "disk", "auto")
+    }
+    assert found == {
+        ("cpu", None): 0, ("cpu", "disk"): 0, ("cpu", "auto"): 0,
+        ("cuda", None): 1, ("cuda", "disk"): 1, ("cuda", "auto"): 8,
+    }  # fmt: skip
 
 
 @pytest.mark.slow

@@ -84,6 +84,13 @@ def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, writt
     pd.testing.assert_frame_equal(mine, theirs, check_dtype=False)
 
 
+def test_a_model_on_disk_gives_the_same_rows(whole: Path, written: Path, tmp_path: Path) -> None:
+    run(sweep_of(asked(written, device_map="disk")), tmp_path / "out")
+    assert table(tmp_path / "out").equals(table(whole))
+    with pytest.raises(InputError, match="unknown device map 'disc': did you mean 'disk'"):
+        sweep_of(asked(written, device_map="disc"))
+
+
 def test_the_same_command_computes_nothing_twice(whole: Path, written: Path, no_model: None, monkeypatch) -> None:
     monkeypatch.setattr("ostools.runs.workers.local.load_model", lambda *_, **__: pytest.fail("loaded a model"))
     before = {path: path.stat().st_mtime_ns for path in (whole / "cells").iterdir()}

@@ -16,6 +16,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.lengths import parse_lengths
 from ostools.measure.passes.precisions import PRECISIONS
+from ostools.models.placed.device_map import NAMED_MAPS
 from ostools.runs.asked.yaml_file import read_yaml
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Names, Options, Strict, listed
@@ -34,6 +35,12 @@ MOST_CELLS = 100_000
 """How many cells a sweep may ask for: at a second each, more than a day."""
 
 _DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def _device_map(name: str | None) -> str | None:
+    if name is not None and name not in NAMED_MAPS:
+        raise unknown_name("device map", name, NAMED_MAPS)
+    return name
 
 
 def _device(name: str) -> str:
@@ -64,6 +71,7 @@ class Sweep(Strict):
     """Models x tasks x dtypes x mitigations x seeds x measurements, each at all lengths.
 
     A measurement may name its own dtypes: `collapse` knows more of them (bfloat16-kv) than a model can be loaded in.
+    `device_map`: "auto" or "disk", for models that are larger than the memory (`load_model`).
     """
 
     models: Names = ("embedded",)
@@ -76,6 +84,7 @@ class Sweep(Strict):
     ] = (0,)
     measurements: Annotated[tuple[AnyOptions, ...], BeforeValidator(listed), Field(min_length=1)]
     device: Annotated[str, AfterValidator(_device)] = "auto"
+    device_map: Annotated[str | None, AfterValidator(_device_map)] = None
 
     def checked(self) -> Sweep:
         """Every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""

@@ -124,7 +124,7 @@ class Unloaded:
         )
 
 
-def forecast(cell: Cell, source: Source, device: str) -> Forecast:
+def forecast(cell: Cell, source: Source, device: str, device_map: str | None = None) -> Forecast:
     """What measuring `cell` on the model at `source` will take, the loading of the model included.
 
     Held against peaks and times on the embedded model and on checkpoints up to 2.5 G parameters, see `benchmarks.forecast`.
@@ -136,7 +136,7 @@ def forecast(cell: Cell, source: Source, device: str) -> Forecast:
     """
     kind = device.partition(":")[0]
     try:
-        model = Unloaded(source, dtype_named(to_load(cell)[1]), kind)
+        model = Unloaded(source, dtype_named(to_load(cell)[1]), kind, device_map)
         shape, tokens = model.shape, prompt_tokens(cell, source)
         _weights(source.directory)
     except (

@@ -25,11 +25,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Terms:
-    """What every cell is measured under: the device, the hash of each model's checkpoint, the version of the code."""
+    """What every cell is measured under: the device, the hash of each model's checkpoint, the version of the code; and where
+    those weights lie that are not on the device, on which no number depends."""
 
     device: str
     checkpoints: Mapping[str, str]
     code: str
+    device_map: str | None = None
 
 
 Done: TypeAlias = tuple[Wanted, Rows | str]

@@ -88,7 +88,7 @@ class Bench:
                 return said
         # Behind the handler: until then the error's traceback holds what did not fit.
         free_what_is_left()
-        needed = forecast(cell, locate(cell.model, None), self.terms.device)
+        needed = forecast(cell, locate(cell.model, None), self.terms.device, self.terms.device_map)
         free = available_memory(torch.device(self.terms.device))
         where = "while the model was loaded" if model is None else "while it was measured"
         limit = free_memory() if self.terms.device == "cpu" else f"{free / 2**30:.2f} GiB free on {self.terms.device}"
@@ -101,7 +101,8 @@ class Bench:
         if self._held is None or self._held[0] != loads:
             self._held = None  # the last model's memory is free before the next is loaded
             self._require_same(name)
-            self._held = loads, load_model(name, dtype=dtype, device=self.terms.device)
+            where = {"device": self.terms.device, "device_map": self.terms.device_map}
+            self._held = loads, load_model(name, dtype=dtype, **where)
         return self._held[1]
 
     def _require_same(self, name: str) -> None:

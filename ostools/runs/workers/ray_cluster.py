@@ -37,7 +37,8 @@ class RayCluster(Executor):
             None: the one that this process is connected to, else one on this machine that is started, and ended again.
         workers: how many at most; None: as many as there is room for.
         cpus: how many CPUs a worker asks for, and how many threads it computes with. Beside them it asks for a GPU where the
-            device is cuda, else for the memory that its largest cell is forecast to take.
+            device is cuda (under `device_map: auto` for all that a node has), else for the memory that its largest cell is
+            forecast to take.
         say: told of every worker that is lost, and of every cell that is tried again, in one line.
 
     Every node needs the same versions, plugins and checkpoints, which is checked: another code ends the run, another checkpoint
@@ -78,7 +79,7 @@ class RayCluster(Executor):
         if not jobs:
             return
         with self._connected():
-            needs = Needs(self.cpus, int(terms.device == "cuda"), self.workers)
+            needs = Needs(self.cpus, self._gpus(terms), self.workers)
             fitting, too_large = self._fitting(jobs, needs)
             yield from too_large
             crew = Crew(self.ray, fitting, terms, needs, self.say)
@@ -87,10 +88,17 @@ class RayCluster(Executor):
             finally:
                 crew.dismiss_all()
 
+    def _gpus(self, terms: Terms) -> int:
+        """Of a worker: one; all that a node has, where a model's weights may lie on several."""
+        if terms.device != "cuda":
+            return 0
+        return 1 if terms.device_map != "auto" else max(int(node.get("GPU", 0)) for node in alive(self.ray))
+
     def _fitting(self, jobs: Sequence[Job], needs: Needs) -> tuple[list[Job], list[Done]]:
         """The jobs that some node has the memory for, and the others as failures. Raises `InputError` where no worker fits."""
         nodes = [node for node in alive(self.ray) if needs.room([node], 0)]
-        asked = f"{needs.cpus} CPU{'s' * (needs.cpus > 1)}{' and a GPU' * needs.gpus}"
+        gpus = f" and {needs.gpus} GPU{'s' * (needs.gpus > 1)}" if needs.gpus else ""
+        asked = f"{needs.cpus} CPU{'s' * (needs.cpus > 1)}{gpus}"
         if not nodes:
             found = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in alive(self.ray))
             raise InputError(f"expected a node with {asked} for a worker, found nodes with {found}")
