@@ -80,7 +80,7 @@ def test_the_weights_are_counted_once(tmp_path: Path) -> None:
     """15 M numbers: 4 bytes each in float32, 2 in bfloat16; what is cast is cast a matrix at a time."""
     sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
     name = str(write_checkpoint(tmp_path / "big", "gemma", **sizes))
-    numbers = _weights(Path(name))[1]
+    numbers = _weights(Path(name)).others
     of = {
         (kind, dtype): forecast_of(models=name, lengths=4, measurements=kind, dtypes=dtype).memory - LIBRARIES
         for kind in KINDS

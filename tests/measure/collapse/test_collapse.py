@@ -461,7 +461,7 @@ def test_collapse_lengths_leave_the_reference_out() -> None:
         ({"lengths": []}, "whole numbers of at least 1, found none"),
         ({"lengths": [0, 1]}, "whole numbers of at least 1, found 0"),
         ({"lengths": [-3]}, "whole numbers of at least 1, found -3"),
-        ({"lengths": iter([1, 1.5])}, r"whole numbers of at least 1, found 1\.5"),
+        ({"lengths": dict.fromkeys([1, 1.5])}, r"whole numbers of at least 1, found 1\.5"),
         ({"lengths": [True]}, "whole numbers of at least 1, found True"),
         ({"lengths": range(1, 300)}, "does not fit the model's context of 256 tokens .* the longest that fits is 215"),
         ({"lengths": [10**9]}, "does not fit the model's context of 256 tokens .* the longest that fits is 215"),
