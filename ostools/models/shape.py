@@ -1,4 +1,4 @@
-"""The sizes of a model that decide what computing with it takes: of a loaded one, or read off its files before that;
+"""The sizes of a model that decide what computing with it takes: of a loaded one, or by its configuration before that;
 and how many threads they are worth."""
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from typing import Any
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.models.checks import check_config
-from ostools.models.load import quiet, read_config
 from ostools.models.recast import BLOCK, SMALL_WEIGHT, Recast
-from ostools.models.sources import Source
 
 SMALL = 20_000_000
 """Below this many parameters one thread computes as fast as several."""
@@ -47,14 +44,6 @@ class Shape:
         whole = any(weight.whole and weight.numel() > BLOCK for weight in made)
         found = cls.of_config(model.original_model.config, like.dtype, like.device.type)
         return replace(found, cast=bool(made), whole=whole)
-
-    @classmethod
-    def of_source(cls, source: Source, dtype: torch.dtype, device: str) -> Shape:
-        """Of a model that would be loaded in `dtype` on that kind of device. Raises `InputError` as loading would."""
-        family = check_config(source.directory)
-        with quiet():
-            config, _ = read_config(source.directory, family)
-        return cls.of_config(config, dtype, device)
 
     @classmethod
     def of_config(cls, config: Any, dtype: torch.dtype, device: str) -> Shape:

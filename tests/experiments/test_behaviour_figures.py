@@ -22,7 +22,7 @@ from ostools.measure.answers.behaviour import behaviour
 from ostools.results import Provenance
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
-from tests.cli.asking import assert_refused
+from tests.cli.asking import assert_one_forecast, assert_refused
 
 SAME = ["key", "answer", "ended", "kind", "correct", "number", "tokens", "within_training"]
 
@@ -282,7 +282,8 @@ def test_options_that_a_figure_does_not_have(run: Any, tmp_path: Path, arguments
 @pytest.mark.slow
 def test_the_command_line_draws_and_tells(run: Any, tmp_path: Path) -> None:
     code, out, err = run("figure", "2", "--lengths", "5,9")
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert_one_forecast(err)
     assert "copy-first" in out
     assert "The paper's is of Gemini 1.5" in out
     assert run("figure", "6", "--lengths", "4", "--seed", "3", "--max-new-tokens", "12", "--out", "x.svg")[0] == 0
@@ -290,5 +291,6 @@ def test_the_command_line_draws_and_tells(run: Any, tmp_path: Path) -> None:
     assert "Figure 6 on embedded" in picture
     assert "Gemma 7B" in picture
     code, out, err = run("figure", "7", "--lengths", "4", "--seed", "3", "--max-new-tokens", "12")
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert_one_forecast(err)
     assert "1 of 1" in out

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from ostools.models import load_model
-from ostools.models import shape as shapes
 from ostools.models.shape import Shape
 from ostools.models.sources import EMBEDDED_DIRECTORY, locate
 from ostools.runs import plan, sweep_of
 from ostools.runs.asked.cells import cells_of
-from ostools.runs.forecast.forecast import LIBRARIES, Forecast, _shape, _weights, forecast
+from ostools.runs.forecast import forecast as forecasting
+from ostools.runs.forecast.forecast import LIBRARIES, Forecast, Unloaded, _shape, _stamp, _weights, forecast
 from ostools.runs.forecast.prompts import prompt_tokens
 from ostools.runs.measurements import measure
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
@@ -37,12 +37,12 @@ def forecast_of(**asked: Any) -> Forecast:
 def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / family, family)
     model = load_model(directory, device="cpu")
-    found = Shape.of_source(locate(str(directory), None), torch.float32, "cpu")
+    found = Unloaded(locate(str(directory), None), torch.float32, "cpu").shape
     assert found == Shape.of(model)
     cfg: Any = model.cfg
     sizes = (cfg.n_layers, cfg.d_model, cfg.n_heads, cfg.d_head, cfg.d_mlp, cfg.n_ctx)
     assert (found.n_layers, found.d_model, found.n_heads, found.d_head, found.d_mlp, found.context) == sizes
-    numbers = _weights(directory).others
+    numbers = _weights(_stamp(directory)).others
     if family != "gpt2":  # whose bridge has queries, keys and values apart, and together
         assert numbers == sum(weight.numel() for weight in model.original_model.parameters())
     assert found.n_layers * found.block_parameters < numbers
@@ -80,7 +80,7 @@ def test_the_weights_are_counted_once(tmp_path: Path) -> None:
     """15 M numbers: 4 bytes each in float32, 2 in bfloat16; what is cast is cast a matrix at a time."""
     sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
     name = str(write_checkpoint(tmp_path / "big", "gemma", **sizes))
-    numbers = _weights(Path(name)).others
+    numbers = _weights(_stamp(Path(name))).others
     of = {
         (kind, dtype): forecast_of(models=name, lengths=4, measurements=kind, dtypes=dtype).memory - LIBRARIES
         for kind in KINDS
@@ -139,7 +139,7 @@ def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     _weights.cache_clear()
     monkeypatch.setattr("safetensors.torch.load_file", lambda *_, **__: pytest.fail("read the weights"))
     monkeypatch.setattr("ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model"))
-    weights = _weights(EMBEDDED_DIRECTORY)
+    weights = _weights(_stamp(EMBEDDED_DIRECTORY))
     assert 4 * weights.others < weights.stored < 4 * weights.others + (1 << 16)
 
 
@@ -180,8 +180,8 @@ def test_what_has_no_forecast_is_said_to_be_unknown(
 
 def test_a_model_is_read_once_for_all_of_its_cells(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _shape.cache_clear()
-    read: Any = mock.Mock(wraps=shapes.read_config)
-    monkeypatch.setattr(shapes, "read_config", read)
+    read: Any = mock.Mock(wraps=forecasting.read_config)
+    monkeypatch.setattr(forecasting, "read_config", read)
     for length in (3, 4, 5):
         assert forecast_of(models=directory, lengths=length, measurements="behaviour").seconds is not None
     assert read.call_count == 1

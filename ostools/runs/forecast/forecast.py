@@ -19,7 +19,8 @@ from safetensors import safe_open
 from mitigations import Mitigation
 from ostools.ground.memory import available_memory
 from ostools.measure.passes.cost import Cost, PromptTokens, machine
-from ostools.models.checks import check_weight_files
+from ostools.models.checks import check_config, check_size, check_weight_files
+from ostools.models.load import quiet, read_config
 from ostools.models.placed.device_map import DISK, SHARE
 from ostools.models.shape import Shape
 from ostools.models.sources import Source
@@ -80,8 +81,9 @@ class Unloaded:
     @property
     def shape(self) -> Shape:
         """Weights that may lie on disk are made where they are read, a large table in one piece; so are quantised ones."""
-        found, mapped = _shape(self.source, self.dtype, self.kind), self.device_map is not None
-        return replace(found, cast=mapped or _weights(self.source.directory).int8 > 0, whole=mapped)
+        mapped, stamp = self.device_map is not None, _stamp(self.source.directory)
+        found = _shape(stamp, self.source, self.dtype, self.kind)
+        return replace(found, cast=mapped or _weights(stamp).int8 > 0, whole=mapped)
 
     def pos(self, text: str) -> int:
         """Tokens of a prompt."""
@@ -102,7 +104,7 @@ class Unloaded:
     @property
     def held(self) -> int:
         """Bytes of the loaded weights: none of those on disk, of `auto` what has room."""
-        weights = _weights(self.source.directory)
+        weights = _weights(_stamp(self.source.directory))
         whole = weights.int8 + weights.others * self.dtype.itemsize
         if self.device_map is None:
             return whole
@@ -111,7 +113,7 @@ class Unloaded:
 
     def forecast(self, cost: Cost) -> Forecast:
         """What loading it and that work take."""
-        weights = _weights(self.source.directory)
+        weights = _weights(_stamp(self.source.directory))
         shape, on_cpu = self.shape, self.kind == "cpu"
         libraries = LIBRARIES if on_cpu else 0
         # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
@@ -138,7 +140,7 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
     try:
         model = Unloaded(source, dtype_named(to_load(cell)[1]), kind, device_map)
         shape, tokens = model.shape, prompt_tokens(cell, source)
-        _weights(source.directory)
+        _weights(_stamp(source.directory))
     except (
         Exception
     ):  # whatever a plugin or a broken checkpoint raises: it is for the cell to fail, not for its forecast
@@ -146,8 +148,20 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
     return model.forecast(MEASUREMENTS[cell.measurement].count(shape, cell, tokens))
 
 
-_shape = lru_cache(maxsize=64)(Shape.of_source)
-"""A model is read once, and not for each of its cells."""
+def _stamp(directory: Path) -> tuple[Path, int, int]:
+    """What a checkpoint is known by: where it lies, and which file its configuration is."""
+    found = (directory / "config.json").stat()
+    return directory.resolve(), found.st_ino, found.st_mtime_ns
+
+
+@lru_cache(maxsize=64)
+def _shape(stamp: tuple[Path, int, int], source: Source, dtype: torch.dtype, kind: str) -> Shape:
+    """A model is read once, and not for each of its cells. Raises `InputError` where its weights are not those of its shape."""
+    family = check_config(source.directory)
+    with quiet():
+        config, _ = read_config(source.directory, family)
+    check_size(config, family, check_weight_files(source.directory), source.directory)
+    return Shape.of_config(config, dtype, kind)
 
 
 @dataclass(frozen=True)
@@ -162,11 +176,11 @@ class _Weights:
 
 
 @lru_cache(maxsize=64)
-def _weights(directory: Path) -> _Weights:
+def _weights(stamp: tuple[Path, int, int]) -> _Weights:
     """Reads headers."""
     stored, sizes = 0, {True: 0, False: 0}
     largest = 0
-    for shard in check_weight_files(directory):
+    for shard in check_weight_files(stamp[0]):
         stored += shard.stat().st_size
         with safe_open(shard, "pt") as file:
             for name in file.keys():  # noqa: SIM118 (a file is no mapping)
