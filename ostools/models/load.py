@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,6 +201,19 @@ class _Checkpoint:
         check_loaded(info, self.family, self.directory)
         return module
 
+    def filled(
+        self,
+        weights: dict[str, torch.Tensor],
+        dtype: torch.dtype,
+        device: torch.device,
+        weight: Callable[[str, str], torch.Tensor],
+    ) -> PreTrainedModel:
+        """The Hugging Face model in `dtype`, built without the `weights` and then filled with what `weight` makes of each."""
+        held = placeholders(weights, dtype)
+        module = self.built(dict(held), dtype)
+        fill(module, held, device, weight)
+        return module
+
     def finished(self, module: PreTrainedModel) -> PreTrainedModel:
         """The model with finite weights, in eval mode, knowing the tokens that end an answer."""
         check_finite(module, self.directory)
@@ -230,9 +243,7 @@ def _int8(checkpoint: _Checkpoint, dtype: torch.dtype, device: torch.device) -> 
     with checkpoint.fitting():
         check_size(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
         weights = int8_weights(checkpoint.shards, dtype, device)
-        held = placeholders(weights, dtype)
-        module = checkpoint.built(dict(held), dtype)
-        fill(module, held, device, lambda name, path: weights[name])
+        module = checkpoint.filled(weights, dtype, device, lambda name, path: weights[name])
     return checkpoint.finished(module)
 
 
@@ -247,9 +258,8 @@ def _in_places(
             without_weights = getattr(transformers, checkpoint.family.module)(checkpoint.config)
         placed = checked_map(device_map, without_weights, dtype, device)
         weights = MappedWeights.of(checkpoint.shards)
-        held = placeholders(weights.by_name, dtype)
-        module = checkpoint.built(dict(held), dtype)
-        fill(module, held, device, Placing(weights, placed, dtype, device).weight)
+        placing = Placing(weights, placed, dtype, device)
+        module = checkpoint.filled(weights.by_name, dtype, device, placing.weight)
     module = checkpoint.finished(module)
     weights.let_go()
     return module, placed

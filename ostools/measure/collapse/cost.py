@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ostools.measure.collapse.distances import logits_rows
+from ostools.measure.collapse.distances import CHUNK, logits_rows
 from ostools.measure.passes.cost import BLOCK, QUESTION, Cost, PromptTokens, one_pass, pass_bytes, work_in
 from ostools.measure.passes.precisions import Precision
 from ostools.models.shape import Shape
 
 _VIEW = 4000  # small operations of a view of a block's modules
 _GROUP = 192  # branches of one pass
-_DOUBLE = 4  # numbers cast to float64 take as long as so many cast to float32
 
 
 def collapse_cost(
@@ -25,13 +24,13 @@ def collapse_cost(
     runs += [8 for element in runs[1:] if element < shape.element]
     passes = sum((_passes(shape, tokens, element) for element in runs), Cost())
     pairs = len(tokens.prompts)
-    chunks = (min(pairs, (1 << 22) // width + 1) * width for width in (shape.d_vocab, shape.d_model))
+    chunks = (min(pairs, CHUNK // width + 1) * width for width in (shape.d_vocab, shape.d_model))
     distances = 12 * 8 * max(chunks)
     kept = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
     logits = 2.0 * shape.d_vocab * shape.d_model * 2 * pairs * len(runs)
     # A check reads every row, and the distances those of v and of v*: of each run in a product of its own.
     together = logits_rows(shape.d_vocab)
-    reads = 4 * -(-pairs // together) * sum(_DOUBLE if element == 8 else 1 for element in runs)
+    reads = 4 * -(-pairs // together) * sum(map(_casts, runs))
     held = min(pairs, together) * shape.d_vocab * 2 * sum(runs)
     read = Cost(distances + kept + held, double=logits, cast=float(shape.d_vocab * shape.d_model * reads))
     both = passes + read + Cost(operations=1.0 * pairs * QUESTION)
@@ -51,5 +50,10 @@ def _passes(shape: Shape, tokens: PromptTokens, element: int) -> Cost:
     cast = element != shape.element
     memory = pass_bytes(shape, 1, trunk, 1, element) + (shape.view_bytes(element) if cast else 0)
     operations = 2.0 * passes * shape.n_layers * BLOCK + cast * shape.n_layers * _VIEW
-    read = float(passes * shape.n_layers * shape.block_parameters * cast * (_DOUBLE if element == 8 else 1))
+    read = float(passes * shape.n_layers * shape.block_parameters * cast * _casts(element))
     return work_in(element, work) + Cost(memory, cast=read, operations=operations)
+
+
+def _casts(element: int) -> int:
+    """A number cast to float64 takes as long as four cast to float32."""
+    return 4 if element == 8 else 1

@@ -23,7 +23,8 @@ from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import Precision
 from ostools.theory import distances
 
-_CHUNK = 1 << 22  # numbers in one float64 chunk: 32 MB
+CHUNK = 1 << 22
+"""Numbers in one float64 chunk: 32 MB."""
 _LOGITS = 1 << 23
 """Logits of one product, 64 MB in float64: to cast a large unembedding takes longer than to work with a chunk of logits."""
 _NA = float("nan")
@@ -70,7 +71,7 @@ class LastTokens:
     ) -> Iterator[Float[Tensor, "some ..."]]:
         """A site's vectors, a chunk of rows at a time. Rows at the same places of two indices go through products of one shape:
         where they are equal, so are their logits, to the bit."""
-        step = max(1, chunk(_CHUNK) // self.width(site))
+        step = max(1, chunk(CHUNK) // self.width(site))
         together = step if site != "logits" else step * max(1, logits_rows(self.unembedding.d_vocab) // step)
         for start in range(0, len(index), together):
             yield from self.at(site, index[start : start + together], layer).split(step)

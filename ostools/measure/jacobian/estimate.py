@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.errors import InputError
+from ostools.measure.jacobian.exact import NORM_BUDGET
 from ostools.measure.jacobian.routes import Route, Tangents, pulled
 from ostools.theory.path_sum.operators import chunks
 from ostools.theory.statistics import estimates
@@ -27,8 +28,6 @@ PerToken = Float[Tensor, " pos"]
 _WORTH = 16
 # Rounding of <g, push(t)> = <pull(g), t>, relative to the largest such product; float32 stays below 1e-5.
 _ADJOINT = 1e-3
-NORM_BUDGET = 1 << 26
-"""Bytes of Gram matrices that norms are taken of at a time."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ostools.measure.jacobian.routes import Route, pulled
 from ostools.theory.path_sum.operators import chunks
 
 NORM_BUDGET = 1 << 26
-"""Bytes of Jacobians whose norms are taken at a time."""
+"""Bytes of matrices, Jacobians or Gram matrices of an estimate, whose norms are taken at a time."""
 
 Jacobians = Float[Tensor, "place d_out d_model"]
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.memory import free_memory
+from ostools.ground.names import checked_name
 
 DISK = "disk"
 NAMED_MAPS = ("auto", DISK)
@@ -29,9 +30,7 @@ def checked_map(asked: DeviceMap, model: nn.Module, dtype: torch.dtype, device: 
     weights that are tied.
     """
     if isinstance(asked, str):
-        if asked not in NAMED_MAPS:
-            raise unknown_name("device map", asked, NAMED_MAPS)
-        return {"": DISK} if asked == DISK else _auto(model, dtype, device)
+        return {"": DISK} if checked_name("device map", asked, NAMED_MAPS) == DISK else _auto(model, dtype, device)
     if not isinstance(asked, Mapping):
         raise InputError(f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {asked!r}")
     known = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}

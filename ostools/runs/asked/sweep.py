@@ -15,6 +15,7 @@ from mitigations.named import NONE
 from ostools import tasks
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.lengths import parse_lengths
+from ostools.ground.names import checked_name
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.models.placed.device_map import NAMED_MAPS
 from ostools.runs.asked.yaml_file import read_yaml
@@ -38,9 +39,7 @@ _DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def _device_map(name: str | None) -> str | None:
-    if name is not None and name not in NAMED_MAPS:
-        raise unknown_name("device map", name, NAMED_MAPS)
-    return name
+    return None if name is None else checked_name("device map", name, NAMED_MAPS)
 
 
 def _device(name: str) -> str:

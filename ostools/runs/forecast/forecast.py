@@ -81,9 +81,9 @@ class Unloaded:
     @property
     def shape(self) -> Shape:
         """Weights that may lie on disk are made where they are read, a large table in one piece; so are quantised ones."""
-        mapped, stamp = self.device_map is not None, _stamp(self.source.directory)
-        found = _shape(stamp, self.source, self.dtype, self.kind)
-        return replace(found, cast=mapped or _weights(stamp).int8 > 0, whole=mapped)
+        mapped = self.device_map is not None
+        found = _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
+        return replace(found, cast=mapped or self._weights.int8 > 0, whole=mapped)
 
     def pos(self, text: str) -> int:
         """Tokens of a prompt."""
@@ -102,9 +102,13 @@ class Unloaded:
         return task_tokens(form, self.source.directory, lengths, mitigation=mitigation, pairs=pairs, chat=chat)
 
     @property
+    def _weights(self) -> _Weights:
+        return _weights(_stamp(self.source.directory))
+
+    @property
     def held(self) -> int:
         """Bytes of the loaded weights: none of those on disk, of `auto` what has room."""
-        weights = _weights(_stamp(self.source.directory))
+        weights = self._weights
         whole = weights.int8 + weights.others * self.dtype.itemsize
         if self.device_map is None:
             return whole
@@ -113,7 +117,7 @@ class Unloaded:
 
     def forecast(self, cost: Cost) -> Forecast:
         """What loading it and that work take."""
-        weights = _weights(_stamp(self.source.directory))
+        weights = self._weights
         shape, on_cpu = self.shape, self.kind == "cpu"
         libraries = LIBRARIES if on_cpu else 0
         # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
@@ -140,7 +144,6 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
     try:
         model = Unloaded(source, dtype_named(to_load(cell)[1]), kind, device_map)
         shape, tokens = model.shape, prompt_tokens(cell, source)
-        _weights(_stamp(source.directory))
     except (
         Exception
     ):  # whatever a plugin or a broken checkpoint raises: it is for the cell to fail, not for its forecast
