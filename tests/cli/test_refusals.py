@@ -167,7 +167,7 @@ AFTER_A_FORECAST = [
     ("path-sum --variant 'windowed(0)'", "did you mean"),
     ("path-sum --max-memory 1MB", "beside the model, 1 MiB allowed by --max-memory"),
     ("path-sum --positions some", "unknown positions 'some'"),
-    ("path-sum --mlp-trace probe", "did you mean 'probes'"),
+    ("path-sum --traces probe", "did you mean 'probes'"),
 ]
 
 

@@ -116,8 +116,8 @@ def path_sum(
             metavar="NAME", help="certified (within 0.1%), svd (exact), frobenius or product (cheaper, looser)."
         ),
     ] = "certified",
-    mlp_trace: Annotated[
-        str, typer.Option(metavar="NAME", help="exact, probes (for wide MLPs), or auto: the cheaper one.")
+    traces: Annotated[
+        str, typer.Option(metavar="NAME", help="Of predictions: exact, probes (few random directions), or auto: by cost.")
     ] = "auto",
     model: Model = "embedded",
     out: Out = None,
@@ -141,7 +141,7 @@ def path_sum(
 
     def cost(on: Unloaded) -> Cost:
         pos = on.pos(prompt)
-        return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, mlp_trace=mlp_trace, positions=positions)
+        return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, traces=traces, positions=positions)
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
         result = measure.path_sum(
@@ -149,7 +149,7 @@ def path_sum(
             prompt,
             variants=names,
             mlp_norm=mlp_norm,
-            mlp_trace=mlp_trace,
+            traces=traces,
             positions=positions,
             max_memory=MANNERS.max_memory,
             announce=_announce,

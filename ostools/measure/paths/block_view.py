@@ -18,10 +18,10 @@ class BlockView:
     """What the variants read off one block, each computed once and only if a variant asks for it."""
 
     def __init__(
-        self, block: Block, mlp_norm: str, mlp_trace: str = "exact", tally: Counter[str] | None = None
+        self, block: Block, mlp_norm: str, traces: str = "exact", tally: Counter[str] | None = None
     ) -> None:
         self.block = block
-        self.mlp_norm, self.mlp_trace = mlp_norm, mlp_trace
+        self.mlp_norm, self.traces = mlp_norm, traces
         certified = partial(certificates.certified_norms, tally=tally)
         self._dense_norms = certified if mlp_norm == "certified" else edges.spectral_norms
         self._norms = {

@@ -8,7 +8,7 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.measure.formulas.forward import KEPT
 from ostools.measure.jacobian.memory import ALLOCATOR
 from ostools.measure.passes.cost import BLOCK, EIGENVALUES, QUESTION, Cost, in_full, one_pass, work_in
-from ostools.measure.paths.predicted import chosen_trace
+from ostools.measure.paths.predicted import FACTOR, chosen_traces, kernel_operations
 from ostools.measure.paths.variants import variant_named
 from ostools.models.shape import Shape
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
@@ -29,12 +29,12 @@ def path_sum_cost(
     variants: Sequence[str],
     *,
     mlp_norm: str = "certified",
-    mlp_trace: str = "auto",
+    traces: str = "auto",
     positions: str = "last",
 ) -> Cost:
     """Of a prompt of `pos` tokens, all variants out of the same blocks."""
     work, known = in_full(shape), [variant_named(name) for name in variants]
-    mlp_trace = chosen_trace(shape, pos) if mlp_trace == "auto" else mlp_trace
+    traces = chosen_traces(shape, pos) if traces == "auto" else traces
     predicted = [one for one in known if one.kind == "predicted"]
     live = any(one.linearisation == "full" for one in known)
     element = work.element if len(predicted) == len(known) else 8
@@ -43,10 +43,11 @@ def path_sum_cost(
     last = pos if positions == "all" else 1
     memory = _reading(work, pos, heads=heads, live=live) + 2 * element * shape.block_parameters
     bounds = [one.name for one in known if one.kind != "predicted"]
-    memory += _terms(shape, pos, element, bool(predicted) and mlp_trace == "exact", bounds)
-    memory += last * len(kernels) * work.element * (pos**2 + 2 * shape.d_model**2)
+    columns = min(shape.d_model, FACTOR) if traces == "probes" else shape.d_model
+    memory += _terms(shape, pos, element, columns if predicted else 0, bounds)
+    memory += last * len(kernels) * work.element * (pos**2 + 2 * shape.d_model * columns)
     products = _norms(shape, pos, bounds, mlp_norm)
-    products += sum(_kernel(shape, pos, mlp_trace, one.name) * last for one in predicted if one.name != "rollout")
+    products += sum(_kernel(shape, pos, traces, one.name) * last for one in predicted if one.name != "rollout")
     products += 2 * one_pass(work, 1, pos) / shape.n_layers
     each = work_in(element, shape.n_layers * products)
     read = 3.0 * shape.n_layers * shape.block_parameters
@@ -69,17 +70,16 @@ def _reading(shape: Shape, pos: int, *, heads: bool, live: bool) -> int:
     return ALLOCATOR + kept + vectors + max(7 * squares // 2, reading)
 
 
-def _terms(shape: Shape, pos: int, element: int, traces: bool, bounds: Sequence[str]) -> int:
-    """Matrices beside a block's weights: of the MLP's inner products, ff x ff; of a position's Jacobian, ff x d and d x d; of a
-    pair's, as many again."""
-    row = 3 * shape.d_mlp * element
-    squares = min(shape.d_mlp * row, max(row, chunk_of(CHUNK_BUDGET))) if traces else 0
+def _terms(shape: Shape, pos: int, element: int, columns: int, bounds: Sequence[str]) -> int:
+    """Matrices beside a block's weights: of a direction through the MLP, ff x `columns`, and through every head; of a position's
+    Jacobian, ff x d and d x d; of a pair's, as many again."""
+    directions = columns * (4 * shape.d_mlp + 4 * (shape.n_heads + 1) * shape.d_model) * element
     position = (shape.d_mlp + shape.d_model) * shape.d_model * element
     together = min(pos * position, max(position, chunk_of(CHUNK_BUDGET)))
     pairs = any(name.startswith(_PAIRS) for name in bounds)
     live = pairs and any(name.endswith("-full") for name in bounds)
     jacobians = (1 + 2 * pairs + 3 * live) * together if bounds else 0
-    return max(squares, jacobians) + 8 * shape.d_model**2 * element
+    return max(directions, jacobians) + 8 * shape.d_model**2 * element
 
 
 def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float:
@@ -103,10 +103,7 @@ def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float
     return total + pairs * pos**2 / 2 * (2 + EIGENVALUES) * (min(d, 2 * small) if live else small) ** 3
 
 
-def _kernel(shape: Shape, pos: int, mlp_trace: str, name: str) -> float:
-    """Products of one step of the second moments, to one last position; without the directions on the diagonal alone."""
-    d, ff = shape.d_model, shape.d_mlp
-    inner = 4 * ff**2 * (2 * d + pos) if mlp_trace == "exact" else 32 * pos * ff * d
-    if name == "second-moment-diagonal":
-        return float(inner + 10 * d**2 * ff)
-    return float(4 * shape.n_heads * pos**3) + inner + d**2 * (20 * ff + 8 * shape.n_heads * shape.d_head)
+def _kernel(shape: Shape, pos: int, traces: str, name: str) -> float:
+    """Products of one step of the second moments, to one last position."""
+    attention = 0 if name == "second-moment-diagonal" else 4 * shape.n_heads * pos**3
+    return float(attention) + kernel_operations(shape, pos, traces, full=name.endswith("-full"))

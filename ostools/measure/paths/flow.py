@@ -26,9 +26,10 @@ from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import forward
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.paths.block_view import BlockView
-from ostools.measure.paths.predicted import KernelFold, Parts
+from ostools.measure.paths.predicted import TRACES, KernelFold, Parts, chosen_traces
 from ostools.measure.prompts import as_prompt, token_columns
 from ostools.models import Prompt
+from ostools.models.shape import Shape
 from ostools.results import Provenance, Result
 from ostools.theory.path_sum import second_moment
 
@@ -55,7 +56,10 @@ def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress |
     arrives at n. Raises `InputError` as `path_sum` does.
     """
     tokens = as_prompt(model, prompt)
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), linearisation="frozen")
+    traces = chosen_traces(Shape.of(model), len(tokens.ids))
+    provenance = Provenance.collect(
+        model, tuple(tokens.ids.tolist()), linearisation="frozen", traces=TRACES[traces]
+    )
     work = full_precision(model, "flow")
     with torch.inference_mode(False), torch.no_grad():
         run = forward(work, tokens.ids)
@@ -63,7 +67,7 @@ def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress |
         fold = KernelFold(run, [last])
         sizes, weights = [fold.values()[0].double()], []
         for done, block in enumerate(run.blocks(), start=1):
-            view = BlockView(block, "svd")
+            view = BlockView(block, "svd", traces)
             weights.append(_weights(fold, Parts(view, fold.dtype), last))
             fold.step(view)
             sizes.append(fold.values()[0].double())
@@ -74,7 +78,7 @@ def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress |
 
 def _weights(fold: KernelFold, parts: Parts, last: int) -> Float[Tensor, "query key"]:
     """w_ij of one block, float64."""
-    moments = second_moment.through_mlp(fold.moments[0], parts.mlp(last))
+    moments = second_moment.through_mlp(fold.moments[0], parts.mlp(last), parts.sketches[0])
     heads = parts.heads(last)
     squares = heads.squares(moments.own)
     if moments.shared is not None:

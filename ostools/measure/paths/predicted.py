@@ -21,22 +21,31 @@ from ostools.measure.paths.block_view import BlockView
 from ostools.models.shape import Shape
 from ostools.theory.path_sum import operators, second_moment
 from ostools.theory.path_sum.live_moments import LiveHeads, LiveMlp
-from ostools.theory.path_sum.second_moment import Heads, Mlp
+from ostools.theory.path_sum.second_moment import Heads, Mlp, Sketch
 
-PROBES, PROBE_SEED = 8, 0
-TRACES = {"exact": "exact", "probes": f"{PROBES} orthogonal probes a block, seed {PROBE_SEED} + layer"}
-"""How the MLP's inner products are computed, and what the provenance says of it."""
+FACTOR, PROBES, SEED = 32, 8, 0
+"""Columns of a direction's factor, directions on the other side, and where their random numbers start."""
+TRACES = {"exact": "exact", "probes": f"{FACTOR} x {PROBES} random directions, seed {SEED} + layer"}
+"""How the traces of second moments are taken, and what the provenance says of it."""
+PAYS, WORTHWHILE = 2, 10**9
+"""Few directions are the default where they take so many times fewer operations, of so many a block."""
 
-PAYS, WORTHWHILE = 4, 10**9
-"""Probes are the default where they take so many times fewer operations, of so many a block."""
 
-
-def chosen_trace(shape: Shape, pos: int) -> str:
-    """The default of `mlp_trace`, by counted operations: ff^2 (d + n) exactly, PROBES n d ff by probes."""
-    grams, products = (4, 3) if shape.gated else (2, 1)
-    exact = 2 * shape.d_mlp**2 * (grams * shape.d_model + products * pos)
-    probes = 2 * PROBES * pos * shape.d_model * (shape.d_mlp + shape.d_model)
+def chosen_traces(shape: Shape, pos: int) -> str:
+    """The default of `traces`, by counted operations."""
+    exact, probes = (kernel_operations(shape, pos, traces) for traces in ("exact", "probes"))
     return "probes" if exact > max(PAYS * probes, WORTHWHILE) else "exact"
+
+
+def kernel_operations(shape: Shape, pos: int, traces: str, *, full: bool = False) -> float:
+    """Of one block's step to one last position, beside attention's O(H n^3)."""
+    d, ff, heads, wide = shape.d_model, shape.d_mlp, shape.n_heads, shape.n_heads * shape.d_head
+    columns, others = (d, d) if traces == "exact" else (min(d, FACTOR), min(d, PROBES))
+    through_weights = (13 if shape.gated else 8) * columns + (2 if shape.gated else 1) * others
+    mlp = 2 * d * ff * through_weights + (4 if shape.gated else 2) * pos * ff * columns * others
+    attention = 8 * d * wide * columns + 4 * (heads + 1) * d * columns * (heads + 1 + min(d, columns))
+    live = 2 * pos**2 * (wide * (2 * columns + others) + 2 * heads * columns * others) if full else 0
+    return float(mlp + attention + live + 2 * pos**2 * columns * others)
 
 
 class Parts:
@@ -69,13 +78,18 @@ class Parts:
         return replace(self._heads, weighted=self._heads.weighted[:, : m + 1, : m + 1])
 
     @cached_property
-    def probes(self) -> Float[Tensor, "d_model probe"] | None:
-        """Drawn once a block for `mlp_trace="probes"`; None for exact inner products."""
-        if self.view.mlp_trace == "exact":
-            return None
-        block = self.view.block
-        like = block.weights.down.to(self.dtype)
-        return operators.orthogonal_probes(len(like), PROBES, PROBE_SEED + block.layer, like)
+    def probes(self) -> Float[Tensor, "d_model probe"]:
+        """Drawn once a block: what answers are asked for on the other side of a direction; all of them for exact traces."""
+        like = self.view.block.weights.down.to(self.dtype)
+        count = len(like) if self.view.traces == "exact" else PROBES
+        return operators.orthogonal_probes(len(like), count, SEED + self.view.block.layer, like)
+
+    @cached_property
+    def sketches(self) -> tuple[Sketch, Sketch]:
+        """Of the MLP's step and of attention's, drawn apart from each other and from `probes`."""
+        count = len(self.view.block.weights.down) if self.view.traces == "exact" else FACTOR
+        seed = SEED + (2 * self.view.block.layer + 2) * 1_000_003
+        return Sketch(count, seed), Sketch(count, seed + 1)
 
 
 class LiveParts(Parts):
@@ -98,6 +112,7 @@ class LiveParts(Parts):
         scores, cut = block.scores, slice(m + 1)
         return LiveHeads(
             *(held.left, held.right, held.weighted),
+            probes=self.probes,
             **self._cast(
                 bare=weights.bare_left.transpose(0, 1).flatten(1),
                 gain=weights.post_gain_1,
@@ -139,8 +154,11 @@ class KernelFold:
         view.require_causal("second-moment")
         parts = self.parts(view, self.dtype)
         pairs = zip(self.moments, self.last, strict=True)
+        for_mlp, for_attention = parts.sketches
         self.moments = [
-            second_moment.through_attention(second_moment.through_mlp(moments, parts.mlp(m)), parts.heads(m))
+            second_moment.through_attention(
+                second_moment.through_mlp(moments, parts.mlp(m), for_mlp), parts.heads(m), for_attention
+            )
             for moments, m in pairs
         ]
         # In every block: a negative square may turn positive again further down.
@@ -181,9 +199,9 @@ class DiagonalFold:
     def step(self, view: BlockView) -> None:
         parts, n = Parts(view, self.dtype), self.rows.shape[1]
         mlp, heads = parts.mlp(n - 1), parts.heads(n - 1)
-        eye = torch.eye(mlp.down.shape[0], dtype=self.dtype, device=self.rows.device)
-        eye = eye / len(eye)
-        self.rows = (self.rows * mlp.overlap(eye).diagonal()) @ heads.squares(eye).double()
+        undirected = parts.sketches[0].undirected(mlp.down) / len(mlp.down) ** 0.5
+        pulled = mlp.pulled(undirected, torch.full_like(mlp.p[:, 0], 1.0 / n))
+        self.rows = (self.rows * mlp.overlap(undirected, pulled).diagonal()) @ heads.squares(undirected).double()
         _norms(self.rows, self.dtype)
 
     def values(self) -> Float[Tensor, "last pos"]:
@@ -196,16 +214,16 @@ def _norms(squares: Float[Tensor, "*last pos"], dtype: torch.dtype) -> Float[Ten
     if not bool((squares >= -rounding * squares.amax(-1, keepdim=True)).all()):
         raise InputError(
             "second-moment: paths cancel on this prompt, or probes miss, as the prediction does not allow for (a squared norm "
-            "came out negative or is no number); use mlp_trace='exact', variant 'second-moment-diagonal', or measure with "
+            "came out negative or is no number); use traces='exact', variant 'second-moment-diagonal', or measure with "
             "sensitivity()"
         )
     return squares.clamp_min(0.0).sqrt()
 
 
 def _refuse_if_too_large(run: Forward, last: list[int]) -> None:
-    """One kernel of (m + 1)^2 numbers and two d x d directions a last position are kept side by side."""
+    """One kernel of (m + 1)^2 numbers a last position, and the final norm's Jacobian, d x d, are kept side by side."""
     like = next(run.model.parameters())
-    needed = like.element_size() * sum((m + 1) ** 2 + 2 * int(run.model.cfg.d_model) ** 2 for m in last)
+    needed = like.element_size() * sum((m + 1) ** 2 + int(run.model.cfg.d_model) ** 2 for m in last)
     free = available_memory(like.device)
     if needed > 0.8 * free:
         raise InsufficientMemoryError(

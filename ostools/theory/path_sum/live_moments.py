@@ -1,16 +1,18 @@
-"""Squared norms of what nothing-held attention and MLP do, for the prediction of the real derivative.
+"""What nothing-held attention and MLP add to the recursion of second moments, for the prediction of the real derivative.
 
 With u_j the direction of a norm (N_j = I - u_j u_j^T), the blocks of attention between query i and key j < i are
 
     T_ij = P_i sum_h W_O^h ( alpha_ij W_V^h + beta_ij (v_j - vbar_i) a_ij^T ) N_j / r1_j,     beta = alpha slope
     a_ij = K_j^T q_i,   P_i = diag(gp1) / rp1_i N(o_i)
 
-and T_ii has in addition I and, inside the bracket, sum_m beta_im (v_m - vbar_i) b_im^T, b_im = Q_i^T k_m. Their norms in a
-metric Sigma, tr(T_ij^T Sigma T_ij), need (H d_head)^2 numbers a position and never a d x d matrix a pair: O(n^2 (H d_head)^2).
+and T_ii has in addition I and, inside the bracket, sum_m beta_im (v_m - vbar_i) b_im^T, b_im = Q_i^T k_m. For a direction
+Sigma = F F^T, tr(T_ij^T Sigma T_ij) is the mean of ||F^T T_ij z||^2 over probes z with E[z z^T] = I: k k' numbers a pair, and
+never a d x d matrix. With d_model orthogonal probes it is exact. O(n^2 (H d_head (2 k + k') + H k k')).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,10 +21,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.theory.path_sum import operators
-from ostools.theory.path_sum.second_moment import Heads, Kernel, Mlp, Moments
+from ostools.theory.path_sum.second_moment import Factor, Heads, Kernel, Mlp, Moments
 
-Metric = Float[Tensor, "d_model d_model"]
 Vectors = Float[Tensor, "pos d_model"]
+Answers = Float[Tensor, "query key probe other_probe"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class LiveHeads(Heads):
     d (rotated query of a head at i) / d normalised residual stream = query_turn_i query_weight; so for keys.
     """
 
+    probes: Float[Tensor, "d_model other_probe"]
     bare: Float[Tensor, "d_model wide"]
     gain: Float[Tensor, " d_model"]
     after: Vectors
@@ -62,177 +65,106 @@ class LiveHeads(Heads):
         inner = (own + around).flatten(0, 1) + alpha[:, i].repeat_interleave(moved.shape[-1])[:, None] * self.right
         return self._projected(inner, i) / self.before_scale[i]
 
-    def outer(self, i: int) -> Float[Tensor, "d_model wide"]:
-        """P_i left."""
-        scaled = self.bare / self.after_scale[i]
-        return self.gain[:, None] * (scaled - torch.outer(self.after[i], self.after[i] @ scaled))
-
-    def self_jacobian(self, i: int) -> Metric:
-        """T_ii, dense."""
-        return torch.eye(len(self.left), dtype=self.left.dtype, device=self.left.device) + self.outer(i) @ self.added(i)
-
-    def live_squares(self, metric: Metric, queries: slice = slice(None)) -> Float[Tensor, "query key"]:
-        """tr(T_ij^T metric T_ij), nothing held, for every i in `queries` and j <= i; 0 elsewhere. O(H^2 n^2 d_head^2).
-
-        The core left^T P_i^T metric P_i left is G - x_i z_i^T - z_i x_i^T (x = z = 0 without a post-norm), and N_j^2 is
-        I - shrink_j u_j u_j^T; both are written out, so that every sum over coordinates is one product of two matrices.
-        """
-        asked = range(len(self.before))[queries]
-        total = torch.zeros(len(asked), len(self.before), dtype=metric.dtype, device=metric.device)
-        each = 6 * (len(self.before) + self.d_head) * len(self.right) * metric.element_size()
-        for part in operators.chunks(len(asked), each):
-            rows = slice(asked[part.start], asked[part.stop - 1] + 1)
-            cores = self._cores(metric, rows)
-            total[part, : rows.stop] = self._between(cores, rows).tril(rows.start - 1)
-            total[part, rows].diagonal().copy_(self._selves(metric, cores, rows))
-        return total
-
-    def _between(self, cores: tuple[Tensor, Tensor, Tensor], queries: slice) -> Float[Tensor, "query key"]:
-        """tr(T_ij^T metric T_ij) for j < i, without what query i itself moves; keys up to the last query."""
-        (core, x, z), keys = cores, slice(queries.stop)
-        query, pattern, values = self.query[:, queries], self.pattern[:, queries, keys], self.value[:, keys]
-        seen, mean, shrink = self._seen[:, keys], pattern @ values, self._shrink[keys]
-        alpha = pattern / (self.after_scale[queries, None] * self.before_scale[keys])
-        beta = alpha * self.slope[:, queries, keys]
-        x_moved, z_moved = (side @ values.mT - (side * mean).sum(2)[..., None] for side in (x, z))
-        x_seen, z_seen = x @ seen.mT, z @ seen.mT
-        # q_i^T d k_j: what a score between the two answers to the residual stream at j, before the weight.
-        pulled = torch.einsum("hie,hjef->hijf", query, self.key_turn[:, keys])
-        at_key = torch.einsum("hijf,hjf->hij", pulled, torch.einsum("hfd,jd->hjf", self.key_weight, self.before[keys]))
-        total = torch.zeros_like(alpha[0])
-        for k in range(len(alpha)):
-            inner, rows = core[:, :, k], self._heads @ self._heads[k].T
-            value = (inner * rows).sum((1, 2))[:, None] - shrink * ((seen @ inner) * seen[k]).sum(2)
-            value = value[:, None] - 2.0 * ((x @ rows) * z[k]).sum(2)[:, :, None] + 2.0 * shrink * x_seen * z_seen[k]
-            read = torch.einsum("ijf,hef->hije", pulled[k], self._heads @ self.key_weight[k].T)
-            moved, average = values[k] @ inner.mT, mean[k] @ inner.mT
-            taken = torch.stack([average, x, z], dim=3)
-            score = torch.einsum("hije,hje->hij", read, moved)
-            still, with_x, with_z = (read @ taken).unbind(3)
-            score = score - still - z_moved[k] * with_x - x_moved[k] * with_z
-            reached = torch.einsum("hje,hje->hj", seen, moved)[:, None] - average @ seen.mT
-            reached = reached - x_seen * z_moved[k] - z_seen * x_moved[k]
-            score = score - shrink * at_key[k] * reached
-            turned = (moved * values).sum(2)[:, None] - mean @ moved.mT - average @ values.mT
-            turned = turned + (average * mean).sum(2)[:, :, None] - 2.0 * x_moved * z_moved[k]
-            both = torch.einsum("ijf,hgf->hijg", pulled[k], self.key_weight @ self.key_weight[k].T)
-            both = (both * pulled).sum(3) - shrink * at_key * at_key[k]
-            total += (alpha * (alpha[k] * value + 2.0 * beta[k] * score) + beta * beta[k] * both * turned).sum(0)
-        return total
-
-    def _selves(self, metric: Metric, cores: tuple[Tensor, Tensor, Tensor], queries: slice) -> Float[Tensor, " query"]:
-        """tr(T_ii^T metric T_ii), T_ii = I + P_i left Z_i, with Z_i of head h in three parts:
-
-        alpha right_h + turn_h query_weight_h + own_h key_h^T,    turn: what query i moves, key: what key i moves.
-        """
-        (core, x, z), keys = cores, slice(queries.stop)
-        pattern, values = self.pattern[:, queries, keys], self.value[:, keys]
-        beta, u, shrink = pattern * self.slope[:, queries, keys], self.before[queries], self._shrink[queries]
-        mean, seen_keys = pattern @ values, self.key[:, keys]
-        around = torch.einsum("him,hmef->hief", beta, values[..., None] * seen_keys[:, :, None])
-        around = around - mean[..., None] * (beta @ seen_keys)[:, :, None]
-        turn = (around @ self.query_turn[:, queries]).transpose(0, 1)  # [query, head, d_head, d_head]
-        # The diagonal of the strip: [query, head, ...].
-        here = pattern[:, :, queries].diagonal(dim1=1, dim2=2).T
-        own = self.slope[:, queries, queries].diagonal(dim1=1, dim2=2).T * here
-        own = own[..., None] * (self.value[:, queries] - mean).transpose(0, 1)
-        key = torch.einsum("hie,hief->ihf", self.query[:, queries], self.key_turn[:, queries])
-        x, z = x.transpose(0, 1), z.transpose(0, 1)
-
-        def pulled(rows: Float[Tensor, "query head d_head"]) -> Vectors:
-            """rows^T Z_i."""
-            by_query = (rows[:, :, None] @ turn)[:, :, 0]
-            by_key = (rows * own).sum(2, keepdim=True) * key
-            sides = (here[..., None] * rows, self._heads), (by_query, self.query_weight), (by_key, self.key_weight)
-            return torch.stack([part.flatten(1) @ side.flatten(0, 1) for part, side in sides]).sum(0)
-
-        weights = torch.stack([self._heads, self.query_weight, self.key_weight])
-        lifted = self.gain * self.after[queries]
-        # Z_i u_i by head.
-        at = torch.einsum("shfd,id->sihf", weights, u)
-        at_own = here[..., None] * at[0] + (turn @ at[1][..., None])[..., 0]
-        at_own = at_own + own * (key * at[2]).sum(2, keepdim=True)
-        # First order: tr(metric P_i left Z_i N_i).
-        after = torch.einsum("shfd,dhe->shfe", weights, (metric @ self.left).unflatten(1, (-1, self.d_head)))
-        first = here @ after[0].diagonal(dim1=1, dim2=2).sum(1) + torch.einsum("ihef,hfe->i", turn, after[1])
-        first = first + torch.einsum("ihf,hfe,ihe->i", key, after[2], own)
-        turned = lifted @ metric
-        x_pulled = pulled(x)
-        first = first - (turned * x_pulled).sum(1)
-        out = (u @ metric @ self.left).unflatten(1, (-1, self.d_head)) - (turned * u).sum(1)[:, None, None] * x
-        first = (first - (out * at_own).sum((1, 2))) / (self.after_scale[queries] * self.before_scale[queries])
-        second = self._second(core, here, turn, own, key) - shrink * torch.einsum(
-            "ihe,hekf,ikf->i", at_own, core, at_own
-        )
-        z_pulled = pulled(z)
-        x_at, z_at = (x * at_own).sum((1, 2)), (z * at_own).sum((1, 2))
-        second = second - 2.0 * ((x_pulled * z_pulled).sum(1) - shrink * x_at * z_at)
-        return metric.trace() + 2.0 * first + second / (self.after_scale[queries] * self.before_scale[queries]).square()
-
-    def _second(self, core: Tensor, here: Tensor, turn: Tensor, own: Tensor, key: Tensor) -> Float[Tensor, " query"]:
-        """sum over heads h, k of <core_hk, Z_h Z_k^T>, before the norm's projection."""
-        values, asked, keys = self._heads, self.query_weight, self.key_weight
-        total = torch.zeros_like(here[:, 0])
-        for k in range(len(values)):
-            inner = core[:, :, k]
-            by_value, by_query = values @ asked[k].T, asked @ asked[k].T
-            moved = inner @ turn[:, k, None]  # core_hk turn_k
-            total = total + here[:, k] * (here @ (inner * (values @ values[k].T)).sum((1, 2)))
-            total = total + 2.0 * (here * torch.einsum("ihef,hef->ih", moved, by_value)).sum(1)
-            total = total + (moved * (turn @ by_query)).sum((1, 2, 3))
-            mine = torch.einsum("hef,if->ihe", inner, own[:, k])
-            along = torch.einsum("hef,if->ihe", values @ keys[k].T, key[:, k]) * here[..., None]
-            asking = torch.einsum("hef,if->ihe", asked @ keys[k].T, key[:, k])
-            along = along + (turn @ asking[..., None])[..., 0]
-            both = torch.einsum("hef,if->ihe", keys @ keys[k].T, key[:, k])
-            total = total + 2.0 * (mine * along).sum((1, 2))
-            total = total + ((mine * own).sum(2) * (both * key).sum(2)).sum(1)
-        return total
-
-    def _cores(self, metric: Metric, queries: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """G [head, d_head, head, d_head] and x, z [head, pos, d_head]."""
-        core = self.left.T @ metric @ self.left
-        lifted = self.gain * self.after[queries]
-        turned = lifted @ metric
-        x = self.after[queries] @ self.bare
-        z = turned @ self.left - 0.5 * (turned * lifted).sum(1, keepdim=True) * x
-        heads = len(self.pattern)
-        return core.reshape(heads, self.d_head, heads, self.d_head), self._by_head(x), self._by_head(z)
-
-    def _by_head(self, wide: Float[Tensor, "pos wide"]) -> Float[Tensor, "head pos d_head"]:
-        return wide.unflatten(1, (-1, self.d_head)).transpose(0, 1)
-
-    @cached_property
-    def _heads(self) -> Float[Tensor, "head d_head d_model"]:
-        return self.right.unflatten(0, (-1, self.d_head))
-
-    @cached_property
-    def _seen(self) -> Float[Tensor, "head pos d_head"]:
-        """right u_j."""
-        return self._by_head(self.before @ self.right.T)
-
-    @cached_property
-    def _shrink(self) -> Float[Tensor, " pos"]:
-        """N_j^2 = I - shrink_j u_j u_j^T."""
-        return 2.0 - self.before.square().sum(1)
-
-    def last_step(self) -> Metric:
-        return self.self_jacobian(self.pattern.shape[-1] - 1)
+    def last_pulled(self, factor: Factor) -> Factor:
+        last = self.pattern.shape[-1] - 1
+        return factor + self.added(last).T @ self._met(factor, slice(last, last + 1))[0].T
 
     def corrected(self, kernel: Kernel, before: Moments) -> Kernel:
         """K_jj + sum_i K_ii (live - held squares of T_ij), exact where queries do not interfere; pairs in proportion."""
         sizes, last = before.kernel.diagonal(), self.pattern.shape[-1] - 1
-        gained = self._gained(before.own, slice(last, last + 1))[0]
+        gained = self.gained(before.own, slice(last, last + 1))[0]
         if before.shared is not None:
-            gained = gained + sizes[:last] @ self._gained(before.shared, slice(0, last))
+            gained = gained + sizes[:last] @ self.gained(before.shared, slice(0, last))
         diagonal = kernel.diagonal()
         ratio = torch.where(diagonal > 0, (diagonal + gained) / diagonal, torch.ones_like(diagonal)).sqrt()
         # A token whose held paths cancel exactly still has what the real derivative gains.
         return (kernel * ratio[:, None] * ratio).diagonal_scatter(diagonal + gained)
 
-    def _gained(self, metric: Metric, queries: slice) -> Float[Tensor, "query key"]:
-        """tr(T_ij^T metric T_ij) for i in `queries`: nothing held, less all held."""
-        return self.live_squares(metric, queries) - self.squares(metric)[queries]
+    def gained(self, factor: Factor, queries: slice) -> Float[Tensor, "query key"]:
+        """tr(T_ij^T Sigma T_ij) for i in `queries`: nothing held, less all held.
+
+        The held squares are exact for Sigma; what the live ones are of them comes from the same probes' answers to both.
+        """
+        exact = self.squares(factor)[queries]
+        asked = range(len(self.before))[queries]
+        total = torch.zeros(len(asked), len(self.before), dtype=factor.dtype, device=factor.device)
+        ranks = factor.shape[1], self.probes.shape[1]
+        each = len(self.before) * (len(self.pattern) * (2 * ranks[0] + 3 * ranks[1]) + 4 * ranks[0] * ranks[1])
+        for part in operators.chunks(len(asked), each * factor.element_size()):
+            rows = slice(asked[part.start], asked[part.stop - 1] + 1)
+            live, held = self.live_answers(factor, rows), self.held_answers(factor, rows)
+            live, held = (torch.linalg.vector_norm(answers, dim=(2, 3)).square() for answers in (live, held))
+            known = exact[part, : rows.stop]
+            scaled = live * torch.where(held > 0, known / held, 1.0 / ranks[1])
+            total[part, : rows.stop] = scaled - known
+        return total
+
+    def held_answers(self, factor: Factor, queries: slice) -> Answers:
+        """F^T T_ij z with patterns and scales held, keys up to the last query."""
+        pulled = self.pulled(factor).mT @ self.probes
+        answers = torch.einsum("hij,hpk->ijpk", self.weighted[:, queries, : queries.stop], pulled[1:])
+        return self._with_skip(answers, pulled[0], queries)
+
+    def live_answers(self, factor: Factor, queries: slice) -> Answers:
+        """F^T T_ij z with nothing held. With Y_i = F^T P_i left and [z]_j = N_j z / r1_j
+
+        sum_h Y_i^h ( alpha_ij right_h [z]_j + beta_ij (v_j - vbar_i) q_i^T K_j [z]_j ), and for j = i in addition
+        F^T z + sum_h Y_i^h sum_m beta_im (v_m - vbar_i) k_m^T Q_i [z]_i.
+        """
+        keys, met = slice(queries.stop), self._by_query_head(self._met(factor, queries))
+        pattern, values = self.pattern[:, queries, keys], self.value[:, keys]
+        beta = pattern * self.slope[:, queries, keys]
+        by_head = self._heads @ self.probes
+        scale = self.before_scale[keys]
+        alpha, at_key = pattern / scale, self.before[keys] @ self.probes
+        # Y_i right_h N_j z = Y_i right_h z - (Y_i right_h u_j) (u_j^T z).
+        answers = torch.einsum("hij,hipk->ijpk", alpha, met @ by_head[:, None])
+        through_norm = torch.einsum("hij,hipj->ijp", alpha, met @ self._seen[:, None, keys].mT)
+        answers -= through_norm[..., None] * at_key[:, None]
+        # Y_i^h (v_j - vbar_i), and what the scores answer: to the key's side q_i^T K_j N_j z, to the query's k_m^T Q_i N_i z.
+        moved = met @ values[:, None].mT - met @ (pattern @ values)[..., None]
+        keyed = self._turned(self.key_weight, self.key_turn, keys)
+        answers += self._scored(beta / scale, moved, torch.einsum("hie,hjek->hijk", self.query[:, queries], keyed))
+        asked = self._turned(self.query_weight, self.query_turn, queries)
+        around = torch.einsum("hje,hiek->hijk", self.key[:, keys], asked)
+        mine = self._scored(beta, moved, around).sum(1) / self.before_scale[queries, None, None]
+        return self._with_skip(answers, factor.T @ self.probes + mine, queries)
+
+    @staticmethod
+    def _scored(
+        beta: Float[Tensor, "head query key"],
+        moved: Float[Tensor, "head query probe key"],
+        score: Float[Tensor, "head query key other_probe"],
+    ) -> Answers:
+        """sum_h beta_ij moved_ij score_ij."""
+        return torch.einsum("hipj,hijk->ijpk", moved * beta[:, :, None], score)
+
+    def _turned(
+        self,
+        weight: Float[Tensor, "head d_head d_model"],
+        turn: Float[Tensor, "head pos d_head d_head"],
+        positions: slice,
+    ) -> Float[Tensor, "head some d_head other_probe"]:
+        """turn_j weight N_j z."""
+        u = self.before[positions]
+        at_norm = torch.einsum("hed,jd->hje", weight, u)
+        return turn[:, positions] @ ((weight @ self.probes)[:, None] - at_norm[..., None] * (u @ self.probes)[:, None])
+
+    @staticmethod
+    def _with_skip(answers: Answers, skip: Float[Tensor, "*query probe other_probe"], queries: slice) -> Answers:
+        """The same with `skip` added where i = j."""
+        here = range(answers.shape[0]), range(queries.start, queries.stop)
+        answers[here] += skip
+        return answers
+
+    def _met(self, factor: Factor, queries: slice) -> Float[Tensor, "query probe wide"]:
+        """F^T P_i left."""
+        gained, after = self.gain[:, None] * factor, self.after[queries]
+        met = gained.T @ self.bare - (after @ gained)[..., None] * (after @ self.bare)[:, None]
+        return met / self.after_scale[queries, None, None]
+
+    def _by_query_head(self, met: Float[Tensor, "query probe wide"]) -> Float[Tensor, "head query probe d_head"]:
+        return met.unflatten(2, (-1, self.d_head)).permute(2, 0, 1, 3)
 
     def _moved(self, i: int) -> Float[Tensor, "head key d_head"]:
         """v_j - vbar_i for j <= i."""
@@ -242,12 +174,21 @@ class LiveHeads(Heads):
     def _projected(self, inner: Float[Tensor, "wide d_model"], i: int) -> Float[Tensor, "wide d_model"]:
         return inner - torch.outer(inner @ self.before[i], self.before[i])
 
+    @cached_property
+    def _heads(self) -> Float[Tensor, "head d_head d_model"]:
+        return self.right.unflatten(0, (-1, self.d_head))
+
+    @cached_property
+    def _seen(self) -> Float[Tensor, "head pos d_head"]:
+        """right u_j."""
+        return (self.before @ self.right.T).unflatten(1, (-1, self.d_head)).transpose(0, 1)
+
 
 @dataclass(frozen=True)
 class LiveMlp(Mlp):
     """D_j = P_j Dbare_j N_j with P_j = diag(gain) (I - w_j w_j^T), N_j = I - u_j u_j^T; `down` has the gain, `bare` has not.
 
-    Traces and squares are exact; a product of two positions comes from held norms, and shrinks as both their squares do.
+    Every sum is the held one less what the two norms take: w_j^T Dbare_j ("pulled back") and P_j Dbare_j u_j ("pushed on").
     """
 
     bare: Float[Tensor, "d_model d_mlp"] = field(kw_only=True)
@@ -255,25 +196,20 @@ class LiveMlp(Mlp):
     after: Vectors = field(kw_only=True)
     before: Vectors = field(kw_only=True)
 
-    def mean(self, weights: Float[Tensor, " pos"]) -> Metric:
-        taken = (weights[:, None] * self._lifted).T @ self._pulled + (weights[:, None] * self._pushed).T @ self.before
-        return super().mean(weights) - taken
+    def pulled(self, factor: Factor, weights: Float[Tensor, " pos"]) -> Factor:
+        taken = self._pulled_back.T @ (weights[:, None] * (self._lifted @ factor))
+        return super().pulled(factor, weights) - taken - self.before.T @ (weights[:, None] * (self._pushed_on @ factor))
 
-    def traces(self, metric: Metric) -> Float[Tensor, " pos"]:
-        lost = (self._lifted @ metric.T * self._pulled).sum(1) + (self._pushed @ metric.T * self.before).sum(1)
-        return super().traces(metric) - lost
+    def traces(self, factor: Factor, other: Factor) -> Float[Tensor, " pos"]:
+        lost = ((self._lifted @ factor) * (self._pulled_back @ other)).sum(1)
+        return super().traces(factor, other) - lost - ((self._pushed_on @ factor) * (self.before @ other)).sum(1)
 
-    def overlap(self, metric: Metric) -> Float[Tensor, "pos pos"]:
-        """1 + tr D_j + tr D_j' + <D_j, D_j'> in the metric, the last from held norms; then both squares made exact."""
-        overlap = super().overlap(metric)
-        lifted = self._lifted @ metric
-        shrink = 2.0 - self.before.square().sum(1)
-        lost = 2.0 * (self._pulled * self._pull(self.gain * lifted)).sum(1)
-        lost = lost - self._pulled.square().sum(1) * (lifted * self._lifted).sum(1)
-        lost = lost + shrink * (self._pushed @ metric * self._pushed).sum(1)
-        # No number where a square estimated by probes comes out negative: 0 would say that nothing passes there.
-        ratio = (1.0 - lost / overlap.diagonal()).sqrt()
-        return overlap * ratio[:, None] * ratio
+    def answers(self, factor: Factor) -> Iterator[Float[Tensor, "pos probe"]]:
+        sides = (self._lifted @ factor, self._pulled_back), (self._pushed_on @ factor, self.before)
+        for probe, answer in zip(self.probes.T, super().answers(factor), strict=True):
+            for met, side in sides:
+                answer.addcmul_(met, (side @ probe)[:, None], value=-1.0)
+            yield answer
 
     @cached_property
     def _lifted(self) -> Vectors:
@@ -281,21 +217,17 @@ class LiveMlp(Mlp):
         return self.gain * self.after
 
     @cached_property
-    def _pulled(self) -> Vectors:
+    def _pulled_back(self) -> Vectors:
         """w_j^T Dbare_j."""
-        return self._pull(self.after)
+        hidden = self.after @ self.bare
+        moved = (hidden * self.p) @ self.gate
+        return moved if self.up is None or self.q is None else moved + (hidden * self.q) @ self.up
 
     @cached_property
-    def _pushed(self) -> Vectors:
+    def _pushed_on(self) -> Vectors:
         """P_j Dbare_j u_j."""
         hidden = self.p * (self.before @ self.gate.T)
         if self.up is not None and self.q is not None:
             hidden = hidden + self.q * (self.before @ self.up.T)
         moved = hidden @ self.bare.T
         return self.gain * (moved - (moved * self.after).sum(1, keepdim=True) * self.after)
-
-    def _pull(self, rows: Vectors) -> Vectors:
-        """y_j^T Dbare_j."""
-        hidden = rows @ self.bare
-        moved = (hidden * self.p) @ self.gate
-        return moved if self.up is None or self.q is None else moved + (hidden * self.q) @ self.up

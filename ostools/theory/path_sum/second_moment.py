@@ -10,20 +10,21 @@ of d x d: too many. Carried are all their traces, the kernel K_jj' = tr S_jj', w
 interfere, and two directions, matrices Sigma of trace 1, so that S_jj' ~ K_jj' Sigma:
 
     `own`     for every pair with the last token n in it: S_nn itself, exactly, because only n's own chain leads to n
-    `shared`  for all other pairs: the mean of S_jj / tr S_jj over the other tokens
+    `shared`  for all other pairs: the mean of S_jj / tr S_jj over the other tokens, without what n's paths and theirs share
 
 A step from such an S gives exact traces. Where blocks meet each other in random directions both Sigma are I / d in mean, and
 K is exact in mean; with operators that are multiples of the identity it is exact. `shared` turns with what the MLPs of the
 tokens have in common (their mean D); what differs between tokens is taken as undirected. It bounds nothing.
 
-Cost: no gradient, one forward pass; a block costs O(H n^3) for attention, O(d_mlp^2 (d + n)) for the MLP's inner products
-(or k probes, O(k n d_mlp d)), O(d^2 (d_mlp + H d_head)) for the directions. The first step of all, from y_n, is exact. On one
-CPU core `second-moment` takes 6 to 10 plain passes on the embedded model (64 tokens), about 35 at d_model 512, d_mlp 2048,
-64 tokens: there the directions alone, d x d matrices through every block, count more operations than a pass.
+A direction is kept as a factor, Sigma = F F^T with F d x k, and no d x d matrix is formed. With k >= d nothing is estimated.
+With fewer, F is a random sketch of such a factor (E[F F^T] = Sigma), as are the other sides of the MLP's inner products.
+
+Cost: no gradient, one forward pass; a block costs O(H n^3) for attention and O(k d (d_mlp + H d_head) + k k' n d_mlp) beside.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -33,73 +34,63 @@ from torch import Tensor
 from ostools.theory.path_sum import operators
 
 Kernel = Float[Tensor, "pos pos"]
-Direction = Float[Tensor, "d_model d_model"]
+Factor = Float[Tensor, "d_model probe"]
 
 
 @dataclass(frozen=True)
 class Mlp:
-    """D_j = down (diag(p_j) gate + diag(q_j) up): the norms' gains in the weights, their scales in p and q."""
+    """D_j = down (diag(p_j) gate + diag(q_j) up): the norms' gains in the weights, their scales in p and q.
+
+    `probes`: random directions z with E[z z^T] = I, for inner products; exact where there are d_model orthogonal ones.
+    """
 
     down: Float[Tensor, "d_model d_mlp"]
     gate: Float[Tensor, "d_mlp d_model"]
     up: Float[Tensor, "d_mlp d_model"] | None
     p: Float[Tensor, "pos d_mlp"]
     q: Float[Tensor, "pos d_mlp"] | None
-    probes: Float[Tensor, "d_model probe"] | None = None
+    probes: Float[Tensor, "d_model other_probe"]
 
-    def mean(self, weights: Float[Tensor, " pos"]) -> Direction:
-        """sum_j w_j D_j: linear in p and q, so one matrix product."""
-        inner = (weights @ self.p)[:, None] * self.gate
+    def pulled(self, factor: Factor, weights: Float[Tensor, " pos"]) -> Factor:
+        """sum_j w_j D_j^T F: linear in p and q."""
+        hidden = self.down.T @ factor
+        moved = self.gate.T @ ((weights @ self.p)[:, None] * hidden)
         if self.up is not None and self.q is not None:
-            inner = inner + (weights @ self.q)[:, None] * self.up
-        return self.down @ inner
+            moved = moved + self.up.T @ ((weights @ self.q)[:, None] * hidden)
+        return moved
 
-    def traces(self, metric: Direction) -> Float[Tensor, " pos"]:
-        """tr(metric D_j)."""
-        left = self.down.T @ metric.T
-        trace = self.p @ (self.gate * left).sum(1)
-        return trace if self.up is None or self.q is None else trace + self.q @ (self.up * left).sum(1)
+    def traces(self, factor: Factor, other: Factor) -> Float[Tensor, " pos"]:
+        """tr(F^T D_j G)."""
+        hidden = self.down.T @ factor
+        trace = self.p @ ((self.gate @ other) * hidden).sum(1)
+        return trace if self.up is None or self.q is None else trace + self.q @ ((self.up @ other) * hidden).sum(1)
 
-    def overlap(self, metric: Direction) -> Kernel:
-        """tr((I + D_j)^T metric (I + D_j')); metric of trace 1."""
-        trace = self.traces(metric)
-        return 1.0 + trace[:, None] + trace[None, :] + self.inner_products(metric)
+    def answers(self, factor: Factor) -> Iterator[Float[Tensor, "pos probe"]]:
+        """F^T D_j z at every position, for one of `probes` after the other."""
+        hidden, gates = self.down.T @ factor, self.gate @ self.probes
+        ups = None if self.up is None else self.up @ self.probes
+        for index in range(self.probes.shape[1]):
+            answer = self.p @ (hidden * gates[:, index, None])
+            if ups is not None and self.q is not None:
+                answer.addmm_(self.q, hidden * ups[:, index, None])
+            yield answer
 
-    def inner_products(self, metric: Direction) -> Kernel:
-        """tr(D_j^T metric D_j'), `metric` symmetric; exact by three ff x ff Gram matrices, O(ff^2 (d + n)), or by `probes`."""
-        if self.probes is not None:
-            return self._probed(metric, self.probes)
-        gate, up, p, q = self.gate, self.up, self.p, self.q
-        turned, total = metric @ self.down, p.new_zeros(len(p), len(p))
-        # A block of rows of the Gram matrices at a time: a whole one takes 2.4 GB at 24,576 hidden units.
-        for part in operators.chunks(len(gate), 3 * len(gate) * gate.element_size()):
-            outer = self.down[:, part].T @ turned
-            if up is None or q is None:
-                total += p[:, part] @ (outer * (gate[part] @ gate.T)) @ p.T
-                continue
-            # <., .> of gate with gate, of gate with up and of up with gate in one product, made symmetric afterwards.
-            gates = p[:, part] @ (outer * (gate[part] @ gate.T)) + 2.0 * q[:, part] @ (outer * (up[part] @ gate.T))
-            total += gates @ p.T + q[:, part] @ (outer * (up[part] @ up.T)) @ q.T
-        return (total + total.T) / 2.0
+    def overlap(self, factor: Factor, pulled: Factor) -> Kernel:
+        """tr((I + D_j)^T Sigma (I + D_j')) for Sigma = F F^T; `pulled` is Dbar^T F, Dbar some mean of the D_j.
 
-    def _probed(self, metric: Direction, probes: Float[Tensor, "d_model probe"]) -> Kernel:
-        """Without bias, as a mean over k probes z with E[z z^T] = I: O(k n ff d).
-
-        <D_j, D_j'> = <D, D_j> + <D, D_j'> - <D, D> + <D_j - D, D_j' - D> with D the mean: only the last term is estimated.
+        With C = F^T (I + Dbar) every F^T (I + D_j) is a_j C + R_j, <C, R_j> = 0, so that the product is a_j a_j' ||C||^2 +
+        <R_j, R_j'>. The first is exact; the second is estimated from the answers R_j z, without bias. Both are positive
+        semidefinite, and so is what is estimated.
         """
-        p, q = self.p, self.q
-        mean = Mlp.mean(self, torch.full_like(p[:, 0], 1.0 / len(p)))
-        pulled = mean.T @ metric
-        with_mean = Mlp.traces(self, pulled)
-        total = p.new_zeros(len(p), len(p))
-        centred_p, centred_q = p - p.mean(0), None if q is None else q - q.mean(0)
-        for probe in probes.T:
-            hidden = centred_p * (self.gate @ probe)
-            if self.up is not None and centred_q is not None:
-                hidden.addcmul_(centred_q, (self.up @ probe)[None])
-            moved = hidden @ self.down.T
-            total.addmm_(moved @ metric, moved.T)
-        return total / probes.shape[1] + with_mean[:, None] + with_mean[None, :] - (pulled * mean.T).sum()
+        common = factor + pulled
+        size = common.square().sum()
+        along = (factor * common).sum() + self.traces(factor, common)
+        shares = along / torch.where(size == 0, 1.0, size)
+        total = size * torch.outer(shares, shares)
+        for probe, answer in zip(self.probes.T, self.answers(factor), strict=True):
+            rest = (probe @ factor + answer).addmm_(shares[:, None], (probe @ common)[None], alpha=-1.0)
+            total.addmm_(rest, rest.T, alpha=1.0 / self.probes.shape[1])
+        return total
 
 
 @dataclass(frozen=True)
@@ -114,43 +105,19 @@ class Heads:
     def d_head(self) -> int:
         return self.right.shape[0] // len(self.weighted)
 
-    def sum(self, coefficients: Float[Tensor, " head"]) -> Direction:
-        """sum_h c_h B_h."""
-        return (self.left * coefficients.repeat_interleave(self.d_head)) @ self.right
+    def pulled(self, factor: Factor) -> Float[Tensor, "basis d_model probe"]:
+        """B_a^T F over the basis I, B_1, ..., B_H."""
+        hidden = (self.left.T @ factor).unflatten(0, (-1, self.d_head))
+        return torch.cat([factor[None], self.right.unflatten(0, (-1, self.d_head)).mT @ hidden])
 
-    def traces(self, metric: Direction) -> Float[Tensor, " head"]:
-        """tr(metric B_h)."""
-        return ((self.right @ metric) * self.left.T).sum(1).unflatten(0, (-1, self.d_head)).sum(1)
+    def last_pulled(self, factor: Factor) -> Factor:
+        """T_nn^T F."""
+        pulled = self.pulled(factor)
+        return pulled[0] + torch.einsum("h,hdp->dp", self.weighted[:, -1, -1], pulled[1:])
 
-    def last_step(self) -> Direction:
-        """T_nn."""
-        eye = torch.eye(len(self.left), dtype=self.left.dtype, device=self.left.device)
-        return eye + self.sum(self.weighted[:, -1, -1])
-
-    def gram(self, metric: Direction) -> Float[Tensor, "basis basis"]:
-        """tr(B_a^T metric B_b) over the basis I, B_1, ..., B_H."""
-        once = torch.cat([metric.trace()[None], self.traces(metric)])
-        inner = (self.left.T @ metric @ self.left) * (self.right @ self.right.T)
-        heads = len(self.weighted)
-        twice = inner.reshape(heads, self.d_head, heads, self.d_head).sum((1, 3))
-        return torch.cat([once[None], torch.cat([once[1:, None], twice], dim=1)])
-
-    def sandwich(self, coefficients: Float[Tensor, "basis basis"], metric: Direction) -> Direction:
-        """sum_ab c_ab B_a^T metric B_b over the same basis; c symmetric."""
-        turned = metric @ self.left
-        wide = coefficients.repeat_interleave(self._widths(coefficients), 0)
-        wide = wide.repeat_interleave(self._widths(coefficients), 1)
-        linear = (turned * wide[0, 1:]) @ self.right
-        return (
-            wide[0, 0] * metric
-            + linear
-            + linear.T
-            + self.right.T @ ((self.left.T @ turned) * wide[1:, 1:]) @ self.right
-        )
-
-    def squares(self, metric: Direction) -> Float[Tensor, "query key"]:
-        """tr(T_ij^T metric T_ij) for a metric of trace 1."""
-        gram = self.gram(metric)
+    def squares(self, factor: Factor) -> Float[Tensor, "query key"]:
+        """tr(T_ij^T Sigma T_ij) for Sigma = F F^T of trace 1."""
+        gram = _gram(self.pulled(factor))
         skip = gram[0, 0] + 2.0 * gram[0, 1:] @ self.weighted.diagonal(dim1=1, dim2=2)
         return torch.einsum("hk,hij,kij->ij", gram[1:, 1:], self.weighted, self.weighted) + torch.diag(skip)
 
@@ -158,10 +125,27 @@ class Heads:
         """The kernel after the step, with what is not in the weights; nothing here, where all is held."""
         return kernel
 
-    def _widths(self, coefficients: Tensor) -> Tensor:
-        widths = torch.full((len(coefficients),), self.d_head, device=coefficients.device)
-        widths[0] = 1
-        return widths
+
+@dataclass(frozen=True)
+class Sketch:
+    """How wide a factor may become: `count` columns, mixed at random where that is less than d_model."""
+
+    count: int
+    seed: int
+
+    def of(self, wide: Float[Tensor, "d_model some"]) -> Factor:
+        """F with E[F F^T] = W W^T; exact where W has no more than `count` columns, or `count` is d_model."""
+        d, columns = wide.shape
+        if columns <= self.count:
+            return wide
+        if self.count >= d:
+            return _root(wide @ wide.T)
+        return wide @ operators.orthogonal_probes(columns, self.count, self.seed, wide) / self.count**0.5
+
+    def undirected(self, like: Float[Tensor, "d_model some"]) -> Factor:
+        """F with E[F F^T] = I, as many rows as `like` has."""
+        probes = operators.orthogonal_probes(len(like), self.count, self.seed, like)
+        return probes / probes.shape[1] ** 0.5
 
 
 @dataclass(frozen=True)
@@ -169,8 +153,8 @@ class Moments:
     """K in units of exp(`log_size`) = tr S_nn, last token last; `shared` is None where no other token carries anything."""
 
     kernel: Kernel
-    own: Direction
-    shared: Direction | None
+    own: Factor
+    shared: Factor | None
     log_size: float
 
     def squares(self) -> Float[Tensor, " pos"]:
@@ -179,60 +163,76 @@ class Moments:
 
 
 def top(n: int, final_norm: Float[Tensor, "d_model d_model"]) -> Moments:
-    """y_n itself: S_nn = F^T F with F the Jacobian of the final norm at n, and nothing at the other n - 1 tokens."""
+    """y_n itself: S_nn = A^T A with A the Jacobian of the final norm at n, and nothing at the other n - 1 tokens."""
     kernel = final_norm.new_zeros(n, n)
-    kernel[-1, -1] = final_norm.square().sum()
-    return _normalised(kernel, final_norm.T @ final_norm, None, 0.0)
+    kernel[-1, -1] = size = final_norm.square().sum()
+    return _normalised(kernel, size, final_norm.T, None, 0.0)
 
 
-def through_mlp(moments: Moments, mlp: Mlp) -> Moments:
+def through_mlp(moments: Moments, mlp: Mlp, sketch: Sketch) -> Moments:
     """S_jj' <- (I + D_j)^T S_jj' (I + D_j')."""
-    eye = torch.eye(len(moments.own), dtype=moments.own.dtype, device=moments.own.device)
-    step = eye + mlp.mean(_only_last(moments.kernel))
-    turned = step.T @ moments.own
-    row = moments.kernel[-1] * (turned.trace() + mlp.traces(turned))
-    if moments.shared is None:
-        return _normalised(_with_last(torch.zeros_like(moments.kernel), row), turned @ step, None, moments.log_size)
-    overlap = mlp.overlap(moments.shared)
-    kernel = moments.kernel * overlap
-    # Each token counts with its own size: in S_jj / tr S_jj that of before the step is in both.
-    others = _others(kernel.diagonal())
-    if not bool(others.any()):
-        return _normalised(_with_last(kernel, row), turned @ step, None, moments.log_size)
-    weights = _inverse(others) * moments.kernel.diagonal()
-    weights = weights / weights.sum()
-    mean = eye + mlp.mean(weights)
-    common = mean.T @ moments.shared @ mean
-    shared = common + (weights @ overlap.diagonal() - common.trace()) / len(eye) * eye
-    return _normalised(_with_last(kernel, row), turned @ step, shared, moments.log_size)
+    own = sketch.of(moments.own)
+    own = own / torch.linalg.matrix_norm(own)
+    step = own + mlp.pulled(own, _only_last(moments.kernel))
+    row = moments.kernel[-1] * ((own * step).sum() + mlp.traces(own, step))
+    carrying = (_others(moments.kernel.diagonal()) != 0).to(own)
+    if moments.shared is None or not bool(carrying.any()):
+        return _normalised(_with_last(torch.zeros_like(moments.kernel), row), row[-1], step, None, moments.log_size)
+    weights = carrying / carrying.sum()
+    pulled = mlp.pulled(moments.shared, weights)
+    overlap = mlp.overlap(moments.shared, pulled)
+    # sum_j w_j (I + D_j)^T Sigma (I + D_j): what the mean MLP makes of Sigma, and the rest of the trace in no direction.
+    common = moments.shared + pulled
+    rest = weights @ overlap.diagonal() - common.square().sum()
+    undirected = sketch.undirected(common) * (rest.clamp_min(0.0) / len(common)).sqrt()
+    shared = sketch.of(torch.cat([common, undirected], dim=1))
+    return _normalised(_with_last(moments.kernel * overlap, row), row[-1], step, shared, moments.log_size)
 
 
-def through_attention(moments: Moments, heads: Heads) -> Moments:
+def through_attention(moments: Moments, heads: Heads, sketch: Sketch) -> Moments:
     """S_jj' <- sum_ii' T_ij^T S_ii' T_i'j': the pairs with n in them by `own`, the others by `shared`."""
     weighted, kernel = heads.weighted, moments.kernel
-    step = heads.last_step()
-    turned = step.T @ moments.own
+    own, step = heads.pulled(moments.own), heads.last_pulled(moments.own)
     # Rows of n coefficients, one a basis operator I, B_1, ..., B_H: sum_i k_i T_ij for k = K_n: and, of it, n's own part.
     along = torch.cat([kernel[-1:], kernel[-1] @ weighted])
-    row = torch.cat([turned.trace()[None], heads.traces(turned)]) @ along
-    row[-1] = (turned * step.T).sum()
+    row = (own * step).sum((1, 2)) @ along
+    row[-1] = step.square().sum()
     alone = torch.cat([_only_last(kernel)[None], weighted[:, -1]])
-    others = along - alone
-    gram = heads.gram(moments.own)
-    crossed = alone.T @ gram @ others
+    gram = _gram(own)
+    crossed = alone.T @ gram @ (along - alone)
     moved = alone.T @ gram @ alone + crossed + crossed.T
     if moments.shared is not None:
         between = kernel.clone()
         between[-1] = between[:, -1] = 0.0
-        passed = between @ weighted
-        moved = moved + _attended(between, passed, weighted, heads.gram(moments.shared))
+        passed, shared = between @ weighted, heads.pulled(moments.shared)
+        moved = moved + _attended(between, passed, weighted, _gram(shared))
     moved = heads.corrected(moved, moments)
     weights = _inverse(_others(moved.diagonal()))
-    mixed = (alone * weights) @ others.T
-    shared = heads.sandwich((alone * weights) @ alone.T + mixed + mixed.T, moments.own)
+    wide = _sandwich((alone * weights) @ alone.T, own)
     if moments.shared is not None:
-        shared = shared + heads.sandwich(_coefficients(between, passed, weighted, weights), moments.shared)
-    return _normalised(_with_last(moved, row), turned @ step, shared, moments.log_size)
+        wide = torch.cat([wide, _sandwich(_coefficients(between, passed, weighted, weights), shared)], dim=1)
+    return _normalised(_with_last(moved, row), row[-1], step, sketch.of(wide), moments.log_size)
+
+
+def _gram(pulled: Float[Tensor, "basis d_model probe"]) -> Float[Tensor, "basis basis"]:
+    """tr(B_a^T Sigma B_b)."""
+    rows = pulled.flatten(1)
+    return rows @ rows.T
+
+
+def _sandwich(
+    coefficients: Float[Tensor, "basis basis"], pulled: Float[Tensor, "basis d_model probe"]
+) -> Float[Tensor, "d_model some"]:
+    """A factor of sum_ab c_ab B_a^T Sigma B_b; c positive semidefinite."""
+    return torch.einsum("am,adp->dmp", _root(coefficients), pulled).flatten(1)
+
+
+def _root(square: Float[Tensor, "some some"]) -> Float[Tensor, "some some"]:
+    """R with R R^T = M, M positive semidefinite; no number anywhere where M has an entry that is none."""
+    if not bool(torch.isfinite(square).all()):
+        return torch.full_like(square, torch.nan)
+    values, vectors = torch.linalg.eigh(square)
+    return vectors * values.clamp_min(0.0).sqrt()
 
 
 def _attended(
@@ -258,12 +258,14 @@ def _coefficients(
     return torch.cat([once[None], torch.cat([once[1:, None], twice], dim=1)])
 
 
-def _normalised(kernel: Kernel, own: Direction, shared: Direction | None, log_size: float) -> Moments:
-    """Both directions of trace 1, K in units of tr S_nn."""
-    size = own.trace()
+def _normalised(
+    kernel: Kernel, size: Float[Tensor, ""], own: Factor, shared: Factor | None, log_size: float
+) -> Moments:
+    """Both directions of trace 1, K in units of `size` = tr S_nn."""
+    kernel = kernel / size
     # Only exactly nothing is dropped: what is not a number stays in, and is refused where K is read.
-    shared = None if shared is None or bool(shared.trace() == 0) else shared / shared.trace()
-    return Moments(kernel / size, own / size, shared, log_size + float(size.double().log()))
+    shared = None if shared is None or bool((shared == 0).all()) else shared / torch.linalg.matrix_norm(shared)
+    return Moments(kernel, own / torch.linalg.matrix_norm(own), shared, log_size + float(size.double().log()))
 
 
 def _only_last(kernel: Kernel) -> Float[Tensor, " pos"]:

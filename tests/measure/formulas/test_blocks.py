@@ -265,9 +265,11 @@ def test_mlp_jacobian_norm_trace_and_inner_products(family: Family) -> None:
         assert BlockView(block, "svd").mlp_norms.tolist() == pytest.approx(norms.tolist(), rel=1e-7)
         assert (BlockView(block, "product").mlp_norms >= norms * (1 - 1e-9)).all()
         eye = torch.eye(len(weights.down)).to(weights.down)
-        close(Mlp(*parts).traces(eye) / scale, exact.mlp.diagonal(dim1=1, dim2=2).sum(-1))
-        inner = torch.einsum("iab,jab->ij", exact.mlp, exact.mlp)
-        close(Mlp(*parts).inner_products(eye) / (scale[:, None] * scale), inner)
+        q = None if block.q is None else block.q / scale[:, None]
+        probes = operators.orthogonal_probes(len(eye), len(eye), 0, eye)
+        mlp = Mlp(weights.down, weights.gate, weights.up, block.p / scale[:, None], q, probes)
+        close(mlp.traces(eye, eye), exact.mlp.diagonal(dim1=1, dim2=2).sum(-1))
+        close(mlp.overlap(eye, torch.zeros_like(eye)), torch.einsum("iab,jab->ij", eye + exact.mlp, eye + exact.mlp))
 
 
 @every_family

@@ -75,7 +75,7 @@ def test_nodes_stand_beside_the_measured_layers_of_a_trained_model() -> None:
         exact = measured[measured["layer"] == layer]["frobenius_norm"].to_numpy()
         found = nodes[nodes["layer"] == layer]
         assert abs(np.median(np.log10(found["frobenius_norm"].to_numpy() / exact))) < np.log10(1.5)
-        assert found["frobenius_norm"].iloc[-1] == pytest.approx(exact[-1], rel=1e-4)
+        assert found["frobenius_norm"].iloc[-1] == pytest.approx(exact[-1], rel=0.25)  # by probes
 
 
 def test_the_picture_draws_the_strongest_edges_of_every_block() -> None:

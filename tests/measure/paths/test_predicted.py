@@ -22,6 +22,7 @@ from ostools.measure.paths.predicted import LiveParts
 from ostools.models import Prompt, prompt_from_ids, view_in
 from ostools.models.shape import Shape
 from ostools.theory.path_sum import edges, second_moment
+from ostools.theory.path_sum.live_moments import LiveHeads
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
 from tests.measure.formulas.test_blocks import IDS, N, held
 
@@ -60,31 +61,37 @@ def test_the_last_token_is_exact_at_any_depth(family: Family, variant: str) -> N
 
 @every_family
 def test_live_squares_are_those_of_the_dense_blocks(family: Family) -> None:
-    """tr(T_ij^T Sigma T_ij) from small cores, against the columns of the certified route; the MLP against its dense rows."""
+    """||F^T T_ij||_F^2 by probes, against the columns of the certified route; the MLP against its dense rows."""
     model = tiny_model(family, seed=9, dtype=torch.float64)
     generator = torch.Generator().manual_seed(1)
-    factor = torch.randn(32, 32, generator=generator, dtype=torch.float64)
-    metric = factor @ factor.T / factor.square().sum()
+    factor, other = torch.randn(2, 32, 3, generator=generator, dtype=torch.float64)
+    factor = factor / factor.norm()
     with torch.no_grad():
         for block in forward(model, prompt_from_ids(model, IDS).ids).blocks():
             view = BlockView(block, "svd")
             parts = LiveParts(view, torch.float64)
             heads, mlp = parts.heads(N - 1), parts.mlp(N - 1)
+            assert isinstance(heads, LiveHeads)
             exact = dense_attention(view)
-            squares = torch.einsum("ijab,ac,ijcb->ij", exact, metric, exact)
-            live = heads.live_squares(metric)  # pyright: ignore[reportAttributeAccessIssue]
-            torch.testing.assert_close(live, squares)
-            part = heads.live_squares(metric, slice(2, N - 1))  # pyright: ignore[reportAttributeAccessIssue]
-            torch.testing.assert_close(part, squares[2 : N - 1])
-            with smaller_chunks(1e-9):  # one query at a time
-                torch.testing.assert_close(heads.live_squares(metric), squares)  # pyright: ignore[reportAttributeAccessIssue]
+            for part in (slice(0, N), slice(2, N - 1)):
+                found = heads.live_answers(factor, part)
+                answers = torch.einsum("ap,ijab,bk->ijpk", factor, exact[part, : part.stop], heads.probes)
+                torch.testing.assert_close(found, answers)
+                gained = torch.zeros(len(found), N, dtype=torch.float64)
+                gained[:, : part.stop] = answers.square().sum((2, 3)) / heads.probes.shape[1]
+                gained -= heads.squares(factor)[part]
+                torch.testing.assert_close(heads.gained(factor, part), gained)
+                with smaller_chunks(1e-9):  # one query at a time
+                    torch.testing.assert_close(heads.gained(factor, part), gained)
+            torch.testing.assert_close(heads.last_pulled(factor), exact[-1, -1].T @ factor)
             rows, eye = view.live_rows, torch.eye(32, dtype=torch.float64)
-            torch.testing.assert_close(
-                mlp.overlap(metric).diagonal(), torch.einsum("jab,ac,jcb->j", rows, metric, rows)
-            )
-            torch.testing.assert_close(mlp.traces(factor), torch.einsum("ab,jba->j", factor, rows - eye))
             weights = torch.rand(N, generator=generator, dtype=torch.float64)
-            torch.testing.assert_close(mlp.mean(weights), torch.einsum("j,jab->ab", weights, rows - eye))
+            pulled = mlp.pulled(factor, weights)
+            torch.testing.assert_close(pulled, torch.einsum("j,jab,ap->bp", weights, rows - eye, factor))
+            overlap = torch.einsum("ap,iab,jcb,cp->ij", factor, rows, rows, factor)
+            torch.testing.assert_close(mlp.overlap(factor, pulled), overlap)
+            traces = torch.einsum("ap,jab,bp->j", factor, rows - eye, other)
+            torch.testing.assert_close(mlp.traces(factor, other), traces)
 
 
 def dense_attention(view: BlockView) -> Tensor:
@@ -126,9 +133,13 @@ def test_second_moment_is_its_recursion_in_dense_matrices(family: Family, layers
         whole = torch.einsum("iba,ijbc,jcd->ijad", rows, whole, rows)
         shared = None if shared is None else turned_by_mlp(rows[:-1][reached], shared)
         whole = collapsed(whole, shared)
-        whole = torch.einsum("ikba,ijbc,jlcd->klad", moved, whole, moved)
-        own = torch.stack([whole[j, j] / whole[j, j].trace() for j in range(N - 1) if whole[j, j].trace() > 0])
-        whole, shared = collapsed(whole, own.mean(0)), own.mean(0)
+        apart = whole.clone()
+        apart[-1, :-1] = apart[:-1, -1] = 0.0
+        whole, apart = (torch.einsum("ikba,ijbc,jlcd->klad", moved, kept, moved) for kept in (whole, apart))
+        each = [apart[j, j] / whole[j, j].trace() for j in range(N - 1) if whole[j, j].trace() > 0]
+        shared = torch.stack(each).sum(0)
+        shared = shared / shared.trace()
+        whole = collapsed(whole, shared)
     assert case.values("second-moment") == pytest.approx(traces(whole).diagonal().sqrt().numpy(), rel=1e-6)
 
 
@@ -138,10 +149,9 @@ def traces(whole: Tensor) -> Tensor:
 
 def turned_by_mlp(rows: Tensor, shared: Tensor) -> Tensor:
     """What the others' MLPs have in common turns the direction; the rest of the trace is undirected."""
-    weights = 1 / torch.einsum("jba,bc,jca->j", rows, shared, rows)
-    mean = (rows * weights[:, None, None]).sum(0) / weights.sum()
+    mean = rows.mean(0)
     common = mean.T @ shared @ mean
-    rest = len(weights) / weights.sum() - common.trace()
+    rest = torch.einsum("jba,bc,jca->j", rows, shared, rows).mean() - common.trace()
     turned = common + rest * torch.eye(len(shared), dtype=torch.float64) / len(shared)
     return turned / turned.trace()
 
@@ -167,11 +177,11 @@ def collapsed(whole: Tensor, shared: Tensor | None) -> Tensor:
 def test_all_positions_are_the_runs_on_prefixes(variant: str, trace: str) -> None:
     model = tiny_model("gemma2", seed=3, dtype=torch.float64, n_layers=3)
     frame: Any = ost.path_sum(
-        model, prompt_from_ids(model, IDS), variants=variant, positions="all", mlp_trace=trace
+        model, prompt_from_ids(model, IDS), variants=variant, positions="all", traces=trace
     ).frame
     for m in range(N):
         row = frame[frame["last"] == m]["value"].to_numpy()
-        prefix = values(model, prompt_from_ids(model, IDS[: m + 1]), variant, mlp_trace=trace)
+        prefix = values(model, prompt_from_ids(model, IDS[: m + 1]), variant, traces=trace)
         assert row == pytest.approx(prefix, rel=1e-9)
 
 
@@ -189,15 +199,15 @@ def test_float32_gives_the_float64_prediction(family: Family, variant: str) -> N
 def test_probes_are_near_recorded_and_reproducible() -> None:
     model = tiny_model("llama", seed=6, dtype=torch.float64, n_layers=3)
     prompt = prompt_from_ids(model, IDS)
-    first = ost.path_sum(model, prompt, variants="second-moment", mlp_trace="probes")
-    assert first.provenance.parameters["mlp_trace"] == predicted.TRACES["probes"]
+    first = ost.path_sum(model, prompt, variants="second-moment", traces="probes")
+    assert first.provenance.parameters["traces"] == predicted.TRACES["probes"]
     found = first.frame["value"].to_numpy()
-    assert found == pytest.approx(values(model, prompt, "second-moment", mlp_trace="probes"), rel=0)
+    assert found == pytest.approx(values(model, prompt, "second-moment", traces="probes"), rel=0)
     exact = values(model, prompt, "second-moment")
     assert found == pytest.approx(exact, rel=0.15)
     assert (found != exact).any()
-    with pytest.raises(InputError, match=r"unknown mlp_trace 'probe': did you mean 'probes'\?"):
-        ost.path_sum(model, prompt, variants="second-moment", mlp_trace="probe")
+    with pytest.raises(InputError, match=r"unknown traces 'probe': did you mean 'probes'\?"):
+        ost.path_sum(model, prompt, variants="second-moment", traces="probe")
 
 
 def test_kernels_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +243,7 @@ def _near(found: np.ndarray, exact: np.ndarray) -> None:
     [
         *(("second-moment", wrong) for wrong in (-50.0, float("nan"))),
         *(("second-moment-diagonal", wrong) for wrong in (-50.0, float("nan"))),
-        ("second-moment-full", 1e-9),  # less than what the norms take off
+        *(("second-moment-full", wrong) for wrong in (-50.0, float("nan"))),
     ],
 )
 def test_a_square_that_is_none_is_refused_in_whichever_block_it_arises(
@@ -243,8 +253,8 @@ def test_a_square_that_is_none_is_refused_in_whichever_block_it_arises(
     model = tiny_model("llama", dtype=torch.float64, n_layers=6, d_model=16, d_mlp=24)
     overlap, calls = second_moment.Mlp.overlap, []
 
-    def spoiled(self: second_moment.Mlp, metric: Tensor) -> Tensor:
-        found = overlap(self, metric).clone()
+    def spoiled(self: second_moment.Mlp, factor: Tensor, pulled: Tensor) -> Tensor:
+        found = overlap(self, factor, pulled).clone()
         calls.append(None)
         if len(calls) == block + 1:
             found.diagonal().mul_(wrong)
@@ -257,10 +267,10 @@ def test_a_square_that_is_none_is_refused_in_whichever_block_it_arises(
 
 
 def test_probes_are_the_default_where_they_pay() -> None:
-    """A wide MLP and few tokens: probes. Long prompts and small models: exact. The provenance says which."""
+    """From the embedded model's shape on: probes. A smaller model: exact traces. The provenance says which."""
     shape = Shape.of(tiny_model("llama"))
     wide = replace(shape, d_model=512, d_mlp=2048, gated=True)
-    assert [predicted.chosen_trace(wide, pos) for pos in (64, 256, 2048)] == ["probes", "probes", "exact"]
-    assert predicted.chosen_trace(replace(shape, d_model=128, d_mlp=512), 64) == "exact"
+    assert [predicted.chosen_traces(wide, pos) for pos in (64, 256, 2048)] == ["probes", "probes", "probes"]
+    assert predicted.chosen_traces(replace(shape, d_model=64, d_mlp=172, gated=True), 64) == "exact"
     found = ost.path_sum(tiny_model("llama"), "ab", variants="second-moment").provenance.parameters
-    assert found["mlp_trace"] == "exact"
+    assert found["traces"] == "exact"

@@ -53,9 +53,10 @@ def test_mlp_jacobian_is_the_derivative_of_the_mlp(case: tuple[int, int, int, in
         torch.testing.assert_close(operators.mlp_norms(*arguments), norms)
     assert bool((operators.mlp_norm_products(*arguments) >= norms * (1 - 1e-12)).all())
     eye = torch.eye(d_model, dtype=torch.float64)
-    torch.testing.assert_close(Mlp(*arguments).traces(eye), torch.einsum("ndd->n", measured))
-    inner = torch.einsum("nde,mde->nm", measured, measured)
-    torch.testing.assert_close(Mlp(*arguments).inner_products(eye), inner)
+    found = Mlp(*arguments, probes=operators.orthogonal_probes(d_model, d_model, seed, eye))
+    torch.testing.assert_close(found.traces(eye, eye), torch.einsum("ndd->n", measured))
+    inner = torch.einsum("nde,mde->nm", eye + measured, eye + measured)
+    torch.testing.assert_close(found.overlap(eye, torch.zeros_like(eye)), inner)
 
 
 def _jacobian(function, at: Tensor) -> Tensor:
