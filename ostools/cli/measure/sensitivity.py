@@ -117,7 +117,8 @@ def path_sum(
         ),
     ] = "certified",
     traces: Annotated[
-        str, typer.Option(metavar="NAME", help="Of predictions: exact, probes (few random directions), or auto: by cost.")
+        str,
+        typer.Option(metavar="NAME", help="Of predictions: exact, probes (few random directions), or auto: by cost."),
     ] = "auto",
     model: Model = "embedded",
     out: Out = None,

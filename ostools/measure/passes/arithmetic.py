@@ -56,7 +56,7 @@ def check_products(model: TransformerBridge, precision: str | None) -> None:
 
 
 def float32_products() -> AbstractContextManager[None]:
-    """Within the block, products of float32 matrices on a GPU are not rounded."""
+    """Within the block, products of float32 matrices are not rounded to fewer bits first, on a GPU or a CPU."""
     return _products("ieee")
 
 
@@ -67,10 +67,14 @@ def tf32_products() -> AbstractContextManager[None]:
 
 @contextmanager
 def _products(precision: str) -> Iterator[None]:
-    """On a GPU. By torch's present setting: the older `allow_tf32` raises where somebody has used this one."""
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = precision
+    """By torch's present setting: the older `allow_tf32` raises where somebody has used this one. A CPU rounds them too where
+    it can and somebody called `torch.set_float32_matmul_precision`."""
+    places = (torch.backends.cuda.matmul, precision), (torch.backends.mkldnn.matmul, "ieee")
+    before = [place.fp32_precision for place, _ in places]
     try:
+        for place, wanted in places:
+            place.fp32_precision = wanted
         yield
     finally:
-        torch.backends.cuda.matmul.fp32_precision = before
+        for (place, _), was in zip(places, before, strict=True):
+            place.fp32_precision = was

@@ -25,7 +25,7 @@ from transformers import DynamicCache
 
 import hooks
 from ostools.ground.chunks import chunk
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.arithmetic import float32_products, true_arithmetic
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
 
 _FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
@@ -53,7 +53,8 @@ class Unembedding:
         return int(self.component.W_U.shape[-1])
 
     def __call__(self, y: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
-        with torch.no_grad():  # a y in float32 is rounded to the weights' own dtype, where they read 16 bits
+        # A y in float32 is rounded to the weights' own dtype, where they read 16 bits.
+        with torch.no_grad(), float32_products():
             logits = self.component(y.to(self.component.W_U.dtype))
         return logits if self.soft_cap is None else torch.tanh(logits / self.soft_cap) * self.soft_cap
 

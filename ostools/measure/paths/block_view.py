@@ -17,9 +17,7 @@ from ostools.theory.path_sum import certificates, edges, operators, paths
 class BlockView:
     """What the variants read off one block, each computed once and only if a variant asks for it."""
 
-    def __init__(
-        self, block: Block, mlp_norm: str, traces: str = "exact", tally: Counter[str] | None = None
-    ) -> None:
+    def __init__(self, block: Block, mlp_norm: str, traces: str = "exact", tally: Counter[str] | None = None) -> None:
         self.block = block
         self.mlp_norm, self.traces = mlp_norm, traces
         certified = partial(certificates.certified_norms, tally=tally)
@@ -57,13 +55,16 @@ class BlockView:
 
     @cached_property
     def head_sums(self) -> Float[Tensor, "query key"]:
-        """|| sum_h alpha_ij^h B_h ||."""
-        return edges.head_sum_norms(self.block.pattern, self.block.weights.left, self.block.weights.right)
+        """|| sum_h alpha_ij^h B_h ||; of two bounds the smaller one."""
+        weights = self.block.weights
+        sums = edges.head_sum_norms(self.block.pattern, weights.left, weights.right, self._dense_norms)
+        return torch.minimum(sums, self.weighted)
 
     @cached_property
     def self_norms(self) -> Float[Tensor, " pos"]:
         """||T_ii||: what attention leaves of a token and what it adds of it, together."""
-        return torch.cat([edges.spectral_norms(edges.with_identity(self.self_updates(part))) for part in self._parts])
+        norms = [self._dense_norms(edges.with_identity(self.self_updates(part))) for part in self._parts]
+        return torch.minimum(torch.cat(norms), 1.0 + (self.head_sums / self.scales).diagonal())
 
     def self_updates(self, part: slice) -> Float[Tensor, "part d_model d_model"]:
         """T_ii - I for the positions of `part`."""

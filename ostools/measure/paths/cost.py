@@ -13,8 +13,10 @@ from ostools.measure.paths.variants import variant_named
 from ostools.models.shape import Shape
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
 
-CHOLESKY = 18
-"""A proof of the norm in place of those eigenvalues."""
+PROOF = 7
+"""A proof of the norm by repeated squaring in place of those eigenvalues."""
+SMALL_PROOF = 24
+"""The same of a pair's small matrix, where calls and small products take their time too."""
 _SIMPLE = ("uniform", "local", "rollout")
 """They read no head's pattern alone."""
 _WITHOUT_MLP = ("theorem-5.1", "theorem-5.1-literal", "multi-head")
@@ -71,8 +73,8 @@ def _reading(shape: Shape, pos: int, *, heads: bool, live: bool) -> int:
 
 
 def _terms(shape: Shape, pos: int, element: int, columns: int, bounds: Sequence[str]) -> int:
-    """Matrices beside a block's weights: of a direction through the MLP, ff x `columns`, and through every head; of a position's
-    Jacobian, ff x d and d x d; of a pair's, as many again."""
+    """Matrices beside a block's weights: of a direction, ff x `columns` through the MLP and d x `columns` through every head;
+    of a position's Jacobian, ff x d and d x d; of a pair's, as many again."""
     directions = columns * (4 * shape.d_mlp + 4 * (shape.n_heads + 1) * shape.d_model) * element
     position = (shape.d_mlp + shape.d_model) * shape.d_model * element
     together = min(pos * position, max(position, chunk_of(CHUNK_BUDGET)))
@@ -89,9 +91,9 @@ def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float
         return 0.0
     d, small = shape.d_model, min(shape.d_model, shape.n_key_value_heads * shape.d_head)
     ff = shape.d_mlp
-    one = {"svd": EIGENVALUES, "certified": CHOLESKY}.get(mlp_norm)
+    one = {"svd": EIGENVALUES, "certified": PROOF}.get(mlp_norm)
     if one is not None:
-        each = pos * (4 * d**2 * ff + (2 + one) * d**3)
+        each = pos * (3 * d**2 * ff + (2 + one) * d**3)
     elif mlp_norm == "frobenius":
         each = 2 * ff**2 * (4 * d + 3 * pos)
     else:  # "product": the weights' own norms
@@ -100,7 +102,8 @@ def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float
     live = any(name.endswith("-full") for name in names)
     own = any(name.startswith(("edge", "windowed")) for name in names)
     total = float(each * (1 + live + own))
-    return total + pairs * pos**2 / 2 * (2 + EIGENVALUES) * (min(d, 2 * small) if live else small) ** 3
+    small_one = SMALL_PROOF if mlp_norm == "certified" and not live else EIGENVALUES
+    return total + pairs * pos**2 / 2 * (2 + small_one) * (min(d, 2 * small) if live else small) ** 3
 
 
 def _kernel(shape: Shape, pos: int, traces: str, name: str) -> float:

@@ -24,7 +24,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import forward
-from ostools.measure.passes.arithmetic import full_precision
+from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import TRACES, KernelFold, Parts, chosen_traces
 from ostools.measure.prompts import as_prompt, token_columns
@@ -57,11 +57,9 @@ def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress |
     """
     tokens = as_prompt(model, prompt)
     traces = chosen_traces(Shape.of(model), len(tokens.ids))
-    provenance = Provenance.collect(
-        model, tuple(tokens.ids.tolist()), linearisation="frozen", traces=TRACES[traces]
-    )
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), linearisation="frozen", traces=TRACES[traces])
     work = full_precision(model, "flow")
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), float32_products():
         run = forward(work, tokens.ids)
         last = len(tokens.ids) - 1
         fold = KernelFold(run, [last])

@@ -3,10 +3,11 @@
 Purpose: one number a token that bounds, or predicts, how much of it is left in the last token, out of one forward pass and
 no gradient. Cost beside the pass: `ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d
 matrices a block (`uniform`, `local`; `mlp_norm="frobenius"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`);
-`windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3 + n^2) and some
-dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. On one CPU core these two take 9 and 21 plain passes
-on the embedded model at 64 tokens, 6 and 40 at 256 tokens; 6 and 13 at d_model 512, d_mlp 2048, 64 tokens (`make bench`). 3 to 5
-of them are the pass itself, the check that the weights as read give the model's own numbers, and the weights' hash.
+`windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3) and some
+dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. On one CPU core these two take 9 and 21 plain
+passes on the embedded model at 64 tokens, 6 and 40 at 256 tokens; 6 and 13 at d_model 512, d_mlp 2048, 64 tokens (`make
+bench`). 3 to 5 of them are the pass itself, the check that the weights as read give the model's own numbers, and the weights'
+hash.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import forward
-from ostools.measure.passes.arithmetic import full_precision
+from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.predicted import TRACES, chosen_traces
@@ -74,9 +75,10 @@ def path_sum(
             `second-moment`: a prediction of the frozen Frobenius norm, `second-moment-full` of the real derivative's;
             `second-moment-diagonal`: cheaper, blind to interference (repeated tokens); `rollout`: a ranking.
         mlp_norm: ||D_i||, in every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i) T_ij as a whole.
-            "certified": proved from above by a Cholesky factorisation in float64, within 0.1%; the provenance counts how each
-            was proved. What is proved is the norm of the D_i that float64 computed from the weights. "svd": exact singular
-            values. "frobenius" (||D_i||_F) and "product" (of weight norms): cheaper and larger.
+            "certified": proved from above by repeated squaring, within 0.1%; the provenance counts in which precision each was
+            proved. What is proved is the norm of the D_i that float64 computed from the weights. The norms of `heads` and
+            `edge` are then proved in the same way. "svd": exact singular values.
+            "frobenius" (||D_i||_F) and "product" (of weight norms): cheaper and larger.
         traces: how the predictions take traces of second moments: over all d_model directions ("exact"), or from a few random
             ones ("probes"); their number and seed are in the provenance. "auto": probes where they take half the operations
             and exact traces more than 10^9 a block. Held against the measured norms of 21 prompts (64 to 128 tokens, d_model
@@ -165,7 +167,7 @@ def _fold(
     predicted = all(variant_named(name).kind == "predicted" for name in names)
     # Bounds are computed in float64; a prediction is off by percents, whatever the precision.
     dtype = next(model.parameters()).dtype if predicted else torch.float64
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), float32_products():
         run = forward(model, tokens.ids)
         folds = {name: variant_named(name).fold(run, last) for name in names}
         for block in run.blocks(dtype):

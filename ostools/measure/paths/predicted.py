@@ -44,7 +44,9 @@ def kernel_operations(shape: Shape, pos: int, traces: str, *, full: bool = False
     through_weights = (13 if shape.gated else 8) * columns + (2 if shape.gated else 1) * others
     mlp = 2 * d * ff * through_weights + (4 if shape.gated else 2) * pos * ff * columns * others
     attention = 8 * d * wide * columns + 4 * (heads + 1) * d * columns * (heads + 1 + min(d, columns))
-    live = 2 * pos**2 * (wide * (2 * columns + others) + 2 * heads * columns * others) if full else 0
+    # Of the real derivative: answers of pairs, small products each, and rotations of every head at every token.
+    pairs = 8 * pos**2 * (wide * (2 * columns + others) + 2 * heads * columns * others)
+    live = pairs + 16 * heads * pos * shape.d_head**2 * (shape.d_head + others) if full else 0
     return float(mlp + attention + live + 2 * pos**2 * columns * others)
 
 

@@ -61,7 +61,8 @@ def looseness(measured: Sensitivity, paths: PathSum) -> Looseness:
         ost.looseness(profile, ost.path_sum(model, prompt, variants=chain)).plot()
 
     Raises `InputError` where the two are not of one run, where a term is missing, for estimated norms, and for bounds with
-    mlp_norm="frobenius" or "product", whose excess would hide in `joint edge`; that of "certified" is below 0.1% a block.
+    mlp_norm="frobenius" or "product", whose excess would hide in `joint edge`; that of "certified" is below 0.1% a norm,
+    and a block has two.
     Source: docs/theory.md 3.2.
     """
     profile = profile_beside("looseness", measured, paths)

@@ -1,14 +1,20 @@
-"""Spectral norms from above, proved by one Cholesky factorisation a matrix.
+"""Spectral norms from above, proved by repeated squaring: matrix products alone, in batches, on any device.
 
-Lanczos steps give a value from below, never a proof. From it comes mu, and mu I - M^T M is factorised: that succeeds only
-if mu is above the largest eigenvalue, up to what rounding explains. With u the unit roundoff, gamma_k = k u / (1 - k u), a
-Gram matrix of size k from inner products of length m, and A = fl(mu I - fl(M^T M)), success proves
+A_0 = M and A_{s+1} = A_s A_s^T / c_s with c_s = ||A_s||_F^2, so that
 
-    ||M||_2^2 <= mu + gamma_{k+1} / (1 - gamma_{k+1}) tr A + gamma_m ||M||_F^2 + u max |A_ii|
+    ||A_s||_2^2 = c_s ||A_{s+1}||_2      and      ||M||_2 = c_0^(1/2) c_1^(1/4) ... ( c_s ||A_{s+1}||_2 )^(1/2^(s+1)):
 
-(the factorisation's backward error, the forming of M^T M, the subtraction on the diagonal). The proof is about the numbers
-handed in, and holds for every order of summation, on any device that rounds as IEEE 754 does. Source: Rump, Verification of
-positive definiteness, BIT 46 (2006); Higham, Accuracy and Stability of Numerical Algorithms, theorem 10.3 and section 3.5.
+what is known of ||A_s||_2 to within a factor f gives ||M||_2 to within f^(1/2^s), and large singular values grow away from
+small ones. Of the positive semidefinite P = A_s, with a unit vector v, theta = v^T P v and r = ||P v - theta v||,
+
+    theta <= ||P||_2 <= largest eigenvalue of ( theta  r ; r  z ),    z^2 = ||P||_F^2 - theta^2
+
+because what is orthogonal to v has no larger norm than z. Squaring ends where both sides prove the norm within `TOLERANCE`.
+
+Rounding: with u the unit roundoff and gamma_k = k u / (1 - k u), forming A A^T of rows of length k loses at most
+gamma_k ||A||_F^2 in Frobenius norm (Higham, Accuracy and Stability of Numerical Algorithms, section 3.5), for every order of
+summation. Each step's loss is in the bound. The proof is about the numbers handed in. float32 is tried first; what it cannot
+prove within the tolerance is proved in float64.
 """
 
 from __future__ import annotations
@@ -22,37 +28,50 @@ from torch import Tensor
 Matrices = Float[Tensor, "batch rows cols"]
 Values = Float[Tensor, " batch"]
 
-STEPS = 12
-"""Lanczos steps at least; k / 12 of them, which cost half a factorisation, in more than 144 dimensions."""
-MARGINS = (1.0005, 1.0009)
-"""mu is (margin * value from below)^2: the first that succeeds is kept, both prove a norm within 0.1% of the exact one."""
-OUTCOMES = ("first try", "second try", "by eigenvalues", "frobenius")
-"""How each norm was proved; the last is the Frobenius norm, which nothing needs to prove."""
+TOLERANCE = 1e-3
+"""A proved norm is at most so much larger than the exact one, in shares of it."""
+SQUARINGS = {torch.float32: 9, torch.float64: 14}
+"""Products at most in either precision: k equal singular values ask for log2(ln k / 0.004) of them, 11 where k = 3000."""
+NEAR = 20
+"""A largest entry within 2^NEAR of 1 is left as it is: its squares are far from both ends of float32."""
+FIRST_LOOK = 4
+"""Squarings before the bounds are first compared."""
+OUTCOMES = ("float32", "float64", "beyond 0.1%")
+"""How each norm was proved; the last where rounding allows for no better bound."""
 
 
-def unit_roundoff(like: Tensor) -> float:
+def unit_roundoff(dtype: torch.dtype) -> float:
     """u: half the distance from 1 to the next number."""
-    return torch.finfo(like.dtype).eps / 2
+    return torch.finfo(dtype).eps / 2
 
 
-def gamma(terms: int, like: Tensor) -> float:
+def gamma(terms: int, dtype: torch.dtype) -> float:
     """k u / (1 - k u): what a sum of k products loses at most, in shares of the sum of their sizes."""
-    return terms * unit_roundoff(like) / (1 - terms * unit_roundoff(like))
+    return terms * unit_roundoff(dtype) / (1 - terms * unit_roundoff(dtype))
 
 
 def certified_norms(matrices: Matrices, tally: Counter[str] | None = None) -> Values:
     """A proved upper bound of each ||M||_2 in float64, within 0.1% of it but where rounding allows for no more.
 
-    Where both margins fail, mu comes from the eigenvalues, and where that fails too the bound is ||M||_F. `tally` counts
-    the `OUTCOMES`. What is not finite stays so. Cost: 2 k^2 m for M^T M, k^3 / 3 a factorisation, k = min(rows, cols).
+    `tally` counts the `OUTCOMES`. What is not finite stays so. Cost: 2 k^2 m for the first product and 2 k^3 for each of some
+    three to six more, k = min(rows, cols), m the other side; in float32 where that is enough.
     """
-    size = matrices.abs().amax((-2, -1))
-    # Powers of two change no digit: M is brought to a largest entry in [1/2, 1), whose squares neither vanish nor overflow.
+    size = torch.maximum(matrices.amax((-2, -1)), -matrices.amin((-2, -1)))
+    # Powers of two change no digit: a largest entry far from 1 is brought to [1/2, 1): its squares neither vanish nor overflow.
     exponent = torch.frexp(torch.where(torch.isfinite(size), size, 1.0)).exponent
-    unit = _scaled(matrices, -exponent)
-    gram = unit @ unit.mT if matrices.shape[-2] <= matrices.shape[-1] else unit.mT @ unit
-    squares = certified_eigenvalues(gram.double(), _formed(unit, gram), tally)
-    bounds = squares.sqrt() * (1 + 4 * unit_roundoff(squares))
+    exponent = torch.where(exponent.abs() <= NEAR, 0, exponent)
+    unit = _scaled(matrices, -exponent) if bool(exponent.any()) else matrices
+    unit = unit if matrices.shape[-2] <= matrices.shape[-1] else unit.mT
+    bounds, proved = bounds_in(unit, torch.float32)
+    outcome = torch.where(proved, 0, 2)
+    left = (~proved & torch.isfinite(size) & (size > 0)).nonzero()[:, 0]
+    if len(left):
+        again, proved = bounds_in(unit[left], torch.float64)
+        bounds[left] = torch.minimum(bounds[left], again)
+        outcome[left[proved]] = 1
+    outcome = torch.where(size == 0, 0, outcome)
+    if tally is not None:
+        tally.update({name: int((outcome == index).sum()) for index, name in enumerate(OUTCOMES)})
     return torch.where(size == 0, 0.0, torch.where(torch.isfinite(size), _scaled(bounds, exponent), size.double()))
 
 
@@ -65,77 +84,75 @@ def _scaled(values: Tensor, exponent: Tensor) -> Tensor:
     return values
 
 
-def _formed(unit: Matrices, gram: Float[Tensor, "batch k k"]) -> Values:
-    """gamma_m ||M||_F^2, what forming the Gram matrix loses in norm, and what underflows in it; float64."""
-    inner = unit.numel() // len(unit) // gram.shape[-1] if len(unit) else 1
-    total = gram.diagonal(dim1=1, dim2=2).double().sum(1) / (1 - 2 * gamma(inner + gram.shape[-1], unit))
-    return gamma(inner, unit) * total + 2 * unit[0].numel() * torch.finfo(unit.dtype).tiny
+def bounds_in(unit: Matrices, dtype: torch.dtype) -> tuple[Values, Tensor]:
+    """Upper bounds from products in `dtype`, float64, and which of them are proved to be within `TOLERANCE`.
 
-
-def certified_eigenvalues(
-    gram: Float[Tensor, "batch k k"], formed: Values, tally: Counter[str] | None = None
-) -> Values:
-    """A proved upper bound of the largest eigenvalue of each positive semidefinite G, given to within `formed` in norm.
-
-    float64. The last resort is the trace: of a positive semidefinite matrix it is the largest bound one would want.
+    `unit`: no more rows than columns, the largest entry within 2^NEAR of 1.
     """
-    tally = Counter() if tally is None else tally
-    k = gram.shape[-1]
-    lower = lanczos(gram.float(), min(k, max(STEPS, k // 12))).double()
-    bounds = gram.diagonal(dim1=1, dim2=2).sum(1) * (1 + gamma(k, gram)) + k * formed
-    outcome = torch.full_like(lower, len(OUTCOMES) - 1)
-    for attempt in range(len(OUTCOMES) - 1):
-        left = (outcome == len(OUTCOMES) - 1).nonzero()[:, 0]
-        if not len(left):
+    matrix, divisors = _squared(unit.to(dtype), [])
+    cast = 0.0 if unit.dtype == dtype else unit_roundoff(dtype)
+    # ||M||_F, and by how much the cast may have changed ||M||_2.
+    found = divisors[0].sqrt() * (1 + 2 * gamma(sum(unit.shape[1:]) + 8, dtype) + cast)
+    cast_off = cast * found
+    proved, here = torch.zeros_like(found, dtype=torch.bool), torch.arange(len(unit), device=unit.device)
+    for squarings in range(2, SQUARINGS[dtype] + 1):
+        matrix, divisors = _squared(matrix, divisors)
+        if squarings < FIRST_LOOK:
+            continue
+        lower, upper = _sides(matrix, divisors, unit.shape[-1])
+        lower, upper = lower - cast_off[here], upper + cast_off[here]
+        found[here] = torch.minimum(found[here], upper)
+        tight = upper <= lower * (1 + TOLERANCE)
+        proved[here[tight]] = True
+        rest = (~tight).nonzero()[:, 0]
+        if not len(rest):
             break
-        some = gram if attempt == 0 else gram[left]
-        mu = lower[left] * MARGINS[attempt] ** 2 if attempt < len(MARGINS) else _largest(some) * (1 + 1e-6)
-        proved, holds = _factorised(some, mu, formed[left])
-        held = left[holds]
-        bounds[held], outcome[held] = proved[holds], float(attempt)
-    tally.update({name: int((outcome == index).sum()) for index, name in enumerate(OUTCOMES)})
-    return bounds
+        if len(rest) < len(here):
+            here, matrix, divisors = here[rest], matrix[rest], [one[rest] for one in divisors]
+    return found, proved
 
 
-def _factorised(gram: Float[Tensor, "batch k k"], mu: Values, formed: Values) -> tuple[Values, Tensor]:
-    """mu with all that rounding may hide, and where the factorisation of mu I - G proves it."""
-    k, diagonal = gram.shape[-1], gram.diagonal(dim1=1, dim2=2)
-    shifted = mu[:, None] - diagonal
-    matrix = -gram
-    matrix.diagonal(dim1=1, dim2=2).copy_(shifted)
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    share = gamma(k + 1, gram)
-    backward = share / (1 - share) * shifted.sum(1)
-    subtracted = unit_roundoff(gram) * shifted.abs().amax(1)
-    # Five sums of positive numbers, each rounded once, and the trace's own k.
-    proved = (mu + backward + formed + subtracted) * (1 + gamma(k + 8, gram))
-    finite = torch.isfinite(factor.diagonal(dim1=1, dim2=2)).all(1) & torch.isfinite(proved)
-    return proved, (info == 0) & finite
+def _squared(matrix: Matrices, divisors: list[Values]) -> tuple[Float[Tensor, "batch rows rows"], list[Values]]:
+    """A A^T / c with c = ||A||_F^2, to rounding, its trace; and c with those before it."""
+    product = torch.bmm(matrix, matrix.mT)
+    trace = product.diagonal(dim1=1, dim2=2).sum(1)
+    trace = torch.where(trace > 0, trace, 1.0)
+    return product.div_(trace[:, None, None]), [*divisors, trace.double()]
 
 
-def _largest(gram: Float[Tensor, "batch k k"]) -> Values:
-    """The largest eigenvalue, from below or above by rounding; not a number where there is one in G."""
-    finite = torch.isfinite(gram).all(-1).all(-1)
-    values = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram, 0.0))[:, -1]
-    return torch.where(finite, values, torch.nan)
+def _sides(power: Matrices, divisors: list[Values], columns: int) -> tuple[Values, Values]:
+    """Bounds of ||M||_2 from below and above: A_s = `power`, and every c before it."""
+    below, above = _of_the_last(power)
+    once = 4 * unit_roundoff(torch.float64)
+    for step in reversed(range(len(divisors))):
+        # ||A_step||^2 = c ||A_step A_step^T / c||; what stands in the place of that product is off by `formed` at most.
+        formed = 2 * gamma((columns if step == 0 else len(power[0])) + 8, power.dtype)
+        slack = 0.0 if step == len(divisors) - 1 else formed
+        below = (divisors[step] * (below - slack).clamp_min(0.0)).sqrt() * (1 - once)
+        above = (divisors[step] * (above + slack)).sqrt() * (1 + once)
+    return below, above
 
 
-def lanczos(gram: Float[Tensor, "batch k k"], steps: int) -> Values:
-    """The largest Ritz value after so many Lanczos steps from one random vector: from below, but for rounding."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(gram.shape[-1], generator=generator, dtype=torch.float64).to(gram)
-    vector = (start / start.norm()).expand(len(gram), -1)
-    before, coupling = torch.zeros_like(vector), gram.new_zeros(len(gram), 1)
-    ritz = gram.new_zeros(len(gram), steps, steps)
-    for step in range(steps):
-        # G is symmetric, and a batch of rows from the left is ten times faster than one of columns from the right.
-        moved = torch.bmm(vector[:, None], gram)[:, 0] - coupling * before
-        ritz[:, step, step] = (moved * vector).sum(1)
-        moved = moved - ritz[:, step, step, None] * vector
-        coupling = moved.norm(dim=1, keepdim=True)
-        # Nothing new is met where the residual is rounding: the matrix has few directions.
-        coupling = torch.where(coupling > 10 * unit_roundoff(gram) * ritz[:, 0, 0, None], coupling, 0.0)
-        before, vector = vector, torch.where(coupling > 0, moved / coupling, 0.0)
-        if step + 1 < steps:
-            ritz[:, step, step + 1] = ritz[:, step + 1, step] = coupling[:, 0]
-    return _largest(ritz)
+def _of_the_last(power: Matrices) -> tuple[Values, Values]:
+    """Bounds of ||P||_2, P the exact A A^T / c for which `power` stands: theta, and the 2 x 2 eigenvalue.
+
+    Of a Frobenius norm of 1 at most, forming P, a product with v, and v^T P v lose some gamma_k each.
+    """
+    lost = 6 * gamma(len(power[0]) + 8, power.dtype)
+    most = power.diagonal(dim1=1, dim2=2).argmax(1)
+    column = power[torch.arange(len(power), device=power.device), :, most]
+    moved = torch.bmm(power, _unit(column)[:, :, None])[:, :, 0]
+    vector = _unit(moved)
+    moved = torch.bmm(power, vector[:, :, None])[:, :, 0]
+    quotient = (moved * vector).sum(1, keepdim=True)
+    residual = torch.linalg.vector_norm(moved - quotient * vector, dim=1).double() + 2 * lost
+    below, theta = quotient[:, 0].double() - lost, quotient[:, 0].double() + lost
+    size = torch.linalg.vector_norm(power, dim=2).double().square().sum(1).sqrt()
+    rest = ((size + lost).square() - below.clamp_min(0.0).square()).clamp_min(0.0).sqrt()
+    return below, (theta + rest) / 2 + ((theta - rest).square() / 4 + residual.square()).sqrt()
+
+
+def _unit(vectors: Float[Tensor, "batch rows"]) -> Float[Tensor, "batch rows"]:
+    """Of length 1, to rounding; zeros stay zeros."""
+    length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return vectors / length.clamp_min(torch.finfo(vectors.dtype).tiny)

@@ -14,6 +14,7 @@ need 2 n_kv d_head columns, or d_model where that is less. Source: docs/theory.m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -22,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.theory.path_sum import paths
-from ostools.theory.path_sum.operators import chunks, spectral_norms
+from ostools.theory.path_sum.operators import SQUARES, chunks, spectral_norms
 
 Left = Float[Tensor, "head d_model d_head"]
 Right = Float[Tensor, "head d_head d_model"]
@@ -31,6 +32,7 @@ Pattern = Float[Tensor, "head query key"]
 PerHead = Float[Tensor, "head pos d_head"]
 Vectors = Float[Tensor, "pos d_model"]
 Matrices = Float[Tensor, "pos d_model d_model"]
+Norms = Callable[[Float[Tensor, "some rows cols"]], Float[Tensor, " some"]]
 
 
 def with_identity(matrices: Float[Tensor, "*batch d_model d_model"]) -> Float[Tensor, "*batch d_model d_model"]:
@@ -53,26 +55,28 @@ def head_cores(left: Left, right: Right) -> Float[Tensor, "head rows cols"]:
 
 
 def combination_norms(
-    weights: Float[Tensor, "head key"], cores: Float[Tensor, "head rows cols"]
+    weights: Float[Tensor, "head key"], cores: Float[Tensor, "head rows cols"], norms_of: Norms = spectral_norms
 ) -> Float[Tensor, " key"]:
-    """|| sum_h weights_hk core_h ||_2 for every k; keys without weight cost nothing."""
-    norms = torch.zeros(weights.shape[1], dtype=cores.dtype, device=cores.device)
-    seen = weights.ne(0).any(0).nonzero()[:, 0]
-    for part in chunks(len(seen), 2 * cores[0].numel() * cores.element_size()):
-        mixed = weights[:, seen[part]].mT @ cores.flatten(1)
-        norms[seen[part]] = spectral_norms(mixed.unflatten(1, cores.shape[1:]))
+    """|| sum_h weights_hk core_h ||_2 for every k, by `norms_of`; keys without weight cost nothing."""
+    largest = weights.abs().amax(0)
+    norms, seen = torch.zeros_like(largest), largest.nonzero()[:, 0]
+    for part in chunks(len(seen), 2 * cores[0].numel() * cores.element_size(), SQUARES):
+        size = largest[seen[part]]
+        # Weights of 1 at most: a pattern holds numbers whose squares are 0 in floating point.
+        mixed = (weights[:, seen[part]] / size).mT @ cores.flatten(1)
+        norms[seen[part]] = size * norms_of(mixed.unflatten(1, cores.shape[1:])).to(norms)
     return norms
 
 
-def head_sum_norms(pattern: Pattern, left: Left, right: Right) -> Edges:
-    """|| sum_h alpha_ij^h L_h R_h ||_2 for every pair; O(n^2 m^3), m = min(d_model, n_kv d_head)."""
+def head_sum_norms(pattern: Pattern, left: Left, right: Right, norms_of: Norms = spectral_norms) -> Edges:
+    """|| sum_h alpha_ij^h L_h R_h ||_2 for every pair, by `norms_of`; O(n^2 m^3), m = min(d_model, n_kv d_head)."""
     cores = head_cores(left, right)
     norms = torch.zeros(pattern.shape[1:], dtype=cores.dtype, device=cores.device)
     queries, keys = pattern.ne(0).any(0).nonzero(as_tuple=True)
     # Always as many pairs: buffers of ever other sizes, a query at a time, would leave the memory in pieces.
-    for part in chunks(len(queries), 2 * cores[0].numel() * cores.element_size()):
+    for part in chunks(len(queries), 2 * cores[0].numel() * cores.element_size(), SQUARES):
         pairs = queries[part], keys[part]
-        norms[pairs] = combination_norms(pattern[:, *pairs], cores)
+        norms[pairs] = combination_norms(pattern[:, *pairs], cores, norms_of)
     return norms
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure.jacobian.routes import Tf32Route
 from ostools.measure.passes.arithmetic import tf32_products
-from tests.checkpoints import tiny_model
+from ostools.measure.paths.flow import flow
+from ostools.results import Result
+from tests.checkpoints import tiny_model, trained
 
 
 def asked_for() -> bool:
@@ -94,3 +99,25 @@ def test_measurements_are_in_float32_whatever_is_allowed_elsewhere(
         assert asked_for()
     finally:
         setting.fp32_precision = before
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda model: ost.sensitivity(model, "1110", linearisations=["full"], method="estimate"),
+        lambda model: ost.collapse(model, "figure-5a", lengths=[1, 2, 3], dtypes=["float32"]),
+        lambda model: ost.path_sum(model, "1110", variants=["local", "second-moment-full"]),
+        lambda model: flow(model, "1110"),
+    ],
+)
+def test_a_cpu_rounds_no_products_either(measure: Callable[[TransformerBridge], Result]) -> None:
+    """`torch.set_float32_matmul_precision` reaches a CPU's products too: the numbers are those without it, to the bit."""
+    model = trained("embedded")
+    expected, before = measure(model).frame, torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        found = measure(model).frame
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)

@@ -176,9 +176,7 @@ def collapsed(whole: Tensor, shared: Tensor | None) -> Tensor:
 )
 def test_all_positions_are_the_runs_on_prefixes(variant: str, trace: str) -> None:
     model = tiny_model("gemma2", seed=3, dtype=torch.float64, n_layers=3)
-    frame: Any = ost.path_sum(
-        model, prompt_from_ids(model, IDS), variants=variant, positions="all", traces=trace
-    ).frame
+    frame: Any = ost.path_sum(model, prompt_from_ids(model, IDS), variants=variant, positions="all", traces=trace).frame
     for m in range(N):
         row = frame[frame["last"] == m]["value"].to_numpy()
         prefix = values(model, prompt_from_ids(model, IDS[: m + 1]), variant, traces=trace)

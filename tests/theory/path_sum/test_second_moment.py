@@ -69,7 +69,10 @@ def test_one_step_gives_the_exact_traces(n: int, seed: int) -> None:
     before = carried(moments)
     for after, exact in (
         (second_moment.through_mlp(moments, mlp, WHOLE), torch.einsum("iba,ijbc,jcd->ijad", rows, before, rows)),
-        (second_moment.through_attention(moments, heads, WHOLE), torch.einsum("ikba,ijbc,jlcd->klad", edges, before, edges)),
+        (
+            second_moment.through_attention(moments, heads, WHOLE),
+            torch.einsum("ikba,ijbc,jlcd->klad", edges, before, edges),
+        ),
     ):
         size = torch.tensor(after.log_size, dtype=torch.float64).exp()
         torch.testing.assert_close(size * after.kernel, exact.diagonal(dim1=2, dim2=3).sum(-1))
@@ -86,9 +89,7 @@ def test_attention_shares_the_mean_direction_of_the_other_tokens(n: int, seed: i
     whole = carried(moments)
     apart = whole.clone()
     apart[-1, :-1] = apart[:-1, -1] = 0.0
-    traces, exact = (
-        torch.einsum("ijab,ikac,kjcd->jbd", edges, moved, edges)[:-1] for moved in (whole, apart)
-    )
+    traces, exact = (torch.einsum("ijab,ikac,kjcd->jbd", edges, moved, edges)[:-1] for moved in (whole, apart))
     traces = traces.diagonal(dim1=1, dim2=2).sum(-1)
     assume(bool((traces > 1e-6).all()))
     after = second_moment.through_attention(moments, heads, WHOLE)
