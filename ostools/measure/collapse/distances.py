@@ -19,6 +19,7 @@ from torch import Tensor
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.readings import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
+from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import Precision
 from ostools.theory import distances
@@ -64,7 +65,8 @@ class LastTokens:
         if site == "logits":
             return self.unembedding(self.rows.y[index])
         z = self.rows.z[index]
-        return torch.einsum("rhe,hed->rhd", z, self.w_o.to(z))  # attention may run in float32 over 16-bit weights
+        with float32_products():
+            return torch.einsum("rhe,hed->rhd", z, self.w_o.to(z))  # attention may run in float32 over 16-bit weights
 
     def read(
         self, site: str, index: Int[Tensor, " row"], layer: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -69,7 +70,8 @@ def tf32_products() -> AbstractContextManager[None]:
 def _products(precision: str) -> Iterator[None]:
     """By torch's present setting: the older `allow_tf32` raises where somebody has used this one. A CPU rounds them too where
     it can and somebody called `torch.set_float32_matmul_precision`."""
-    places = (torch.backends.cuda.matmul, precision), (torch.backends.mkldnn.matmul, "ieee")
+    cpu: Any = torch.backends.mkldnn
+    places = (torch.backends.cuda.matmul, precision), (cpu.matmul, "ieee")
     before = [place.fp32_precision for place, _ in places]
     try:
         for place, wanted in places:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -117,7 +118,8 @@ def test_a_cpu_rounds_no_products_either(measure: Callable[[TransformerBridge], 
     torch.set_float32_matmul_precision("medium")
     try:
         found = measure(model).frame
-        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        cpu: Any = torch.backends.mkldnn
+        assert cpu.matmul.fp32_precision == "bf16"
     finally:
         torch.set_float32_matmul_precision(before)
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
