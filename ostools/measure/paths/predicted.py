@@ -156,12 +156,8 @@ class KernelFold:
         view.require_causal("second-moment")
         parts = self.parts(view, self.dtype)
         pairs = zip(self.moments, self.last, strict=True)
-        for_mlp, for_attention = parts.sketches
         self.moments = [
-            second_moment.through_attention(
-                second_moment.through_mlp(moments, parts.mlp(m), for_mlp), parts.heads(m), for_attention
-            )
-            for moments, m in pairs
+            second_moment.through_block(moments, parts.mlp(m), parts.heads(m), parts.sketches) for moments, m in pairs
         ]
         # In every block: a negative square may turn positive again further down.
         for moments in self.moments:

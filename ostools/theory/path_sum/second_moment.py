@@ -117,9 +117,9 @@ class Heads:
 
     def squares(self, factor: Factor) -> Float[Tensor, "query key"]:
         """tr(T_ij^T Sigma T_ij) for Sigma = F F^T of trace 1."""
-        gram = _gram(self.pulled(factor))
-        skip = gram[0, 0] + 2.0 * gram[0, 1:] @ self.weighted.diagonal(dim1=1, dim2=2)
-        return torch.einsum("hk,hij,kij->ij", gram[1:, 1:], self.weighted, self.weighted) + torch.diag(skip)
+        inner = gram(self.pulled(factor))
+        skip = inner[0, 0] + 2.0 * inner[0, 1:] @ self.weighted.diagonal(dim1=1, dim2=2)
+        return torch.einsum("hk,hij,kij->ij", inner[1:, 1:], self.weighted, self.weighted) + torch.diag(skip)
 
     def corrected(self, kernel: Kernel, before: Moments) -> Kernel:
         """The kernel after the step, with what is not in the weights; nothing here, where all is held."""
@@ -166,19 +166,17 @@ def top(n: int, final_norm: Float[Tensor, "d_model d_model"]) -> Moments:
     """y_n itself: S_nn = A^T A with A the Jacobian of the final norm at n, and nothing at the other n - 1 tokens."""
     kernel = final_norm.new_zeros(n, n)
     kernel[-1, -1] = size = final_norm.square().sum()
-    return _normalised(kernel, size, final_norm.T, None, 0.0)
+    return normalised(kernel, size, final_norm.T, None, 0.0)
 
 
 def through_mlp(moments: Moments, mlp: Mlp, sketch: Sketch) -> Moments:
     """S_jj' <- (I + D_j)^T S_jj' (I + D_j')."""
-    own = sketch.of(moments.own)
-    own = own / torch.linalg.matrix_norm(own)
-    step = own + mlp.pulled(own, _only_last(moments.kernel))
+    own = narrow(moments.own, sketch)
+    step = own + mlp.pulled(own, only_last(moments.kernel))
     row = moments.kernel[-1] * ((own * step).sum() + mlp.traces(own, step))
-    carrying = (_others(moments.kernel.diagonal()) != 0).to(own)
-    if moments.shared is None or not bool(carrying.any()):
-        return _normalised(_with_last(torch.zeros_like(moments.kernel), row), row[-1], step, None, moments.log_size)
-    weights = carrying / carrying.sum()
+    if moments.shared is None:
+        return normalised(with_last(torch.zeros_like(moments.kernel), row), row[-1], step, None, moments.log_size)
+    weights = carrying(moments.kernel)
     pulled = mlp.pulled(moments.shared, weights)
     overlap = mlp.overlap(moments.shared, pulled)
     # sum_j w_j (I + D_j)^T Sigma (I + D_j): what the mean MLP makes of Sigma, and the rest of the trace in no direction.
@@ -186,7 +184,12 @@ def through_mlp(moments: Moments, mlp: Mlp, sketch: Sketch) -> Moments:
     rest = weights @ overlap.diagonal() - common.square().sum()
     undirected = sketch.undirected(common) * (rest.clamp_min(0.0) / len(common)).sqrt()
     shared = sketch.of(torch.cat([common, undirected], dim=1))
-    return _normalised(_with_last(moments.kernel * overlap, row), row[-1], step, shared, moments.log_size)
+    return normalised(with_last(moments.kernel * overlap, row), row[-1], step, shared, moments.log_size)
+
+
+def through_block(moments: Moments, mlp: Mlp, heads: Heads, sketches: tuple[Sketch, Sketch]) -> Moments:
+    """Down through a block whose MLP reads what attention leaves."""
+    return through_attention(through_mlp(moments, mlp, sketches[0]), heads, sketches[1])
 
 
 def through_attention(moments: Moments, heads: Heads, sketch: Sketch) -> Moments:
@@ -197,30 +200,30 @@ def through_attention(moments: Moments, heads: Heads, sketch: Sketch) -> Moments
     along = torch.cat([kernel[-1:], kernel[-1] @ weighted])
     row = (own * step).sum((1, 2)) @ along
     row[-1] = step.square().sum()
-    alone = torch.cat([_only_last(kernel)[None], weighted[:, -1]])
-    gram = _gram(own)
-    crossed = alone.T @ gram @ (along - alone)
-    moved = alone.T @ gram @ alone + crossed + crossed.T
+    alone = torch.cat([only_last(kernel)[None], weighted[:, -1]])
+    inner = gram(own)
+    crossed = alone.T @ inner @ (along - alone)
+    moved = alone.T @ inner @ alone + crossed + crossed.T
     if moments.shared is not None:
         between = kernel.clone()
         between[-1] = between[:, -1] = 0.0
         passed, shared = between @ weighted, heads.pulled(moments.shared)
-        moved = moved + _attended(between, passed, weighted, _gram(shared))
+        moved = moved + attended(between, passed, weighted, gram(shared))
     moved = heads.corrected(moved, moments)
-    weights = _inverse(_others(moved.diagonal()))
-    wide = _sandwich((alone * weights) @ alone.T, own)
+    weights = inverse(others_of(moved.diagonal()))
+    wide = sandwich((alone * weights) @ alone.T, own)
     if moments.shared is not None:
-        wide = torch.cat([wide, _sandwich(_coefficients(between, passed, weighted, weights), shared)], dim=1)
-    return _normalised(_with_last(moved, row), row[-1], step, sketch.of(wide), moments.log_size)
+        wide = torch.cat([wide, sandwich(coefficients(between, passed, weighted, weights), shared)], dim=1)
+    return normalised(with_last(moved, row), row[-1], step, sketch.of(wide), moments.log_size)
 
 
-def _gram(pulled: Float[Tensor, "basis d_model probe"]) -> Float[Tensor, "basis basis"]:
+def gram(pulled: Float[Tensor, "basis d_model probe"]) -> Float[Tensor, "basis basis"]:
     """tr(B_a^T Sigma B_b)."""
     rows = pulled.flatten(1)
     return rows @ rows.T
 
 
-def _sandwich(
+def sandwich(
     coefficients: Float[Tensor, "basis basis"], pulled: Float[Tensor, "basis d_model probe"]
 ) -> Float[Tensor, "d_model some"]:
     """A factor of sum_ab c_ab B_a^T Sigma B_b; c positive semidefinite."""
@@ -235,7 +238,7 @@ def _root(square: Float[Tensor, "some some"]) -> Float[Tensor, "some some"]:
     return vectors * values.clamp_min(0.0).sqrt()
 
 
-def _attended(
+def attended(
     kernel: Kernel, passed: Float[Tensor, "head pos key"], weighted: Float[Tensor, "head query key"], gram: Tensor
 ) -> Kernel:
     """sum_ab g_ab A_a^T K A_b with A_0 = I; `passed` is K A_h."""
@@ -245,7 +248,7 @@ def _attended(
     return gram[0, 0] * kernel + once + once.T + weighted.reshape(mixed.shape).T @ mixed
 
 
-def _coefficients(
+def coefficients(
     kernel: Kernel,
     passed: Float[Tensor, "head pos key"],
     weighted: Float[Tensor, "head query key"],
@@ -258,9 +261,7 @@ def _coefficients(
     return torch.cat([once[None], torch.cat([once[1:, None], twice], dim=1)])
 
 
-def _normalised(
-    kernel: Kernel, size: Float[Tensor, ""], own: Factor, shared: Factor | None, log_size: float
-) -> Moments:
+def normalised(kernel: Kernel, size: Float[Tensor, ""], own: Factor, shared: Factor | None, log_size: float) -> Moments:
     """Both directions of trace 1, K in units of `size` = tr S_nn."""
     kernel = kernel / size
     # Only exactly nothing is dropped: what is not a number stays in, and is refused where K is read.
@@ -268,24 +269,36 @@ def _normalised(
     return Moments(kernel, own / torch.linalg.matrix_norm(own), shared, log_size + float(size.double().log()))
 
 
-def _only_last(kernel: Kernel) -> Float[Tensor, " pos"]:
+def narrow(own: Float[Tensor, "d_model some"], sketch: Sketch) -> Factor:
+    """A factor of no more columns than the sketch has, of trace 1 again."""
+    own = sketch.of(own)
+    return own / torch.linalg.matrix_norm(own)
+
+
+def carrying(kernel: Kernel) -> Float[Tensor, " pos"]:
+    """The same share for every token but the last that carries anything; they sum to 1."""
+    found = (others_of(kernel.diagonal()) != 0).to(kernel)
+    return found / found.sum().clamp_min(1.0)
+
+
+def only_last(kernel: Kernel) -> Float[Tensor, " pos"]:
     """e_n."""
     row = torch.zeros_like(kernel[-1])
     row[-1] = 1.0
     return row
 
 
-def _others(values: Float[Tensor, " pos"]) -> Float[Tensor, " pos"]:
+def others_of(values: Float[Tensor, " pos"]) -> Float[Tensor, " pos"]:
     """The values at all tokens but the last, 0 there."""
     return torch.cat([values[:-1], torch.zeros_like(values[-1:])])
 
 
-def _inverse(values: Float[Tensor, " pos"]) -> Float[Tensor, " pos"]:
+def inverse(values: Float[Tensor, " pos"]) -> Float[Tensor, " pos"]:
     """1 / x where x > 0; 0 for a token that nothing reaches; what is no number stays so."""
     return torch.where(values <= 0, torch.zeros_like(values), 1.0 / values)
 
 
-def _with_last(kernel: Kernel, row: Float[Tensor, " pos"]) -> Kernel:
+def with_last(kernel: Kernel, row: Float[Tensor, " pos"]) -> Kernel:
     """The kernel with that row and column at n."""
     kernel = kernel.clone()
     kernel[-1] = row
