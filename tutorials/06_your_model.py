@@ -225,7 +225,7 @@ forecast.round(1)
 #
 # | you want | cheapest way | cost |
 # |---|---|---|
-# | which tokens matter, predicted | `path_sum(variants="second-moment")` | 6 to 35 forward passes |
+# | which tokens matter, predicted | `path_sum(variants="second-moment")` | the time of 6 to 9 forward passes |
 # | the same, measured | `sensitivity(method="estimate")` | some hundred backward passes |
 # | how far apart two prompts are | `collapse(lengths=...)` | a forward pass a precision, and one in float64 |
 # | what it answers | `behaviour(...)` | generation |
