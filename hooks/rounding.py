@@ -139,7 +139,13 @@ def _places(model: TransformerBridge, part: str) -> dict[Place, HookPoint]:
     if part == "residual":
         wanted = {"residual_pre": None, "residual_post": [last]}  # a block's output is the next one's input
     else:
-        keys = "rotary_k" if "rotary_k" in available_sites(model) else "key"
+        sites = available_sites(model)
+        keys = "rotary_k" if "rotary_k" in sites else "key"
+        if keys == "key" and "rotary_cos" in sites:
+            raise HookError(
+                f"rounded: 'kv' rounds keys after their rotation, which {model.cfg.architecture} has no hook for: leave that "
+                "part out"
+            )
         wanted = {keys: None, "value": None}
     return {
         (name, layer): point

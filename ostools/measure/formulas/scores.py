@@ -1,9 +1,10 @@
 """How the attention scores follow the residual stream: what the real derivative needs and the frozen one does not.
 
-    score_ij = f_i cap( s q_i . k_j ),   q_i = R_i qnorm(W_Q norm1(v_i)),   k_j = R_j knorm(W_K norm1(v_j))
+    score_ij = f_i ( cap( s q_i . k_j ) + b_j ),   q_i = R_i qnorm(W_Q norm1(v_i)),   k_j = R_j knorm(W_K norm1(v_j))
 
-R_i is RoPE's rotation, cap(x) = c tanh(x / c) (Gemma 2), qnorm and knorm Gemma 3's norms of queries and keys, f_i a
-temperature that an edit may have put in; each is the identity where the model has none.
+R_i is RoPE's rotation, of a whole head or of its first components, cap(x) = c tanh(x / c) (Gemma 2), b_j ALiBi's bias of a
+head, qnorm and knorm the norms of queries and keys (Gemma 3, Qwen 3; OLMo 2: one over all heads together), f_i a temperature
+that an edit may have put in; each is the identity, or 0, where the model has none.
 """
 
 from __future__ import annotations
@@ -28,16 +29,21 @@ _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 @dataclass(frozen=True)
 class Rotation:
-    """RoPE: R_i x = x cos_i + turned(x) sin_i, turned(x1, x2) = (-x2, x1) by halves."""
+    """RoPE: R_i x = x cos_i + turned(x) sin_i, turned(x1, x2) = (-x2, x1) by halves; what is behind `turns` stays as it is."""
 
-    cos: Float[Tensor, "pos d_head"]
-    sin: Float[Tensor, "pos d_head"]
+    cos: Float[Tensor, "pos turns"]
+    sin: Float[Tensor, "pos turns"]
 
     def __call__(self, x: PerHead) -> PerHead:
-        return x * self.cos + _turned(x) * self.sin
+        x, rest = self._split(x)
+        return torch.cat([x * self.cos + _turned(x) * self.sin, rest], dim=-1)
 
     def transposed(self, x: PerHead) -> PerHead:
-        return x * self.cos - _turned(x * self.sin)
+        x, rest = self._split(x)
+        return torch.cat([x * self.cos - _turned(x * self.sin), rest], dim=-1)
+
+    def _split(self, x: PerHead) -> tuple[Tensor, Tensor]:
+        return x[..., : self.cos.shape[-1]], x[..., self.cos.shape[-1] :]
 
 
 def _turned(x: PerHead) -> PerHead:
@@ -58,6 +64,7 @@ class HeadMap:
     rotation: Rotation | None
     norm: Float[Tensor, "kv_head pos d_head"] | None  # diag(g_q) / r_q,i
     direction: Float[Tensor, "kv_head pos d_head"] | None  # q~_i / (sqrt(d_head) r_q,i)
+    joint: bool = False  # the norm is one over all heads: direction is q~_i / (sqrt(n_heads d_head) r_q,i)
 
     def pull(self, gradient: PerHead, *, norms: bool = True) -> Float[Tensor, "*batch kv_head pos d_head"]:
         """g^T R_i diag(g_q) / r_q,i N: a row vector at each position, carried back to where W gives it.
@@ -73,29 +80,38 @@ class HeadMap:
             return gradient
         gradient = gradient * self.norm
         if norms:
-            gradient = gradient - (gradient * self.direction).sum(-1, keepdim=True) * self.direction
+            gradient = self._projected(gradient, self.direction)
         return gradient
 
     def push(self, tangent: Float[Tensor, "*batch kv_head pos d_head"], *, norms: bool = True) -> PerHead:
         """The same map forwards, on what W gives: the change of every query head's rotated query or key."""
         if self.norm is not None and self.direction is not None:
             if norms:
-                tangent = tangent - (tangent * self.direction).sum(-1, keepdim=True) * self.direction
+                tangent = self._projected(tangent, self.direction)
             tangent = tangent * self.norm
         if self.rotation is not None:
             tangent = self.rotation(tangent)
         return tangent.repeat_interleave(self.group, dim=-3)
 
+    def _projected(self, x: PerHead, direction: Float[Tensor, "kv_head pos d_head"]) -> PerHead:
+        """N x, N = I - u u^T: of each head, or of all heads together."""
+        return x - (x * direction).sum((-3, -1) if self.joint else -1, keepdim=True) * direction
+
     def at(self, rows: slice) -> HeadMap:
         """The same map at some positions only."""
         rotation = self.rotation and Rotation(self.rotation.cos[rows], self.rotation.sin[rows])
         norm, direction = (None if kept is None else kept[:, rows] for kept in (self.norm, self.direction))
-        return HeadMap(self.weight, self.group, len(range(*rows.indices(self.pos))), rotation, norm, direction)
+        return replace(self, pos=len(range(*rows.indices(self.pos))), rotation=rotation, norm=norm, direction=direction)
 
     def matrices(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_model"]:
         """The map itself, one d_head x d_model matrix a query head and position; heads x pos x d_head x d_model numbers."""
         # Before the heads that share a key are told apart: one product a key head.
-        return (self._turns(positions) @ self.weight[:, None]).repeat_interleave(self.group, dim=0)
+        found = self._turns(positions, norms=not self.joint) @ self.weight[:, None]
+        if self.joint and self.direction is not None:  # the heads answer each other, through their common scale
+            u = self.direction[:, positions]
+            taken = self._turns(positions, norms=False) @ u[..., None]
+            found = found - taken * torch.einsum("hpe,hed->pd", u, self.weight)[:, None]
+        return found.repeat_interleave(self.group, dim=0)
 
     @property
     def weights(self) -> Float[Tensor, "head d_head d_model"]:
@@ -103,16 +119,24 @@ class HeadMap:
         return self.weight.repeat_interleave(self.group, dim=0)
 
     def turns(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_head"]:
-        """What follows `weights` at each position, one matrix a query head: R_i diag(g_q) / r_q,i N."""
+        """What follows `weights` at each position, one matrix a query head: R_i diag(g_q) / r_q,i N.
+
+        Raises `InputError` where a norm over all heads mixes them.
+        """
+        if self.joint:
+            raise InputError(
+                "second-moment-full: expected a norm of each head's queries and keys, or none, found one over all heads, which "
+                "mixes them; use 'second-moment', or measure with sensitivity()"
+            )
         return self._turns(positions).repeat_interleave(self.group, dim=0)
 
-    def _turns(self, positions: slice) -> Float[Tensor, "kv_head pos d_head d_head"]:
+    def _turns(self, positions: slice, *, norms: bool = True) -> Float[Tensor, "kv_head pos d_head d_head"]:
         own, d_head, _ = self.weight.shape
         # Rows e of the identity, as gradients at every position: row e of R_i diag(g_q) / r_q,i N.
         eye = torch.eye(d_head, dtype=self.weight.dtype, device=self.weight.device)
         alone = replace(self.at(positions), group=1)
         rows = eye[:, None, None, :].expand(d_head, own, alone.pos, d_head)
-        return alone.pull(rows).permute(1, 2, 0, 3)
+        return alone.pull(rows, norms=norms).permute(1, 2, 0, 3)
 
 
 @dataclass(frozen=True)
@@ -165,7 +189,12 @@ def read_heads(
 
 
 def read_scores(
-    model: TransformerBridge, layer: int, heads: Heads, sites: Mapping[str, Tensor], scaled: bool
+    model: TransformerBridge,
+    layer: int,
+    heads: Heads,
+    sites: Mapping[str, Tensor],
+    scaled: bool,
+    bias: Float[Tensor, "head 1 key"] | None = None,
 ) -> Scores:
     """The scores of one block, checked against the model's own scores and pattern; `scaled`: a temperature edit is active.
 
@@ -173,7 +202,7 @@ def read_scores(
     soft-cap or scale do not give what the model computed.
     """
     check = ScoresCheck(layer)
-    slope = slopes(model, layer, heads.query, heads.key, sites["scores"], scaled, check)
+    slope = slopes(model, layer, heads.query, heads.key, sites["scores"], scaled, check, bias)
     check.see_pattern(sites["scores"], sites["pattern"], heads.query.dtype)
     check.require()
     return Scores(heads.query, heads.key, heads.value, heads.query_map, heads.key_map, slope)
@@ -189,13 +218,20 @@ def _mapped(
 ) -> tuple[Float[Tensor, "head pos d_head"], HeadMap]:
     raw = torch.einsum("hed,pd->hpe", weight, normalised) + bias[:, None]
     factor = direction = None
+    joint = norm is not None and norm.gain.shape != raw.shape[-1:]
     if norm is not None:
-        inverse = norm.inverse_scale(raw).to(raw)
-        direction = norm.centre(raw) * inverse / raw.shape[-1] ** 0.5
-        factor = inverse * norm.gain.to(raw)
+        # One head's numbers, or all heads' side by side: what the norm is over.
+        flat = raw.transpose(0, 1).flatten(1) if joint else raw
+        if norm.gain.shape != flat.shape[-1:]:
+            raise InputError(f"the formulas do not describe {norm.name}: found a gain of {tuple(norm.gain.shape)}")
+        inverse = norm.inverse_scale(flat).to(raw)
+        parts = norm.centre(flat) * inverse / flat.shape[-1] ** 0.5, inverse * norm.gain.to(raw)
+        heads = weight.shape[:2]
+        direction, factor = (part.unflatten(1, heads).transpose(0, 1) if joint else part for part in parts)
         raw = raw * factor
     turned = raw if rotation is None else rotation(raw)
-    return turned.repeat_interleave(group, dim=0), HeadMap(weight, group, raw.shape[1], rotation, factor, direction)
+    found = HeadMap(weight, group, raw.shape[1], rotation, factor, direction, joint)
+    return turned.repeat_interleave(group, dim=0), found
 
 
 class ScoresCheck:
@@ -231,6 +267,7 @@ def slopes(
     scores: Float[Tensor, "head query key"],
     scaled: bool,
     check: ScoresCheck | None = None,
+    bias: Float[Tensor, "head 1 key"] | None = None,
 ) -> Float[Tensor, "head query key"]:
     """`Scores.slope` of some queries, whose scores by the formulas `check` compares with the model's own."""
     attention: Any = model.blocks[layer].attn.original_component
@@ -244,6 +281,8 @@ def slopes(
     if cap is not None:
         found = cap * torch.tanh(found / cap)
         slope = slope * (1.0 - (found / cap).square())
+    if bias is not None:
+        found = found + bias.to(found)
     temperature = _temperature(found, scores.to(found), visible, layer) if scaled else torch.ones_like(found[..., :1])
     if check is not None:
         check.see_scores(torch.where(visible, temperature * found, 0.0), torch.where(visible, scores, 0.0))

@@ -16,6 +16,7 @@ from torch import Tensor
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.memory import available_memory
 from ostools.measure.formulas.forward import Forward
+from ostools.measure.formulas.layout import is_parallel
 from ostools.measure.formulas.weights import final_norm, final_norm_squared
 from ostools.measure.paths.block_view import BlockView
 from ostools.models.shape import Shape
@@ -127,6 +128,7 @@ class KernelFold:
     parts = Parts
 
     def __init__(self, run: Forward, last: list[int]) -> None:
+        _refuse_parallel(run)
         _refuse_if_too_large(run, last)
         self.last, self.dtype = last, next(run.model.parameters()).dtype
         self.moments = [second_moment.top(m + 1, self.final_norm(run, m).to(self.dtype)) for m in last]
@@ -174,6 +176,7 @@ class DiagonalFold:
     """
 
     def __init__(self, run: Forward, last: list[int]) -> None:
+        _refuse_parallel(run)
         scale, self.dtype = run.final_norm_scale, next(run.model.parameters()).dtype
         top = final_norm_squared(run.model) / scale[last].square()
         self.rows = top[:, None] * torch.eye(len(scale), dtype=torch.float64, device=scale.device)[last]
@@ -200,6 +203,15 @@ def _norms(squares: Float[Tensor, "*last pos"], dtype: torch.dtype) -> Float[Ten
             "sensitivity()"
         )
     return squares.clamp_min(0.0).sqrt()
+
+
+def _refuse_parallel(run: Forward) -> None:
+    if is_parallel(run.model):
+        raise InputError(
+            f"second-moment: expected blocks whose MLP reads what attention leaves, found {run.model.cfg.architecture}, where "
+            "they are parallel: the recursion does not describe it; use a certified variant such as 'local', or measure with "
+            "sensitivity()"
+        )
 
 
 def _refuse_if_too_large(run: Forward, last: list[int]) -> None:
