@@ -59,6 +59,56 @@ class Family:
     def __post_init__(self) -> None:
         object.__setattr__(self, "module", self.module or self.architecture)
 
+    @property
+    def block(self) -> str:
+        """What a block is made of, in words."""
+        words = [f"{self.norm} norms {self.norms}", "experts" if self.mlp == "experts" else f"{self.mlp} MLP"]
+        words += ["attention and MLP side by side"] if self.parallel else []
+        words += [self.positions]
+        words += [f"qk-norm of {self.qk_norm}"] if self.qk_norm != "none" else []
+        words += [f"windows in {self.windows}"] if self.windows != "none" else []
+        words += ["soft-caps"] if self.soft_caps else []
+        return "; ".join(words + ([f"embedding {self.embedding}"] if self.embedding != "as it is" else []))
+
+    @property
+    def routes(self) -> dict[str, bool]:
+        """Which of `ROUTES` this family has."""
+        described, sequential = self.mlp != "experts", not self.parallel
+        predicted, alibi = described and sequential, self.positions == "ALiBi"
+        return dict(
+            zip(
+                ROUTES,
+                (
+                    described,
+                    described,
+                    predicted and self.norms != "behind",
+                    predicted,
+                    predicted and self.qk_norm != "all heads",
+                    not alibi,
+                    not alibi,
+                    not alibi,
+                    self.wide_only is None,
+                    described and not self.copied,
+                ),
+                strict=True,
+            )
+        )
+
+
+ROUTES = {
+    "fast": "`sensitivity` by products of matrices; without it by automatic differentiation, slower, the same numbers",
+    "certified": "`path_sum`: upper bounds of the frozen and of the real derivative",
+    "paper's": "`path_sum`: the papers' forms of Theorem 5.1, which are of a sequential block with norms before",
+    "predicted": "`path_sum`, `flow`: second moments of the frozen derivative",
+    "predicted, full": "`path_sum`: second moments of the real derivative",
+    "branches": "`collapse` and its like: prompts that share a beginning go through one pass; without it one after the other",
+    "padded": "`behaviour`: prompts of several lengths in one batch; without it of one length",
+    "long": "attention in strips of queries, for prompts whose patterns would fill the memory",
+    "16 bits": "bfloat16 and float16",
+    "device map": "weights that lie on disk or elsewhere",
+}
+"""What a family may have, by name."""
+
 
 _GEMMA: dict[str, Any] = {"embedding": "times sqrt(d_model)"}
 _GEMMA_3: dict[str, Any] = {**_GEMMA, "norms": "before and behind", "qk_norm": "each head", "windows": "some layers"}
@@ -217,56 +267,3 @@ def family_of(model: TransformerBridge) -> Family | None:
 
 EMBEDDED = "embedded"
 """The name of the model that the package carries."""
-
-BARE_HUB_IDS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
-"""The hub's few models of these families that have no organisation in front."""
-
-KNOWN_HUB_IDS = (
-    "google/gemma-2b",
-    "google/gemma-2b-it",
-    "google/gemma-7b",
-    "google/gemma-7b-it",
-    "google/gemma-2-2b",
-    "google/gemma-2-2b-it",
-    "google/gemma-2-9b",
-    "google/gemma-2-9b-it",
-    "google/gemma-2-27b",
-    "google/gemma-3-270m",
-    "google/gemma-3-1b-pt",
-    "google/gemma-3-1b-it",
-    "google/gemma-3-4b-pt",
-    "google/gemma-3-4b-it",
-    "google/gemma-3-12b-pt",
-    "google/gemma-3-12b-it",
-    "google/gemma-3-27b-it",
-    "meta-llama/Llama-2-7b-hf",
-    "meta-llama/Llama-2-13b-hf",
-    "meta-llama/Meta-Llama-3-8B",
-    "meta-llama/Llama-3.1-8B",
-    "meta-llama/Llama-3.2-1B",
-    "meta-llama/Llama-3.2-3B",
-    "openai-community/gpt2",
-    "openai-community/gpt2-medium",
-    "openai-community/gpt2-large",
-    "openai-community/gpt2-xl",
-    "distilbert/distilgpt2",
-    "mistralai/Mistral-7B-v0.1",
-    "Qwen/Qwen2.5-0.5B",
-    "Qwen/Qwen2.5-7B",
-    "Qwen/Qwen3-0.6B",
-    "Qwen/Qwen3-8B",
-    "microsoft/Phi-3-mini-4k-instruct",
-    "microsoft/phi-2",
-    "EleutherAI/pythia-70m",
-    "EleutherAI/pythia-410m",
-    "EleutherAI/pythia-1.4b",
-    "allenai/OLMo-2-1124-7B",
-    "allenai/OLMoE-1B-7B-0924",
-    "tiiuae/falcon-7b",
-    "tiiuae/falcon-rw-1b",
-    "bigscience/bloom-560m",
-    "mosaicml/mpt-7b",
-    "mistralai/Mixtral-8x7B-v0.1",
-    *BARE_HUB_IDS,
-)
-"""Well-known ids of these families: to suggest a right name for a wrong one, not a limit on what loads."""

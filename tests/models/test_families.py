@@ -16,8 +16,10 @@ import hooks
 from mitigations.window import own_windows
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.families import FAMILIES, KNOWN_HUB_IDS, Family, family_of, family_of_config
+from ostools.models.families import FAMILIES, Family, family_of, family_of_config
 from ostools.models.shape import Shape
+from ostools.models.sources import KNOWN_HUB_IDS
+from scripts import models as models_page
 from tests.checkpoints import ARCHITECTURE, TEXT_FAMILIES, edit_config, make_model, tiny_model, write_checkpoint
 from tests.families import EXPERTS, OTHERS, REFUSED
 
@@ -231,3 +233,13 @@ def test_a_joint_weight_whose_parts_are_copies_is_let_go_of(tmp_path) -> None:
         model = load_model(write_checkpoint(tmp_path / family, family), device="cpu")
         joint = model.blocks[0].attn.qkv.original_component
         assert (joint.weight is None) == (family == "neox")
+
+
+def test_the_page_is_what_the_records_say() -> None:
+    """docs/models.md is written by `python -m scripts.models`, never by hand."""
+    assert models_page.PAGE.read_text(encoding="utf-8") == models_page.page()
+
+
+@pytest.mark.slow
+def test_the_records_routes_are_those_that_run() -> None:
+    assert models_page.differences() == []
