@@ -105,5 +105,5 @@ def _refuse_patched(model: TransformerBridge) -> None:
     if patched:
         raise InputError(
             f"expected modules with a forward of their own to read in another dtype, found a function in its place at "
-            f"{patched[0].replace('_original_component.', '')}: load the model with ostools.load_model, which takes it out"
+            f"{patched[0].replace('._original_component', '')}: load the model with ostools.load_model, which takes it out"
         )

@@ -17,6 +17,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import jacobian
 from ostools.measure.collapse.collapse import collapse
+from ostools.measure.formulas.forward import forward
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
@@ -148,6 +149,19 @@ def test_every_site_runs_and_sublayers_add_up(family: str) -> None:
         bias = getattr(model.blocks[0].attn.o, "bias", None)
         heads = seen["head_output"][0].sum(2) + (0.0 if bias is None else bias)
         torch.testing.assert_close(heads, seen["attention_output"][0])
+
+
+@described
+def test_the_matrices_of_heads_are_their_map(family: str) -> None:
+    """g^T R_i diag(g_q) / r_q,i N W of every head, summed over heads, is the pull of all of g through the same weights."""
+    model = tiny_model(family, seed=5, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    block = forward(model, IDS).block(0)
+    for heads in (block.heads.query_map, block.heads.key_map):
+        gradient = torch.randn(4, len(IDS), 8, generator=generator, dtype=torch.float64)
+        by_matrices = torch.einsum("hpe,hped->pd", gradient, heads.matrices())
+        by_pull = torch.einsum("hpe,hed->pd", heads.pull(gradient), heads.weight)
+        torch.testing.assert_close(by_matrices, by_pull, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.slow

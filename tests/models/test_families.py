@@ -15,7 +15,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 import hooks
 from mitigations.window import own_windows
 from ostools.ground.errors import InputError
-from ostools.models import describe, load_model
+from ostools.models import describe, load_model, view_in
 from ostools.models.families import FAMILIES, Family, family_of, family_of_config
 from ostools.models.shape import Shape
 from ostools.models.sources import KNOWN_HUB_IDS
@@ -233,6 +233,17 @@ def test_a_joint_weight_whose_parts_are_copies_is_let_go_of(tmp_path) -> None:
         model = load_model(write_checkpoint(tmp_path / family, family), device="cpu")
         joint = model.blocks[0].attn.qkv.original_component
         assert (joint.weight is None) == (family == "neox")
+
+
+def test_a_view_of_falcon_reads_its_own_weights(tmp_path) -> None:
+    """TransformerLens puts functions that hold a module in the place of its forward: in a copy they would read the original."""
+    module = make_model("falcon", seed=1)
+    bridge = build_bridge_from_module(module, ARCHITECTURE["falcon"], hf_config=module.config, model_name="falcon")
+    with pytest.raises(InputError, match=r"found a function in its place at \S+qkv: load the model with"):
+        view_in(bridge, torch.float64)
+    model = load_model(write_checkpoint(tmp_path, "falcon", seed=1), device="cpu")
+    wide = load_model(tmp_path, dtype="float64", device="cpu")
+    assert torch.equal(view_in(model, torch.float64)(IDS), wide(IDS))
 
 
 def test_the_page_is_what_the_records_say() -> None:
