@@ -74,16 +74,16 @@ class Family:
     def routes(self) -> dict[str, bool]:
         """Which of `ROUTES` this family has."""
         described, sequential = self.mlp != "experts", not self.parallel
-        predicted, alibi = described and sequential, self.positions == "ALiBi"
+        whole, alibi = described and sequential, self.positions == "ALiBi"
         return dict(
             zip(
                 ROUTES,
                 (
                     described,
                     described,
-                    predicted and self.norms != "behind",
-                    predicted,
-                    predicted and self.qk_norm != "all heads",
+                    whole and self.norms != "behind",
+                    described,
+                    whole and self.qk_norm != "all heads",
                     not alibi,
                     not alibi,
                     not alibi,

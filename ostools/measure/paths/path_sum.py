@@ -27,10 +27,10 @@ from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import forward
-from ostools.measure.formulas.layout import is_parallel
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.cost import path_sum_cost
+from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.predicted import TRACES, chosen_trace
 from ostools.measure.paths.variants import MlpNorm, Variant, checked_variants, variant_named
 from ostools.measure.prompts import as_prompt, token_columns
@@ -87,15 +87,15 @@ def path_sum(
         announce: called with the forecast of its memory before it runs.
         progress: called as progress(done, total), blocks of the model.
 
-    Raises `InputError` for an unknown variant, one that does not describe the family (the papers' forms and the predictions
-    where attention and MLP are parallel; `ostools models` lists them), for an active edit of the forward pass that the formulas
+    Raises `InputError` for an unknown variant, one that does not describe the family (`ostools models` lists which
+    do not), for an active edit of the forward pass that the formulas
     do not know, for numbers that are not finite, and where the weights as read here do not reproduce the model's own
     attention and MLP.
     Source: docs/theory.md 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
     """
     names = checked_variants(variants)
     _refuse_replaced_pattern(model, names)
-    _refuse_papers_forms(model, names)
+    _refuse_undescribed(model, names)
     if mlp_norm not in get_args(MlpNorm):
         raise unknown_name("mlp_norm", mlp_norm, get_args(MlpNorm))
     if mlp_trace not in ("auto", *TRACES):
@@ -156,16 +156,11 @@ def _refuse_replaced_pattern(model: TransformerBridge, names: Sequence[str]) -> 
         )
 
 
-def _refuse_papers_forms(model: TransformerBridge, names: Sequence[str]) -> None:
-    """The papers' forms are of blocks with a norm before attention and one before the MLP, one behind the other."""
-    papers = [name for name in names if variant_named(name).kind == "paper"]
-    found = "attention and MLP side by side" if is_parallel(model) else None
-    if "norm1_scale" not in hooks.available_sites(model):
-        found = "no norm before attention"
-    if papers and found is not None:
+def _refuse_undescribed(model: TransformerBridge, names: Sequence[str]) -> None:
+    for name, reason in undescribed(model, names).items():
         raise InputError(
-            f"variant {papers[0]!r}: expected the paper's block, a norm before attention and then one before the MLP, found "
-            f"{found} in {model.cfg.architecture}; use a certified variant such as 'local'"
+            f"variant {name!r}: {reason} in {model.cfg.architecture}; use a certified variant such as 'local', or measure with "
+            "sensitivity()"
         )
 
 

@@ -16,11 +16,10 @@ from torch import Tensor
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.memory import available_memory
 from ostools.measure.formulas.forward import Forward
-from ostools.measure.formulas.layout import is_parallel
 from ostools.measure.formulas.weights import final_norm, final_norm_squared
 from ostools.measure.paths.block_view import BlockView
 from ostools.models.shape import Shape
-from ostools.theory.path_sum import operators, second_moment
+from ostools.theory.path_sum import operators, parallel_moments, second_moment
 from ostools.theory.path_sum.live_moments import LiveHeads, LiveMlp
 from ostools.theory.path_sum.second_moment import Heads, Mlp
 
@@ -128,7 +127,6 @@ class KernelFold:
     parts = Parts
 
     def __init__(self, run: Forward, last: list[int]) -> None:
-        _refuse_parallel(run)
         _refuse_if_too_large(run, last)
         self.last, self.dtype = last, next(run.model.parameters()).dtype
         self.moments = [second_moment.top(m + 1, self.final_norm(run, m).to(self.dtype)) for m in last]
@@ -141,10 +139,8 @@ class KernelFold:
         view.require_causal("second-moment")
         parts = self.parts(view, self.dtype)
         pairs = zip(self.moments, self.last, strict=True)
-        self.moments = [
-            second_moment.through_attention(second_moment.through_mlp(moments, parts.mlp(m)), parts.heads(m))
-            for moments, m in pairs
-        ]
+        through = parallel_moments.through_parallel if view.parallel else second_moment.through_block
+        self.moments = [through(moments, parts.mlp(m), parts.heads(m)) for moments, m in pairs]
         # In every block: a negative square may turn positive again further down.
         for moments in self.moments:
             _norms(moments.squares(), self.dtype)
@@ -173,10 +169,11 @@ class DiagonalFold:
 
     row <- ( row o M_jj ) E,   E_ij = sum_hk G_hk At_h,ij At_k,ij + delta_ij (1 + 2 sum_h t_h At_h,ii),
     M_jj = ||I + D_j||_F^2 / d,   G_hk = <B_h, B_k> / d,   t_h = tr(B_h) / d
+
+    Of a parallel block row <- row E,   E_ij = ||T_ij + delta_ij D_i||_F^2 / d.
     """
 
     def __init__(self, run: Forward, last: list[int]) -> None:
-        _refuse_parallel(run)
         scale, self.dtype = run.final_norm_scale, next(run.model.parameters()).dtype
         top = final_norm_squared(run.model) / scale[last].square()
         self.rows = top[:, None] * torch.eye(len(scale), dtype=torch.float64, device=scale.device)[last]
@@ -186,7 +183,10 @@ class DiagonalFold:
         mlp, heads = parts.mlp(n - 1), parts.heads(n - 1)
         eye = torch.eye(mlp.down.shape[0], dtype=self.dtype, device=self.rows.device)
         eye = eye / len(eye)
-        self.rows = (self.rows * mlp.overlap(eye).diagonal()) @ heads.squares(eye).double()
+        if view.parallel:
+            self.rows = self.rows @ parallel_moments.squares(mlp, heads, eye).double()
+        else:
+            self.rows = (self.rows * mlp.overlap(eye).diagonal()) @ heads.squares(eye).double()
         _norms(self.rows, self.dtype)
 
     def values(self) -> Float[Tensor, "last pos"]:
@@ -203,15 +203,6 @@ def _norms(squares: Float[Tensor, "*last pos"], dtype: torch.dtype) -> Float[Ten
             "sensitivity()"
         )
     return squares.clamp_min(0.0).sqrt()
-
-
-def _refuse_parallel(run: Forward) -> None:
-    if is_parallel(run.model):
-        raise InputError(
-            f"second-moment: expected blocks whose MLP reads what attention leaves, found {run.model.cfg.architecture}, where "
-            "they are parallel: the recursion does not describe it; use a certified variant such as 'local', or measure with "
-            "sensitivity()"
-        )
 
 
 def _refuse_if_too_large(run: Forward, last: list[int]) -> None:

@@ -182,29 +182,34 @@ def top(n: int, final_norm: Float[Tensor, "d_model d_model"]) -> Moments:
     """y_n itself: S_nn = F^T F with F the Jacobian of the final norm at n, and nothing at the other n - 1 tokens."""
     kernel = final_norm.new_zeros(n, n)
     kernel[-1, -1] = final_norm.square().sum()
-    return _normalised(kernel, final_norm.T @ final_norm, None, 0.0)
+    return normalised(kernel, final_norm.T @ final_norm, None, 0.0)
 
 
 def through_mlp(moments: Moments, mlp: Mlp) -> Moments:
     """S_jj' <- (I + D_j)^T S_jj' (I + D_j')."""
     eye = torch.eye(len(moments.own), dtype=moments.own.dtype, device=moments.own.device)
-    step = eye + mlp.mean(_only_last(moments.kernel))
+    step = eye + mlp.mean(only_last(moments.kernel))
     turned = step.T @ moments.own
     row = moments.kernel[-1] * (turned.trace() + mlp.traces(turned))
     if moments.shared is None:
-        return _normalised(_with_last(torch.zeros_like(moments.kernel), row), turned @ step, None, moments.log_size)
+        return normalised(with_last(torch.zeros_like(moments.kernel), row), turned @ step, None, moments.log_size)
     overlap = mlp.overlap(moments.shared)
     kernel = moments.kernel * overlap
     # Each token counts with its own size: in S_jj / tr S_jj that of before the step is in both.
-    others = _others(kernel.diagonal())
+    others = others_of(kernel.diagonal())
     if not bool(others.any()):
-        return _normalised(_with_last(kernel, row), turned @ step, None, moments.log_size)
-    weights = _inverse(others) * moments.kernel.diagonal()
+        return normalised(with_last(kernel, row), turned @ step, None, moments.log_size)
+    weights = inverse(others) * moments.kernel.diagonal()
     weights = weights / weights.sum()
     mean = eye + mlp.mean(weights)
     common = mean.T @ moments.shared @ mean
     shared = common + (weights @ overlap.diagonal() - common.trace()) / len(eye) * eye
-    return _normalised(_with_last(kernel, row), turned @ step, shared, moments.log_size)
+    return normalised(with_last(kernel, row), turned @ step, shared, moments.log_size)
+
+
+def through_block(moments: Moments, mlp: Mlp, heads: Heads) -> Moments:
+    """Down through a sequential block."""
+    return through_attention(through_mlp(moments, mlp), heads)
 
 
 def through_attention(moments: Moments, heads: Heads) -> Moments:
@@ -216,7 +221,7 @@ def through_attention(moments: Moments, heads: Heads) -> Moments:
     along = torch.cat([kernel[-1:], kernel[-1] @ weighted])
     row = torch.cat([turned.trace()[None], heads.traces(turned)]) @ along
     row[-1] = (turned * step.T).sum()
-    alone = torch.cat([_only_last(kernel)[None], weighted[:, -1]])
+    alone = torch.cat([only_last(kernel)[None], weighted[:, -1]])
     others = along - alone
     gram = heads.gram(moments.own)
     crossed = alone.T @ gram @ others
@@ -225,17 +230,17 @@ def through_attention(moments: Moments, heads: Heads) -> Moments:
         between = kernel.clone()
         between[-1] = between[:, -1] = 0.0
         passed = between @ weighted
-        moved = moved + _attended(between, passed, weighted, heads.gram(moments.shared))
+        moved = moved + attended(between, passed, weighted, heads.gram(moments.shared))
     moved = heads.corrected(moved, moments)
-    weights = _inverse(_others(moved.diagonal()))
+    weights = inverse(others_of(moved.diagonal()))
     mixed = (alone * weights) @ others.T
     shared = heads.sandwich((alone * weights) @ alone.T + mixed + mixed.T, moments.own)
     if moments.shared is not None:
-        shared = shared + heads.sandwich(_coefficients(between, passed, weighted, weights), moments.shared)
-    return _normalised(_with_last(moved, row), turned @ step, shared, moments.log_size)
+        shared = shared + heads.sandwich(coefficients(between, passed, weighted, weights), moments.shared)
+    return normalised(with_last(moved, row), turned @ step, shared, moments.log_size)
 
 
-def _attended(
+def attended(
     kernel: Kernel, passed: Float[Tensor, "head pos key"], weighted: Float[Tensor, "head query key"], gram: Tensor
 ) -> Kernel:
     """sum_ab g_ab A_a^T K A_b with A_0 = I; `passed` is K A_h."""
@@ -245,7 +250,7 @@ def _attended(
     return gram[0, 0] * kernel + once + once.T + weighted.reshape(mixed.shape).T @ mixed
 
 
-def _coefficients(
+def coefficients(
     kernel: Kernel,
     passed: Float[Tensor, "head pos key"],
     weighted: Float[Tensor, "head query key"],
@@ -258,7 +263,7 @@ def _coefficients(
     return torch.cat([once[None], torch.cat([once[1:, None], twice], dim=1)])
 
 
-def _normalised(kernel: Kernel, own: Direction, shared: Direction | None, log_size: float) -> Moments:
+def normalised(kernel: Kernel, own: Direction, shared: Direction | None, log_size: float) -> Moments:
     """Both directions of trace 1, K in units of tr S_nn."""
     size = own.trace()
     # Only exactly nothing is dropped: what is not a number stays in, and is refused where K is read.
@@ -266,24 +271,24 @@ def _normalised(kernel: Kernel, own: Direction, shared: Direction | None, log_si
     return Moments(kernel / size, own / size, shared, log_size + float(size.double().log()))
 
 
-def _only_last(kernel: Kernel) -> Float[Tensor, " pos"]:
+def only_last(kernel: Kernel) -> Float[Tensor, " pos"]:
     """e_n."""
     row = torch.zeros_like(kernel[-1])
     row[-1] = 1.0
     return row
 
 
-def _others(values: Float[Tensor, " pos"]) -> Float[Tensor, " pos"]:
+def others_of(values: Float[Tensor, " pos"]) -> Float[Tensor, " pos"]:
     """The values at all tokens but the last, 0 there."""
     return torch.cat([values[:-1], torch.zeros_like(values[-1:])])
 
 
-def _inverse(values: Float[Tensor, " pos"]) -> Float[Tensor, " pos"]:
+def inverse(values: Float[Tensor, " pos"]) -> Float[Tensor, " pos"]:
     """1 / x where x > 0; 0 for a token that nothing reaches; what is no number stays so."""
     return torch.where(values <= 0, torch.zeros_like(values), 1.0 / values)
 
 
-def _with_last(kernel: Kernel, row: Float[Tensor, " pos"]) -> Kernel:
+def with_last(kernel: Kernel, row: Float[Tensor, " pos"]) -> Kernel:
     """The kernel with that row and column at n."""
     kernel = kernel.clone()
     kernel[-1] = row
