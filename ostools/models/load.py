@@ -23,7 +23,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module, dete
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, in_words, unknown_name
 from ostools.models.casting import check_dtype
 from ostools.models.checks import (
     check_config,
@@ -320,7 +320,13 @@ def _bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBr
     probe = torch.linspace(0, d_vocab - 1, 8, device=device).long()[None]
     with torch.no_grad():
         reference = module(probe, use_cache=False).logits
-        bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)
+        try:
+            bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)
+        except Exception as error:  # bare ones, of a library that does not know a setting of this architecture
+            why = one_line(in_words(error)).rstrip(":")
+            raise InputError(
+                f"expected a model that TransformerLens can wrap, found {name}: {why}; it does not know a setting of it"
+            ) from None
         bridge.eval()
         for parameter in bridge.parameters():
             parameter.requires_grad_(False)

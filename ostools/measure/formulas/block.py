@@ -14,8 +14,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import Norm, StripAttention
 from ostools.ground.errors import InputError
+from ostools.measure.formulas.closeness import require_close
+from ostools.measure.formulas.heads import Heads, read_heads
 from ostools.measure.formulas.layout import activation, identity_scale, layout
-from ostools.measure.formulas.scores import Heads, Scores, ScoresCheck, read_heads, read_scores, require_close, slopes
+from ostools.measure.formulas.scores import Scores, ScoresCheck, read_scores, slopes
 from ostools.measure.formulas.strips import RemadeStrips, Strip, whole_strips
 from ostools.measure.formulas.weights import BlockWeights, block_weights
 
@@ -176,7 +178,7 @@ class Block:
     def heads(self) -> Heads:
         """Queries, keys and values, checked; raises `InputError` where weights or rotation do not give the model's own."""
         computed = {**self._live, **self._rotated}
-        return read_heads(self.model, self.layer, self._norms, self.weights, computed, self._normalised, self.value)
+        return read_heads(self.layer, self._norms, self.weights, computed, self._normalised, self.value)
 
     @cached_property
     def scores(self) -> Scores:
