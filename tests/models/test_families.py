@@ -207,6 +207,26 @@ def test_settings_that_no_record_describes_are_refused_by_name(tmp_path) -> None
         load_model(checkpoint, device="cpu")
 
 
+def test_a_setting_that_the_library_cannot_wrap_is_refused(tmp_path) -> None:
+    """It asserts that GPT-NeoX has biases."""
+    reason = (
+        r"expected a model that TransformerLens can wrap, found .*: AssertionError; it does not know a setting of it"
+    )
+    with pytest.raises(InputError, match=reason):
+        load_model(write_checkpoint(tmp_path, "neox", attention_bias=False), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"), [("phi3", {"partial_rotary_factor": 0.5}), ("mpt", {"n_heads": 3, "d_model": 24})]
+)
+def test_settings_within_a_record_change_nothing(family: str, settings: dict[str, Any], tmp_path) -> None:
+    """Phi-4-mini turns part of a head; ALiBi's slopes of a number of heads that is no power of two."""
+    model = load_model(write_checkpoint(tmp_path, family, seed=1, **settings), device="cpu")
+    with torch.no_grad():
+        expected = make_model(family, seed=1, **settings)(IDS, use_cache=False).logits
+        torch.testing.assert_close(model(IDS), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("family", "found"), [("neox", "one joint weight in Pythia"), ("mixtral", "experts in Mixtral")]
 )
