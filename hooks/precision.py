@@ -22,7 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import HookError, nearest
 from hooks.norms import POST_NORMS, PRE_NORMS, QK_NORMS, component_of, norms
 from hooks.register import Edit, ModuleHook, Order, active_edits, attached, hidden, next_block, with_input
-from hooks.sites import checked_layers, points
+from hooks.sites import adds_residual, checked_layers, points
 
 UPCAST_PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
 """What can be computed in float32: see `upcast`."""
@@ -30,7 +30,6 @@ UPCAST_PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 _KIND = "upcast"
-_FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
 
 
 @contextmanager
@@ -83,16 +82,25 @@ def _checked(model: TransformerBridge, parts: Iterable[str]) -> frozenset[str]:
             raise HookError(f"upcast: unknown part {part!r}: {nearest(part, UPCAST_PARTS)}")
     if not chosen:
         raise HookError(f"upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none")
-    if model.cfg.architecture not in _FAMILIES:
-        raise HookError(
-            f"upcast: does not know the modules of {model.cfg.architecture}: known are {', '.join(_FAMILIES)}"
-        )
+    _require_known(model)
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if len(dtypes) != 1 or not dtypes <= set(SIXTEEN_BITS):
         raise HookError(f"upcast: expected weights in bfloat16 or float16, found {sorted(map(str, dtypes))}")
     if any(edit.kind == _KIND for edit in active_edits(model)):
         raise HookError("upcast: found a block of its kind around this one: name all parts in one")
     return frozenset(chosen)
+
+
+def _require_known(model: TransformerBridge) -> None:
+    """Every weight is inside one of the places, and each sum of the residual stream outside of all."""
+    known = {id(weight) for place in _places(model) for weight in place.module.parameters()}
+    unknown = [name for name, weight in model.named_parameters() if id(weight) not in known]
+    inside = [name for name in ("attn", "mlp") if adds_residual(getattr(model.blocks[0], name))]
+    if unknown or inside:
+        found = (
+            f"the weight {unknown[0].replace('_original_component.', '')}" if unknown else f"a sum inside {inside[0]}"
+        )
+        raise HookError(f"upcast: does not know the modules of {model.cfg.architecture}: found {found} in no part")
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def rounded(
     if (calibration is None) != (format in FLOATS):
         need = "takes no calibration" if format in FLOATS else "needs a calibration, a batch of token ids"
         raise HookError(f"rounded: format {format!r} {need}")
-    places = _places(model, part)
+    places = _places(model, part, format)
     scales = {} if calibration is None else _scales(model, places, calibration, format)
     placements = [(point, _body(format, scales.get(place), place), Order.EDIT) for place, point in places.items()]
     with attached(placements, kind="rounded"):
@@ -133,13 +133,19 @@ def _require_within(x: Tensor, largest: float, format: str, what: str) -> None:
 Place = tuple[str, int]  # a site and a layer
 
 
-def _places(model: TransformerBridge, part: str) -> dict[Place, HookPoint]:
+def _places(model: TransformerBridge, part: str, format: str) -> dict[Place, HookPoint]:
     """The hook points of a part, by site and layer."""
     last = int(model.cfg.n_layers) - 1
     if part == "residual":
         wanted = {"residual_pre": None, "residual_post": [last]}  # a block's output is the next one's input
     else:
-        keys = "rotary_k" if "rotary_k" in available_sites(model) else "key"
+        sites = available_sites(model)
+        keys = "rotary_k" if "rotary_k" in sites else "key"
+        if keys == "key" and "rotary_cos" in sites:
+            raise HookError(
+                f"rounded: {format}-{part} rounds keys behind their rotation, where {model.cfg.architecture} has no hook: "
+                "leave that part out"
+            )
         wanted = {keys: None, "value": None}
     return {
         (name, layer): point

@@ -1,19 +1,23 @@
 """Where in a forward pass one can look: the one table of hook names.
 
 A `Site` is a place with a name of the field ("pattern", "residual_post") and the anchored name of its hook in a raw
-`TransformerBridge`. Anchored, because a bare suffix also matches the vision tower of a multimodal model. The table is
-valid for Gemma 1, 2, 3, Llama and GPT-2; a place that a model does not have (a post-norm in Llama) is an error.
+`TransformerBridge`. Anchored, because a bare suffix also matches the vision tower of a multimodal model. A place that a
+model does not have (a post-norm in Llama, the middle of a parallel block) is an error; so is one whose hook point never runs,
+or means something else there (`_misnamed`).
 
-Source of the names: TransformerLens 4.3, run on all five families.
+Source of the names: TransformerLens 4.3, run on every family of docs/models.md.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from torch import nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.generalized_components import JointQKVPositionEmbeddingsAttentionBridge, MoEBridge
 
 from hooks.errors import HookError, nearest
 
@@ -41,7 +45,7 @@ _SCALE = "batch pos 1"
 
 # fmt: off
 SITES: Mapping[str, Site] = _table(
-    ("embedding", "blocks.0.hook_resid_pre", _RESIDUAL, "v^(0), after Gemma's scaling"),
+    ("embedding", "blocks.0.hook_resid_pre", _RESIDUAL, "v^(0): what enters the first block"),
     ("residual_pre", "blocks.{layer}.hook_resid_pre", _RESIDUAL, "v^(l): the residual stream entering block l"),
     ("residual_mid", "blocks.{layer}.hook_resid_mid", _RESIDUAL, "z^(l), between attention and MLP"),
     ("residual_post", "blocks.{layer}.hook_resid_post", _RESIDUAL, "v^(l+1): the residual stream leaving block l"),
@@ -67,8 +71,8 @@ SITES: Mapping[str, Site] = _table(
     ("norm2_scale", "blocks.{layer}.ln2.hook_scale", _SCALE, "r2: RMS at the norm before the MLP"),
     ("post_norm1_scale", "blocks.{layer}.ln1_post.hook_scale", _SCALE, "rp1: RMS at the norm after attention"),
     ("post_norm2_scale", "blocks.{layer}.ln2_post.hook_scale", _SCALE, "rp2: RMS at the norm after the MLP"),
-    ("q_norm_scale", "blocks.{layer}.attn.q_norm.hook_scale", "batch head pos 1", "RMS of each query (qk-norm)"),
-    ("k_norm_scale", "blocks.{layer}.attn.k_norm.hook_scale", "batch kv_head pos 1", "RMS of each key (qk-norm)"),
+    ("q_norm_scale", "blocks.{layer}.attn.q_norm.hook_scale", "batch head pos 1", "RMS of queries; of all heads: batch pos 1"),
+    ("k_norm_scale", "blocks.{layer}.attn.k_norm.hook_scale", "batch kv_head pos 1", "RMS of keys; of all heads: batch pos 1"),
     ("final_norm_scale", "ln_final.hook_scale", _SCALE, "r3: RMS at the final norm"),
 )
 # fmt: on
@@ -83,8 +87,27 @@ def site(name: str) -> Site:
 
 def available_sites(model: TransformerBridge) -> tuple[str, ...]:
     """The names of the sites that this model has, in the table's order."""
-    known = model.hook_dict  # put together anew at every access
-    return tuple(name for name, place in SITES.items() if place.template.format(layer=0) in known)
+    known, misnamed = model.hook_dict, _misnamed(model)  # the first is put together anew at every access
+    return tuple(
+        name for name, place in SITES.items() if place.template.format(layer=0) in known and name not in misnamed
+    )
+
+
+def adds_residual(sublayer: nn.Module) -> bool:
+    """Whether attention or an MLP is handed the residual stream and adds it to its own output (Bloom; MPT's MLP)."""
+    original = getattr(sublayer, "original_component", sublayer)
+    return "residual" in inspect.signature(original.forward).parameters
+
+
+def _misnamed(model: TransformerBridge) -> frozenset[str]:
+    """Sites whose hook point is there, but never runs, or is not at what the table says."""
+    block, found = model.blocks[0], set[str]()
+    if isinstance(block.attn, JointQKVPositionEmbeddingsAttentionBridge):
+        found |= {"rotary_q", "rotary_k"}  # never run
+    if isinstance(block.mlp, MoEBridge):
+        found |= {"mlp_gate", "mlp_up", "mlp_hidden"}  # what enters and leaves all experts together
+    found |= {"attention_raw"} if adds_residual(block.attn) else set()
+    return frozenset(found | ({"mlp_raw"} if adds_residual(block.mlp) else set()))
 
 
 def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tuple[int, ...]:
@@ -108,10 +131,10 @@ def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = N
     keys: tuple[int | None, ...] = checked_layers(model, layers) if place.per_layer else (None,)
     if not place.per_layer and layers is not None:
         raise HookError(f"site {name!r} is one place in the model, found layers={tuple(layers)}: leave layers out")
-    found, known = {}, model.hook_dict
+    found, known, misnamed = {}, model.hook_dict, _misnamed(model)
     for key in keys:
         full_name = place.template.format(layer=key)
-        if full_name not in known:
+        if full_name not in known or name in misnamed:
             raise HookError(
                 f"this model ({model.cfg.architecture}) has no site {name!r} ({full_name}): "
                 f"{nearest(name, available_sites(model))}"

@@ -18,8 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.generalized_components.joint_qkv_attention import JointQKVAttentionBridge
-from transformer_lens.model_bridge.generalized_components.position_embeddings_attention import (
+from transformer_lens.model_bridge.generalized_components import (
+    JointQKVAttentionBridge,
+    JointQKVPositionEmbeddingsAttentionBridge,
     PositionEmbeddingsAttentionBridge,
 )
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
@@ -28,12 +29,19 @@ from hooks.errors import HookError
 from hooks.register import hidden, kinds, lowest
 from hooks.sites import points
 
-_FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
 # Edits of scores and patterns that ask for absolute positions only, and so take a strip as they take a cached generation.
 _STRIPWISE = frozenset({"mask_scores", "scale_scores", "ablate_edges", "freeze", "exact-arithmetic"})
-# What the bridge's attention can do and this one cannot.
+# The classes of attention that are known, joint ones (q, k, v out of one weight) without and with a rotation.
+_ROTATED, _JOINT, _JOINT_ROTATED = (
+    PositionEmbeddingsAttentionBridge,
+    JointQKVAttentionBridge,
+    JointQKVPositionEmbeddingsAttentionBridge,
+)
+# What the bridge's attention can do and this one cannot: settings of its configuration, parts of it, of what it wraps.
 _UNKNOWN = ("use_split_qkv_input", "use_attn_in", "use_attn_result", "gated_q_proj", "qk_norm_after_rope")
 _UNKNOWN += ("rotary_interleaved_cos_sin", "rotary_adjacent_pairs", "scale_attn_by_inverse_layer_idx")
+_UNKNOWN_OF_BRIDGE = ("_reorder_and_upcast_attn", "_qk_norm_per_head")
+_UNKNOWN_OF_ORIGINAL = ("key_multiplier", "sinks")
 
 
 @dataclass(frozen=True)
@@ -177,20 +185,31 @@ def _require_stripwise(point: HookPoint) -> None:
 
 
 def _require_known(model: TransformerBridge) -> None:
-    architecture = model.cfg.architecture
-    if architecture not in _FAMILIES:
-        raise HookError(f"in_strips: does not know the attention of {architecture}: known are {', '.join(_FAMILIES)}")
     if active_strips(model) is not None:
         raise HookError("in_strips: found a block of its kind around this one")
     for block in model.blocks:
         attention = block.attn
-        wanted = JointQKVAttentionBridge if architecture == "GPT2LMHeadModel" else PositionEmbeddingsAttentionBridge
-        active = [name for name in _UNKNOWN if getattr(attention.config, name, None)]
-        if getattr(attention, "_reorder_and_upcast_attn", False):
-            active.append("reorder_and_upcast_attn")
-        if type(attention) is not wanted or active or attention.compatibility_mode or attention.training:
+        active = _unknown_parts(attention)
+        if type(attention) not in (_ROTATED, _JOINT, _JOINT_ROTATED) or active:
             found = ", ".join([type(attention).__name__, *active])
-            raise HookError(f"in_strips: knows raw {wanted.__name__} in evaluation mode, found {found}")
+            raise HookError(
+                f"in_strips: does not know the attention of {model.cfg.architecture}: expected raw {_ROTATED.__name__}, "
+                f"{_JOINT.__name__} or {_JOINT_ROTATED.__name__} in evaluation mode, found {found}"
+            )
+
+
+def _unknown_parts(attention: Any) -> list[str]:
+    """What this attention does and strips of it would not."""
+    original = attention.original_component
+    config = getattr(original, "config", None)
+    found = [name for name in _UNKNOWN if getattr(attention.config, name, None)]
+    found += [name for name in _UNKNOWN_OF_BRIDGE if getattr(attention, name, None)]
+    found += [name for name in _UNKNOWN_OF_ORIGINAL if getattr(original, name, None) is not None]
+    found += [name for name in ("clip_qkv",) if getattr(config, name, None) is not None]
+    rope = getattr(config, "rope_parameters", None) or {}
+    found += ["llama_4_scaling_beta"] if rope.get("llama_4_scaling_beta") is not None else []
+    found += ["gate"] if "gate" in attention.submodules else []
+    return found + [name for name in ("compatibility_mode", "training") if getattr(attention, name)]
 
 
 class _Forward:
@@ -199,6 +218,7 @@ class _Forward:
     def __init__(self, strips: Strips, layer: int, attention: Any) -> None:
         self.strips, self._layer, self._attention = strips, layer, attention
         self._joint = isinstance(attention, JointQKVAttentionBridge)
+        self._rotates = type(attention) is not _JOINT
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
         attention = self._attention
@@ -219,24 +239,38 @@ class _Forward:
     def _projected(self, x: Tensor, position_embeddings: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, heads first, rotated where the model rotates."""
         attention = self._attention
-        parts = attention.q(x), attention.k(x), attention.v(x)
-        d_head = int(attention.config.d_head)
-        query, key, value = (part.view(*x.shape[:-1], -1, d_head).transpose(1, 2) for part in parts)
+        query, key, value = attention.q(x), attention.k(x), attention.v(x)
+        d_head, normed = int(attention.config.d_head), "q_norm" in attention.submodules
+        whole = normed and attention._qk_norm_phase == "pre_reshape"  # a norm over all heads together
+        if whole:
+            query, key = self._normed(query, key)
+        query, key, value = (part.view(*x.shape[:-1], -1, d_head).transpose(1, 2) for part in (query, key, value))
+        if normed and not whole:
+            query, key = self._normed(query, key)
+        if not self._rotates:
+            return query, key, value
+        if position_embeddings is None:
+            raise HookError("in_strips: expected the rotation of this call, found none")
+        cos, sin = attention._apply_position_embedding_hooks(position_embeddings)
+        turned = cos.shape[-1]  # of each head; the rest stays as it is
+        parts = apply_rotary_pos_emb(query[..., :turned], key[..., :turned], cos, sin)
+        if turned < d_head:
+            parts = (torch.cat([part, x[..., turned:]], -1) for part, x in zip(parts, (query, key), strict=True))
+        query, key = parts
         if self._joint:
             return query, key, value
-        if "q_norm" in attention.submodules:
-            query = attention.hook_q_normed(attention.q_norm(query))
-            key = attention.hook_k_normed(attention.k_norm(key))
-        cos, sin = attention._apply_position_embedding_hooks(position_embeddings)
-        query, key = apply_rotary_pos_emb(query, key, cos, sin)
         return attention.hook_rot_q(query), attention.hook_rot_k(key), value
+
+    def _normed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        attention = self._attention
+        return attention.hook_q_normed(attention.q_norm(query)), attention.hook_k_normed(attention.k_norm(key))
 
     def _call(self, query: Tensor, key: Tensor, mask: Tensor | None) -> StripAttention:
         attention, original = self._attention, self._attention.original_component
         if mask is not None and mask.ndim < 4:
             raise HookError(f"in_strips: expected a mask of four axes or none, found {tuple(mask.shape)}")
-        scale = float(getattr(original, "scaling", query.shape[-1] ** -0.5))
-        # As the bridge computes them: GPT-2's softmax in the scores' own dtype, the others' in float32.
+        scale = query.shape[-1] ** -0.5 if self._joint else float(getattr(original, "scaling", query.shape[-1] ** -0.5))
+        # As the bridge computes them: the softmax of a joint one in the scores' own dtype, the others' in float32.
         dtype = None if self._joint else torch.float32
 
         def softmax(scores: Tensor) -> Tensor:

@@ -36,9 +36,11 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from ostools.models.load import unpatched
 from tests import traces
+from tests.families import OTHERS, REFUSED, other_config
 
-Family = Literal["gemma", "gemma2", "gemma3", "gemma3-multimodal", "llama", "gpt2"]
+Family = Literal["gemma", "gemma2", "gemma3", "gemma3-multimodal", "llama", "gpt2"] | str
 
 TEXT_FAMILIES: tuple[Family, ...] = ("gemma", "gemma2", "gemma3", "llama", "gpt2")
 FAMILIES: tuple[Family, ...] = (*TEXT_FAMILIES, "gemma3-multimodal")
@@ -131,8 +133,9 @@ def make_config(
     Gemma 2 and 3 alternate sliding (`window` keys) and full layers; Gemma 2 soft-caps scores and logits low
     enough to matter. GPT-2 has neither grouped heads nor a free `d_head`.
     """
+    settings: dict[str, Any]
     if family == "gpt2":
-        settings: dict[str, Any] = {
+        settings = {
             "n_embd": d_model,
             "n_layer": n_layers,
             "n_head": n_heads,
@@ -156,6 +159,8 @@ def make_config(
         "eos_token_id": 1,
         "bos_token_id": 2,
     }
+    if family in OTHERS or family in REFUSED:
+        return other_config(family, settings, overrides)
     alternating: list[str] = ["full_attention" if i % 2 else "sliding_attention" for i in range(n_layers)]
     sliding: dict[str, Any] = {
         "sliding_window": window,
@@ -220,6 +225,7 @@ def make_model(
     if family == "gemma3-multimodal":
         model = Gemma3ForConditionalGeneration._from_config(settings, dtype=dtype, attn_implementation="eager")
     else:
+        settings._experts_implementation = "eager"  # read by families with experts only
         model = AutoModelForCausalLM.from_config(settings, dtype=dtype, attn_implementation="eager")
     _fill(model, seed, scale)
     return model
@@ -254,6 +260,7 @@ ARCHITECTURE: dict[str, str] = {
     "gemma3": "Gemma3ForCausalLM",
     "llama": "LlamaForCausalLM",
     "gpt2": "GPT2LMHeadModel",
+    **{name: architecture for name, (_, architecture, _) in (OTHERS | REFUSED).items()},
 }
 
 
@@ -298,7 +305,7 @@ def _build(
     bridge.eval()
     for parameter in bridge.parameters():
         parameter.requires_grad_(False)
-    return bridge
+    return unpatched(bridge)
 
 
 @cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError
 from ostools.models.describe import metadata_of, refuse_processed, remember
+from ostools.models.families import Family, family_of
 from ostools.models.recast import SMALL_WEIGHT, Recast
 
 Reader = Callable[..., Tensor]
@@ -45,6 +47,10 @@ def view(
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads."""
     refuse_processed(model)
     _refuse_hooked(model)
+    _refuse_patched(model)
+    family = family_of(model)
+    if family is not None:
+        check_dtype(family, dtype)
     # deepcopy takes what the memo already holds: it copies the modules, and no weight.
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
@@ -68,6 +74,14 @@ def view(
     return result
 
 
+def check_dtype(family: Family, dtype: torch.dtype) -> None:
+    """`InputError` for a dtype in which a family's bridge does not compute what Hugging Face's model computes."""
+    if family.wide_only is not None and dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"expected float32 or float64 for {family.name}, found {str(dtype).removeprefix('torch.')}: {family.wide_only}"
+        )
+
+
 def _seen(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
     """The parameter as it is read: made once where it is small."""
     parts = tuple(part.detach() for part in parts)
@@ -82,4 +96,14 @@ def _refuse_hooked(model: TransformerBridge) -> None:
         raise InputError(
             f"expected a model without hooks to read in another dtype, found one at {placed[0]}: leave its with-block "
             "first, and open it again on the view"
+        )
+
+
+def _refuse_patched(model: TransformerBridge) -> None:
+    """A function in the place of a module's `forward` holds that module: its copy would compute with the original's weights."""
+    patched = [name for name, module in model.named_modules() if isinstance(vars(module).get("forward"), FunctionType)]
+    if patched:
+        raise InputError(
+            f"expected modules with a forward of their own to read in another dtype, found a function in its place at "
+            f"{patched[0].replace('._original_component', '')}: load the model with ostools.load_model, which takes it out"
         )

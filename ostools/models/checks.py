@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ostools.ground.errors import InputError
-from ostools.models.families import FAMILIES, Family
+from ostools.models.families import FAMILIES, KNOWN, Family, family_of_config
 from ostools.models.quantised import check_quantisation
 
 TEMPLATES = "additional_chat_templates"
@@ -58,12 +58,11 @@ def check_config(directory: Path) -> Family:
     """The family of the model in `directory`, or why ostools does not load it."""
     _check_regular(directory)
     config = read_json(directory / "config.json")
-    known = ", ".join(sorted({family.architecture for family in FAMILIES.values()}))
     for file in ("config.json", "tokenizer_config.json"):
         if (directory / file).exists() and "auto_map" in read_json(directory / file):
             raise InputError(
                 f"expected a model that transformers itself implements, found remote code (auto_map in "
-                f"{directory / file}): ostools runs no code from a checkpoint; convert it to one of {known}"
+                f"{directory / file}): ostools runs no code from a checkpoint; convert it to one of {KNOWN}"
             )
     if (directory / "adapter_config.json").exists():
         raise InputError(f"expected a whole model, found an adapter in {directory}: merge it into its base model first")
@@ -75,14 +74,22 @@ def check_config(directory: Path) -> Family:
             if settings.get(flag):
                 raise InputError(
                     f"expected a decoder-only model with causal attention, found {flag} = {settings[flag]!r} in "
-                    f"{directory / 'config.json'}: the theory does not cover it; use one of {known}"
+                    f"{directory / 'config.json'}: the theory does not cover it; use one of {KNOWN}"
                 )
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    family = family_of_config(config)
+    if family is None:
+        known = [known for known in FAMILIES if known.model_type == kind]
+        settings = {name: config.get(name, absent) for family in known for name, _, absent in family.when}
+        found = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
         raise InputError(
-            f"expected a decoder-only model with causal attention ({known}), found model_type {kind!r} in "
-            f"{directory / 'config.json'}: ostools does not know its hooks"
+            f"expected a model of a known family ({KNOWN}), found {found} in {directory / 'config.json'}: its hooks have not "
+            "been held against Hugging Face's own model"
         )
-    family = FAMILIES[kind]
+    if family.refused is not None:
+        raise InputError(
+            f"expected a model whose hooks show and change what it computes, found {family.name} in "
+            f"{directory / 'config.json'}: {family.refused}; `ostools models` lists what loads"
+        )
     named = config.get("architectures")
     if named and named != [family.architecture]:
         raise InputError(

@@ -1,32 +1,139 @@
-"""The families of models that ostools knows: decoder-only, causal, with hooks that mean the same everywhere."""
+"""The families of models that ostools knows: one record each, and what everything else asks of a family is in it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:  # a list of what loads needs no torch
+    from transformer_lens.model_bridge import TransformerBridge
+
+
+class Setting(NamedTuple):
+    """A setting of config.json: its name, the value that a record asks for, and what transformers takes where it is absent."""
+
+    name: str
+    value: object
+    absent: object
 
 
 @dataclass(frozen=True)
 class Family:
-    """How a checkpoint of one `model_type` becomes a bridge.
+    """What is known of the models of one `model_type`: how a checkpoint becomes a bridge, and what a block is made of.
 
-    `architecture` is what config.json says, `module` the transformers class whose weights are loaded (for a
-    multimodal checkpoint only its text part), `renames` maps checkpoint keys to that class's, and keys that match
-    `ignored` hold nothing that the text model would compute with (the vision part; a stored mask).
+    `architecture` is what config.json says, `module` the transformers class whose weights are loaded where it is another one
+    (for a multimodal checkpoint only its text part), `renames` maps checkpoint keys to that class's, and keys that match
+    `ignored` hold nothing that the text model would compute with (the vision part; a stored mask). `when`: the settings of
+    config.json that make this the record, where one `model_type` stands for several kinds of model.
+
+    The rest describes the block. Tests hold each word of it against the modules of a loaded model. `norms`: where they stand
+    about attention and MLP; `qk_norm`: of queries and keys, of each head or of all heads together; `windows`: which layers may
+    have one; `soft_caps`: of scores and logits; `embedding`: what becomes of a token's row before the first block. `copied`: q,
+    k and v are one weight of the checkpoint, of which TransformerLens computes with copies. `exact`: the logits are Hugging
+    Face's to the bit; else they differ by the rounding of sums in another order. `wide_only`: why it
+    is not computed with in 16 bits. `refused`: why such a model is not loaded.
     """
 
+    model_type: str
     architecture: str
-    module: str
+    name: str
+    module: str = ""
+    when: tuple[Setting, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     ignored: str | None = None
+    norm: Literal["RMS", "layer"] = "RMS"
+    norms: Literal["before", "behind", "before and behind"] = "before"
+    parallel: bool = False
+    qk_norm: Literal["none", "each head", "all heads"] = "none"
+    positions: Literal["rotary", "rotary, part of a head", "ALiBi", "learned"] = "rotary"
+    mlp: Literal["gated", "plain", "experts"] = "gated"
+    windows: Literal["none", "some layers", "all layers"] = "none"
+    soft_caps: bool = False
+    embedding: Literal["as it is", "times sqrt(d_model)", "layer norm"] = "as it is"
+    copied: bool = False
+    exact: bool = True
+    wide_only: str | None = None
+    refused: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "module", self.module or self.architecture)
+
+    @property
+    def block(self) -> str:
+        """What a block is made of, in words."""
+        words = [f"{self.norm} norms {self.norms}", "experts" if self.mlp == "experts" else f"{self.mlp} MLP"]
+        words += ["attention and MLP side by side"] if self.parallel else []
+        words += [self.positions]
+        words += [f"qk-norm of {self.qk_norm}"] if self.qk_norm != "none" else []
+        words += [f"windows in {self.windows}"] if self.windows != "none" else []
+        words += ["soft-caps"] if self.soft_caps else []
+        return "; ".join(words + ([f"embedding {self.embedding}"] if self.embedding != "as it is" else []))
+
+    @property
+    def routes(self) -> dict[str, bool]:
+        """Which of `ROUTES` this family has."""
+        described, sequential = self.mlp != "experts", not self.parallel
+        whole, alibi = described and sequential, self.positions == "ALiBi"
+        return dict(
+            zip(
+                ROUTES,
+                (
+                    described,
+                    described,
+                    whole and self.norms != "behind",
+                    described,
+                    whole and self.qk_norm != "all heads",
+                    not alibi,
+                    not alibi,
+                    not alibi,
+                    self.wide_only is None,
+                    described and not self.copied,
+                ),
+                strict=True,
+            )
+        )
 
 
-FAMILIES: dict[str, Family] = {
-    "gemma": Family("GemmaForCausalLM", "GemmaForCausalLM"),
-    "gemma2": Family("Gemma2ForCausalLM", "Gemma2ForCausalLM"),
-    "gemma3_text": Family("Gemma3ForCausalLM", "Gemma3ForCausalLM"),
-    "gemma3": Family(
+ROUTES = {
+    "fast": "`sensitivity` by products of matrices; without it by automatic differentiation, slower, the same numbers",
+    "certified": "`path_sum`: upper bounds of the frozen and of the real derivative",
+    "paper's": "`path_sum`: the papers' forms of Theorem 5.1, which are of a sequential block with norms before",
+    "predicted": "`path_sum`, `flow`: second moments of the frozen derivative",
+    "predicted, full": "`path_sum`: second moments of the real derivative",
+    "branches": "`collapse` and its like: prompts that share a beginning go through one pass; without it one after the other",
+    "padded": "`behaviour`: prompts of several lengths in one batch; without it of one length",
+    "long": "attention in strips of queries, for prompts whose patterns would fill the memory",
+    "16 bits": "bfloat16 and float16",
+    "device map": "weights that lie on disk or elsewhere",
+}
+"""What a family may have, by name."""
+
+
+_GEMMA: dict[str, Any] = {"embedding": "times sqrt(d_model)"}
+_GEMMA_3: dict[str, Any] = {**_GEMMA, "norms": "before and behind", "qk_norm": "each head", "windows": "some layers"}
+_LAYER: dict[str, Any] = {"norm": "layer", "mlp": "plain"}
+_ALIBI: dict[str, Any] = {**_LAYER, "positions": "ALiBi", "copied": True, "exact": False}
+_NEOX: dict[str, Any] = {**_LAYER, "positions": "rotary, part of a head", "copied": True}
+_FALCON = Setting("new_decoder_architecture", False, False)
+
+FAMILIES: tuple[Family, ...] = (
+    Family("gemma", "GemmaForCausalLM", "Gemma 1", **_GEMMA),
+    Family(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        "Gemma 2",
+        norms="before and behind",
+        windows="some layers",
+        soft_caps=True,
+        **_GEMMA,
+    ),
+    Family("gemma3_text", "Gemma3ForCausalLM", "Gemma 3", **_GEMMA_3),
+    Family(
+        "gemma3",
         "Gemma3ForConditionalGeneration",
-        "Gemma3ForCausalLM",
+        "Gemma 3, text part",
+        module="Gemma3ForCausalLM",
         # Both spellings of the text part's keys: as published, and as newer transformers hold them in memory.
         renames=(
             (r"^language_model\.model\.", "model."),
@@ -34,47 +141,129 @@ FAMILIES: dict[str, Family] = {
             (r"^model\.language_model\.", "model."),
         ),
         ignored=r"^(model\.)?(vision_tower|multi_modal_projector)\.",
+        **_GEMMA_3,
     ),
-    "llama": Family("LlamaForCausalLM", "LlamaForCausalLM"),
+    Family("llama", "LlamaForCausalLM", "Llama"),
     # Older checkpoints carry the causal mask and its constant as if they were weights.
-    "gpt2": Family("GPT2LMHeadModel", "GPT2LMHeadModel", ignored=r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),
-}
+    Family(
+        "gpt2",
+        "GPT2LMHeadModel",
+        "GPT-2",
+        ignored=r"(^|\.)h\.\d+\.attn\.(masked_)?bias$",
+        positions="learned",
+        exact=False,
+        **_LAYER,
+    ),
+    Family("mistral", "MistralForCausalLM", "Mistral", windows="all layers"),
+    Family("qwen2", "Qwen2ForCausalLM", "Qwen 2 and 2.5", windows="some layers"),
+    Family("qwen3", "Qwen3ForCausalLM", "Qwen 3", qk_norm="each head", windows="some layers"),
+    Family("phi3", "Phi3ForCausalLM", "Phi-3", windows="all layers", exact=False),
+    Family(
+        "olmo2",
+        "Olmo2ForCausalLM",
+        "OLMo 2",
+        norms="behind",
+        qk_norm="all heads",
+        wide_only="TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so",
+    ),
+    Family(
+        "gpt_neox",
+        "GPTNeoXForCausalLM",
+        "Pythia, GPT-NeoX",
+        when=(Setting("use_parallel_residual", True, True),),
+        ignored=r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
+        parallel=True,
+        **_NEOX,
+    ),
+    Family(
+        "gpt_neox",
+        "GPTNeoXForCausalLM",
+        "GPT-NeoX, sequential",
+        when=(Setting("use_parallel_residual", False, True),),
+        ignored=r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
+        **_NEOX,
+    ),
+    Family(
+        "phi",
+        "PhiForCausalLM",
+        "Phi-1, 1.5, 2",
+        when=(Setting("qk_layernorm", False, False),),
+        parallel=True,
+        positions="rotary, part of a head",
+        **_LAYER,
+    ),
+    Family(
+        "phi",
+        "PhiForCausalLM",
+        "Phi with qk-norm",
+        when=(Setting("qk_layernorm", True, False),),
+        refused="TransformerLens 4.3 does not know its norms of queries and keys",
+    ),
+    Family(
+        "falcon",
+        "FalconForCausalLM",
+        "Falcon 7B",
+        when=(_FALCON, Setting("alibi", False, False), Setting("parallel_attn", True, True)),
+        parallel=True,
+        copied=True,
+        exact=False,
+        **_LAYER,
+    ),
+    Family(
+        "falcon",
+        "FalconForCausalLM",
+        "Falcon RW",
+        when=(Setting("alibi", True, False),),
+        refused="transformers 5.23 adds ALiBi twice where it computes attention eagerly, with the mask and with the scores",
+    ),
+    Family(
+        "falcon",
+        "FalconForCausalLM",
+        "Falcon 40B, 180B",
+        when=(Setting("new_decoder_architecture", True, False),),
+        refused="TransformerLens 4.3 splits its grouped projection of queries, keys and values at the wrong rows",
+    ),
+    Family(
+        "bloom",
+        "BloomForCausalLM",
+        "Bloom",
+        when=(Setting("apply_residual_connection_post_layernorm", False, False),),
+        embedding="layer norm",
+        **_ALIBI,
+    ),
+    Family("mpt", "MptForCausalLM", "MPT", **_ALIBI),
+    Family(
+        "gptj",
+        "GPTJForCausalLM",
+        "GPT-J",
+        refused="TransformerLens 4.3 shows its scores and patterns, but computes on without what a hook made of them",
+    ),
+    Family("mixtral", "MixtralForCausalLM", "Mixtral", mlp="experts", windows="all layers"),
+    Family("olmoe", "OlmoeForCausalLM", "OLMoE", mlp="experts", qk_norm="all heads"),
+    Family("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen 3 MoE", mlp="experts", qk_norm="each head", windows="all layers"),
+)
+"""One record a kind of model; the first of a `model_type` whose settings (`when`) are the configuration's is the model's."""
+
+KNOWN = ", ".join(sorted({family.architecture for family in FAMILIES if family.refused is None}))
+"""The architectures that load, for refusals."""
+
+
+def family_of_config(config: Mapping[str, Any]) -> Family | None:
+    """The record of a config.json; None for a `model_type`, or for settings of one, that no record describes."""
+    for family in FAMILIES:
+        if family.model_type == config.get("model_type") and all(
+            config.get(name, absent) == value for name, value, absent in family.when
+        ):
+            return family
+    return None
+
+
+def family_of(model: TransformerBridge) -> Family | None:
+    """The record of a bridge by its Hugging Face configuration; None where no record describes the model."""
+    config: Any = model.original_model.config
+    family = family_of_config(config.to_dict())
+    return family if family is not None and family.module == str(model.cfg.architecture) else None
+
 
 EMBEDDED = "embedded"
 """The name of the model that the package carries."""
-
-BARE_HUB_IDS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
-"""The hub's few models of these families that have no organisation in front."""
-
-KNOWN_HUB_IDS = (
-    "google/gemma-2b",
-    "google/gemma-2b-it",
-    "google/gemma-7b",
-    "google/gemma-7b-it",
-    "google/gemma-2-2b",
-    "google/gemma-2-2b-it",
-    "google/gemma-2-9b",
-    "google/gemma-2-9b-it",
-    "google/gemma-2-27b",
-    "google/gemma-3-270m",
-    "google/gemma-3-1b-pt",
-    "google/gemma-3-1b-it",
-    "google/gemma-3-4b-pt",
-    "google/gemma-3-4b-it",
-    "google/gemma-3-12b-pt",
-    "google/gemma-3-12b-it",
-    "google/gemma-3-27b-it",
-    "meta-llama/Llama-2-7b-hf",
-    "meta-llama/Llama-2-13b-hf",
-    "meta-llama/Meta-Llama-3-8B",
-    "meta-llama/Llama-3.1-8B",
-    "meta-llama/Llama-3.2-1B",
-    "meta-llama/Llama-3.2-3B",
-    "openai-community/gpt2",
-    "openai-community/gpt2-medium",
-    "openai-community/gpt2-large",
-    "openai-community/gpt2-xl",
-    "distilbert/distilgpt2",
-    *BARE_HUB_IDS,
-)
-"""Well-known ids of these families: to suggest a right name for a wrong one, not a limit on what loads."""

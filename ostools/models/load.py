@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module, dete
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, in_words, unknown_name
+from ostools.models.casting import check_dtype
 from ostools.models.checks import (
     check_config,
     check_finite,
@@ -41,7 +43,7 @@ from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
 from ostools.models.placed.mapped import MappedWeights
 from ostools.models.placed.place import Placing, fill, placeholders
 from ostools.models.quantised import check_quantisation, int8_weights
-from ostools.models.sources import locate
+from ostools.models.sources import Source, locate
 from ostools.theory.distances import dtype_named
 
 
@@ -56,7 +58,7 @@ def load_model(
     """Load a model as a raw `TransformerBridge`: eval mode, no parameter requires grad, attention computed eagerly.
 
     `name` is nothing or "embedded" (the model that the package carries), a directory with a Hugging Face model,
-    or a hub id (Gemma 1, 2, 3, Llama, GPT-2; of a multimodal Gemma 3 the text part). A checkpoint in torchao's int8
+    or a hub id (`ostools models` lists the families; of a multimodal Gemma 3 the text part). A checkpoint in torchao's int8
     weight-only format computes with the weights that it stands for, dequantised in float32 where they are read: it takes a byte
     a number in memory, and more time. Such weights are neither written to, nor saved, nor moved by torch. `dtype` is float32,
     float64, bfloat16 or float16; `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub branch, tag or
@@ -77,6 +79,7 @@ def load_model(
     torch_device = resolve_device(device, torch_dtype)
     source = locate(name, revision)
     family = check_config(source.directory)
+    check_dtype(family, torch_dtype)
     check_tokenizer_files(source.directory)
     shards = check_weight_files(source.directory)
     trained_lengths = read_trained_lengths(source.directory)
@@ -85,6 +88,7 @@ def load_model(
         tokenizer = read_tokenizer(source.directory)
         check_tokenizer(tokenizer, config.vocab_size, source.directory)
         checkpoint = _Checkpoint(source.directory, shards, family, config)
+        _check_storage(family, source, device_map is not None, quantisation)
         if device_map is None:
             whole = _whole if quantisation is None else _int8
             module, placed = whole(checkpoint, torch_dtype, torch_device), None
@@ -187,6 +191,8 @@ class _Checkpoint:
 
     def built(self, weights: dict[str, torch.Tensor], dtype: torch.dtype) -> PreTrainedModel:
         """The Hugging Face model in `dtype`, every parameter one of the `weights`."""
+        if self.family.mlp == "experts":  # the kernel that runs all of them together knows no float64
+            self.config._experts_implementation = "eager"
         module, info = getattr(transformers, self.family.module).from_pretrained(
             None,
             state_dict=weights,
@@ -281,15 +287,59 @@ def _stored_weights(shards: list[Path], dtype: torch.dtype) -> dict[str, torch.T
     return weights
 
 
+def _check_storage(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
+    """A device map and int8 weights ask for weights that are computed with one by one, as the file holds them."""
+    joint = (
+        f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
+        if family.copied
+        else None
+    )
+    found = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else joint
+    if found is not None and (mapped or quantisation is not None):
+        what = "device_map" if mapped else quantisation
+        raise InputError(
+            f"{what}: expected weights that are computed with as {source.directory} holds them, found {found}: load the model "
+            "whole, in full precision"
+        )
+
+
+def unpatched(bridge: TransformerBridge) -> TransformerBridge:
+    """The bridge without functions in the place of its modules' own `forward`, such as TransformerLens puts into Falcon's.
+
+    They hold the module that they were made for, so that a copy of the model (`view_in`) would compute with its weights.
+    """
+    for module in bridge.modules():
+        if isinstance(vars(module).get("forward"), FunctionType):
+            del module.forward
+    return bridge
+
+
 def _bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
     """Wrap the module, which is changed in place, and see that it still computes the same."""
     d_vocab, device = module.config.vocab_size, module.device
     probe = torch.linspace(0, d_vocab - 1, 8, device=device).long()[None]
     with torch.no_grad():
         reference = module(probe, use_cache=False).logits
-        bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)
+        try:
+            bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)
+        except Exception as error:  # bare ones, of a library that does not know a setting of this architecture
+            why = one_line(in_words(error)).rstrip(":")
+            raise InputError(
+                f"expected a model that TransformerLens can wrap, found {name}: {why}; it does not know a setting of it"
+            ) from None
         bridge.eval()
         for parameter in bridge.parameters():
             parameter.requires_grad_(False)
+        if family.copied:
+            _let_go_of_joint(bridge)
+        unpatched(bridge)
         check_same(reference, bridge(probe), name)
     return bridge
+
+
+def _let_go_of_joint(bridge: TransformerBridge) -> None:
+    """The joint weight of q, k and v, which have copies of it: nothing computes with it, nor would with a change of it."""
+    for block in bridge.blocks:
+        joint = block.attn.qkv.original_component
+        for name, _ in list(joint.named_parameters()):
+            setattr(joint, name, None)

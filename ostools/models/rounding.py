@@ -82,6 +82,11 @@ def _largest(weight: Float[Tensor, "out in"], inputs: int) -> Float[Tensor, ...]
 def _require_held(model: TransformerBridge, format: str) -> None:
     """Every weight is finite, and within what a floating format holds: said before the run, with the weight's name."""
     for name, weight in named_weights(model):
+        if format not in FLOATS and weight.ndim > 2:
+            raise InputError(
+                f"{format}: expected matrices, of which each output has a scale, found {name} with {weight.ndim} axes, the "
+                f"weights of experts; use one of {', '.join(FLOATS)}"
+            )
         if format in FLOATS or weight.ndim == 2:
             scale = None if format in FLOATS else torch.ones((), device=weight.device)
             try:

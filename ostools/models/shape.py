@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.models.families import family_of_config
 from ostools.models.recast import BLOCK, SMALL_WEIGHT, Recast
 
 SMALL = 20_000_000
@@ -49,18 +50,18 @@ class Shape:
     def of_config(cls, config: Any, dtype: torch.dtype, device: str) -> Shape:
         """Of a Hugging Face configuration, for a model in `dtype` on that kind of device."""
         config = config.get_text_config()
+        family = family_of_config(config.to_dict())
         d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
-        d_mlp = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * d_model
         return cls(
             n_layers=int(config.num_hidden_layers),
             d_model=d_model,
             n_heads=n_heads,
-            n_key_value_heads=int(getattr(config, "num_key_value_heads", None) or n_heads),
+            n_key_value_heads=_n_key_value_heads(config, n_heads),
             d_head=int(getattr(config, "head_dim", None) or d_model // n_heads),
-            d_mlp=int(d_mlp),
+            d_mlp=_d_mlp(config, d_model),
             d_vocab=int(config.vocab_size),
-            context=int(config.max_position_embeddings),
-            gated=config.model_type != "gpt2",
+            context=_context(config),
+            gated=family is None or family.mlp != "plain",
             element=dtype.itemsize,
             device=device,
             cast=False,
@@ -89,8 +90,33 @@ class Shape:
 
     def site_bytes(self, pos: int) -> int:
         """Bytes of every block's sites over a prompt of `pos` tokens: scores and patterns, and vectors of each position."""
-        per_layer = 2 * self.n_heads * pos**2 + pos * (7 * self.d_model + 3 * self.d_mlp)
+        per_layer = 2 * self.n_heads * pos**2 + pos * (8 * self.d_model + 3 * self.d_mlp)
         return self.n_layers * per_layer * self.element
+
+
+def _n_key_value_heads(config: Any, n_heads: int) -> int:
+    if getattr(config, "multi_query", False):
+        return 1
+    return int(getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None) or n_heads)
+
+
+def _d_mlp(config: Any, d_model: int) -> int:
+    """Hidden units of an MLP; of experts, of those that a token goes through."""
+    active = getattr(config, "num_experts_per_tok", None)
+    if active is not None:
+        return int(active) * int(getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
+    for name in ("intermediate_size", "n_inner", "ffn_hidden_size"):
+        if getattr(config, name, None):
+            return int(getattr(config, name))
+    return 4 * d_model
+
+
+def _context(config: Any) -> int:
+    """The longest prompt; a configuration that sets none (Bloom) is taken at what TransformerLens takes it at, 2048."""
+    for name in ("max_position_embeddings", "max_seq_len", "seq_length"):
+        if getattr(config, name, None):
+            return int(getattr(config, name))
+    return 2048
 
 
 def one_is_enough(model: TransformerBridge) -> bool:

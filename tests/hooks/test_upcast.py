@@ -230,7 +230,11 @@ def test_what_cannot_be_upcast_is_refused(tokens: Tokens) -> None:
     twice = pytest.raises(hooks.HookError, match="name all parts in one")
     with twice, hooks.upcast(model, ["mlp"]), hooks.upcast(model, ["norms"]):
         pass
-    model.cfg.architecture = "FalconForCausalLM"
-    with pytest.raises(hooks.HookError, match="does not know the modules of Falcon"), hooks.upcast(model, ["mlp"]):
-        pass
+    for family, found in (
+        ("bloom", "the weight transformer.word_embeddings_layernorm.weight"),
+        ("mpt", "a sum inside mlp"),
+    ):
+        refusal = rf"does not know the modules of \w+: found {found} in no part"
+        with pytest.raises(hooks.HookError, match=refusal), hooks.upcast(sixteen(family, fresh=True), ["mlp"]):
+            pass
     assert hooks.active_edits(model) == ()

@@ -20,22 +20,23 @@ _AROUND = 16
 
 
 def models() -> None:
-    """List what can be loaded.
-
-    The embedded model, the families of architectures, and how to name a hub model.
+    """List what can be loaded: the embedded model, the families of models and what each has, and how to name a model.
 
     \b
     Example:
       ostools models
     """
-    from ostools.models.families import FAMILIES
+    from ostools.models.families import FAMILIES, ROUTES
     from ostools.models.sources import EMBEDDED_DIRECTORY
 
     card_file = EMBEDDED_DIRECTORY / "card.json"
     card: dict[str, Any] | None = json.loads(card_file.read_text(encoding="utf-8")) if card_file.is_file() else None
-    architectures = sorted({family.architecture for family in FAMILIES.values()})
+    loads = [family for family in FAMILIES if family.refused is None]
+    refused = [family for family in FAMILIES if family.refused is not None]
     if MANNERS.json:
-        output.print_json({"embedded": card, "architectures": architectures})
+        rows = [{"name": one.name, "architecture": one.architecture, "block": one.block, **one.routes} for one in loads]
+        reasons = {family.name: family.refused for family in refused}
+        output.print_json({"embedded": card, "families": rows, "refused": reasons})
         return
     lines = ["embedded: not in this installation"]
     if card is not None:
@@ -49,9 +50,12 @@ def models() -> None:
             *lines,
             "a directory: --model ./my-model, with config.json, *.safetensors and a tokenizer.",
             "a hub id: --model google/gemma-7b; a gated one needs HF_TOKEN. What is in the local cache needs no network.",
-            f"Architectures: {', '.join(architectures)}.",
         ]
     )
+    rows = [(one.name, one.architecture, *("yes" if has else "-" for has in one.routes.values())) for one in loads]
+    output.print_table("Families", ["family", "architecture", *ROUTES], rows, left=2)
+    output.print_text([f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()])
+    output.print_text([f"Not loaded: {family.name}: {family.refused}." for family in refused])
 
 
 def tasks() -> None:

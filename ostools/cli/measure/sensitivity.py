@@ -135,6 +135,7 @@ def path_sum(
     """
     from ostools import measure
     from ostools.measure.paths.cost import path_sum_cost
+    from ostools.measure.paths.described import undescribed
     from ostools.measure.paths.variants import checked_variants
 
     check(out, prompt)
@@ -145,10 +146,13 @@ def path_sum(
         return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, traces=traces, positions=positions)
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
+        without = {} if variant else undescribed(loaded, names)
+        for name, reason in without.items():
+            output.note(f"left out: {name}: {reason}")
         result = measure.path_sum(
             loaded,
             prompt,
-            variants=names,
+            variants=[name for name in names if name not in without],
             mlp_norm=mlp_norm,
             traces=traces,
             positions=positions,

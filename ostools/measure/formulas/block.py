@@ -14,13 +14,17 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import Norm, StripAttention
 from ostools.ground.errors import InputError
-from ostools.measure.formulas.scores import Heads, Scores, ScoresCheck, read_heads, read_scores, require_close, slopes
+from ostools.measure.formulas.closeness import require_close
+from ostools.measure.formulas.heads import Heads, read_heads
+from ostools.measure.formulas.layout import activation, identity_scale, layout
+from ostools.measure.formulas.scores import Scores, ScoresCheck, read_scores, slopes
 from ostools.measure.formulas.strips import RemadeStrips, Strip, whole_strips
 from ostools.measure.formulas.weights import BlockWeights, block_weights
 
 SITES = (
     "residual_pre",
     "residual_mid",
+    "residual_post",
     "pattern",
     "norm1_scale",
     "norm2_scale",
@@ -45,18 +49,20 @@ IN_STRIPS = (*(name for name in SITES if name != "pattern"), "rotary_cos", "rota
 
 @dataclass(frozen=True)
 class Read:
-    """Captured sites by their names, and the attention's call where it ran in strips, `size` queries at a time."""
+    """Captured sites by their names, the attention's call where it ran in strips (`size` queries each), and ALiBi's `bias`."""
 
     sites: Mapping[str, Tensor]
     attention: StripAttention | None = None
     size: int | None = None
+    bias: Float[Tensor, "head 1 key"] | None = None
 
 
 class Block:
     """One block, in one dtype (float64 for the formulas): i = query, j = key.
 
-    Scales r1, r2 and, for the norms after attention and MLP, rp1, rp2 (1 where there are none). A norm's `direction` is
-    u = (x - c(x)) / (sqrt(d) r(x)), so that its N(x) = I - u u^T; 0 where there is no such norm. `read` gives captured
+    Scales r1, r2 and, for the norms after attention and MLP, rp1, rp2; 1 where there is no such norm. A norm's `direction` is
+    u = (x - c(x)) / (sqrt(d) r(x)), so that its N(x) = I - u u^T; 0 where there is no such norm. Which norms there are, and
+    whether attention and MLP are parallel, is in `layout`. `read` gives captured
     sites by their names; `norms` are the model's; `scaled`: a temperature edit is active.
     """
 
@@ -71,10 +77,15 @@ class Block:
     ) -> None:
         self.layer, self.model, self.dtype, self.scaled = layer, model, dtype, scaled
         self._read, self._norms = read, norms
+        self.layout = layout(model, layer, norms)
 
     @cached_property
     def _first_read(self) -> Read:
         return self._read(SITES)
+
+    @property
+    def _mlp_input(self) -> str:
+        return "residual_pre" if self.layout.parallel else "residual_mid"
 
     @property
     def _sites(self) -> Mapping[str, Tensor]:
@@ -87,7 +98,7 @@ class Block:
 
     @cached_property
     def weights(self) -> BlockWeights:
-        return block_weights(self.model, self.layer, self._norms, self.dtype)
+        return block_weights(self.model, self.layer, self.layout, self.dtype)
 
     @property
     def raw_pattern(self) -> Float[Tensor, "head query key"]:
@@ -109,7 +120,7 @@ class Block:
 
     @cached_property
     def norm2_scale(self) -> Float[Tensor, " pos"]:
-        return self._scale("norm2_scale")
+        return self.norm1_scale if self.layout.shared else self._scale("norm2_scale")
 
     @cached_property
     def post_norm1_scale(self) -> Float[Tensor, " pos"]:
@@ -121,19 +132,19 @@ class Block:
 
     @cached_property
     def norm1_direction(self) -> Float[Tensor, "pos d_model"]:
-        return self._direction("ln1", "residual_pre", self.norm1_scale)
+        return self._direction(self.layout.before_attention, "residual_pre", self.norm1_scale)
 
     @cached_property
     def norm2_direction(self) -> Float[Tensor, "pos d_model"]:
-        return self._direction("ln2", "residual_mid", self.norm2_scale)
+        return self._direction(self.layout.before_mlp, self._mlp_input, self.norm2_scale)
 
     @cached_property
     def post_norm1_direction(self) -> Float[Tensor, "pos d_model"]:
-        return self._direction("ln1_post", "attention_raw", self.post_norm1_scale)
+        return self._direction(self.layout.after_attention, "attention_raw", self.post_norm1_scale)
 
     @cached_property
     def post_norm2_direction(self) -> Float[Tensor, "pos d_model"]:
-        return self._direction("ln2_post", "mlp_raw", self.post_norm2_scale)
+        return self._direction(self.layout.after_mlp, "mlp_raw", self.post_norm2_scale)
 
     @cached_property
     def value(self) -> Float[Tensor, "head pos d_head"]:
@@ -167,13 +178,13 @@ class Block:
     def heads(self) -> Heads:
         """Queries, keys and values, checked; raises `InputError` where weights or rotation do not give the model's own."""
         computed = {**self._live, **self._rotated}
-        return read_heads(self.model, self.layer, self._norms, self.weights, computed, self._normalised, self.value)
+        return read_heads(self.layer, self._norms, self.weights, computed, self._normalised, self.value)
 
     @cached_property
     def scores(self) -> Scores:
         """What the real derivative needs; raises `InputError` where the pattern is not the softmax of the scores."""
         sites = {"pattern": self.raw_pattern, "scores": self._live["scores"]}
-        return read_scores(self.model, self.layer, self.heads, sites, self.scaled)
+        return read_scores(self.model, self.layer, self.heads, sites, self.scaled, self._first_read.bias)
 
     @cached_property
     def _live(self) -> Mapping[str, Tensor]:
@@ -201,10 +212,9 @@ class Block:
     @cached_property
     def _slopes(self) -> tuple[Tensor, Tensor | None]:
         original: Any = self.model.blocks[self.layer].mlp.original_component
-        activation = getattr(original, "act_fn", None) or original.act
         a = self._site("mlp_gate").clone().requires_grad_(True)
         with torch.enable_grad():
-            value = activation(a)
+            value = activation(original)(a)
             (slope,) = torch.autograd.grad(value.sum(), a)
         value = value.detach()
         if "mlp_up" not in self._sites:
@@ -217,19 +227,28 @@ class Block:
     @cached_property
     def _normalised(self) -> Float[Tensor, "pos d_model"]:
         """(v - c(v)) / r1(v): gains, centring of weights and biases are folded into the weights."""
-        return self.norm1_direction * self.norm1_direction.shape[-1] ** 0.5
+        return self._without_gain(self.layout.before_attention, "residual_pre", self.norm1_direction)
+
+    def _without_gain(self, norm: Norm | None, site: str, direction: Tensor) -> Float[Tensor, "pos d_model"]:
+        """What a norm gives before its gain; its input where there is no norm."""
+        return self._site(site) if norm is None else direction * direction.shape[-1] ** 0.5
 
     def check(self) -> None:
         """The folded weights and the biases must reproduce what attention and MLP read and added; else `InputError`."""
         weights, layer = self.weights, self.layer
         moved = sum(self._moved(), weights.out_bias)
         require_close(moved / self.post_norm1_scale[:, None], self._sites["attention_output"], layer, "attention")
-        x = self.norm2_direction * self.norm2_direction.shape[-1] ** 0.5
+        x = self._without_gain(self.layout.before_mlp, self._mlp_input, self.norm2_direction)
         require_close(x @ weights.gate.T + weights.gate_bias, self._sites["mlp_gate"], layer, "W_gate of the MLP")
         if weights.up is not None:
             require_close(x @ weights.up.T + weights.up_bias, self._sites["mlp_up"], layer, "W_up of the MLP")
         added = self._site("mlp_hidden") @ weights.down.T + weights.down_bias
         require_close(added / self.post_norm2_scale[:, None], self._sites["mlp_output"], layer, "W_down of the MLP")
+        left = self._site("residual_pre") + self._site("attention_output")
+        if not self.layout.parallel:
+            require_close(left, self._sites["residual_mid"], layer, "the sum behind attention")
+        left = left + self._site("mlp_output")
+        require_close(left, self._sites["residual_post"], layer, "the sum of the residual stream")
 
     def check_scores(self) -> None:
         """Where attention runs in strips: every strip is what the formulas of the real derivative say; else `InputError`."""
@@ -249,16 +268,13 @@ class Block:
 
     def _scale(self, name: str) -> Float[Tensor, " pos"]:
         """r(x) at every position; 1 where the model has no such norm."""
-        if name not in self._sites:
-            return torch.ones_like(self.norm1_scale)
-        return self._site(name)[:, 0]
+        return self._site(name)[:, 0] if name in self._sites else identity_scale(self._site("residual_pre"))
 
-    def _direction(self, norm: str, site: str, scale: Float[Tensor, " pos"]) -> Float[Tensor, "pos d_model"]:
+    def _direction(self, norm: Norm | None, site: str, scale: Float[Tensor, " pos"]) -> Float[Tensor, "pos d_model"]:
         """u of one norm; 0 where the model has none."""
-        known = self._norms.get(f"blocks.{self.layer}.{norm}")
-        if known is None:
+        if norm is None:
             return torch.zeros_like(self._site("residual_pre"))
-        x = known.centre(self._site(site))
+        x = norm.centre(self._site(site))
         return x / (scale[:, None] * x.shape[-1] ** 0.5)
 
 

@@ -22,6 +22,7 @@ import hooks
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, Read
+from ostools.measure.formulas.layout import position_bias, require_described
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models.shape import Shape
 
@@ -73,8 +74,9 @@ class Forward:
         return Block(self.model, layer, partial(self._read, layer), self.norms, dtype, self.scaled)
 
     def _read(self, layer: int, wanted: Sequence[str]) -> Read:
+        bias = position_bias(self.model, self.calls[layer].kwargs, len(self.final_norm_scale))
         if self.kept:
-            return Read({name: self.kept[name][layer] for name in wanted if name in self.kept})
+            return Read({name: self.kept[name][layer] for name in wanted if name in self.kept}, bias=bias)
         strips = hooks.active_strips(self.model)
         names = _available(self.model, wanted if strips is None else IN_STRIPS)
         with ExitStack() as stack:
@@ -85,7 +87,7 @@ class Forward:
             call = self.calls[layer]
             self.model.blocks[layer](*call.args, **call.kwargs)
         sites = {name: record[name][layer] for name in names}
-        return Read(sites) if strips is None else Read(sites, calls[0], strips.size)
+        return Read(sites, bias=bias) if strips is None else Read(sites, calls[0], strips.size)
 
 
 def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
@@ -101,8 +103,8 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
 def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[Forward]:
     """The same of prompts of one length, side by side; one after the other where all they keep would take over 256 MiB.
 
-    Raises `InputError` under an active edit that the formulas do not know (an ablated head, a hook of somebody else), and
-    for numbers that are not finite.
+    Raises `InputError` for blocks that no formula describes (experts), under an active edit that the formulas do not know (an
+    ablated head, a hook of somebody else), and for numbers that are not finite.
     """
     edits = hooks.active_edits(model)
     unknown = [edit for edit in edits if edit.kind not in KNOWN_EDITS]
@@ -111,6 +113,7 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[F
             f"path_sum does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
             f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
         )
+    require_described(model)
     in_strips = hooks.active_strips(model) is not None
     is_kept = not in_strips and len(ids) * Shape.of(model).site_bytes(ids.shape[1]) <= chunk(KEPT)
     if len(ids) > 1 and not is_kept:  # a block that runs again does so for one prompt

@@ -1,15 +1,15 @@
 """How the attention scores follow the residual stream: what the real derivative needs and the frozen one does not.
 
-    score_ij = f_i cap( s q_i . k_j ),   q_i = R_i qnorm(W_Q norm1(v_i)),   k_j = R_j knorm(W_K norm1(v_j))
+    score_ij = f_i ( cap( s q_i . k_j ) + b_j )
 
-R_i is RoPE's rotation, cap(x) = c tanh(x / c) (Gemma 2), qnorm and knorm Gemma 3's norms of queries and keys, f_i a
-temperature that an edit may have put in; each is the identity where the model has none.
+q_i and k_j are those of `heads`, cap(x) = c tanh(x / c) (Gemma 2), b_j ALiBi's bias of a head, f_i a temperature that an edit
+may have put in; each is the identity, or 0, where the model has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,113 +17,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks import Norm
 from hooks.register import hidden
 from ostools.ground.errors import InputError
-from ostools.measure.formulas.weights import BlockWeights
-
-PerHead = Float[Tensor, "*batch head pos d_head"]
-_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """RoPE: R_i x = x cos_i + turned(x) sin_i, turned(x1, x2) = (-x2, x1) by halves."""
-
-    cos: Float[Tensor, "pos d_head"]
-    sin: Float[Tensor, "pos d_head"]
-
-    def __call__(self, x: PerHead) -> PerHead:
-        return x * self.cos + _turned(x) * self.sin
-
-    def transposed(self, x: PerHead) -> PerHead:
-        return x * self.cos - _turned(x * self.sin)
-
-
-def _turned(x: PerHead) -> PerHead:
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([-second, first], dim=-1)
-
-
-@dataclass(frozen=True)
-class HeadMap:
-    """The linear map at every position from the normalised residual stream to the rotated queries, or keys.
-
-    R_i (diag(g_q) / r_q,i) N(q~_i) W_Q diag(g1) C: everything but 1 / r1_i and N(v_i). `group`: query heads per key/value head.
-    """
-
-    weight: Float[Tensor, "kv_head d_head d_model"]
-    group: int
-    pos: int
-    rotation: Rotation | None
-    norm: Float[Tensor, "kv_head pos d_head"] | None  # diag(g_q) / r_q,i
-    direction: Float[Tensor, "kv_head pos d_head"] | None  # q~_i / (sqrt(d_head) r_q,i)
-
-    def pull(self, gradient: PerHead, *, norms: bool = True) -> Float[Tensor, "*batch kv_head pos d_head"]:
-        """g^T R_i diag(g_q) / r_q,i N: a row vector at each position, carried back to where W gives it.
-
-        Linear, so that the query heads which share a key are summed first. `norms=False` holds r_q constant.
-        """
-        if self.group > 1:
-            shape = gradient.shape
-            gradient = gradient.unflatten(-3, (shape[-3] // self.group, self.group)).sum(-3)
-        if self.rotation is not None:
-            gradient = self.rotation.transposed(gradient)
-        if self.norm is None or self.direction is None:
-            return gradient
-        gradient = gradient * self.norm
-        if norms:
-            gradient = gradient - (gradient * self.direction).sum(-1, keepdim=True) * self.direction
-        return gradient
-
-    def push(self, tangent: Float[Tensor, "*batch kv_head pos d_head"], *, norms: bool = True) -> PerHead:
-        """The same map forwards, on what W gives: the change of every query head's rotated query or key."""
-        if self.norm is not None and self.direction is not None:
-            if norms:
-                tangent = tangent - (tangent * self.direction).sum(-1, keepdim=True) * self.direction
-            tangent = tangent * self.norm
-        if self.rotation is not None:
-            tangent = self.rotation(tangent)
-        return tangent.repeat_interleave(self.group, dim=-3)
-
-    def at(self, rows: slice) -> HeadMap:
-        """The same map at some positions only."""
-        rotation = self.rotation and Rotation(self.rotation.cos[rows], self.rotation.sin[rows])
-        norm, direction = (None if kept is None else kept[:, rows] for kept in (self.norm, self.direction))
-        return HeadMap(self.weight, self.group, len(range(*rows.indices(self.pos))), rotation, norm, direction)
-
-    def matrices(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_model"]:
-        """The map itself, one d_head x d_model matrix a query head and position; heads x pos x d_head x d_model numbers."""
-        # Before the heads that share a key are told apart: one product a key head.
-        return (self._turns(positions) @ self.weight[:, None]).repeat_interleave(self.group, dim=0)
-
-    @property
-    def weights(self) -> Float[Tensor, "head d_head d_model"]:
-        """W diag(g1) C, one a query head."""
-        return self.weight.repeat_interleave(self.group, dim=0)
-
-    def turns(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_head"]:
-        """What follows `weights` at each position, one matrix a query head: R_i diag(g_q) / r_q,i N."""
-        return self._turns(positions).repeat_interleave(self.group, dim=0)
-
-    def _turns(self, positions: slice) -> Float[Tensor, "kv_head pos d_head d_head"]:
-        own, d_head, _ = self.weight.shape
-        # Rows e of the identity, as gradients at every position: row e of R_i diag(g_q) / r_q,i N.
-        eye = torch.eye(d_head, dtype=self.weight.dtype, device=self.weight.device)
-        alone = replace(self.at(positions), group=1)
-        rows = eye[:, None, None, :].expand(d_head, own, alone.pos, d_head)
-        return alone.pull(rows).permute(1, 2, 0, 3)
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Queries and keys as the scores read them (rotated), values; keys and values are expanded: one a query head."""
-
-    query: Float[Tensor, "head pos d_head"]
-    key: Float[Tensor, "head pos d_head"]
-    value: Float[Tensor, "head pos d_head"]
-    query_map: HeadMap
-    key_map: HeadMap
+from ostools.measure.formulas.closeness import Closeness
+from ostools.measure.formulas.heads import Heads
 
 
 @dataclass(frozen=True)
@@ -136,36 +33,13 @@ class Scores(Heads):
     slope: Float[Tensor, "head query key"]
 
 
-def read_heads(
+def read_scores(
     model: TransformerBridge,
     layer: int,
-    norms: Mapping[str, Norm],
-    weights: BlockWeights,
-    computed: Mapping[str, Tensor],
-    normalised: Float[Tensor, "pos d_model"],
-    value: Float[Tensor, "head pos d_head"],
-) -> Heads:
-    """Queries and keys of one block from its weights, checked against the model's own, once rotated.
-
-    `normalised` is (v - c(v)) / r1(v), before the gain; `computed` has the sites "rotary_q", ..., "rotary_sin", as far as the
-    model has them.
-    Raises `InputError` where weights or rotation do not give what the model computed.
-    """
-    group = len(weights.query) // len(weights.key)
-    rotation = None
-    if "rotary_cos" in computed:
-        rotation = Rotation(computed["rotary_cos"].to(normalised), computed["rotary_sin"].to(normalised))
-    qk_norms = [norms.get(f"blocks.{layer}.attn.{name}") for name in ("q_norm", "k_norm")]
-    query, query_map = _mapped(weights.query, weights.query_bias, normalised, rotation, qk_norms[0], 1)
-    key, key_map = _mapped(weights.key, weights.key_bias, normalised, rotation, qk_norms[1], group)
-    for name, found in (("rotary_q", query), ("rotary_k", key[::group])):
-        if name in computed:
-            require_close(found.transpose(0, 1), computed[name], layer, f"{name} of attention")
-    return Heads(query, key, value, query_map, key_map)
-
-
-def read_scores(
-    model: TransformerBridge, layer: int, heads: Heads, sites: Mapping[str, Tensor], scaled: bool
+    heads: Heads,
+    sites: Mapping[str, Tensor],
+    scaled: bool,
+    bias: Float[Tensor, "head 1 key"] | None = None,
 ) -> Scores:
     """The scores of one block, checked against the model's own scores and pattern; `scaled`: a temperature edit is active.
 
@@ -173,29 +47,10 @@ def read_scores(
     soft-cap or scale do not give what the model computed.
     """
     check = ScoresCheck(layer)
-    slope = slopes(model, layer, heads.query, heads.key, sites["scores"], scaled, check)
+    slope = slopes(model, layer, heads.query, heads.key, sites["scores"], scaled, check, bias)
     check.see_pattern(sites["scores"], sites["pattern"], heads.query.dtype)
     check.require()
     return Scores(heads.query, heads.key, heads.value, heads.query_map, heads.key_map, slope)
-
-
-def _mapped(
-    weight: Float[Tensor, "kv_head d_head d_model"],
-    bias: Float[Tensor, "kv_head d_head"],
-    normalised: Float[Tensor, "pos d_model"],
-    rotation: Rotation | None,
-    norm: Norm | None,
-    group: int,
-) -> tuple[Float[Tensor, "head pos d_head"], HeadMap]:
-    raw = torch.einsum("hed,pd->hpe", weight, normalised) + bias[:, None]
-    factor = direction = None
-    if norm is not None:
-        inverse = norm.inverse_scale(raw).to(raw)
-        direction = norm.centre(raw) * inverse / raw.shape[-1] ** 0.5
-        factor = inverse * norm.gain.to(raw)
-        raw = raw * factor
-    turned = raw if rotation is None else rotation(raw)
-    return turned.repeat_interleave(group, dim=0), HeadMap(weight, group, raw.shape[1], rotation, factor, direction)
 
 
 class ScoresCheck:
@@ -231,11 +86,12 @@ def slopes(
     scores: Float[Tensor, "head query key"],
     scaled: bool,
     check: ScoresCheck | None = None,
+    bias: Float[Tensor, "head 1 key"] | None = None,
 ) -> Float[Tensor, "head query key"]:
     """`Scores.slope` of some queries, whose scores by the formulas `check` compares with the model's own."""
     attention: Any = model.blocks[layer].attn.original_component
     visible = ~hidden(scores)
-    scale = float(getattr(attention, "scaling", query.shape[-1] ** -0.5))
+    scale = float(getattr(attention, "scaling", getattr(attention, "softmax_scale", query.shape[-1] ** -0.5)))
     cap = getattr(attention, "attn_logit_softcapping", None)
     if check is None and cap is None and not scaled:
         return visible.to(query) * scale
@@ -244,6 +100,8 @@ def slopes(
     if cap is not None:
         found = cap * torch.tanh(found / cap)
         slope = slope * (1.0 - (found / cap).square())
+    if bias is not None:
+        found = found + bias.to(found)
     temperature = _temperature(found, scores.to(found), visible, layer) if scaled else torch.ones_like(found[..., :1])
     if check is not None:
         check.see_scores(torch.where(visible, temperature * found, 0.0), torch.where(visible, scores, 0.0))
@@ -265,37 +123,3 @@ def _temperature(
             f"be read off; leave the edit's block, or measure with sensitivity()"
         )
     return seen / own
-
-
-class Closeness:
-    """What is computed from the weights against what the model itself computed, in one piece or in several.
-
-    The model's own number has its dtype, which sets the rounding to be expected, relative to the largest.
-    """
-
-    def __init__(self, layer: int, what: str) -> None:
-        self._layer, self._what = layer, what
-        self._errors: list[Tensor] = []
-        self._sizes: list[Tensor] = []
-        self._rounding = 0.0
-
-    def see(self, found: Tensor, computed: Tensor) -> None:
-        self._errors.append((found - computed).abs().max())
-        self._sizes.append(computed.abs().max())
-        self._rounding = _ROUNDING[computed.dtype]
-
-    def require(self) -> None:
-        """Raises `InputError` where a number is further off than rounding, or not a number."""
-        error, size = (float(torch.stack(numbers).max()) for numbers in (self._errors, self._sizes))
-        if not error <= self._rounding * size:
-            raise InputError(
-                f"block {self._layer}: {self._what}, computed from the weights as read here, differs from the model's own by "
-                f"{error:.2g} (values up to {size:.2g}); the formulas do not describe this model"
-            )
-
-
-def require_close(found: Tensor, computed: Tensor, layer: int, what: str) -> None:
-    """What every formula stands on: what is computed from the weights is what the model itself computed."""
-    close = Closeness(layer, what)
-    close.see(found, computed)
-    close.require()

@@ -4,13 +4,13 @@
     MLP:                  D_j = (1 / (rp2_j r2_j)) down (diag(p_j) gate + diag(q_j) up)
     final norm:           diag(g3) / r3_n
 
-gp1, gp2 are the gains of the norms after attention and MLP (Gemma 2, 3), 1 where there are none. A LayerNorm (GPT-2) also
-takes the mean off, which is folded in as a projection. Grouped heads are expanded: query head h reads h // (H / n_kv).
+gp1, gp2 are the gains of the norms after attention and MLP (Gemma 2, 3, OLMo 2), 1 where there are none; so are g1, g2 without
+a norm before (OLMo 2). In a parallel block with one norm (Phi) g2 is g1. A LayerNorm also takes the mean off, which is folded
+in as a projection. Grouped heads are expanded: query head h reads h // (H / n_kv).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks import Norm
+from ostools.measure.formulas.layout import Layout
 from ostools.models.recast import dense
 
 
@@ -60,12 +61,10 @@ class BlockWeights:
 
 
 def block_weights(
-    model: TransformerBridge, layer: int, norms: Mapping[str, Norm], dtype: torch.dtype = torch.float64
+    model: TransformerBridge, layer: int, layout: Layout, dtype: torch.dtype = torch.float64
 ) -> BlockWeights:
     """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes beta infinite)."""
-    prefix = f"blocks.{layer}"
-    ln1, ln2 = norms[f"{prefix}.ln1"], norms[f"{prefix}.ln2"]
-    post1, post2 = norms.get(f"{prefix}.ln1_post"), norms.get(f"{prefix}.ln2_post")
+    ln1, ln2, post1, post2 = (layout.before_attention, layout.before_mlp, layout.after_attention, layout.after_mlp)
     attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
     bare_left = dense(attention.W_O).to(dtype).mT
     down, gate, up = _mlp_weights(model, layer, dtype)
@@ -88,8 +87,8 @@ def block_weights(
         bare_down=down,
         bare_gate=gate,
         bare_up=up,
-        gain_1=ln1.gain.to(dtype).abs().max(),
-        gain_2=ln2.gain.to(dtype).abs().max(),
+        gain_1=_largest_gain(ln1, out_bias),
+        gain_2=_largest_gain(ln2, out_bias),
         post_gain_1=torch.ones_like(out_bias) if post1 is None else post1.gain.to(dtype),
         post_gain_2=torch.ones_like(out_bias) if post2 is None else post2.gain.to(dtype),
         query_bias=query_bias,
@@ -102,8 +101,13 @@ def block_weights(
     )
 
 
+def _largest_gain(norm: Norm | None, like: Tensor) -> Float[Tensor, ""]:
+    """||g||_inf, 1 of no norm."""
+    return like.new_ones(()) if norm is None else norm.gain.to(like).abs().max()
+
+
 def _projection(
-    norm: Norm, linear: Any, weight: Float[Tensor, "kv_head d_model d_head"], dtype: torch.dtype
+    norm: Norm | None, linear: Any, weight: Float[Tensor, "kv_head d_model d_head"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "kv_head d_head d_model"], Float[Tensor, "kv_head d_head"]]:
     """A head's W diag(g) C and its bias, what the norm's own bias adds included."""
     bare = dense(weight).to(dtype).mT
@@ -117,9 +121,9 @@ def _bias(linear: Any, width: int, like: Tensor) -> Float[Tensor, " width"]:
     return torch.zeros(width, dtype=like.dtype, device=like.device) if bias is None else bias.detach().to(like)
 
 
-def _of_norm_bias(norm: Norm, weight: Float[Tensor, "*out d_model"]) -> Float[Tensor, "*out"]:
+def _of_norm_bias(norm: Norm | None, weight: Float[Tensor, "*out d_model"]) -> Float[Tensor, "*out"]:
     """What the bias of the norm before it adds to what a weight gives: 0 for an RMS norm."""
-    return torch.zeros_like(weight[..., 0]) if norm.bias is None else weight @ norm.bias.to(weight)
+    return torch.zeros_like(weight[..., 0]) if norm is None or norm.bias is None else weight @ norm.bias.to(weight)
 
 
 def final_gain(model: TransformerBridge) -> Float[Tensor, " d_model"]:
@@ -152,8 +156,10 @@ def _mlp_weights(model: TransformerBridge, layer: int, dtype: torch.dtype) -> tu
     return down, inner, None
 
 
-def _before(norm: Norm, weight: Float[Tensor, "*head out d_model"]) -> Float[Tensor, "*head out d_model"]:
+def _before(norm: Norm | None, weight: Float[Tensor, "*head out d_model"]) -> Float[Tensor, "*head out d_model"]:
     """weight diag(g) C: the norm that the operator reads through, its scale left out."""
+    if norm is None:
+        return weight
     scaled = weight * norm.gain.to(weight)
     return scaled - scaled.mean(-1, keepdim=True) if norm.centred else scaled
 

@@ -22,6 +22,7 @@ from hooks.register import Order, attached
 from hooks.sites import points
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.linearisations import HELD
+from ostools.measure.passes.streams import run_from
 
 # Pairs (i, u) -> J_i u, all at once: one pass through the network.
 Product = Callable[[Sequence[int], Float[Tensor, "pair d_model"]], Float[Tensor, "pair d_model"]]
@@ -99,7 +100,7 @@ def _stream(
         return embedded
     name, block = _place(model, layer)
     with torch.no_grad(), hooks.capture(model, name, layers=[block]) as record:
-        model(embedded[None], start_at_layer=0, logits_to_keep=1)
+        run_from(model, embedded[None])
     return record[name][block][0]
 
 
@@ -158,9 +159,9 @@ def _last_tokens(
     found = []
     with torch.no_grad(), hooks.held(model, held.attention, held.norms), hooks.capture(model, "final_norm") as record:
         if held.attention or held.norms:
-            model(embedded[None], start_at_layer=0, logits_to_keep=1)
+            run_from(model, embedded[None])
         for part in moved.split(together):
             with _imposed(model, layer, part):
-                model(part, start_at_layer=min(layer, int(model.cfg.n_layers) - 1), logits_to_keep=1)
+                run_from(model, part, min(layer, int(model.cfg.n_layers) - 1))
             found.append(record["final_norm"][:, -1])
     return torch.cat(found)

@@ -3,12 +3,14 @@
     g_i <- g_i (I + D_i)            D_i = P_i W_down (diag(p_i) W_gate + diag(q_i) W_up) diag(g2) / r2_i N(z_i)
     g_j <- sum_i g_i T_ij           T_ij = delta_ij I + P_i [ values + keys + queries ] diag(g1) / r1_j N(v_j)
 
+In a parallel block g_j <- g_j D_j + sum_i g_i T_ij, with v_j in the place of z_j.
+
 Holding patterns constant leaves out keys and queries, holding norm scales every N(x) = I - u u^T (docs/theory.md 3.2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -41,7 +43,10 @@ class LinearNorm:
     centred: bool
 
     @classmethod
-    def of(cls, norm: Norm, scale: Tensor, direction: Tensor, rows: slice, live: bool) -> LinearNorm:
+    def of(cls, norm: Norm | None, scale: Tensor, direction: Tensor, rows: slice, live: bool) -> LinearNorm:
+        """Of the positions `rows`; the identity where there is no norm."""
+        if norm is None:
+            return cls(torch.ones_like(direction[rows, None]), None, centred=False)
         factor = norm.gain.to(scale) / scale[rows, None, None]
         return cls(factor, direction[rows, None] if live else None, norm.centred)
 
@@ -90,15 +95,13 @@ class LinearMlp:
 
     def __init__(
         self,
-        norms: Mapping[str, Norm],
         block: Block,
         rows: slice,
         live_norms: bool,
         core: Float[Tensor, "pos d_model d_model"] | None = None,
     ) -> None:
-        prefix = f"blocks.{block.layer}"
-        self.before = LinearNorm.of(norms[f"{prefix}.ln2"], block.norm2_scale, block.norm2_direction, rows, live_norms)
-        post = norms.get(f"{prefix}.ln2_post")
+        before, post = block.layout.before_mlp, block.layout.after_mlp
+        self.before = LinearNorm.of(before, block.norm2_scale, block.norm2_direction, rows, live_norms)
         self.after = None
         if post is not None:
             self.after = LinearNorm.of(post, block.post_norm2_scale, block.post_norm2_direction, rows, live_norms)
@@ -220,18 +223,15 @@ class LinearAttention:
     def __init__(
         self,
         model: TransformerBridge,
-        norms: Mapping[str, Norm],
         block: Block,
         rows: slice,
         live_pattern: bool,
         live_norms: bool,
     ) -> None:
-        prefix = f"blocks.{block.layer}"
         everywhere = slice(None)
         self.rows = rows
-        ln1 = norms[f"{prefix}.ln1"]
-        self.before = LinearNorm.of(ln1, block.norm1_scale, block.norm1_direction, everywhere, live_norms)
-        post = norms.get(f"{prefix}.ln1_post")
+        before, post = block.layout.before_attention, block.layout.after_attention
+        self.before = LinearNorm.of(before, block.norm1_scale, block.norm1_direction, everywhere, live_norms)
         self.after = None
         if post is not None:
             self.after = LinearNorm.of(post, block.post_norm1_scale, block.post_norm1_direction, rows, live_norms)

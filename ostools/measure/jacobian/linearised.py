@@ -19,6 +19,7 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import KEPT, Forward, forward
+from ostools.measure.formulas.layout import is_parallel
 from ostools.measure.formulas.strips import strip_bounds
 from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, mlp_core
 from ostools.measure.jacobian.linearisations import HELD
@@ -68,7 +69,7 @@ class Linearised:
         cores: dict[int, Tensor] | None = None,
     ) -> None:
         held = HELD[linearisation]
-        self._model, self._cores = model, cores
+        self._model, self._cores, self._parallel = model, cores, is_parallel(model)
         self._live_pattern, self._live_norms = not held.attention, not held.norms
         self._dtype, self._chunk = next(model.parameters()).dtype, chunk
         self.pos, self.layers, self.n_layers = len(ids), tuple(layers), int(model.cfg.n_layers)
@@ -76,12 +77,11 @@ class Linearised:
         keep = self.n_layers * block_bytes(shape, self.pos, self._live_pattern) <= chunk_of(KEPT)
         with torch.no_grad():
             self._run: Forward = run or forward(model, ids)
-            self._norms = self._run.norms
             last = slice(self.pos - 1, self.pos)
             scale, direction = (
                 found.to(self._dtype) for found in (self._run.final_norm_scale, self._run.final_norm_direction)
             )
-            self.norm = LinearNorm.of(self._norms["ln_final"], scale, direction, last, self._live_norms)
+            self.norm = LinearNorm.of(self._run.norms["ln_final"], scale, direction, last, self._live_norms)
             self._kept: Mapping[int, Maps] = {}
             for block in self._run.blocks(self._dtype):
                 if self._live_pattern:
@@ -99,8 +99,8 @@ class Linearised:
             if block.layer not in self._cores:
                 self._cores[block.layer] = mlp_core(block, rows)
             core = self._cores[block.layer]
-        mlp = LinearMlp(self._norms, block, rows, self._live_norms, core)
-        return mlp, LinearAttention(self._model, self._norms, block, rows, self._live_pattern, self._live_norms)
+        mlp = LinearMlp(block, rows, self._live_norms, core)
+        return mlp, LinearAttention(self._model, block, rows, self._live_pattern, self._live_norms)
 
     def _maps(self, layer: int) -> Maps:
         return self._kept[layer] if self._kept else self._linear(self._run.block(layer, self._dtype))
@@ -131,9 +131,9 @@ class Linearised:
             mlp, attention = self._maps(layer - 1)
             for index, part in enumerate(parts, start=1 + (self.n_layers - layer) * len(parts)):
                 here = gradient[attention.rows, part].contiguous()
-                here = here + mlp.pull(here)
-                below = attention.pull(here)
-                below[attention.rows] += here
+                by_mlp = here + mlp.pull(here)
+                below = attention.pull(here if self._parallel else by_mlp)
+                below[attention.rows] += by_mlp
                 gradient[:, part] = below
                 tell(progress, index, steps)
             del mlp, attention
@@ -151,8 +151,9 @@ class Linearised:
             mlp, attention = self._maps(layer)
             for part in self._parts(len(tangents)):
                 here = moved[:, part].contiguous()
-                here = here[attention.rows] + attention.push(here)
-                moved[attention.rows, part] = here + mlp.push(here)
+                entered = here[attention.rows]
+                by_attention = entered + attention.push(here)
+                moved[attention.rows, part] = by_attention + mlp.push(entered if self._parallel else by_attention)
             del mlp, attention
         last = moved[-1:]
         if self.n_layers in at_layer:

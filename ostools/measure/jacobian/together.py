@@ -27,6 +27,7 @@ from ostools.measure.jacobian.memory import graph_bytes, plan
 from ostools.measure.jacobian.one_linearisation import MeasuredNorms, OneLinearisation, Oracle, Settings, Start
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.passes.batches import batches
+from ostools.measure.passes.streams import run_from
 from ostools.measure.passes.strips import strips_where_long
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -150,7 +151,7 @@ class _Together:
         with torch.no_grad():
             embedded = model.input_to_embed(ids)[0].detach()
             plain = model(ids, logits_to_keep=1)
-            from_embedding = model(embedded, start_at_layer=0, logits_to_keep=1)
+            from_embedding = run_from(model, embedded)
         _require_same_logits(plain, from_embedding, "the forward pass from embeddings", _ROUNDING)
         try:
             reads: Sequence[Forward | None] = forwards(model, ids)

@@ -20,6 +20,7 @@ from transformers.cache_utils import DynamicCache
 import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.passes.last_tokens import way_of
+from ostools.models.families import family_of
 
 TOKENS = 4096
 """The most tokens of a batch, padding included."""
@@ -38,13 +39,16 @@ class Padding:
 def padding(model: TransformerBridge) -> Padding:
     """Whether left padding is harmless for this model as it is now.
 
-    It is for the known families, whose masks and positions are given explicitly, in float32 and float64, where nothing looks
+    It is for families whose masks and positions are given explicitly, in float32 and float64, where nothing looks
     into the forward pass: an edit or a capture would see the padding, and positions that it shifts. In 16 bits sums over more
     keys round otherwise, and two tokens that are nearly as likely may change places.
     """
     way = way_of(model, ())
     if way.name == "loop":
         return Padding(False, way.reason)
+    family = family_of(model)
+    if family is not None and family.positions == "ALiBi":
+        return Padding(False, "ALiBi takes no positions, and would count the padding")
     for dtype in {parameter.dtype for parameter in model.parameters()} - {torch.float32, torch.float64}:
         name = str(dtype).removeprefix("torch.")
         return Padding(False, f"in {name} the rounding of longer sums could choose another token")

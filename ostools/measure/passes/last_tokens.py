@@ -3,8 +3,8 @@
 A causal model's representation of a prefix does not depend on what follows, so prompts that share prefixes are packed
 into one tree (`trees`): each node is a token at its own position, and sees its ancestors only. The longest prompt, the trunk,
 needs no mask; the branches follow in groups, with the trunk's keys and values before them and a tree attention mask. A model
-whose rotation of keys depends on the length of the prompt, or that is not one of the known families, goes through a loop
-over lengths instead (`way_of`).
+whose rotation of keys depends on the length of the prompt, or that no record describes, goes through a loop over lengths
+instead; so does one with ALiBi where prompts branch (`way_of`).
 
 Cost: every node goes through the model once: O(N) tokens where a loop over N lengths reads O(N^2). Memory: the scores of the
 trunk, heads x trunk^2, and its keys and values.
@@ -13,7 +13,7 @@ trunk, heads x trunk^2, and its keys and values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,11 +24,12 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import DynamicCache
 
 import hooks
+from mitigations.window import own_windows
 from ostools.ground.chunks import chunk
 from ostools.measure.passes.arithmetic import float32_products, true_arithmetic
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
+from ostools.models.families import family_of
 
-_FAMILIES = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "GPT2LMHeadModel")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 _LOOP_TOKENS = 4096  # tokens in one batch of the loop
 
@@ -83,15 +84,16 @@ class Way:
 
 def way_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Way:
     """A pass per tree wherever the model's causality is known to allow it, the loop otherwise."""
-    config = model.original_model.config
-    architecture = str(model.cfg.architecture)
-    if architecture not in _FAMILIES:
-        return Way("loop", f"{architecture} is not a family whose masks and positions are known")
+    config, family = model.original_model.config, family_of(model)
+    if family is None:
+        return Way("loop", f"{model.cfg.architecture} is not a family whose masks and positions are known")
     unknown = sorted(set(_rope_types(config)) - set(_STATIC_ROPE))
     if unknown:
         return Way("loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt")
     if all(tree.is_chain for tree in trees):
         return Way("one pass", "every prompt is a prefix of the longest")
+    if family.positions == "ALiBi":
+        return Way("loop", "ALiBi counts keys, and in a packed pass a key's number is not its position")
     return Way("packed pass", "the prompts share prefixes: packed with a tree attention mask and position ids")
 
 
@@ -180,11 +182,12 @@ def _branches(
     dtype = next(model.parameters()).dtype
     hidden = torch.zeros(1, 1, *seen.shape, dtype=dtype, device=device)
     hidden = hidden.masked_fill_(~seen, torch.finfo(dtype).min)
-    window, sliding = sliding_window(model)
-    narrowed = nullcontext()
-    if sliding:
-        narrowed = hooks.mask_scores(model, seen & (positions[:, None] - places[None, :] < window), layers=sliding)
-    with narrowed:
+    windows = own_windows(model)
+    with ExitStack() as stack:
+        for window in set(windows.values()):
+            sliding = [layer for layer, own in windows.items() if own == window]
+            near = positions[:, None] - places[None, :] < window
+            stack.enter_context(hooks.mask_scores(model, seen & near, layers=sliding))
         return _one_pass(
             model,
             [tree.ids[node] for node in group.nodes],
@@ -208,15 +211,6 @@ def _one_pass(
     ):
         model(_batch(model, [ids]), use_cache=cached, logits_to_keep=1, **options)
     return _rows(record)
-
-
-def sliding_window(model: TransformerBridge) -> tuple[int, list[int]]:
-    """The window in tokens, and the layers that have it."""
-    config = model.original_model.config
-    kinds = getattr(config, "layer_types", None) or []
-    return getattr(config, "sliding_window", None) or 0, [
-        i for i, kind in enumerate(kinds) if kind == "sliding_attention"
-    ]
 
 
 def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int]) -> LastRows:

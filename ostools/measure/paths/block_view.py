@@ -36,6 +36,11 @@ class BlockView:
                 f"looks at later tokens; use 'windowed(1)' or a looser bound, or measure with sensitivity()"
             )
 
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and MLP both read what enters the block, whose Jacobian is then T + D and not (I + D) T."""
+        return self.block.layout.parallel
+
     @cached_property
     def mean_pattern(self) -> Float[Tensor, "query key"]:
         """The paper has one head; on a model with several its alpha is their mean."""
@@ -70,6 +75,15 @@ class BlockView:
         """T_ii - I for the positions of `part`."""
         weights, scale = self.block.weights, self.scales.diagonal()
         return edges.self_updates(self.block.pattern, weights.left, weights.right, scale, part)
+
+    @cached_property
+    def whole_norms(self) -> Float[Tensor, " pos"]:
+        """||D_i + T_ii||, a parallel block's own edge; ||D_i|| + ||T_ii|| where that is less, and where nothing knows D_i."""
+        apart = self.mlp_norms + self.self_norms
+        if self.mlp_norm in ("product", "frobenius"):
+            return apart
+        norms = torch.cat([self._dense_norms(self.rows(part) + self.self_updates(part)) for part in self._parts])
+        return norms if self.mlp_norm == "svd" else torch.minimum(norms, apart)
 
     @cached_property
     def mlp_norms(self) -> Float[Tensor, " pos"]:

@@ -13,6 +13,7 @@ with Kt the kernel after the MLP and T_ij attention's block with its skip connec
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import pandas as pd
@@ -31,7 +32,7 @@ from ostools.measure.prompts import as_prompt, token_columns
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Provenance, Result
-from ostools.theory.path_sum import second_moment
+from ostools.theory.path_sum import parallel_moments, second_moment
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +77,14 @@ def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress |
 
 def _weights(fold: KernelFold, parts: Parts, last: int) -> Float[Tensor, "query key"]:
     """w_ij of one block, float64."""
-    moments = second_moment.through_mlp(fold.moments[0], parts.mlp(last), parts.sketches[0])
-    heads = parts.heads(last)
-    squares = heads.squares(moments.own)
+    mlp, heads, moments = parts.mlp(last), parts.heads(last), fold.moments[0]
+    if parts.view.parallel:
+        squares_in = partial(parallel_moments.squares, mlp, heads)
+    else:
+        moments, squares_in = second_moment.through_mlp(moments, mlp, parts.sketches[0]), heads.squares
+    squares = squares_in(moments.own)
     if moments.shared is not None:
-        squares = torch.cat([heads.squares(moments.shared)[:-1], squares[-1:]])
+        squares = torch.cat([squares_in(moments.shared)[:-1], squares[-1:]])
     return moments.squares()[:, None] * squares.double()
 
 

@@ -32,6 +32,7 @@ from ostools.measure.formulas.forward import forward
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.cost import path_sum_cost
+from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.predicted import TRACES, chosen_traces
 from ostools.measure.paths.variants import MlpNorm, Variant, checked_variants, variant_named
 from ostools.measure.prompts import as_prompt, token_columns
@@ -89,12 +90,15 @@ def path_sum(
         announce: called with the forecast of its memory before it runs.
         progress: called as progress(done, total), blocks of the model.
 
-    Raises `InputError` for an unknown variant, for an active edit of the forward pass that the formulas do not know, for
-    numbers that are not finite, and where the weights as read here do not reproduce the model's own attention and MLP.
+    Raises `InputError` for an unknown variant, one that does not describe the family (`ostools models` lists which
+    do not), for an active edit of the forward pass that the formulas
+    do not know, for numbers that are not finite, and where the weights as read here do not reproduce the model's own
+    attention and MLP.
     Source: docs/theory.md 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
     """
     names = checked_variants(variants)
     _refuse_replaced_pattern(model, names)
+    _refuse_undescribed(model, names)
     if mlp_norm not in get_args(MlpNorm):
         raise unknown_name("mlp_norm", mlp_norm, get_args(MlpNorm))
     if traces not in ("auto", *TRACES):
@@ -152,6 +156,14 @@ def _refuse_replaced_pattern(model: TransformerBridge, names: Sequence[str]) -> 
         raise InputError(
             f"variant {full[0]!r} describes a pattern that is the softmax of the scores, which the active edit "
             f"{edits[0].kind!r} at {edits[0].where} replaces; leave the edit's block, or use a variant of the frozen derivative"
+        )
+
+
+def _refuse_undescribed(model: TransformerBridge, names: Sequence[str]) -> None:
+    for name, reason in undescribed(model, names).items():
+        raise InputError(
+            f"variant {name!r}: {reason} in {model.cfg.architecture}; use a certified variant such as 'local', or measure with "
+            "sensitivity()"
         )
 
 

@@ -19,7 +19,7 @@ from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_norm, final_norm_squared
 from ostools.measure.paths.block_view import BlockView
 from ostools.models.shape import Shape
-from ostools.theory.path_sum import operators, second_moment
+from ostools.theory.path_sum import operators, parallel_moments, second_moment
 from ostools.theory.path_sum.live_moments import LiveHeads, LiveMlp
 from ostools.theory.path_sum.second_moment import Heads, Mlp, Sketch
 
@@ -156,9 +156,8 @@ class KernelFold:
         view.require_causal("second-moment")
         parts = self.parts(view, self.dtype)
         pairs = zip(self.moments, self.last, strict=True)
-        self.moments = [
-            second_moment.through_block(moments, parts.mlp(m), parts.heads(m), parts.sketches) for moments, m in pairs
-        ]
+        through = parallel_moments.through_parallel if view.parallel else second_moment.through_block
+        self.moments = [through(moments, parts.mlp(m), parts.heads(m), parts.sketches) for moments, m in pairs]
         # In every block: a negative square may turn positive again further down.
         for moments in self.moments:
             _norms(moments.squares(), self.dtype)
@@ -187,6 +186,8 @@ class DiagonalFold:
 
     row <- ( row o M_jj ) E,   E_ij = sum_hk G_hk At_h,ij At_k,ij + delta_ij (1 + 2 sum_h t_h At_h,ii),
     M_jj = ||I + D_j||_F^2 / d,   G_hk = <B_h, B_k> / d,   t_h = tr(B_h) / d
+
+    Of a parallel block row <- row E,   E_ij = ||T_ij + delta_ij D_i||_F^2 / d.
     """
 
     def __init__(self, run: Forward, last: list[int]) -> None:
@@ -198,8 +199,11 @@ class DiagonalFold:
         parts, n = Parts(view, self.dtype), self.rows.shape[1]
         mlp, heads = parts.mlp(n - 1), parts.heads(n - 1)
         undirected = parts.sketches[0].undirected(mlp.down) / len(mlp.down) ** 0.5
-        pulled = mlp.pulled(undirected, torch.full_like(mlp.p[:, 0], 1.0 / n))
-        self.rows = (self.rows * mlp.overlap(undirected, pulled).diagonal()) @ heads.squares(undirected).double()
+        if view.parallel:
+            self.rows = self.rows @ parallel_moments.squares(mlp, heads, undirected).double()
+        else:
+            pulled = mlp.pulled(undirected, torch.full_like(mlp.p[:, 0], 1.0 / n))
+            self.rows = (self.rows * mlp.overlap(undirected, pulled).diagonal()) @ heads.squares(undirected).double()
         _norms(self.rows, self.dtype)
 
     def values(self) -> Float[Tensor, "last pos"]:

@@ -34,12 +34,16 @@ class HeldBlock:
     norm1_scale: Float[Tensor, " pos"]
     post_norm1_scale: Float[Tensor, " pos"]
     rows: Float[Tensor, "pos d_model d_model"]
+    parallel: bool
 
     def pull(self, cotangents: Cotangents) -> Cotangents:
-        """g^T (I + D) T for cotangents on the first positions: from what leaves the block to what enters it."""
+        """g^T (I + D) T for cotangents on the first positions: from what leaves the block to what enters it.
+
+        Of a parallel block g^T (T + D).
+        """
         n = cotangents.shape[2]
         after = torch.einsum("qopd,pde->qope", cotangents, self.rows[:n])
-        scaled = after / self.post_norm1_scale[:n, None]
+        scaled = (cotangents if self.parallel else after) / self.post_norm1_scale[:n, None]
         moved = torch.zeros_like(after)
         for pattern, left, right in zip(self.pattern[:, :n, :n], self.left, self.right, strict=True):
             moved += pattern.mT @ (scaled @ left) @ right
@@ -61,7 +65,8 @@ class WindowedFold:
         view.require_causal(f"windowed({self.k})")
         block, weights = view.block, view.block.weights
         rows = view.rows(slice(None))
-        held = HeldBlock(block.pattern, weights.left, weights.right, block.norm1_scale, block.post_norm1_scale, rows)
+        scales = block.norm1_scale, block.post_norm1_scale
+        held = HeldBlock(block.pattern, weights.left, weights.right, *scales, rows, view.parallel)
         self.blocks.insert(0, held)
 
     def values(self) -> Float[Tensor, "last pos"]:

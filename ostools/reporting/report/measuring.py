@@ -23,6 +23,7 @@ from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, machine
 from ostools.measure.paths.cost import path_sum_cost
+from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.variants import VARIANTS
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.models import Prompt
@@ -137,12 +138,12 @@ def _margin(result: Collapse) -> float:
 def _stored(
     left_out: list[LeftOut], model: TransformerBridge, name: str, lengths: list[int], progress: Progress | None
 ) -> Collapse:
-    """The curve in every format, or without those beyond whose range the model's numbers are."""
+    """The curve in every format, or without those beyond whose range the model's numbers are, or for which it has no hook."""
     formats: list[str] = list(FORMATS)
     while True:
         try:
             return collapse(model, name, lengths=lengths, dtypes=formats, progress=progress)
-        except InputError as error:
+        except (InputError, HookError) as error:
             refused = next((one for one in formats[len(CASTS) :] if f"{one} " in f"{error} "), None)
             if refused is None:
                 raise
@@ -183,7 +184,11 @@ def _is_exact(profile: Sensitivity) -> bool:
 def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt, profile: Sensitivity) -> None:
     """Path sums beside the profile, with the chain of the looseness split where it is asked for."""
     cheap = [name for name in VARIANTS if name not in (*_DEAR, *CHAIN[2:])]
-    paths = None
+    without = undescribed(model, cheap)
+    for reason in dict.fromkeys(without.values()):
+        names = ", ".join(name for name in without if without[name] == reason)
+        found.left_out.append(LeftOut("sensitivity", f"{names}: {reason}"))
+    cheap, paths = [name for name in cheap if name not in without], None
     if "looseness" in steps.asked:
         chain = list(dict.fromkeys([*cheap, *CHAIN]))
         paths = steps.run("path sum", "looseness", lambda part: path_sum(model, prompt, variants=chain, progress=part))

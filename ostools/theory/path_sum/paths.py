@@ -54,9 +54,9 @@ def tail_sums(rows: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key"]:
     return rows.flip(-1).cumsum(-1).flip(-1)
 
 
-def with_skip(update: Edges) -> Edges:
-    """alpha-weighted update + delta_ij: every block adds to the residual stream."""
-    return update.diagonal_scatter(update.diagonal() + 1.0)
+def with_skip(update: Edges, skip: float | Float[Tensor, " #query"] = 1.0) -> Edges:
+    """update_ij + delta_ij skip_i: every block adds to the residual stream, a parallel one its MLP's output too."""
+    return update.diagonal_scatter(update.diagonal() + skip)
 
 
 def theorem_51_edges(mean_pattern: Edges, beta_2: float) -> Edges:
@@ -105,10 +105,14 @@ def local_edges(
     norm1_scale: Float[Tensor, " key"],
     post_norm1_scale: Float[Tensor, " query"],
     mlp_norm: Float[Tensor, " query"],
+    parallel: bool = False,
 ) -> Edges:
-    """(1 + ||D_i||) ( sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij ): certified, each position with its own scales."""
-    moved = with_skip(weighted / post_norm1_scale[:, None] / norm1_scale)
-    return moved.mul_((1.0 + mlp_norm)[:, None])
+    """(1 + ||D_i||) ( sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij ): certified, each position with its own scales.
+
+    Of a parallel block sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij (1 + ||D_i||).
+    """
+    moved = weighted / post_norm1_scale[:, None] / norm1_scale
+    return with_skip(moved, 1.0 + mlp_norm) if parallel else with_skip(moved).mul_((1.0 + mlp_norm)[:, None])
 
 
 def uniform_edges(
@@ -116,10 +120,11 @@ def uniform_edges(
     norm1_scale: Float[Tensor, " key"],
     post_norm1_scale: Float[Tensor, " query"],
     mlp_norm: Float[Tensor, " query"],
+    parallel: bool = False,
 ) -> Edges:
     """The same with the worst scale and the worst ||D_j|| everywhere: certified, and closest to the paper's own form."""
-    worst = weighted / (post_norm1_scale.min() * norm1_scale.min())
-    return (1.0 + mlp_norm.max()) * with_skip(worst)
+    worst, factor = weighted / (post_norm1_scale.min() * norm1_scale.min()), 1.0 + mlp_norm.max()
+    return with_skip(worst, factor[None]) if parallel else factor * with_skip(worst)
 
 
 def rollout_edges(mean_pattern: Edges) -> Edges:

@@ -20,11 +20,12 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
 import hooks
+from mitigations.window import own_windows
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import COLUMNS, Collapse, collapse
 from ostools.measure.collapse.distances import pair_columns
-from ostools.measure.passes.last_tokens import last_rows, sliding_window, way_of
+from ostools.measure.passes.last_tokens import last_rows, way_of
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models import encode, view_in
 from ostools.results import Provenance
@@ -220,7 +221,7 @@ def test_under_windows_everywhere_collapse_is_exact(n_layers: int, window: int) 
     """From L (w - 1) + 1 copies on, the last token sees copies only; one copy fewer, and it sees the question."""
     kinds = ["sliding_attention"] * n_layers
     model = tiny_model("gemma2", seed=1, n_layers=n_layers, window=window, layer_types=kinds)
-    assert sliding_window(model) == (window, list(range(n_layers)))
+    assert own_windows(model) == dict.fromkeys(range(n_layers), window)
     exact = n_layers * (window - 1) + 1
     found = collapse(model, tasks.figure_5a(), lengths=range(1, exact + 41), dtypes=["float32", "float64"])
     for site in ("residual", "y", "logits"):

@@ -1,0 +1,44 @@
+"""What every formula stands on: what is computed from the weights is what the model itself computed, or `InputError`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ostools.ground.errors import InputError
+
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+class Closeness:
+    """What is computed from the weights against what the model itself computed, in one piece or in several.
+
+    The model's own number has its dtype, which sets the rounding to be expected, relative to the largest.
+    """
+
+    def __init__(self, layer: int, what: str) -> None:
+        self._layer, self._what = layer, what
+        self._errors: list[Tensor] = []
+        self._sizes: list[Tensor] = []
+        self._rounding = 0.0
+
+    def see(self, found: Tensor, computed: Tensor) -> None:
+        self._errors.append((found - computed).abs().max())
+        self._sizes.append(computed.abs().max())
+        self._rounding = _ROUNDING[computed.dtype]
+
+    def require(self) -> None:
+        """Raises `InputError` where a number is further off than rounding, or not a number."""
+        error, size = (float(torch.stack(numbers).max()) for numbers in (self._errors, self._sizes))
+        if not error <= self._rounding * size:
+            raise InputError(
+                f"block {self._layer}: {self._what}, computed from the weights as read here, differs from the model's own by "
+                f"{error:.2g} (values up to {size:.2g}); the formulas do not describe this model"
+            )
+
+
+def require_close(found: Tensor, computed: Tensor, layer: int, what: str) -> None:
+    """What every formula stands on: what is computed from the weights is what the model itself computed."""
+    close = Closeness(layer, what)
+    close.see(found, computed)
+    close.require()

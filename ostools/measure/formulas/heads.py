@@ -1,0 +1,199 @@
+"""The queries and keys of a block's heads, as the scores read them, and the linear maps that lead there.
+
+    q_i = R_i qnorm(W_Q norm1(v_i)),   k_j = R_j knorm(W_K norm1(v_j))
+
+R_i is RoPE's rotation, of a whole head or of its first components, qnorm and knorm the norms of queries and keys (Gemma 3,
+Qwen 3; OLMo 2: one over all heads together); each is the identity where the model has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from hooks import Norm
+from ostools.ground.errors import InputError
+from ostools.measure.formulas.closeness import require_close
+from ostools.measure.formulas.weights import BlockWeights
+
+PerHead = Float[Tensor, "*batch head pos d_head"]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """RoPE: R_i x = x cos_i + turned(x) sin_i, turned(x1, x2) = (-x2, x1) by halves; what is behind `turns` stays as it is."""
+
+    cos: Float[Tensor, "pos turns"]
+    sin: Float[Tensor, "pos turns"]
+
+    def __call__(self, x: PerHead) -> PerHead:
+        x, rest = self._split(x)
+        return torch.cat([x * self.cos + _turned(x) * self.sin, rest], dim=-1)
+
+    def transposed(self, x: PerHead) -> PerHead:
+        x, rest = self._split(x)
+        return torch.cat([x * self.cos - _turned(x * self.sin), rest], dim=-1)
+
+    def _split(self, x: PerHead) -> tuple[Tensor, Tensor]:
+        return x[..., : self.cos.shape[-1]], x[..., self.cos.shape[-1] :]
+
+
+def _turned(x: PerHead) -> PerHead:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([-second, first], dim=-1)
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """The linear map at every position from the normalised residual stream to the rotated queries, or keys.
+
+    R_i (diag(g_q) / r_q,i) N(q~_i) W_Q diag(g1) C: everything but 1 / r1_i and N(v_i). `group`: query heads per key/value head.
+    """
+
+    weight: Float[Tensor, "kv_head d_head d_model"]
+    group: int
+    pos: int
+    rotation: Rotation | None
+    norm: Float[Tensor, "kv_head pos d_head"] | None  # diag(g_q) / r_q,i
+    direction: Float[Tensor, "kv_head pos d_head"] | None  # q~_i / (sqrt(d_head) r_q,i)
+    joint: bool = False  # the norm is one over all heads: direction is q~_i / (sqrt(n_heads d_head) r_q,i)
+
+    def pull(self, gradient: PerHead, *, norms: bool = True) -> Float[Tensor, "*batch kv_head pos d_head"]:
+        """g^T R_i diag(g_q) / r_q,i N: a row vector at each position, carried back to where W gives it.
+
+        Linear, so that the query heads which share a key are summed first. `norms=False` holds r_q constant.
+        """
+        if self.group > 1:
+            shape = gradient.shape
+            gradient = gradient.unflatten(-3, (shape[-3] // self.group, self.group)).sum(-3)
+        if self.rotation is not None:
+            gradient = self.rotation.transposed(gradient)
+        if self.norm is None or self.direction is None:
+            return gradient
+        gradient = gradient * self.norm
+        if norms:
+            gradient = self._projected(gradient, self.direction)
+        return gradient
+
+    def push(self, tangent: Float[Tensor, "*batch kv_head pos d_head"], *, norms: bool = True) -> PerHead:
+        """The same map forwards, on what W gives: the change of every query head's rotated query or key."""
+        if self.norm is not None and self.direction is not None:
+            if norms:
+                tangent = self._projected(tangent, self.direction)
+            tangent = tangent * self.norm
+        if self.rotation is not None:
+            tangent = self.rotation(tangent)
+        return tangent.repeat_interleave(self.group, dim=-3)
+
+    def _projected(self, x: PerHead, direction: Float[Tensor, "kv_head pos d_head"]) -> PerHead:
+        """N x, N = I - u u^T: of each head, or of all heads together."""
+        return x - (x * direction).sum((-3, -1) if self.joint else -1, keepdim=True) * direction
+
+    def at(self, rows: slice) -> HeadMap:
+        """The same map at some positions only."""
+        rotation = self.rotation and Rotation(self.rotation.cos[rows], self.rotation.sin[rows])
+        norm, direction = (None if kept is None else kept[:, rows] for kept in (self.norm, self.direction))
+        return replace(self, pos=len(range(*rows.indices(self.pos))), rotation=rotation, norm=norm, direction=direction)
+
+    def matrices(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_model"]:
+        """The map itself, one d_head x d_model matrix a query head and position; heads x pos x d_head x d_model numbers."""
+        # Before the heads that share a key are told apart: one product a key head.
+        found = self._turns(positions, norms=not self.joint) @ self.weight[:, None]
+        if self.joint and self.direction is not None:  # the heads answer each other, through their common scale
+            u = self.direction[:, positions]
+            taken = self._turns(positions, norms=False) @ u[..., None]
+            found = found - taken * torch.einsum("hpe,hed->pd", u, self.weight)[:, None]
+        return found.repeat_interleave(self.group, dim=0)
+
+    @property
+    def weights(self) -> Float[Tensor, "head d_head d_model"]:
+        """W diag(g1) C, one a query head."""
+        return self.weight.repeat_interleave(self.group, dim=0)
+
+    def turns(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_head"]:
+        """What follows `weights` at each position, one matrix a query head: R_i diag(g_q) / r_q,i N.
+
+        Raises `InputError` where a norm over all heads mixes them.
+        """
+        if self.joint:
+            raise InputError(
+                "second-moment-full: expected a norm of each head's queries and keys, or none, found one over all heads, which "
+                "mixes them; use 'second-moment', or measure with sensitivity()"
+            )
+        return self._turns(positions).repeat_interleave(self.group, dim=0)
+
+    def _turns(self, positions: slice, *, norms: bool = True) -> Float[Tensor, "kv_head pos d_head d_head"]:
+        own, d_head, _ = self.weight.shape
+        # Rows e of the identity, as gradients at every position: row e of R_i diag(g_q) / r_q,i N.
+        eye = torch.eye(d_head, dtype=self.weight.dtype, device=self.weight.device)
+        alone = replace(self.at(positions), group=1)
+        rows = eye[:, None, None, :].expand(d_head, own, alone.pos, d_head)
+        return alone.pull(rows, norms=norms).permute(1, 2, 0, 3)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Queries and keys as the scores read them (rotated), values; keys and values are expanded: one a query head."""
+
+    query: Float[Tensor, "head pos d_head"]
+    key: Float[Tensor, "head pos d_head"]
+    value: Float[Tensor, "head pos d_head"]
+    query_map: HeadMap
+    key_map: HeadMap
+
+
+def read_heads(
+    layer: int,
+    norms: Mapping[str, Norm],
+    weights: BlockWeights,
+    computed: Mapping[str, Tensor],
+    normalised: Float[Tensor, "pos d_model"],
+    value: Float[Tensor, "head pos d_head"],
+) -> Heads:
+    """Queries and keys of one block from its weights, checked against the model's own, once rotated.
+
+    `normalised` is (v - c(v)) / r1(v), before the gain; `computed` has the sites "rotary_q", ..., "rotary_sin", as far as the
+    model has them.
+    Raises `InputError` where weights or rotation do not give what the model computed.
+    """
+    group = len(weights.query) // len(weights.key)
+    rotation = None
+    if "rotary_cos" in computed:
+        rotation = Rotation(computed["rotary_cos"].to(normalised), computed["rotary_sin"].to(normalised))
+    qk_norms = [norms.get(f"blocks.{layer}.attn.{name}") for name in ("q_norm", "k_norm")]
+    query, query_map = _mapped(weights.query, weights.query_bias, normalised, rotation, qk_norms[0], 1)
+    key, key_map = _mapped(weights.key, weights.key_bias, normalised, rotation, qk_norms[1], group)
+    for name, found in (("rotary_q", query), ("rotary_k", key[::group])):
+        if name in computed:
+            require_close(found.transpose(0, 1), computed[name], layer, f"{name} of attention")
+    return Heads(query, key, value, query_map, key_map)
+
+
+def _mapped(
+    weight: Float[Tensor, "kv_head d_head d_model"],
+    bias: Float[Tensor, "kv_head d_head"],
+    normalised: Float[Tensor, "pos d_model"],
+    rotation: Rotation | None,
+    norm: Norm | None,
+    group: int,
+) -> tuple[Float[Tensor, "head pos d_head"], HeadMap]:
+    raw = torch.einsum("hed,pd->hpe", weight, normalised) + bias[:, None]
+    factor = direction = None
+    joint = norm is not None and norm.gain.shape != raw.shape[-1:]
+    if norm is not None:
+        # One head's numbers, or all heads' side by side: what the norm is over.
+        flat = raw.transpose(0, 1).flatten(1) if joint else raw
+        if norm.gain.shape != flat.shape[-1:]:
+            raise InputError(f"the formulas do not describe {norm.name}: found a gain of {tuple(norm.gain.shape)}")
+        inverse = norm.inverse_scale(flat).to(raw)
+        parts = norm.centre(flat) * inverse / flat.shape[-1] ** 0.5, inverse * norm.gain.to(raw)
+        heads = weight.shape[:2]
+        direction, factor = (part.unflatten(1, heads).transpose(0, 1) if joint else part for part in parts)
+        raw = raw * factor
+    turned = raw if rotation is None else rotation(raw)
+    found = HeadMap(weight, group, raw.shape[1], rotation, factor, direction, joint)
+    return turned.repeat_interleave(group, dim=0), found

@@ -1,0 +1,106 @@
+"""What a block is made of, read off its modules: which norms stand where, and whether attention and MLP are parallel.
+
+    sequential:  z = v + P1 attention(norm1(v)),   v' = z + P2 mlp(norm2(z))
+    parallel:    v' = v + attention(norm1(v)) + mlp(norm2(v)),   norm2 = norm1 where the block has one norm only (Phi, Falcon)
+
+norm1 and norm2 are the identity where there is none before (OLMo 2), P1 and P2 where there is none behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.generalized_components import MoEBridge
+
+import hooks
+from hooks import Norm
+from ostools.ground.errors import InputError
+
+_NEEDED = (
+    "residual_pre",
+    "residual_post",
+    "scores",
+    "pattern",
+    "attention_output",
+    "mlp_gate",
+    "mlp_hidden",
+    "mlp_output",
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The norms of a block, None where it has none there; `parallel`: attention and MLP both read what enters the block.
+
+    `shared`: the MLP reads the same norm as attention.
+    """
+
+    before_attention: Norm | None
+    before_mlp: Norm | None
+    after_attention: Norm | None
+    after_mlp: Norm | None
+    parallel: bool
+    shared: bool
+
+
+def layout(model: TransformerBridge, layer: int, norms: Mapping[str, Norm]) -> Layout:
+    """The layout of one block."""
+    ln1, ln2, post1, post2 = (norms.get(f"blocks.{layer}.{name}") for name in ("ln1", "ln2", "ln1_post", "ln2_post"))
+    parallel = is_parallel(model)
+    shared = parallel and ln2 is None
+    return Layout(ln1, ln1 if shared else ln2, post1, post2, parallel, shared)
+
+
+def is_parallel(model: TransformerBridge) -> bool:
+    """Whether there is nothing between attention and MLP."""
+    return "residual_mid" not in hooks.available_sites(model)
+
+
+def require_described(model: TransformerBridge) -> None:
+    """`InputError` where the blocks are of a kind that no formula here describes."""
+    mlp, attention = model.blocks[0].mlp, model.blocks[0].attn
+    if isinstance(mlp, MoEBridge):
+        raise InputError(
+            f"the formulas do not describe {model.cfg.architecture}: expected one MLP a block, found experts, of which a "
+            "router chooses by the token; measure with sensitivity(), which goes through autograd"
+        )
+    sites = hooks.available_sites(model)
+    missing = [name for name in _NEEDED if name not in sites]
+    missing += [name for name in ("W_Q", "W_K", "W_V", "W_O") if not hasattr(attention, name)]
+    missing += [name for name in ("W_in", "W_out") if not hasattr(mlp, name)]
+    if missing:
+        raise InputError(
+            f"the formulas do not describe {model.cfg.architecture}: expected blocks with {missing[0]}, found none; measure "
+            "with sensitivity(), which goes through autograd"
+        )
+
+
+def position_bias(model: TransformerBridge, given: Mapping[str, Any], pos: int) -> Float[Tensor, "head 1 key"] | None:
+    """What ALiBi adds to a block's scores, out of what the model called the block with; None where it adds nothing.
+
+    The same for every prompt of a batch, because none is padded. MPT makes it for its longest prompt, and reads its end.
+    """
+    bias = given.get("alibi", given.get("position_bias"))
+    return None if bias is None else bias.reshape(-1, int(model.cfg.n_heads), 1, bias.shape[-1])[0, ..., -pos:]
+
+
+def activation(mlp: Any) -> Any:
+    """The activation function of an MLP, by the names that transformers gives it."""
+    names = ("act_fn", "activation_fn", "act", "gelu_impl")
+    found = next((getattr(mlp, name) for name in names if callable(getattr(mlp, name, None))), None)
+    if found is None:
+        raise InputError(
+            f"the formulas do not describe {type(mlp).__name__}: expected an activation, found none of {names}"
+        )
+    return found
+
+
+def identity_scale(like: Float[Tensor, "pos d_model"]) -> Float[Tensor, " pos"]:
+    """r(x) of no norm."""
+    return torch.ones_like(like[:, 0])

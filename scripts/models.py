@@ -1,0 +1,140 @@
+"""docs/models.md from the records: `python -m scripts.models` tries every route on a tiny random model of every family first.
+
+A route that a record claims and that does not hold, or holds and is not claimed, ends it before a word is written. What holds
+means is what the tests of each route say; here it is that the route runs where it should and refuses where it should.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.passes.batches import padding
+from ostools.measure.passes.last_tokens import way_of
+from ostools.measure.passes.trees import prefix_tree
+from ostools.models.families import FAMILIES, ROUTES, Family, family_of
+from tests.checkpoints import FAMILIES as FIRST
+from tests.checkpoints import make_model, write_checkpoint
+from tests.families import OTHERS
+
+PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+IDS = [2, 40, 50, 60, 60, 61, 70, 71]
+
+_ABOVE = """# Families of models
+
+Any of these families loads, from a directory in Hugging Face format or by a hub id. A family is one record
+(`ostools.models.families`). This page is written from the records by `python -m scripts.models`, which tries every route on a
+tiny random model of each family first. `ostools models` prints the same table.
+
+*logits*: `=` where they are Hugging Face's eager ones in float32 to the bit; `~` where sums are added in another order, which
+moved them by less than 10^-6 of the largest.
+"""
+
+_BELOW = """
+The formulas read what a block is made of off its modules, and check it on every prompt: what a block adds, computed from the
+weights as they were read, has to be what the model itself added. Where it is not, and where a family has no formulas, they
+refuse with the reason, and `sensitivity` goes through automatic differentiation: the same numbers, at more passes. Experts are
+measured so, with the router live.
+
+## What is not loaded
+"""
+
+
+def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
+    """The record of a tiny model, which routes hold on it, and whether its logits are Hugging Face's to the bit."""
+    write_checkpoint(folder, family, seed=1)
+    model = ost.load_model(folder, device="cpu", dtype="float32")
+    record = family_of(model)
+    assert record is not None
+    prompt = ost.models.prompt_from_ids(model, IDS)
+    branching = prefix_tree([[2, 40, 50], [2, 40, 60]])
+
+    def fast() -> None:
+        runs = ost.sensitivity(model, prompt, linearisations=["full", "frozen"]).provenance.parameters["runs"]
+        _require(all(run["route"] == "analytic" for run in runs.values()))
+
+    def strips() -> None:
+        with hooks.in_strips(model, 3):
+            model(torch.tensor([IDS]))
+
+    def paths(*variants: str) -> Callable[[], object]:
+        return lambda: ost.path_sum(model, prompt, variants=variants)
+
+    tries: tuple[Callable[[], object], ...] = (
+        fast,
+        paths("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)", "local-full", "edge-full"),
+        paths("proof", "theorem-5.1", "theorem-b5", "multi-head"),
+        paths("second-moment", "second-moment-diagonal"),
+        paths("second-moment-full"),
+        lambda: _require(way_of(model, [branching]).name == "packed pass"),
+        lambda: _require(padding(model).allowed),
+        strips,
+        lambda: ost.load_model(folder, device="cpu", dtype="bfloat16"),
+        lambda: ost.load_model(folder, device="cpu", device_map="disk"),
+    )
+    found = {name: _holds(attempt) for name, attempt in zip(ROUTES, tries, strict=True)}
+    if family == "gemma3-multimodal":  # Hugging Face's class of the text part alone is the family above it
+        return record, found, record.exact
+    ids = torch.randint(10, 200, (2, 17), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return record, found, torch.equal(model(ids), make_model(family, seed=1)(ids, use_cache=False).logits)
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise InputError("another route was taken")
+
+
+def _holds(attempt: Callable[[], object]) -> bool:
+    """Whether it runs. A refusal is an answer; whatever else it raises is a slip, and comes through."""
+    try:
+        attempt()
+    except (InputError, hooks.HookError):
+        return False
+    return True
+
+
+def page() -> str:
+    """The page, from the records alone."""
+    loads = [family for family in FAMILIES if family.refused is None]
+    refused = [family for family in FAMILIES if family.refused is not None]
+    head = ["family", "`architectures`", "logits", *ROUTES]
+    lines = [_row(head), _row(["---"] * 2 + [":-:"] * (len(head) - 2))]
+    for one in loads:
+        marks = ["yes" if has else "" for has in one.routes.values()]
+        lines.append(_row([one.name, f"`{one.architecture}`", "=" if one.exact else "~", *marks]))
+    lines += ["", *(f"- *{name}*: {what}." for name, what in ROUTES.items())]
+    lines += ["", "What a block is made of:", "", _row(["family", "block"]), _row(["---"] * 2)]
+    lines += [_row([family.name, family.block]) for family in loads]
+    below = [f"- {family.name}: {family.refused}." for family in refused]
+    below += [f"- {family.name} in 16 bits: {family.wide_only}." for family in loads if family.wide_only is not None]
+    return "\n".join([_ABOVE, *lines, _BELOW.rstrip("\n"), "", *below, ""])
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def differences() -> list[str]:
+    """What the records say and running does not; one line each."""
+    found = []
+    for family in (*FIRST, *OTHERS):
+        with tempfile.TemporaryDirectory() as folder:
+            record, routes, exact = held(family, Path(folder))
+        wrong = [name for name, holds in routes.items() if holds != record.routes[name]]
+        wrong += [] if exact == record.exact or not record.exact else ["logits"]
+        found += [f"{family}: the record of {record.name} is not what runs: {', '.join(wrong)}"] if wrong else []
+    return found
+
+
+if __name__ == "__main__":
+    if wrong := differences():
+        sys.exit("\n".join(wrong))
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,91 @@
+"""Configurations of tiny models of the families that one law file walks: `OTHERS`, by name, with what each has of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+from transformers import PreTrainedConfig
+
+OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "mistral": ("Mistral", "MistralForCausalLM", {"sliding_window": 5}),
+    "qwen2": ("Qwen2", "Qwen2ForCausalLM", {}),
+    "qwen2-windows": (
+        "Qwen2",
+        "Qwen2ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen3", "Qwen3ForCausalLM", {}),
+    "phi3": ("Phi3", "Phi3ForCausalLM", {"sliding_window": 5}),
+    "olmo2": ("Olmo2", "Olmo2ForCausalLM", {}),
+    "neox": ("GPTNeoX", "GPTNeoXForCausalLM", {"rotary_pct": 0.25}),
+    "neox-sequential": ("GPTNeoX", "GPTNeoXForCausalLM", {"rotary_pct": 0.25, "use_parallel_residual": False}),
+    "phi": ("Phi", "PhiForCausalLM", {"partial_rotary_factor": 0.5}),
+    "falcon": ("Falcon", "FalconForCausalLM", {"multi_query": True, "bias": False}),
+    "bloom": ("Bloom", "BloomForCausalLM", {}),
+    "mpt": ("Mpt", "MptForCausalLM", {}),
+    "mixtral": ("Mixtral", "MixtralForCausalLM", {"num_local_experts": 4}),
+    "olmoe": ("Olmoe", "OlmoeForCausalLM", {"num_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        "Qwen3MoeForCausalLM",
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ),
+}
+"""Name -> the configuration's class in transformers (without "Config"), the architecture, and settings of its own."""
+
+REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gptj": ("GPTJ", "GPTJForCausalLM", {"rotary_dim": 4}),
+    "falcon-alibi": (
+        "Falcon",
+        "FalconForCausalLM",
+        {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+    ),
+    "falcon-40b": ("Falcon", "FalconForCausalLM", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "phi-qk-norm": ("Phi", "PhiForCausalLM", {"qk_layernorm": True}),
+}
+"""The same of models that `load_model` refuses, because TransformerLens does not compute what Hugging Face computes."""
+
+EXPERTS = ("mixtral", "olmoe", "qwen3-moe")
+
+# How a family's configuration spells a size; None: it has no such setting.
+_SPELLINGS: dict[str, dict[str, str | None]] = {
+    "GPTNeoX": {"num_key_value_heads": None, "head_dim": None},
+    "Falcon": {"num_key_value_heads": None, "head_dim": None, "intermediate_size": "ffn_hidden_size"},
+    "Bloom": {
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "intermediate_size": None,
+        "max_position_embeddings": "seq_length",
+    },
+    "Mpt": {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "intermediate_size": None,
+        "max_position_embeddings": "max_seq_len",
+    },
+    "GPTJ": {
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "intermediate_size": "n_inner",
+        "max_position_embeddings": "n_positions",
+    },
+    **{key: {"head_dim": None} for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmoe")},
+}
+
+
+def other_config(family: str, settings: dict[str, Any], overrides: dict[str, Any]) -> PreTrainedConfig:
+    """The configuration of one of `OTHERS` or `REFUSED` from sizes in Llama's spelling, and the family's own `overrides`."""
+    name, _, own = (OTHERS | REFUSED)[family]
+    spelling = _SPELLINGS.get(name, {})
+    named = ((spelling.get(key, key), value) for key, value in settings.items())
+    spelled = {key: value for key, value in named if key is not None}
+    return getattr(transformers, f"{name}Config")(**(spelled | {"tie_word_embeddings": False} | own | overrides))

@@ -1,0 +1,379 @@
+"""Every family through every law: what holds for the first five holds for all, or is refused with the reason."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure import jacobian
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.formulas.forward import forward
+from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
+from ostools.measure.jacobian.linearised import Linearised
+from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.last_tokens import Way, last_rows, way_of
+from ostools.measure.passes.trees import prefix_tree
+from ostools.models import prompt_from_ids, rounding, view_in
+from tests.checkpoints import TEXT_FAMILIES, make_model, tiny_model
+from tests.families import EXPERTS, OTHERS
+from tests.measure.paths import test_certified as chain
+
+IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
+DESCRIBED = tuple(family for family in OTHERS if family not in EXPERTS)
+PARALLEL = ("neox", "phi", "falcon")
+every_family = pytest.mark.parametrize("family", OTHERS)
+described = pytest.mark.parametrize("family", DESCRIBED)
+experts = pytest.mark.parametrize("family", EXPERTS)
+
+
+def by_autograd(model: TransformerBridge, linearisation: str) -> Float[Tensor, "pos d_out d_model"]:
+    with true_arithmetic(model):
+        embedded = model.input_to_embed(IDS[None])[0][0]
+        return jacobian(model, embedded, freeze=freezing(model, linearisation))
+
+
+def linearised(model: TransformerBridge, linearisation: str) -> Float[Tensor, "pos d_out d_model"]:
+    linear = Linearised(model, IDS, linearisation)
+    return linear.pull(torch.eye(int(model.cfg.d_model), dtype=torch.float64)).transpose(0, 1)
+
+
+def assert_close(found: Tensor, expected: Tensor, tolerance: float) -> None:
+    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
+@described
+def test_every_linearisation_is_autograds(family: str) -> None:
+    """The quick law of each family: all that the formulas know of its blocks is in it."""
+    model = tiny_model(family, seed=3, dtype=torch.float64, n_layers=3)
+    for name in LINEARISATIONS:
+        assert_close(linearised(model, name), by_autograd(model, name), 1e-12)
+
+
+def spoiled(model: TransformerBridge, how: str) -> None:
+    """Adversarial weights, in place: near-one-hot attention; nine weights of ten at 0; one direction far above the others."""
+    for block in model.blocks:
+        if how == "sharp":
+            block.attn.q.weight.mul_(20.0)
+            continue
+        for part in (block.attn.q, block.attn.k, block.attn.v, block.attn.o, getattr(block.mlp, "in"), block.mlp.out):
+            if how == "sparse":
+                part.weight.mul_(torch.arange(part.weight.numel()).reshape(part.weight.shape) % 10 == 0)
+            else:
+                part.weight[0].mul_(30.0)
+
+
+@pytest.mark.slow
+@described
+@pytest.mark.parametrize("how", ["sharp", "sparse", "one-sided"])
+def test_adversarial_weights_too(family: str, how: str) -> None:
+    model = tiny_model(family, seed=5, scale=3.0, dtype=torch.float64, fresh=True)
+    spoiled(model, how)
+    for name in LINEARISATIONS:
+        assert_close(linearised(model, name), by_autograd(model, name), 1e-9)
+
+
+@pytest.mark.slow
+@described
+def test_push_is_the_adjoint_of_pull(family: str) -> None:
+    model = tiny_model(family, seed=8, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for name in LINEARISATIONS:
+        linear = Linearised(model, IDS, name, [0, 2])
+        w = torch.randn(3, 32, generator=generator, dtype=torch.float64)
+        t = torch.randn(3, linear.places, 32, generator=generator, dtype=torch.float64)
+        torch.testing.assert_close(
+            (linear.pull(w) * t).sum((1, 2)), (w * linear.push(t)).sum(-1), rtol=1e-10, atol=1e-12
+        )
+
+
+EDITS: dict[str, Any] = {
+    "mask": lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3),
+    "temperature": lambda model: hooks.scale_scores(model, 1.7),
+}
+
+
+@pytest.mark.slow
+@described
+@pytest.mark.parametrize("edit", EDITS)
+def test_edits_of_scores_are_in_the_derivative(family: str, edit: str) -> None:
+    model = tiny_model(family, seed=6, dtype=torch.float64)
+    with EDITS[edit](model):
+        assert_close(linearised(model, "full"), by_autograd(model, "full"), 1e-11)
+
+
+@pytest.mark.slow
+@every_family
+def test_edits_act_and_freezing_changes_no_bit(family: str) -> None:
+    model = tiny_model(family, seed=6)
+    plain = model(IDS[None])
+    edits: tuple[AbstractContextManager[None], ...] = (
+        hooks.mask_scores(model, lambda query, key: query - key < 3),
+        hooks.replace_pattern(model, lambda pattern, layer: pattern.flip(1)),
+        hooks.ablate_heads(model, [(0, 1)]),
+        hooks.ablate_layers(model, [0], part="mlp"),
+        hooks.ablate_layers(model, [0], part="attention"),
+    )
+    for edit in edits:
+        with edit:
+            assert not torch.equal(model(IDS[None]), plain)
+    with hooks.frozen(model):
+        assert torch.equal(model(IDS[None]), plain)
+    with hooks.ablate_layers(model, [0, 1], part="both"), hooks.capture(model, "embedding", "residual_post") as seen:
+        model(IDS[None])
+    assert torch.equal(seen["residual_post"][1], seen["embedding"])
+
+
+@pytest.mark.slow
+@every_family
+def test_every_site_runs_and_sublayers_add_up(family: str) -> None:
+    """A site that the model is said to have is there in a pass, and the residual stream is the sum of its parts."""
+    model = tiny_model(family, seed=6, dtype=torch.float64)
+    with hooks.capture(model, *hooks.available_sites(model)) as seen:
+        model(IDS[None])
+    assert set(seen) == set(hooks.available_sites(model))
+    total = seen["residual_pre"][0] + seen["attention_output"][0] + seen["mlp_output"][0]
+    torch.testing.assert_close(total, seen["residual_post"][0])
+    torch.testing.assert_close(seen["pattern"][0].sum(-1), torch.ones(1, 4, 8, dtype=torch.float64))
+    # Each head's own output: what attention adds without its bias (a post-norm mixes them).
+    if "post_norm1_scale" not in set(seen):
+        bias = getattr(model.blocks[0].attn.o, "bias", None)
+        heads = seen["head_output"][0].sum(2) + (0.0 if bias is None else bias)
+        torch.testing.assert_close(heads, seen["attention_output"][0])
+
+
+@described
+def test_the_matrices_of_heads_are_their_map(family: str) -> None:
+    """g^T R_i diag(g_q) / r_q,i N W of every head, summed over heads, is the pull of all of g through the same weights."""
+    model = tiny_model(family, seed=5, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    block = forward(model, IDS).block(0)
+    for heads in (block.heads.query_map, block.heads.key_map):
+        gradient = torch.randn(4, len(IDS), 8, generator=generator, dtype=torch.float64)
+        by_matrices = torch.einsum("hpe,hped->pd", gradient, heads.matrices())
+        by_pull = torch.einsum("hpe,hed->pd", heads.pull(gradient), heads.weight)
+        torch.testing.assert_close(by_matrices, by_pull, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.slow
+@described
+def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
+    """Random and adversarial: large and small gains, near-one-hot attention, repeated tokens, sparse and one-sided weights."""
+    cases = [(seed, scale, sharp, None) for seed in range(2) for scale in (0.3, 1.0, 8.0) for sharp in (1.0, 50.0)]
+    for seed, scale, sharp, how in [*cases, (2, 1.0, 1.0, "sparse"), (3, 1.0, 1.0, "one-sided")]:
+        model = chain.filled(family, seed, scale, sharp)
+        if how is not None:
+            spoiled(model, how)
+        prompt = prompt_from_ids(model, [2, 40, 50, 60, 60, 61])
+        exact = chain.measured(model, prompt)
+        by_svd = chain.bounds(model, prompt, (*chain.FROZEN, *chain.FULL), mlp_norm="svd")
+        proved = chain.bounds(model, prompt, (*chain.FROZEN[:5], *chain.FULL))
+        product = chain.bounds(model, prompt, ("uniform", "local", "heads", "edge", "local-full"), mlp_norm="product")
+        for bound in (by_svd, proved, product):
+            chain.falls([*(bound[name] for name in chain.FROZEN if name in bound), exact["frozen"]])
+            chain.falls([*(bound[name] for name in chain.FULL if name in bound), exact["full"]])
+        tightest = by_svd["windowed(3)"]
+        assert tightest == pytest.approx(exact["frozen"], rel=1e-9, abs=1e-11 * exact["frozen"].max())
+
+
+@pytest.mark.slow
+@described
+def test_the_prediction_is_exact_where_one_block_is_all(family: str) -> None:
+    """Of one block the recursion is the chain rule: ||d y_n / d v_i||_F itself, whatever the weights. Or it is refused."""
+    model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=1)
+    prompt = prompt_from_ids(model, IDS.tolist())
+    found = chain.bounds(model, prompt, ("second-moment",))["second-moment"]
+    frozen = by_autograd(model, "frozen").flatten(1).norm(dim=1).numpy()
+    assert found == pytest.approx(frozen, rel=1e-9)
+    assert ost.flow(model, prompt).nodes["frobenius_norm"].to_numpy()[: len(IDS)] == pytest.approx(frozen, rel=1e-9)
+    refusals = {
+        "olmo2": "one norm over the queries of all heads",
+        **dict.fromkeys(PARALLEL, "attention and MLP side by side"),
+    }
+    if family in refusals:
+        with pytest.raises(InputError, match=refusals[family]):
+            ost.path_sum(model, prompt, variants="second-moment-full")
+        with pytest.raises(
+            InputError, match=r"'proof': expected the paper's block.*(no norm before|attention and MLP side)"
+        ):
+            ost.path_sum(model, prompt)
+        return
+    found = chain.bounds(model, prompt, ("second-moment-full",))["second-moment-full"]
+    assert found == pytest.approx(by_autograd(model, "full").flatten(1).norm(dim=1).numpy(), rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", PARALLEL)
+def test_the_prediction_goes_along_with_the_measured_profile(family: str) -> None:
+    """Three parallel blocks: the right size and order, from probes too."""
+    model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=3)
+    prompt = prompt_from_ids(model, IDS.tolist())
+    frozen = by_autograd(model, "frozen").flatten(1).norm(dim=1).numpy()
+    for variant in ("second-moment", "second-moment-diagonal"):
+        for trace in ("exact", "probes"):
+            found = chain.bounds(model, prompt, (variant,), traces=trace)[variant]
+            assert np.corrcoef(np.log(found), np.log(frozen))[0, 1] > 0.9
+            assert 0.5 < np.median(found / frozen) < 2.0
+
+
+@pytest.mark.slow
+@experts
+def test_experts_go_through_autograd_with_the_router_live(family: str) -> None:
+    """The Jacobian is the derivative of the whole network, checked by finite differences; formulas refuse, with the reason."""
+    model = tiny_model(family, seed=6, dtype=torch.float64)
+    prompt = prompt_from_ids(model, IDS.tolist())
+    found = ost.sensitivity(model, prompt, linearisations=["full", "frozen"])
+    for name, run in found.provenance.parameters["runs"].items():
+        assert run["route"] == "autograd"
+        assert "found experts" in run["why"]
+        assert run["certificate"]["informative"]
+        rows: Any = found.frame[found.frame["linearisation"] == name]
+        expected = by_autograd(model, name).flatten(1).norm(dim=1).numpy()
+        assert rows["frobenius_norm"].to_numpy() == pytest.approx(expected, rel=1e-9)
+    for measure in (lambda: ost.path_sum(model, prompt, variants="local"), lambda: ost.flow(model, prompt)):
+        with pytest.raises(InputError, match="expected one MLP a block, found experts, of which a router chooses"):
+            measure()
+
+
+@pytest.mark.slow
+@every_family
+def test_sensitivity_is_the_norm_of_autograds_jacobian(family: str) -> None:
+    """The whole way: the route that the family has, its checks, and every layer from the same passes."""
+    model = tiny_model(family, seed=4, dtype=torch.float64)
+    found = ost.sensitivity(model, prompt_from_ids(model, IDS.tolist()), layers="all")
+    run = found.provenance.parameters["runs"]["full"]
+    assert run["route"] == ("autograd" if family in EXPERTS else "analytic")
+    rows: Any = found.frame[found.frame["linearisation"] == "full"]
+    first = rows[rows["layer"] == 0]["operator_norm"].to_numpy()
+    expected = torch.linalg.matrix_norm(by_autograd(model, "full"), ord=2).numpy()
+    assert first == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.slow
+@every_family
+def test_one_pass_over_prefixes_is_the_loop(family: str) -> None:
+    """Chains in one pass, branches in a packed one; ALiBi's branches one by one: a packed key's number is no position."""
+    model, alibi = tiny_model(family, seed=4, dtype=torch.float64), family in ("bloom", "mpt")
+    base = [2, *torch.randint(10, 200, (12,), generator=torch.Generator().manual_seed(0)).tolist()]
+    for prompts, name in (
+        ([base[:length] for length in (5, 8, 13)], "one pass"),
+        ([*([*base[:length], 50, 51] for length in (5, 8, 12)), base], "loop" if alibi else "packed pass"),
+    ):
+        tree = prefix_tree(prompts)
+        way = way_of(model, [tree])
+        assert way.name == name
+        found, expected = (last_rows(model, prompts, tree, how, (0, 1)) for how in (way, Way("loop", "")))
+        torch.testing.assert_close(found.y, expected.y, rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(found.z, expected.z, rtol=1e-10, atol=1e-11)
+        for layer, rows in found.residuals.items():
+            torch.testing.assert_close(rows, expected.residuals[layer], rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.slow
+@every_family
+def test_collapse_and_behaviour_run(family: str) -> None:
+    """And what many prompts answer together is what each answers alone."""
+    model = tiny_model(family, seed=1, context=1024)
+    if family == "olmo2":
+        with pytest.raises(InputError, match=r"expected float32 or float64 for OLMo 2, found bfloat16: .* in float32"):
+            collapse(model, "figure-5a", lengths=[1, 2, 5], dtypes=["bfloat16"])
+    else:
+        found = collapse(model, "figure-5a", lengths=[1, 2, 5], dtypes=["float32", "bfloat16"])
+        assert np.isfinite(found.frame["mean"]).all()
+    together = ost.behaviour(model, "count-ones", lengths=[3, 4, 7], max_new_tokens=6)
+    alone = [ost.behaviour(model, "count-ones", lengths=[length], max_new_tokens=6) for length in (3, 4, 7)]
+    texts = [text for one in alone for text in one.frame["answer"]]
+    assert together.frame["answer"].tolist() == texts
+
+
+@pytest.mark.slow
+@every_family
+def test_strips_are_the_whole_or_refused(family: str) -> None:
+    model = tiny_model(family, seed=1, dtype=torch.float64)
+    if family in ("bloom", "mpt"):
+        with pytest.raises(hooks.HookError, match="in_strips: does not know the attention"), hooks.in_strips(model, 3):
+            pass
+        return
+    with hooks.exact_arithmetic(model):
+        plain = model(IDS[None])
+    with hooks.in_strips(model, 3), hooks.exact_arithmetic(model):
+        torch.testing.assert_close(model(IDS[None]), plain, rtol=1e-9, atol=1e-9)
+    if family in DESCRIBED:
+        with true_arithmetic(model):
+            expected = linearised(model, "full")
+            with hooks.in_strips(model, 3):
+                assert_close(linearised(model, "full"), expected, 1e-12)
+
+
+@pytest.mark.slow
+@every_family
+def test_other_dtypes_are_views_of_the_same_weights(family: str) -> None:
+    """`view_in` is the model loaded in that dtype; in 16 bits the bridge is Hugging Face's model to the bit; all parts of one
+    upcast are the same weights in float32."""
+    wide = tiny_model(family, seed=1, dtype=torch.float64)
+    torch.testing.assert_close(
+        view_in(tiny_model(family, seed=1), torch.float64)(IDS[None]), wide(IDS[None]), rtol=1e-12, atol=1e-12
+    )
+    if family == "olmo2":
+        return
+    narrow = tiny_model(family, seed=1, dtype=torch.bfloat16)
+    expected = make_model(family, seed=1, dtype=torch.bfloat16)(IDS[None], use_cache=False).logits
+    assert torch.equal(narrow(IDS[None]), expected)
+    if family in ("bloom", "mpt"):
+        with pytest.raises(hooks.HookError, match="does not know the modules"), hooks.upcast(narrow, ["mlp"]):
+            pass
+        return
+    with hooks.upcast(narrow, hooks.UPCAST_PARTS):
+        found = narrow(IDS[None])
+    torch.testing.assert_close(found, view_in(narrow, torch.float32)(IDS[None]), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+@every_family
+def test_rounded_weights_are_the_rounded_checkpoints(family: str) -> None:
+    """Every weight of Hugging Face's own model rounded by hand; int8 by its largest number of each output."""
+    model, by_hand = tiny_model(family, seed=1), make_model(family, seed=1)
+    for weight in by_hand.parameters():
+        weight.data = weight.data.to(torch.float8_e4m3fn).to(torch.float32)
+    expected = by_hand(IDS[None], use_cache=False).logits
+    torch.testing.assert_close(rounding.view_rounded(model, "float8_e4m3fn")(IDS[None]), expected, rtol=1e-5, atol=1e-5)
+    if family in EXPERTS:
+        with pytest.raises(InputError, match=r"int8: expected matrices, .* the weights of experts"):
+            rounding.view_rounded(model, "int8")
+        return
+    by_hand = make_model(family, seed=1)
+    for weight in by_hand.parameters():
+        if weight.ndim == 2:
+            scale = weight.data.abs().amax(1, keepdim=True) / 127
+            weight.data = (weight.data / scale).round().clamp(-127, 127) * scale
+    expected = by_hand(IDS[None], use_cache=False).logits
+    torch.testing.assert_close(rounding.view_rounded(model, "int8")(IDS[None]), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@every_family
+def test_keys_are_rounded_after_their_rotation_or_not_at_all(family: str) -> None:
+    model = tiny_model(family, seed=1)
+    if "rotary_cos" in hooks.available_sites(model) and "rotary_k" not in hooks.available_sites(model):
+        with (
+            pytest.raises(hooks.HookError, match="bfloat16-kv rounds keys behind their rotation"),
+            hooks.rounded(model, "kv", "bfloat16"),
+        ):
+            pass
+        return
+    with hooks.rounded(model, "kv", "bfloat16"):
+        edited = model(IDS[None])
+    assert not torch.equal(edited, model(IDS[None]))
+
+
+def test_the_first_five_are_walked_by_the_tests_beside() -> None:
+    assert not set(TEXT_FAMILIES) & set(OTHERS)
