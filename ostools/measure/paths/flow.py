@@ -12,7 +12,7 @@ with Kt the kernel after the MLP and T_ij attention's block with its skip connec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -79,6 +79,7 @@ def _weights(fold: KernelFold, parts: Parts, last: int) -> Float[Tensor, "query 
     """w_ij of one block, float64."""
     mlp, heads, moments = parts.mlp(last), parts.heads(last), fold.moments[0]
     if parts.view.parallel:
+        moments = replace(moments, own=second_moment.narrow(moments.own, parts.sketches[0]))
         squares_in = partial(parallel_moments.squares, mlp, heads)
     else:
         moments, squares_in = second_moment.through_mlp(moments, mlp, parts.sketches[0]), heads.squares
