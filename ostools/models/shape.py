@@ -19,9 +19,9 @@ SMALL = 20_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `element`: bytes of one of its numbers; `cast`: they are made
-    where they are read, of numbers of another dtype (`models.view_in`) or that lie elsewhere (a device map); `whole`: a large
-    table is then made in one piece."""
+    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `parallel`: it reads what attention reads; `element`: bytes of
+    one of its numbers; `cast`: they are made where they are read, of numbers of another dtype (`models.view_in`) or that lie
+    elsewhere (a device map); `whole`: a large table is then made in one piece."""
 
     n_layers: int
     d_model: int
@@ -36,6 +36,7 @@ class Shape:
     device: str
     cast: bool
     whole: bool = False
+    parallel: bool = False
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Shape:
@@ -65,6 +66,7 @@ class Shape:
             element=dtype.itemsize,
             device=device,
             cast=False,
+            parallel=family is not None and family.parallel,
         )
 
     @property

@@ -43,7 +43,9 @@ def kernel_operations(shape: Shape, pos: int, traces: str, *, full: bool = False
     columns, others = (d, d) if traces == "exact" else (min(d, FACTOR), min(d, PROBES))
     through_weights = (13 if shape.gated else 8) * columns + (2 if shape.gated else 1) * others
     mlp = 2 * d * ff * through_weights + (4 if shape.gated else 2) * pos * ff * columns * others
-    attention = 8 * d * wide * columns + 4 * (heads + 1) * d * columns * (heads + 1 + min(d, columns))
+    # Where both read the same, products of the MLP with every head.
+    crossed = (8 if shape.gated else 4) * d * ff * heads * columns if shape.parallel else 0
+    attention = crossed + 8 * d * wide * columns + 4 * (heads + 1) * d * columns * (heads + 1 + min(d, columns))
     # Of the real derivative: answers of pairs, small products each, and rotations of every head at every token.
     pairs = 8 * pos**2 * (wide * (2 * columns + others) + 2 * heads * columns * others)
     live = pairs + 16 * heads * pos * shape.d_head**2 * (shape.d_head + others) if full else 0

@@ -39,7 +39,9 @@ Basis = Float[Tensor, "basis d_model probe"]
 
 def crossed_traces(mlp: Mlp, factor: Factor, pulled: Basis) -> PerHead:
     """tr(D_j^T Sigma B_h), `pulled` as `Heads.pulled` gives it."""
-    return torch.stack([mlp.traces(factor, one) for one in pulled[1:]])
+    hidden, by_head = mlp.down.T @ factor, pulled[1:]
+    found = ((mlp.gate @ by_head) * hidden).sum(2) @ mlp.p.T
+    return found if mlp.up is None or mlp.q is None else found + ((mlp.up @ by_head) * hidden).sum(2) @ mlp.q.T
 
 
 def squares(mlp: Mlp, heads: Heads, factor: Factor) -> Kernel:
