@@ -19,8 +19,8 @@ SMALL = 20_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `parallel`: it reads what attention reads; `element`: bytes of
-    one of its numbers; `cast`: they are made where they are read, of numbers of another dtype (`models.view_in`) or that lie
+    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `parallel`: it reads what attention reads; `element`: bytes
+    of one of its numbers; `cast`: they are made where they are read, of numbers of another dtype (`models.view_in`) or that lie
     elsewhere (a device map); `whole`: a large table is then made in one piece."""
 
     n_layers: int
