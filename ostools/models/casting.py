@@ -78,7 +78,8 @@ def check_dtype(family: Family, dtype: torch.dtype) -> None:
     """`InputError` for a dtype in which a family's bridge does not compute what Hugging Face's model computes."""
     if family.wide_only is not None and dtype not in (torch.float32, torch.float64):
         raise InputError(
-            f"expected float32 or float64 for {family.name}, found {str(dtype).removeprefix('torch.')}: {family.wide_only}"
+            f"expected float32 or float64 for {family.name}, found {str(dtype).removeprefix('torch.')}: {family.wide_only}; "
+            "where dtypes are compared, ask for dtypes=['float32']"
         )
 
 

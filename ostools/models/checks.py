@@ -79,7 +79,7 @@ def check_config(directory: Path) -> Family:
     family = family_of_config(config)
     if family is None:
         known = [known for known in FAMILIES if known.model_type == kind]
-        settings = {name: config.get(name, absent) for family in known for name, _, absent in family.when}
+        settings = {setting.name: setting.read(config) for family in known for setting in family.when}
         found = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
         raise InputError(
             f"expected a model of a known family ({KNOWN}), found {found} in {directory / 'config.json'}: its hooks have not "

@@ -11,11 +11,20 @@ if TYPE_CHECKING:  # a list of what loads needs no torch
 
 
 class Setting(NamedTuple):
-    """A setting of config.json: its name, the value that a record asks for, and what transformers takes where it is absent."""
+    """A setting of config.json: its name (dots lead into settings of settings), the value that a record asks for, and what
+    transformers takes where it is absent."""
 
     name: str
     value: object
     absent: object
+
+    def read(self, config: Mapping[str, Any]) -> object:
+        """What a config.json has there."""
+        *parents, last = self.name.split(".")
+        for parent in parents:
+            inner = config.get(parent)
+            config = inner if isinstance(inner, Mapping) else {}
+        return config.get(last, self.absent)
 
 
 @dataclass(frozen=True)
@@ -231,7 +240,21 @@ FAMILIES: tuple[Family, ...] = (
         embedding="layer norm",
         **_ALIBI,
     ),
-    Family("mpt", "MptForCausalLM", "MPT", **_ALIBI),
+    # transformers reads none of these settings, and computes as if they were so.
+    Family(
+        "mpt",
+        "MptForCausalLM",
+        "MPT",
+        when=(
+            Setting("logit_scale", None, None),
+            Setting("attn_config.alibi", True, True),
+            Setting("attn_config.alibi_bias_max", 8, 8),
+            Setting("attn_config.prefix_lm", False, False),
+            Setting("attn_config.qk_ln", False, False),
+            Setting("attn_config.attn_type", "multihead_attention", "multihead_attention"),
+        ),
+        **_ALIBI,
+    ),
     Family(
         "gptj",
         "GPTJForCausalLM",
@@ -252,7 +275,7 @@ def family_of_config(config: Mapping[str, Any]) -> Family | None:
     """The record of a config.json; None for a `model_type`, or for settings of one, that no record describes."""
     for family in FAMILIES:
         if family.model_type == config.get("model_type") and all(
-            config.get(name, absent) == value for name, value, absent in family.when
+            setting.read(config) == setting.value for setting in family.when
         ):
             return family
     return None

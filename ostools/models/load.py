@@ -20,7 +20,14 @@ import transformers
 from safetensors import safe_open
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module, detect_tokenizer_bos_eos
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from ostools.ground.errors import InputError, in_words, unknown_name
@@ -154,10 +161,28 @@ def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, str 
         text = config.get_text_config()
         text.tie_word_embeddings = config.tie_word_embeddings
         config = text
+    _check_module(config, family, directory)
+    # What the class does not read is not there: others ask the configuration which layers have a window.
+    if family.windows == "none" and hasattr(config, "sliding_window"):
+        config.sliding_window = None
+    if family.windows == "all layers" and hasattr(config, "layer_types"):
+        config.layer_types = None
     quantisation = check_quantisation(read_json(directory / "config.json"), directory)
     if quantisation is not None:
         delattr(config, "quantization_config")  # the weights are dequantised before the model sees them
     return config, quantisation
+
+
+def _check_module(config: PreTrainedConfig, family: Family, directory: Path) -> None:
+    """transformers may read another model out of the settings than `model_type` names: Mistral's with `layer_types` are those
+    of Ministral."""
+    modules: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+    found = (modules[type(config)] if type(config) in modules else type(config)).__name__
+    if found != family.module:
+        raise InputError(
+            f"expected settings of {family.module} in {directory / 'config.json'}, found some that transformers reads as "
+            f"{found}: `ostools models` lists what loads"
+        )
 
 
 def read_tokenizer(directory: Path) -> Any:
@@ -319,7 +344,7 @@ def _bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBr
     d_vocab, device = module.config.vocab_size, module.device
     probe = torch.linspace(0, d_vocab - 1, 8, device=device).long()[None]
     with torch.no_grad():
-        reference = module(probe, use_cache=False).logits
+        reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
         try:
             bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)
         except Exception as error:  # bare ones, of a library that does not know a setting of this architecture
@@ -333,8 +358,19 @@ def _bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBr
         if family.copied:
             _let_go_of_joint(bridge)
         unpatched(bridge)
-        check_same(reference, bridge(probe), name)
+        check_same(reference, _first_pass(lambda: bridge(probe), name), name)
     return bridge
+
+
+def _first_pass(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
+    """Its logits; an `InputError` for whatever is raised by settings that fit the weights and each other only in part."""
+    try:
+        return run()
+    except Exception as error:
+        raise InputError(
+            f"expected a config.json with which {name} computes, found one that ends its first pass: "
+            f"{one_line(in_words(error))}"
+        ) from None
 
 
 def _let_go_of_joint(bridge: TransformerBridge) -> None:

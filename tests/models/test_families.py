@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -274,3 +275,48 @@ def test_the_page_is_what_the_records_say() -> None:
 @pytest.mark.slow
 def test_the_records_routes_are_those_that_run() -> None:
     assert models_page.differences() == []
+
+
+def test_settings_that_transformers_reads_as_another_model_are_refused(tmp_path: Path) -> None:
+    """Mistral's settings with `layer_types` are Ministral's: windows in some layers, where Mistral has one in each."""
+    directory = write_checkpoint(tmp_path / "m", "mistral", window=5)
+    edit_config(directory, layer_types=["full_attention", "sliding_attention"])
+    with pytest.raises(InputError, match="transformers reads as MinistralForCausalLM"):
+        load_model(directory)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attn_config": {"alibi": False}},
+        {"attn_config": {"alibi_bias_max": 16}},
+        {"attn_config": {"prefix_lm": True}},
+        {"logit_scale": 2.0},
+    ],
+)
+def test_settings_of_mpt_that_transformers_does_not_compute_are_refused(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    directory = write_checkpoint(tmp_path / "m", "mpt")
+    edit_config(directory, **settings)
+    with pytest.raises(InputError, match="model_type 'mpt'"):
+        load_model(directory)
+
+
+@pytest.mark.parametrize("family", ["llama", "olmo2", "phi"])
+def test_a_window_that_the_class_does_not_read_is_none(family: str, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "m", family)
+    edit_config(directory, sliding_window=4)
+    assert own_windows(load_model(directory)) == {}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"), [("mistral", {"sliding_window": 0}), ("mixtral", {"num_experts_per_tok": 9})]
+)
+def test_settings_with_which_nothing_computes_are_refused(
+    family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    directory = write_checkpoint(tmp_path / "m", family)
+    edit_config(directory, **settings)
+    with pytest.raises(InputError, match="ends its first pass"):
+        load_model(directory)

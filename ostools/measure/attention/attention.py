@@ -23,6 +23,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
+from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.posed import item_positions, pose
 from ostools.measure.prompts import as_prompt, token_columns
 from ostools.models import Prompt
@@ -151,7 +152,12 @@ def _captured(
 
     device = next(model.parameters()).device
     # The mitigation outside: what it made of a pattern is what is captured.
-    with torch.no_grad(), mitigations.running(model, given), hooks.capture(model, "pattern", reduce=reduce) as record:
+    with (
+        torch.no_grad(),
+        float32_products(),
+        mitigations.running(model, given),
+        hooks.capture(model, "pattern", reduce=reduce) as record,
+    ):
         model(prompt.ids[None].to(device))
     kept = [record["pattern"][layer] for layer in sorted(record["pattern"])]
     last, squares = torch.stack([row for row, _ in kept]), torch.stack([square for _, square in kept])

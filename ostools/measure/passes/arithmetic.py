@@ -66,13 +66,22 @@ def tf32_products() -> AbstractContextManager[None]:
     return _products("tf32")
 
 
+def _own_precision(place: Any) -> str:
+    """What is set at this place itself; "none" where it follows torch's setting for all places."""
+    seen = place.fp32_precision
+    place.fp32_precision = "none"
+    own = "none" if place.fp32_precision == seen else seen
+    place.fp32_precision = own
+    return own
+
+
 @contextmanager
 def _products(precision: str) -> Iterator[None]:
     """By torch's present setting: the older `allow_tf32` raises where somebody has used this one. A CPU rounds them too where
     it can and somebody called `torch.set_float32_matmul_precision`."""
     cpu: Any = torch.backends.mkldnn
     places = (torch.backends.cuda.matmul, precision), (cpu.matmul, "ieee")
-    before = [place.fp32_precision for place, _ in places]
+    before = [_own_precision(place) for place, _ in places]
     try:
         for place, wanted in places:
             place.fp32_precision = wanted

@@ -25,7 +25,10 @@ from ostools.theory.path_sum.second_moment import Heads, Mlp, Sketch
 
 FACTOR, PROBES, SEED = 32, 8, 0
 """Columns of a direction's factor, directions on the other side, and where their random numbers start."""
-TRACES = {"exact": "exact", "probes": f"{FACTOR} x {PROBES} random directions, seed {SEED} + layer"}
+TRACES = {
+    "exact": "exact",
+    "probes": f"{FACTOR} x {PROBES} random directions a block, drawn from seed {SEED} and its number",
+}
 """How the traces of second moments are taken, and what the provenance says of it."""
 PAYS, WORTHWHILE = 2, 10**9
 """Few directions are the default where they take so many times fewer operations, of so many a block."""

@@ -19,6 +19,7 @@ prove within the tolerance is proved in float64.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import torch
@@ -46,8 +47,9 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 
 def gamma(terms: int, dtype: torch.dtype) -> float:
-    """k u / (1 - k u): what a sum of k products loses at most, in shares of the sum of their sizes."""
-    return terms * unit_roundoff(dtype) / (1 - terms * unit_roundoff(dtype))
+    """k u / (1 - k u): what a sum of k products loses at most, in shares of the sum of their sizes; infinite where k u >= 1."""
+    share = terms * unit_roundoff(dtype)
+    return share / (1 - share) if share < 1 else math.inf
 
 
 def certified_norms(matrices: Matrices, tally: Counter[str] | None = None) -> Values:
@@ -56,6 +58,8 @@ def certified_norms(matrices: Matrices, tally: Counter[str] | None = None) -> Va
     `tally` counts the `OUTCOMES`. What is not finite stays so. Cost: 2 k^2 m for the first product and 2 k^3 for each of some
     three to six more, k = min(rows, cols), m the other side; in float32 where that is enough.
     """
+    if not matrices.numel():
+        return matrices.new_zeros(len(matrices), dtype=torch.float64)
     size = torch.maximum(matrices.amax((-2, -1)), -matrices.amin((-2, -1)))
     # Powers of two change no digit: a largest entry far from 1 is brought to [1/2, 1): its squares neither vanish nor overflow.
     exponent = torch.frexp(torch.where(torch.isfinite(size), size, 1.0)).exponent
@@ -72,7 +76,9 @@ def certified_norms(matrices: Matrices, tally: Counter[str] | None = None) -> Va
     outcome = torch.where(size == 0, 0, outcome)
     if tally is not None:
         tally.update({name: int((outcome == index).sum()) for index, name in enumerate(OUTCOMES)})
-    return torch.where(size == 0, 0.0, torch.where(torch.isfinite(size), _scaled(bounds, exponent), size.double()))
+    # To scale a bound back may round it, where it ends among the subnormal numbers.
+    scaled = torch.where(exponent == 0, bounds, torch.nextafter(_scaled(bounds, exponent), bounds.new_tensor(math.inf)))
+    return torch.where(size == 0, 0.0, torch.where(torch.isfinite(size), scaled, size.double()))
 
 
 def _scaled(values: Tensor, exponent: Tensor) -> Tensor:
@@ -89,6 +95,10 @@ def bounds_in(unit: Matrices, dtype: torch.dtype) -> tuple[Values, Tensor]:
 
     `unit`: no more rows than columns, the largest entry within 2^NEAR of 1.
     """
+    if math.isinf(gamma(sum(unit.shape[1:]) + 8, dtype)):  # sums too long for anything to be known of them
+        return unit.new_full(unit.shape[:1], math.inf, dtype=torch.float64), torch.zeros_like(
+            unit[:, 0, 0], dtype=torch.bool
+        )
     matrix, divisors = _squared(unit.to(dtype), [])
     cast = 0.0 if unit.dtype == dtype else unit_roundoff(dtype)
     # ||M||_F, and by how much the cast may have changed ||M||_2.

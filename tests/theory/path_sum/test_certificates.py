@@ -151,3 +151,13 @@ def test_frobenius_norm_of_an_mlp_that_cancels() -> None:
     parts = (down, gate, -gate * (1 + 1e-9), p, p)
     exact = torch.linalg.matrix_norm(operators.mlp_jacobian(*parts), ord="fro")
     assert (operators.mlp_frobenius_norms(*parts) >= exact).all()
+
+
+def test_what_is_beyond_float32_and_what_is_empty() -> None:
+    """A sum too long for float32, of which float64 proves the norm; subnormal numbers; no matrix and one without entries."""
+    long = torch.ones(1, 1, 20_000_000)
+    within(long, torch.tensor([20_000_000**0.5 * (1 - 1e-15)], dtype=torch.float64))
+    tiny = torch.full((1, 1, 2), 5e-324, dtype=torch.float64)
+    assert float(certified_norms(tiny)[0]) > 5e-324  # of 7e-324, which lies between two numbers
+    assert certified_norms(torch.zeros(0, 3, 3)).tolist() == []
+    assert certified_norms(torch.zeros(2, 0, 3)).tolist() == [0.0, 0.0]
