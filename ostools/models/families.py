@@ -123,7 +123,12 @@ _GEMMA: dict[str, Any] = {"embedding": "times sqrt(d_model)"}
 _GEMMA_3: dict[str, Any] = {**_GEMMA, "norms": "before and behind", "qk_norm": "each head", "windows": "some layers"}
 _LAYER: dict[str, Any] = {"norm": "layer", "mlp": "plain"}
 _ALIBI: dict[str, Any] = {**_LAYER, "positions": "ALiBi", "copied": True, "exact": False}
-_NEOX: dict[str, Any] = {**_LAYER, "positions": "rotary, part of a head", "copied": True}
+_NEOX: dict[str, Any] = {
+    **_LAYER,
+    "positions": "rotary, part of a head",
+    "copied": True,
+    "ignored": r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
+}
 _FALCON = Setting("new_decoder_architecture", False, False)
 
 FAMILIES: tuple[Family, ...] = (
@@ -180,7 +185,6 @@ FAMILIES: tuple[Family, ...] = (
         "GPTNeoXForCausalLM",
         "Pythia, GPT-NeoX",
         when=(Setting("use_parallel_residual", True, True),),
-        ignored=r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
         parallel=True,
         **_NEOX,
     ),
@@ -189,7 +193,6 @@ FAMILIES: tuple[Family, ...] = (
         "GPTNeoXForCausalLM",
         "GPT-NeoX, sequential",
         when=(Setting("use_parallel_residual", False, True),),
-        ignored=r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
         **_NEOX,
     ),
     Family(

@@ -65,8 +65,8 @@ class LiveHeads(Heads):
         inner = (own + around).flatten(0, 1) + alpha[:, i].repeat_interleave(moved.shape[-1])[:, None] * self.right
         return self._projected(inner, i) / self.before_scale[i]
 
-    def last_pulled(self, factor: Factor) -> Factor:
-        last = self.pattern.shape[-1] - 1
+    def last_pulled(self, pulled: Float[Tensor, "basis d_model probe"]) -> Factor:
+        factor, last = pulled[0], self.pattern.shape[-1] - 1
         return factor + self.added(last).T @ self._met(factor, slice(last, last + 1))[0].T
 
     def corrected(self, kernel: Kernel, before: Moments) -> Kernel:

@@ -55,7 +55,8 @@ def squares(mlp: Mlp, heads: Heads, factor: Factor) -> Kernel:
 def through_parallel(moments: Moments, mlp: Mlp, heads: Heads, sketches: tuple[Sketch, Sketch]) -> Moments:
     """S_jj' <- sum_ii' X_ij^T S_ii' X_i'j': the pairs with n in them by `own`, the others by `shared`."""
     weighted, kernel, own = heads.weighted, moments.kernel, narrow(moments.own, sketches[0])
-    pulled, step = heads.pulled(own), heads.last_pulled(own) + mlp.pulled(own, only_last(kernel))
+    pulled = heads.pulled(own)
+    step = heads.last_pulled(pulled) + mlp.pulled(own, only_last(kernel))
     along = torch.cat([kernel[-1:], kernel[-1] @ weighted])
     row = (pulled * step).sum((1, 2)) @ along + kernel[-1] * mlp.traces(own, step)
     row[-1] = step.square().sum()

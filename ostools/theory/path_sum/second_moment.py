@@ -110,9 +110,8 @@ class Heads:
         hidden = (self.left.T @ factor).unflatten(0, (-1, self.d_head))
         return torch.cat([factor[None], self.right.unflatten(0, (-1, self.d_head)).mT @ hidden])
 
-    def last_pulled(self, factor: Factor) -> Factor:
-        """T_nn^T F."""
-        pulled = self.pulled(factor)
+    def last_pulled(self, pulled: Float[Tensor, "basis d_model probe"]) -> Factor:
+        """T_nn^T F, of F as `pulled` gives it."""
         return pulled[0] + torch.einsum("h,hdp->dp", self.weighted[:, -1, -1], pulled[1:])
 
     def squares(self, factor: Factor) -> Float[Tensor, "query key"]:
@@ -195,7 +194,8 @@ def through_block(moments: Moments, mlp: Mlp, heads: Heads, sketches: tuple[Sket
 def through_attention(moments: Moments, heads: Heads, sketch: Sketch) -> Moments:
     """S_jj' <- sum_ii' T_ij^T S_ii' T_i'j': the pairs with n in them by `own`, the others by `shared`."""
     weighted, kernel = heads.weighted, moments.kernel
-    own, step = heads.pulled(moments.own), heads.last_pulled(moments.own)
+    own = heads.pulled(moments.own)
+    step = heads.last_pulled(own)
     # Rows of n coefficients, one a basis operator I, B_1, ..., B_H: sum_i k_i T_ij for k = K_n: and, of it, n's own part.
     along = torch.cat([kernel[-1:], kernel[-1] @ weighted])
     row = (own * step).sum((1, 2)) @ along
