@@ -29,8 +29,8 @@ from ostools.measure.collapse.cost import collapse_cost
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.measure.paths.cost import path_sum_cost
+from ostools.models.files.sources import locate
 from ostools.models.shape import Shape
-from ostools.models.sources import locate
 from ostools.runs.forecast.forecast import LIBRARIES, Unloaded
 
 LIMIT = 24 << 30

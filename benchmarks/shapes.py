@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import Gemma3TextConfig, GemmaConfig, PreTrainedConfig
 
-from ostools.models.sources import locate
+from ostools.models.files.sources import locate
 
 _COMMON: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "dtype": "bfloat16"}
 SHAPES: dict[str, PreTrainedConfig] = {

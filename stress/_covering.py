@@ -18,7 +18,7 @@ _COVERED = [
     "ostools.runs.asked.yaml_file",
     "ostools.runs.asked.sweep",
     "ostools.runs.stored.store",
-    "ostools.models.checks",
+    "ostools.models.files.checks",
     "ostools.cli",
     "typer",
 ]
@@ -26,9 +26,9 @@ _COVERED = [
 
 def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[bytes]]:
     """What reads the bytes, and the whole files that it begins from."""
-    from ostools.models.checks import check_config, check_weight_files
     from ostools.models.describe import read_trained_lengths
-    from ostools.models.sources import EMBEDDED_DIRECTORY
+    from ostools.models.files.checks import check_config, check_weight_files
+    from ostools.models.files.sources import EMBEDDED_DIRECTORY
     from ostools.runs import read_sweep
     from ostools.runs.stored.store import MANIFEST, Store
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from ostools.models.sources import locate
+from ostools.models.files.sources import locate
 from ostools.runs import sweep_of
 from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
 from ostools.runs.measurements.record import Cell

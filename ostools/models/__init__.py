@@ -1,9 +1,9 @@
 """Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype."""
 
-from ostools.models.casting import view_in as view_in
 from ostools.models.describe import ModelDescription as ModelDescription
 from ostools.models.describe import describe as describe
 from ostools.models.load import load_model as load_model
+from ostools.models.precision.casting import view_in as view_in
 from ostools.models.tokens import Prompt as Prompt
 from ostools.models.tokens import context_length as context_length
 from ostools.models.tokens import encode as encode

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
-from ostools.models.checks import read_json
+from ostools.models.files.checks import read_json
 from ostools.models.recast import stored_part
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
-from ostools.models.checks import one_line
+from ostools.models.files.checks import one_line
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _HARMLESS = "a"  # any text that is certainly no special token

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ostools.ground.errors import in_words
 from ostools.ground.progress import Progress, tell
-from ostools.models.sources import locate
+from ostools.models.files.sources import locate
 from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.asked.sweep import Sweep
 from ostools.runs.forecast.forecast import forecast

@@ -15,7 +15,7 @@ from ostools.ground.chunks import chunk
 from ostools.ground.memory import Free
 from ostools.measure.jacobian import one_linearisation
 from ostools.measure.passes.cost import Cost
-from ostools.models.sources import locate
+from ostools.models.files.sources import locate
 from ostools.runs.forecast.forecast import Unloaded
 from tests.cli.asking import assert_refused
 

@@ -23,7 +23,8 @@ from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.last_tokens import Way, last_rows, way_of
 from ostools.measure.passes.trees import prefix_tree
-from ostools.models import prompt_from_ids, rounding, view_in
+from ostools.models import prompt_from_ids, view_in
+from ostools.models.precision import rounding
 from tests.checkpoints import TEXT_FAMILIES, make_model, tiny_model
 from tests.families import EXPERTS, OTHERS
 from tests.measure.paths import test_certified as chain

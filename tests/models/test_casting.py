@@ -12,7 +12,8 @@ import torch
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.models import casting, describe, load_model, recast, view_in
+from ostools.models import describe, load_model, recast, view_in
+from ostools.models.precision import casting
 from ostools.models.recast import Recast, stored_part
 from tests.checkpoints import FAMILIES, TWO_FAMILIES, Family, tiny_model, write_checkpoint
 

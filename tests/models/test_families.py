@@ -18,8 +18,8 @@ from mitigations.window import own_windows
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model, view_in
 from ostools.models.families import FAMILIES, Family, family_of, family_of_config
+from ostools.models.files.sources import KNOWN_HUB_IDS
 from ostools.models.shape import Shape
-from ostools.models.sources import KNOWN_HUB_IDS
 from scripts import models as models_page
 from tests.checkpoints import ARCHITECTURE, TEXT_FAMILIES, edit_config, make_model, tiny_model, write_checkpoint
 from tests.families import EXPERTS, OTHERS, REFUSED

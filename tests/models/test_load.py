@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from ostools.ground.errors import InputError
 from ostools.models import context_length, describe, encode, load_model
-from ostools.models.sources import EMBEDDED_DIRECTORY
+from ostools.models.files.sources import EMBEDDED_DIRECTORY
 from tests.checkpoints import (
     FAMILIES,
     STORIES,

@@ -11,10 +11,10 @@ from torch import Tensor
 import hooks
 from hooks.rounding import FLOATS, FORMATS, INTEGERS
 from ostools.ground.errors import InputError
-from ostools.models import casting
 from ostools.models.describe import named_weights
+from ostools.models.precision import casting
+from ostools.models.precision.rounding import holds, view_rounded
 from ostools.models.recast import stored_part
-from ostools.models.rounding import holds, view_rounded
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = torch.randint(6, 262, (1, 20), generator=torch.Generator().manual_seed(3))

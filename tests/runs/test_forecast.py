@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from ostools.models import load_model
+from ostools.models.files.sources import EMBEDDED_DIRECTORY, locate
 from ostools.models.shape import Shape
-from ostools.models.sources import EMBEDDED_DIRECTORY, locate
 from ostools.runs import plan, sweep_of
 from ostools.runs.asked.cells import cells_of
 from ostools.runs.forecast import forecast as forecasting
@@ -104,7 +104,7 @@ from ostools.runs import sweep_of
 from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
 from ostools.runs.workers.executor import Terms
 from ostools.runs.workers.local import Bench
-from ostools.models.sources import locate
+from ostools.models.files.sources import locate
 (cell,) = cells_of(sweep_of(json.loads(sys.argv[1])))
 found = Bench(Terms("cpu", {cell.model: checkpoint_hash(locate(cell.model, None))}, code_version())).measure(cell)
 assert not isinstance(found, str), found

@@ -23,7 +23,7 @@ from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.measure.passes import last_tokens
 from ostools.measure.passes.cost import Cost
-from ostools.models.sources import locate
+from ostools.models.files.sources import locate
 from ostools.runs import results, run, sweep_of
 from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
 from ostools.runs.measurements import measure

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mitigations import MitigationError
 from ostools.ground.errors import InputError
-from ostools.models.sources import locate
+from ostools.models.files.sources import locate
 from ostools.runs import Sweep, read_sweep, sweep_of
 from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, to_load
 

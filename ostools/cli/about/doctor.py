@@ -101,7 +101,7 @@ def _machine() -> Iterator[Finding]:
 def _models() -> Iterator[Finding]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    from ostools.models.sources import EMBEDDED_DIRECTORY
+    from ostools.models.files.sources import EMBEDDED_DIRECTORY
 
     weights = EMBEDDED_DIRECTORY / "model.safetensors"
     there = weights.is_file()

@@ -27,7 +27,7 @@ def models() -> None:
       ostools models
     """
     from ostools.models.families import FAMILIES, ROUTES
-    from ostools.models.sources import EMBEDDED_DIRECTORY
+    from ostools.models.files.sources import EMBEDDED_DIRECTORY
 
     card_file = EMBEDDED_DIRECTORY / "card.json"
     card: dict[str, Any] | None = json.loads(card_file.read_text(encoding="utf-8")) if card_file.is_file() else None

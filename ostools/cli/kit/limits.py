@@ -14,8 +14,8 @@ from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.measure.passes.cost import Cost
+from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
-from ostools.models.sources import locate
 from ostools.runs.forecast.forecast import Forecast, Unloaded
 from ostools.theory.distances import dtype_named
 

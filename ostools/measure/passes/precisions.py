@@ -18,8 +18,8 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks.rounding import FLOATS, FORMATS, integer_scale
 from ostools.ground.names import checked_name, several
-from ostools.models.casting import view_in
-from ostools.models.rounding import holds, view_rounded
+from ostools.models.precision.casting import view_in
+from ostools.models.precision.rounding import holds, view_rounded
 from ostools.theory.distances import DTYPES, spacing, steps_between
 
 Vectors = Float[Tensor, "*batch d"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.models.families import EMBEDDED
-from ostools.models.sources import EMBEDDED_DIRECTORY
+from ostools.models.files.sources import EMBEDDED_DIRECTORY
 from ostools.reporting.charts.answers.behaviour import behaviour_chart
 from ostools.reporting.findings.behaviour import answered, behaviour_findings, card_findings
 from ostools.reporting.page.page import Figure

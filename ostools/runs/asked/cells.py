@@ -21,8 +21,8 @@ import hooks
 import mitigations
 from mitigations.named import NONE
 from ostools import tasks
-from ostools.models.checks import TEMPLATES
-from ostools.models.sources import Source
+from ostools.models.files.checks import TEMPLATES
+from ostools.models.files.sources import Source
 from ostools.runs.asked.sweep import Sweep, form_of
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Cell

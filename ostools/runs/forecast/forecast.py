@@ -19,11 +19,11 @@ from safetensors import safe_open
 from mitigations import Mitigation
 from ostools.ground.memory import available_memory
 from ostools.measure.passes.cost import Cost, PromptTokens, machine
-from ostools.models.checks import check_config, check_size, check_weight_files
-from ostools.models.load import quiet, read_config
+from ostools.models.files.checks import check_config, check_size, check_weight_files
+from ostools.models.files.config import quiet, read_config
+from ostools.models.files.sources import Source
 from ostools.models.placed.device_map import DISK, SHARE
 from ostools.models.shape import Shape
-from ostools.models.sources import Source
 from ostools.runs.asked.cells import to_load
 from ostools.runs.forecast.prompts import prompt_tokens, task_tokens, text_tokens
 from ostools.runs.measurements import MEASUREMENTS

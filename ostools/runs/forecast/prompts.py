@@ -10,8 +10,8 @@ from typing import Any
 
 from mitigations import Mitigation, changes_pass, insert, rewrite
 from ostools.measure.passes.cost import PromptTokens
-from ostools.models.load import quiet, read_tokenizer
-from ostools.models.sources import Source
+from ostools.models.files.config import quiet, read_tokenizer
+from ostools.models.files.sources import Source
 from ostools.models.tokens import count_tokens
 from ostools.runs.asked.sweep import form_of
 from ostools.runs.measurements import MEASUREMENTS

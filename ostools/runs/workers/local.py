@@ -17,9 +17,9 @@ from ostools.ground.errors import InputError, in_words
 from ostools.ground.memory import available_memory, free_memory
 from ostools.ground.out_of_memory import SMALLEST, free_what_is_left, held_to_what_is_free, is_out_of_memory
 from ostools.models import load_model
+from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
 from ostools.models.shape import one_is_enough
-from ostools.models.sources import locate
 from ostools.runs.asked.cells import base_key, checkpoint_hash, code_version, to_load
 from ostools.runs.forecast.forecast import forecast
 from ostools.runs.measurements import measure

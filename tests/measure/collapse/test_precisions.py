@@ -14,7 +14,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models import encode, view_in
-from ostools.models.rounding import view_rounded
+from ostools.models.precision.rounding import view_rounded
 from ostools.theory.distances import distance
 from tests.checkpoints import tiny_model
 from tests.measure.collapse.test_collapse import last_token, select

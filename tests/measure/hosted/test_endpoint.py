@@ -228,7 +228,7 @@ def test_transformers_serve_says_what_the_model_says_here(tmp_path: Path) -> Non
     """A real server (`transformers serve`) with the embedded model, in a chat template that adds nothing but BOS."""
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
-    from ostools.models.sources import EMBEDDED_DIRECTORY
+    from ostools.models.files.sources import EMBEDDED_DIRECTORY
 
     model, port = tmp_path / "model", free_port()
     shutil.copytree(EMBEDDED_DIRECTORY, model)

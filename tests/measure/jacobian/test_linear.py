@@ -17,7 +17,8 @@ from ostools.measure.jacobian import linearised
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.models import casting, view_in
+from ostools.models import view_in
+from ostools.models.precision import casting
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])

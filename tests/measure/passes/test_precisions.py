@@ -13,7 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models import view_in
 from ostools.models.describe import named_weights
-from ostools.models.rounding import view_rounded
+from ostools.models.precision.rounding import view_rounded
 from ostools.theory.distances import DTYPES, spacing
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 

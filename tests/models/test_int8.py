@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models import describe, load_model, quantised, view_in
+from ostools.models import describe, load_model, view_in
+from ostools.models.quantised import int8
 from ostools.models.recast import Recast, dense, stored_part
 from tests.checkpoints import ARCHITECTURE, TEXT_FAMILIES, Family, edit_config, make_model, write_tokenizer
 
@@ -103,7 +104,7 @@ def test_large_matrices_stay_as_they_are_stored_and_compute_the_same(
 ) -> None:
     """To the bit: logits, what reads weights outside of a pass, every measurement, the hash."""
     full = load_model(in_full(directory, tmp_path_factory.mktemp("full")))
-    monkeypatch.setattr(quantised, "SMALL_WEIGHT", 0)
+    monkeypatch.setattr(int8, "SMALL_WEIGHT", 0)
     model = load_model(directory)
     made = {name: weight for name, weight in model.original_model.named_parameters() if isinstance(weight, Recast)}
     assert len(made) == 7  # every matrix of the one block

@@ -19,7 +19,7 @@ from torch import nn
 
 from ostools.ground.errors import InputError
 from ostools.models.families import FAMILIES, KNOWN, Family, family_of_config
-from ostools.models.quantised import check_quantisation
+from ostools.models.quantised.int8 import check_quantisation
 
 TEMPLATES = "additional_chat_templates"
 """The folder where transformers looks for chat templates too; the one that is called default is then the model's."""

@@ -18,8 +18,8 @@ from hooks.errors import HookError
 from hooks.rounding import FLOATS, FORMATS, integer_scale, stored
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError, unknown_name
-from ostools.models.casting import Reader, view
 from ostools.models.describe import named_weights
+from ostools.models.precision.casting import Reader, view
 from ostools.models.recast import BLOCK, dense
 
 # What holds every number of a dtype; nothing has to be read to know it.

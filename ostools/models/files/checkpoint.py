@@ -1,0 +1,155 @@
+"""The Hugging Face model that the files of a checkpoint make: whole in memory, of int8 weights, or in several places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors import safe_open
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+
+from ostools.ground.errors import InputError
+from ostools.models.families import Family
+from ostools.models.files.checks import check_finite, check_loaded, check_size, one_line
+from ostools.models.files.sources import Source
+from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
+from ostools.models.placed.mapped import MappedWeights
+from ostools.models.placed.place import Placing, fill, placeholders
+from ostools.models.quantised.int8 import int8_weights
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The files of a model, which have been looked at, and what config.json says."""
+
+    directory: Path
+    shards: list[Path]
+    family: Family
+    config: PreTrainedConfig
+
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Whatever a library raises while the model is built, for config values that no model can be built from."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"expected weights that fit config.json in {self.directory}: {one_line(error)}") from None
+
+    def built(self, weights: dict[str, torch.Tensor], dtype: torch.dtype) -> PreTrainedModel:
+        """The Hugging Face model in `dtype`, every parameter one of the `weights`."""
+        if self.family.mlp == "experts":  # the kernel that runs all of them together knows no float64
+            self.config._experts_implementation = "eager"
+        module, info = getattr(transformers, self.family.module).from_pretrained(
+            None,
+            state_dict=weights,
+            config=self.config,
+            dtype=dtype,
+            attn_implementation="eager",
+            # Reported in `info` and refused there, with both shapes; otherwise the shapes are lost in the log.
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            key_mapping=dict(self.family.renames) or None,
+        )
+        check_loaded(info, self.family, self.directory)
+        return module
+
+    def filled(
+        self,
+        weights: dict[str, torch.Tensor],
+        dtype: torch.dtype,
+        device: torch.device,
+        weight: Callable[[str, str], torch.Tensor],
+    ) -> PreTrainedModel:
+        """The Hugging Face model in `dtype`, built without the `weights` and then filled with what `weight` makes of each."""
+        held = placeholders(weights, dtype)
+        module = self.built(dict(held), dtype)
+        fill(module, held, device, weight)
+        return module
+
+    def finished(self, module: PreTrainedModel) -> PreTrainedModel:
+        """The model with finite weights, in eval mode, knowing the tokens that end an answer."""
+        check_finite(module, self.directory)
+        if (self.directory / "generation_config.json").exists():
+            try:
+                module.generation_config = GenerationConfig.from_pretrained(self.directory, local_files_only=True)
+            except Exception as error:
+                raise InputError(
+                    f"expected a generation_config.json that transformers can read in {self.directory}: {one_line(error)}"
+                ) from None
+        return module.eval()
+
+
+def whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The Hugging Face model with every weight in the memory of the device."""
+    shards = checkpoint.shards
+    with checkpoint.fitting():
+        check_size(checkpoint.config, checkpoint.family, shards, checkpoint.directory)
+        module = checkpoint.built(_stored_weights(shards, dtype), dtype)
+    module = checkpoint.finished(module)
+    module.to(device)  # pyright: ignore[reportArgumentType]
+    return module
+
+
+def int8(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The Hugging Face model with its quantised matrices in memory as they are stored."""
+    with checkpoint.fitting():
+        check_size(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
+        weights = int8_weights(checkpoint.shards, dtype, device)
+        module = checkpoint.filled(weights, dtype, device, lambda name, path: weights[name])
+    return checkpoint.finished(module)
+
+
+def in_places(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, device_map: DeviceMap
+) -> tuple[PreTrainedModel, Placed]:
+    """The Hugging Face model with its weights where the map says, and the map with nothing left to be found out."""
+    device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
+    with checkpoint.fitting():
+        check_size(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
+        with torch.device("meta"):
+            without_weights = getattr(transformers, checkpoint.family.module)(checkpoint.config)
+        placed = checked_map(device_map, without_weights, dtype, device)
+        weights = MappedWeights.of(checkpoint.shards)
+        placing = Placing(weights, placed, dtype, device)
+        module = checkpoint.filled(weights.by_name, dtype, device, placing.weight)
+    module = checkpoint.finished(module)
+    weights.let_go()
+    return module, placed
+
+
+def _stored_weights(shards: list[Path], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Every weight by name, in memory of its own and in `dtype`.
+
+    A file is mapped for one weight at a time, so that what was read does not stay in memory beside its copy.
+    """
+    weights = {}
+    for shard in shards:
+        with safe_open(shard, "pt") as file:
+            names = list(file.keys())
+        for name in names:
+            with safe_open(shard, "pt") as file:
+                weight = file.get_tensor(name)
+            weights[name] = weight.to(dtype if weight.is_floating_point() else weight.dtype, copy=True)
+    return weights
+
+
+def check_storage(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
+    """A device map and int8 weights ask for weights that are computed with one by one, as the file holds them."""
+    joint = (
+        f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
+        if family.copied
+        else None
+    )
+    found = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else joint
+    if found is not None and (mapped or quantisation is not None):
+        what = "device_map" if mapped else quantisation
+        raise InputError(
+            f"{what}: expected weights that are computed with as {source.directory} holds them, found {found}: load the model "
+            "whole, in full precision"
+        )

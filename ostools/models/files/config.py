@@ -1,0 +1,77 @@
+"""The configuration and the tokenizer of a checkpoint, as transformers reads them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers.utils import logging as transformers_logging
+
+from ostools.ground.errors import InputError
+from ostools.models.families import Family
+from ostools.models.files.checks import one_line, read_json
+from ostools.models.quantised.int8 import check_quantisation
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers for one load: whatever it would report is checked here, and refused."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, str | None]:
+    """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation."""
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # whatever a hand-edited config.json makes the library raise
+        raise InputError(
+            f"expected a config.json that transformers can read in {directory}: {one_line(error)}"
+        ) from None
+    if family.renames:  # multimodal: the output layer is tied or not by the outer configuration
+        text = config.get_text_config()
+        text.tie_word_embeddings = config.tie_word_embeddings
+        config = text
+    _check_module(config, family, directory)
+    # What the class does not read is not there: others ask the configuration which layers have a window.
+    if family.windows == "none" and hasattr(config, "sliding_window"):
+        config.sliding_window = None
+    if family.windows == "all layers" and hasattr(config, "layer_types"):
+        config.layer_types = None
+    quantisation = check_quantisation(read_json(directory / "config.json"), directory)
+    if quantisation is not None:
+        delattr(config, "quantization_config")  # the weights are dequantised before the model sees them
+    return config, quantisation
+
+
+def _check_module(config: PreTrainedConfig, family: Family, directory: Path) -> None:
+    """transformers may read another model out of the settings than `model_type` names: Mistral's with `layer_types` are those
+    of Ministral."""
+    modules: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+    found = (modules[type(config)] if type(config) in modules else type(config)).__name__
+    if found != family.module:
+        raise InputError(
+            f"expected settings of {family.module} in {directory / 'config.json'}, found some that transformers reads as "
+            f"{found}: `ostools models` lists what loads"
+        )
+
+
+def read_tokenizer(directory: Path) -> Any:
+    """The tokenizer of a checkpoint, which has shown that it can be used."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        tokenizer.decode([*tokenizer("a").input_ids, *tokenizer.all_special_ids])
+        return tokenizer
+    except Exception as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
+        raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None

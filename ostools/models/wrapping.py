@@ -1,0 +1,68 @@
+"""A Hugging Face model as a `TransformerBridge` that computes the same: raw hooks, eval mode, no gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers import PreTrainedModel
+
+from ostools.ground.errors import InputError, in_words
+from ostools.models.families import Family
+from ostools.models.files.checks import check_same, one_line
+
+
+def unpatched(bridge: TransformerBridge) -> TransformerBridge:
+    """The bridge without functions in the place of its modules' own `forward`, such as TransformerLens puts into Falcon's.
+
+    They hold the module that they were made for, so that a copy of the model (`view_in`) would compute with its weights.
+    """
+    for module in bridge.modules():
+        if isinstance(vars(module).get("forward"), FunctionType):
+            del module.forward
+    return bridge
+
+
+def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
+    """Wrap the module, which is changed in place, and see that it still computes the same."""
+    d_vocab, device = module.config.vocab_size, module.device
+    probe = torch.linspace(0, d_vocab - 1, 8, device=device).long()[None]
+    with torch.no_grad():
+        reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
+        try:
+            bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)
+        except Exception as error:  # bare ones, of a library that does not know a setting of this architecture
+            why = one_line(in_words(error)).rstrip(":")
+            raise InputError(
+                f"expected a model that TransformerLens can wrap, found {name}: {why}; it does not know a setting of it"
+            ) from None
+        bridge.eval()
+        for parameter in bridge.parameters():
+            parameter.requires_grad_(False)
+        if family.copied:
+            _let_go_of_joint(bridge)
+        unpatched(bridge)
+        check_same(reference, _first_pass(lambda: bridge(probe), name), name)
+    return bridge
+
+
+def _first_pass(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
+    """Its logits; an `InputError` for whatever is raised by settings that fit the weights and each other only in part."""
+    try:
+        return run()
+    except Exception as error:
+        raise InputError(
+            f"expected a config.json with which {name} computes, found one that ends its first pass: "
+            f"{one_line(in_words(error))}"
+        ) from None
+
+
+def _let_go_of_joint(bridge: TransformerBridge) -> None:
+    """The joint weight of q, k and v, which have copies of it: nothing computes with it, nor would with a change of it."""
+    for block in bridge.blocks:
+        joint = block.attn.qkv.original_component
+        for name, _ in list(joint.named_parameters()):
+            setattr(joint, name, None)
