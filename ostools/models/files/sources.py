@@ -12,7 +12,7 @@ from huggingface_hub import errors as hub_errors
 from ostools.ground.errors import InputError, did_you_mean, unknown_name
 from ostools.models.families import EMBEDDED
 
-EMBEDDED_DIRECTORY = Path(__file__).parent / "embedded"
+EMBEDDED_DIRECTORY = Path(__file__).parents[1] / "embedded"
 
 # What loading reads, and nothing else: no pickles, no code, no second copy of the weights in another format.
 _WANTED_FILES = (
