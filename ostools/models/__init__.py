@@ -7,7 +7,6 @@ from ostools.models.precision.casting import view_in as view_in
 from ostools.models.tokens import Prompt as Prompt
 from ostools.models.tokens import context_length as context_length
 from ostools.models.tokens import encode as encode
-from ostools.models.tokens import prompt_from_ids as prompt_from_ids
 
 __all__ = [
     "ModelDescription",
@@ -16,6 +15,5 @@ __all__ = [
     "describe",
     "encode",
     "load_model",
-    "prompt_from_ids",
     "view_in",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,15 @@ class Prompt:
     tokens: tuple[str, ...]
     bos: bool
 
+    @classmethod
+    def from_ids(cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
+        """The prompt of given token ids, for a model with or without a tokenizer. Nothing is added to them.
+
+        Raises `InputError` for ids that are not one row of whole numbers, for none, for more than the model's context, for an
+        id without an embedding, and for two leading BOS.
+        """
+        return _prompt(model, None, _whole_numbers(ids))
+
 
 def encode(model: TransformerBridge, text: str, *, chat: bool = False) -> Prompt:
     """The prompt of a text: special tokens once, as the model's tokenizer adds them; the text itself never one.
@@ -61,9 +70,17 @@ def count_tokens(tokenizer: Any, text: str, *, chat: bool = False) -> int:
     return len(_encode_chat(tokenizer, text)[1] if chat else _encode_plain(tokenizer, text))
 
 
-def prompt_from_ids(model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
-    """The prompt of given token ids: nothing is added, only the context, the range and the BOS are checked."""
-    return _prompt(model, None, _whole_numbers(ids))
+def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
+    """The prompt, if it is one of this model. Raises `InputError` for one that was made for another model: its ids have other
+    tokens here, no embedding, or no place in the context."""
+    here = Prompt.from_ids(model, prompt.ids)
+    for index, found, expected in zip(prompt.ids.tolist(), prompt.tokens, here.tokens, strict=False):
+        if found != expected:
+            raise InputError(
+                f"expected a Prompt of this model, found one of another: its token {index} is {found!r}, here it is "
+                f"{expected!r}; make it again with ost.encode(model, text) or ost.Prompt.from_ids(model, ids)"
+            )
+    return replace(here, text=prompt.text)
 
 
 def _whole_numbers(ids: Any) -> list[int]:
@@ -86,7 +103,7 @@ def context_length(model: TransformerBridge) -> int:
 def _tokenizer(model: TransformerBridge) -> Any:
     if model.tokenizer is None:
         raise InputError(
-            "expected a model with a tokenizer, found none: set `model.tokenizer`, or use `prompt_from_ids`"
+            "expected a model with a tokenizer, found none: set `model.tokenizer`, or use `ost.Prompt.from_ids`"
         )
     return model.tokenizer
 
@@ -123,7 +140,7 @@ def _encode_plain(tokenizer: Any, text: str) -> list[int]:
     if ids[: len(before)] != before or ids[end:] != after:
         raise InputError(
             f"expected the tokenizer to add the same special tokens to every text, found {ids[:3]} ... at the start of "
-            f"{text[:40]!r}: use `prompt_from_ids` and write them yourself"
+            f"{text[:40]!r}: use `ost.Prompt.from_ids` and write them yourself"
         )
     if not body:
         raise InputError(f"expected text, found {text[:40]!r}, of which the tokenizer keeps nothing: give other text")
@@ -133,7 +150,7 @@ def _encode_plain(tokenizer: Any, text: str) -> list[int]:
         if index in control:
             raise InputError(
                 f"expected plain text, found {tokenizer.convert_ids_to_tokens(index)!r}, which this tokenizer can only "
-                "read as a control token: change the text, or use `prompt_from_ids` where the token is meant"
+                "read as a control token: change the text, or use `ost.Prompt.from_ids` where the token is meant"
             )
     return ids
 

@@ -13,7 +13,7 @@ from ostools.experiments.ablation.effects import Ids, JacobianNorm, LogProbabili
 from ostools.ground.errors import InputError
 from ostools.measure.answers.probability import line_ends, line_ids, written
 from ostools.measure.posed import Posed, carrier_positions, pose
-from ostools.models import Prompt, prompt_from_ids
+from ostools.models import Prompt
 from ostools.tasks import Task, label
 
 MEASURES = ("sensitivity", "collapse", "answers")
@@ -86,7 +86,7 @@ def of_prompt(
     ids = prompt.ids.tolist()
     wanted = None if answer is None else _behind(model, ids, line_ids(model, prompt, answer).ids)
     chosen = None if carriers is None else tuple(carriers)
-    extended = _tensor(model, prompt_from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None
+    extended = _tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None
     return Question("prompt", None, None, _tensor(model, ids), chosen, wanted, extended, None)
 
 
@@ -115,7 +115,7 @@ def _begun(model: TransformerBridge, posed: Posed, answer: Sequence[int]) -> int
 
 def _behind(model: TransformerBridge, ids: Sequence[int], answer: Sequence[int]) -> Ids:
     """The answer, if it fits into the context behind the prompt; `InputError` otherwise."""
-    prompt_from_ids(model, [*ids, *answer])
+    Prompt.from_ids(model, [*ids, *answer])
     return _tensor(model, answer)
 
 
