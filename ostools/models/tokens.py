@@ -54,9 +54,11 @@ def encode(model: TransformerBridge, text: str, *, chat: bool = False) -> Prompt
     nothing on top. Raises `InputError` for empty text, text longer than the context, text that the tokenizer cannot
     keep from becoming a special token, two leading BOS, unknown tokens and ids outside the embedding.
     """
+    if not isinstance(text, str):
+        raise InputError(f"expected text, found {type(text).__name__}: a Prompt is encoded already")
     if not text:
         raise InputError("expected a prompt, found empty text: give it at least one character")
-    tokenizer = _tokenizer(model)
+    tokenizer = tokenizer_of(model)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -100,12 +102,19 @@ def context_length(model: TransformerBridge) -> int:
     return int(model.cfg.n_ctx)
 
 
-def _tokenizer(model: TransformerBridge) -> Any:
-    if model.tokenizer is None:
+def tokenizer_of(model: TransformerBridge) -> Any:
+    """The model's tokenizer. Raises `InputError` for a model without one."""
+    return required(model.tokenizer)
+
+
+def required(tokenizer: Any) -> Any:
+    """The tokenizer; an `InputError` for none."""
+    if tokenizer is None:
         raise InputError(
-            "expected a model with a tokenizer, found none: set `model.tokenizer`, or use `ost.Prompt.from_ids`"
+            "expected a tokenizer, which text needs, found a model without one: give token ids (ost.Prompt.from_ids, --ids), "
+            "or copy the tokenizer's files into the model's directory and load it again"
         )
-    return model.tokenizer
+    return tokenizer
 
 
 def _prompt(model: TransformerBridge, text: str | None, ids: list[int]) -> Prompt:

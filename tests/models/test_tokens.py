@@ -181,7 +181,7 @@ def test_two_leading_bos_are_refused() -> None:
 
 def test_a_model_without_a_tokenizer_takes_ids_only() -> None:
     model = _with(None)
-    with pytest.raises(InputError, match=r"expected a model with a tokenizer, found none: set `model\.tokenizer`"):
+    with pytest.raises(InputError, match="expected a tokenizer, which text needs, found a model without one"):
         encode(model, "a")
     prompt = Prompt.from_ids(model, [2, 40])
     assert prompt.tokens == ("<2>", "<40>")

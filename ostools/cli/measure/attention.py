@@ -8,12 +8,16 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.options import Device, Dtype, Model, Out, Seed
+from ostools.cli.kit.prompts import Ids, chosen, taken
 from ostools.cli.kit.steps import at_work, check, give, tell_written
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
     from ostools.measure import Attention, AttentionDifference
     from ostools.measure.passes.cost import Cost
+    from ostools.models import Prompt as Tokens
     from ostools.runs.forecast.forecast import Unloaded
 
 SHOWN = 10
@@ -21,6 +25,7 @@ SHOWN = 10
 
 def attention(
     prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="The text to measure on; or --task.")] = None,
+    ids: Ids = None,
     task: Annotated[
         str | None,
         typer.Option(metavar="NAME[:OPTIONS]", help="Such as copy-last, with --length; ostools tasks lists them."),
@@ -54,9 +59,10 @@ def attention(
     from ostools import measure, tasks
     from ostools.cli.kit import costs
 
-    check(out, prompt)
-    if (prompt is None) == (task is None):
-        raise InputError("expected --prompt, or --task with --length")
+    check(out)
+    words = chosen(prompt, ids)
+    if (words is None) == (task is None):
+        raise InputError("expected --prompt or --ids, or --task with --length")
     if (task is None) != (length is None):
         raise InputError("--task and --length go together: expected both, found one")
     if task is not None:
@@ -69,21 +75,24 @@ def attention(
         raise InputError("--against-prompt: expected text, found nothing; give at least one character")
     if mitigation is not None:
         named(mitigation)
-    asked: dict[str, Any] = {"prompt": prompt, "task": task, "length": length, "seed": seed}
+    asked: dict[str, Any] = {"task": task, "length": length, "seed": seed}
     compared = bool(given)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.attention(on, prompt, task, length, compared)
+        return costs.attention(on, words, task, length, compared)
+
+    def read(loaded: TransformerBridge) -> str | Tokens | None:
+        return None if words is None else taken(loaded, words)
 
     with at_work("reading the patterns", model, device, dtype, cost) as (loaded, _):
-        first, second = measure.attention(loaded, **asked), None
+        first, second = measure.attention(loaded, read(loaded), **asked), None
         if mitigation is not None:
-            second = measure.attention(loaded, **asked, mitigation=mitigation)
+            second = measure.attention(loaded, read(loaded), **asked, mitigation=mitigation)
         elif against_prompt is not None:
             second = measure.attention(loaded, against_prompt)
     if against_model is not None:
         with at_work("reading the patterns", against_model, device, dtype, cost) as (loaded, _):
-            second = measure.attention(loaded, **asked)
+            second = measure.attention(loaded, read(loaded), **asked)
     if out is not None and out.suffix.lower() == ".html":
         tell_written(first.view(second).save(out))
         return

@@ -9,8 +9,8 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, Model, Out, Prompt, parse_layers
-from ostools.cli.kit.prompts import Prompts, PromptsFile, given_prompts
+from ostools.cli.kit.options import Device, Dtype, Model, Out, parse_layers
+from ostools.cli.kit.prompts import Ids, ManyIds, Prompt, Prompts, PromptsFile, given_prompt, given_prompts, taken
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def sensitivity(
     prompt: Prompts = None,
     prompts: PromptsFile = None,
+    ids: ManyIds = None,
     linearisation: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,6 +61,7 @@ def sensitivity(
       ostools sensitivity --prompt "The capital of France is" --out france.html
       ostools sensitivity --prompt "The capital of France is" --layers all --out layers.png
       ostools sensitivity --prompts prompts.jsonl --out norms.parquet
+      ostools sensitivity --ids 2,40,50 --model ./my-model
     """
     from ostools import measure
     from ostools.cli.kit import costs
@@ -67,20 +69,20 @@ def sensitivity(
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
     from ostools.results import TABLES, checked_output
 
-    texts = given_prompts(prompt, prompts)
+    given = given_prompts(prompt, prompts, ids)
     check(out)
-    if out is not None and len(texts) > 1:
+    if out is not None and len(given) > 1:
         checked_output(out, TABLES)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
     wanted = parse_layers(layers)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(on, texts, names, wanted, method)
+        return costs.sensitivity(on, given, names, wanted, method)
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         found = measure.sensitivity(
             loaded,
-            texts,
+            [taken(loaded, one) for one in given],
             linearisations=names,
             layers=wanted,
             method=method,
@@ -98,7 +100,8 @@ def sensitivity(
 
 
 def path_sum(
-    prompt: Prompt,
+    prompt: Prompt = None,
+    ids: Ids = None,
     variant: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,11 +141,12 @@ def path_sum(
     from ostools.measure.paths.described import undescribed
     from ostools.measure.paths.variants import checked_variants
 
-    check(out, prompt)
+    check(out)
+    given = given_prompt(prompt, ids)
     names = checked_variants(variant or ("proof", "uniform", "local", "second-moment"))
 
     def cost(on: Unloaded) -> Cost:
-        pos = on.pos(prompt)
+        pos = on.pos(given)
         return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, traces=traces, positions=positions)
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
@@ -151,7 +155,7 @@ def path_sum(
             output.note(f"left out: {name}: {reason}")
         result = measure.path_sum(
             loaded,
-            prompt,
+            taken(loaded, given),
             variants=[name for name in names if name not in without],
             mlp_norm=mlp_norm,
             traces=traces,

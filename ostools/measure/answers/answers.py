@@ -29,6 +29,7 @@ from ostools.measure.passes.last_tokens import way_of
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
+from ostools.models.tokens import token_text, tokenizer_of
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
 # that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
@@ -68,8 +69,8 @@ def answers(
 
     Args:
         max_new_tokens: tokens after which an answer is cut.
-        stops: one a prompt, asked of the text after every token (`reading.Reader.closed`, `line_written`); None: only the end
-            of text ends an answer.
+        stops: one a prompt, asked of the text after every token (`reading.Reader.closed`, `line_written`), which needs a
+            tokenizer; None: only the end of text ends an answer.
         temperature: 0 for the most likely token at every step; else tokens are drawn from softmax(logits / temperature).
         seeds: one a prompt, for drawing: the same seed draws the same, whatever the other prompts.
         progress: called as progress(done, total) with the number of prompts answered.
@@ -105,8 +106,8 @@ def _check(
 ) -> None:
     if not prompts:
         raise InputError("answers: expected at least one prompt, found none")
-    if model.tokenizer is None:
-        raise InputError("answers: expected a model with a tokenizer, found none: set `model.tokenizer`")
+    if stops is not None:
+        tokenizer_of(model)
     require_limit(max_new_tokens)
     if stops is not None and len(stops) != len(prompts):
         raise InputError(f"answers: expected one stop for each of {len(prompts)} prompts, found {len(stops)}")
@@ -183,6 +184,8 @@ class _Reading:
 
     def _text(self, prompt: list[int], written: list[int]) -> str:
         """Decoded behind the prompt's end, because decoders strip the space at the start of a text."""
+        if self.tokenizer is None:
+            return "".join(token_text(None, index) for index in written)
         anchor, options = prompt[-_ANCHOR:], {"clean_up_tokenization_spaces": False}
         before, both = (self.tokenizer.decode(ids, **options) for ids in (anchor, anchor + written))
         return both[len(before) :] if both.startswith(before) else self.tokenizer.decode(written, **options)

@@ -24,7 +24,7 @@ from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
 from ostools.measure.posed import Posed
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
-from ostools.models.tokens import control_ids
+from ostools.models.tokens import control_ids, tokenizer_of
 
 BEHIND, ALONE = "behind the prompt", "by itself"
 _LOGITS = 1 << 26  # numbers in the logits of one batch
@@ -59,7 +59,7 @@ def written(posed: Posed) -> str:
 
 def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
     """The tokens of `line` behind a prompt. Raises `InputError` where they cannot be told from the text before them."""
-    tokenizer: Any = model.tokenizer
+    tokenizer = tokenizer_of(model)
     ids = prompt.ids.tolist()
     # As `encode` does it: around a text the tokenizer puts its special tokens, a chat template holds its own.
     for special in (True, False):
@@ -156,7 +156,7 @@ def _log_p(logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], e
 
 def line_ends(model: TransformerBridge) -> set[int]:
     """The tokens behind which a line is over: ends of text, and those that begin with a line's end, blanks before it aside."""
-    tokenizer: Any = model.tokenizer
+    tokenizer = tokenizer_of(model)
     size = int(model.W_E.shape[0])
     # A token as the vocabulary spells it: byte-level BPE writes a line's end as "Ċ" and blanks as "Ġ", SentencePiece as "▁".
     spelled = tokenizer.convert_ids_to_tokens(list(range(size)))

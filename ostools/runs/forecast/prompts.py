@@ -12,7 +12,7 @@ from mitigations import Mitigation, changes_pass, insert, rewrite
 from ostools.measure.passes.cost import PromptTokens
 from ostools.models.files.config import quiet, read_tokenizer
 from ostools.models.files.sources import Source
-from ostools.models.tokens import count_tokens
+from ostools.models.tokens import count_tokens, required
 from ostools.runs.asked.sweep import form_of
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Cell
@@ -43,16 +43,16 @@ def task_tokens(
     chat: bool | None = None,
 ) -> PromptTokens:
     """Of the prompts of a task, by the tokenizer in `directory`; `pairs`: they are compared, in no chat."""
-    tokenizer = _tokenizer(directory)
     shortest, longest = min(lengths), max(lengths)
     if isinstance(form, Task):
+        tokenizer = required(_tokenizer(directory))
         chat = bool(tokenizer.chat_template) and not pairs if chat is None else chat
         low, high = (count_tokens(tokenizer, _text(form, mitigation, n, seed), chat=chat) for n in (shortest, longest))
         after = form.parts(form.items(shortest, seed))[2]
         line = form.answer_line(form.answer(longest, seed))
         behind, answer = (count_tokens(tokenizer, text) if text.strip() else 0 for text in (after, line))
     else:
-        encoder = _Encoder(tokenizer)
+        encoder = _Encoder(_tokenizer(directory))
         low, high = (_longest_pair(form, encoder, n, seed) for n in (shortest, longest))
         behind, answer = 0, 0
     step = (high - low) / max(longest - shortest, 1)
@@ -62,7 +62,7 @@ def task_tokens(
 
 def text_tokens(text: str, directory: Path) -> int:
     """Of a text, encoded as a prompt, without a chat."""
-    return count_tokens(_tokenizer(directory), text)
+    return count_tokens(required(_tokenizer(directory)), text)
 
 
 def _text(form: Task, given: Mitigation | None, length: int, seed: int) -> str:
@@ -89,7 +89,8 @@ class _Encoder:
         self.tokenizer = tokenizer
 
     def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        return [tuple(self.tokenizer(text, split_special_tokens=True).input_ids) for text in texts]
+        tokenizer = required(self.tokenizer)
+        return [tuple(tokenizer(text, split_special_tokens=True).input_ids) for text in texts]
 
     def token(self, index: int) -> str:
         return str(self.tokenizer.convert_ids_to_tokens(index))
