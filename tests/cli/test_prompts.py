@@ -109,6 +109,7 @@ def test_ids_in_place_of_a_prompt(run, directory: str, tmp_path: Path) -> None:
     out = tmp_path / "x.json"
     code, _, _ = run("sensitivity", "--prompts", str(tmp_path / "a.jsonl"), "--model", directory, "--out", str(out))
     assert code == 0
+    table: Any = pd.DataFrame(json.loads(out.read_text())["rows"])
     one, two = (rows.drop(columns="prompt").reset_index(drop=True) for _, rows in table.groupby("prompt"))
     pd.testing.assert_frame_equal(one, two)
     text, numbers = (

@@ -45,13 +45,15 @@ class Answer:
     """What was generated behind one prompt.
 
     `ids`: every token generated, the end of text included. `text`: what they say behind the prompt, all of it but the end of
-    text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length").
+    text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length");
+    "limit": by max_new_tokens, where the vocabulary has neither an end of text nor a line's end, so that nothing else could be
+    the answer's end.
     `seconds`: its share of the time that its batch took.
     """
 
     ids: tuple[int, ...]
     text: str
-    ended: Literal["eos", "stop", "length"]
+    ended: Literal["eos", "stop", "length", "limit"]
     seconds: float = field(default=0.0, compare=False)
 
 
@@ -137,8 +139,10 @@ def _answered(
             if index not in done:
                 written[index].append(token)
                 answer = reading.of(index, prompts[index], written[index])
-                if answer.ended != "length" or len(answer.ids) == max_new_tokens:
+                if answer.ended != "length":
                     done[index] = answer
+                elif len(answer.ids) == max_new_tokens:
+                    done[index] = replace(answer, ended=reading.cut)
         if len(done) == len(prompts):
             return done
         rows.extend(tokens)
@@ -173,6 +177,7 @@ class _Reading:
         self.tokenizer: Any = model.tokenizer
         self.stops = stops
         self.ends = end_ids(model)
+        self.cut: Literal["length", "limit"] = "length" if self.tokenizer is None or can_end(model) else "limit"
 
     def of(self, index: int, prompt: list[int], written: list[int]) -> Answer:
         """Of what was written behind the prompt with that number."""
@@ -189,6 +194,17 @@ class _Reading:
         anchor, options = prompt[-_ANCHOR:], {"clean_up_tokenization_spaces": False}
         before, both = (self.tokenizer.decode(ids, **options) for ids in (anchor, anchor + written))
         return both[len(before) :] if both.startswith(before) else self.tokenizer.decode(written, **options)
+
+
+def can_end(model: TransformerBridge) -> bool:
+    """Whether the model can write the end of a text or of a line."""
+    return any(index < int(model.W_E.shape[0]) for index in end_ids(model)) or writes_lines(model.tokenizer)
+
+
+def writes_lines(tokenizer: Any) -> bool:
+    """Whether the vocabulary has a line's end."""
+    ids = tokenizer("a\na", add_special_tokens=False, return_attention_mask=False, verbose=False).input_ids
+    return "\n" in tokenizer.decode(ids, clean_up_tokenization_spaces=False)
 
 
 def end_ids(model: TransformerBridge) -> frozenset[int]:

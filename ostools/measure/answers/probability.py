@@ -18,7 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
-from ostools.measure.answers.answers import end_ids
+from ostools.measure.answers.answers import end_ids, writes_lines
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
 from ostools.measure.posed import Posed
@@ -58,8 +58,13 @@ def written(posed: Posed) -> str:
 
 
 def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
-    """The tokens of `line` behind a prompt. Raises `InputError` where they cannot be told from the text before them."""
+    """The tokens of `line` behind a prompt. Where the vocabulary has no line's end, a blank stands for it.
+
+    Raises `InputError` where they cannot be told from the text before them.
+    """
     tokenizer = tokenizer_of(model)
+    if not writes_lines(tokenizer):
+        line = line.replace("\n", " ")
     ids = prompt.ids.tolist()
     # As `encode` does it: around a text the tokenizer puts its special tokens, a chat template holds its own.
     for special in (True, False):
