@@ -1,5 +1,6 @@
 """Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype."""
 
+from ostools.models.adopted.adopt import adopt as adopt
 from ostools.models.describe import ModelDescription as ModelDescription
 from ostools.models.describe import describe as describe
 from ostools.models.load import load_model as load_model
@@ -11,6 +12,7 @@ from ostools.models.tokens import encode as encode
 __all__ = [
     "ModelDescription",
     "Prompt",
+    "adopt",
     "context_length",
     "describe",
     "encode",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,20 +30,24 @@ _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a 
 @dataclass(frozen=True)
 class Metadata:
     """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on, how the
-    checkpoint was quantised (None: in full precision), and where which module's weights lie (None: all on one device)."""
+    checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), how it came
+    into memory (None: it was loaded as it is stored), and what refuses it where it is no longer what was checked."""
 
     name: str
     revision: str | None = None
     trained_lengths: dict[str, int] | None = None
     quantisation: str | None = None
     device_map: dict[str, str] | None = None
+    origin: str | None = None
+    check: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
 class ModelDescription:
     """The identity of a model. `trained_lengths`: task -> longest length it was trained on, where its card says.
 
-    `device`: where it computes; `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there.
+    `origin`: "adopted" from memory, or merged of which parts; None: loaded as it is stored. `device`: where it computes;
+    `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there.
     """
 
     name: str
@@ -63,6 +67,7 @@ class ModelDescription:
     trained_lengths: dict[str, int] | None
     quantisation: str | None = None
     device_map: dict[str, str] | None = None
+    origin: str | None = None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -101,6 +106,8 @@ def describe(model: TransformerBridge) -> ModelDescription:
             "expected a model in eval mode, found one in train mode, where dropout is random: call model.eval()"
         )
     known = metadata_of(model)
+    if known.check is not None:
+        known.check()
     weights = dict(named_weights(model))
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
     devices = sorted({str(weight.device) for weight in weights.values()})
@@ -122,6 +129,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
         trained_lengths=known.trained_lengths,
         quantisation=known.quantisation,
         device_map=known.device_map,
+        origin=known.origin,
     )
 
 
@@ -175,12 +183,13 @@ def weight_hash(model: TransformerBridge) -> str:
     vouch for weights that are gone. Tensors are hashed in parallel, about 2 GB a second and core.
     """
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        digests = list(pool.map(lambda named: _digest(*named), named_weights(model)))
+        digests = list(pool.map(lambda named: digest(*named), named_weights(model)))
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def _digest(name: str, weight: Tensor) -> bytes:
-    digest = hashlib.sha256(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
+def digest(name: str, weight: Tensor) -> bytes:
+    """sha256 over a weight's name, shape, dtype and bytes."""
+    found = hashlib.sha256(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
     for part in weight.contiguous().flatten().view(torch.uint8).split(_CHUNK):
-        digest.update(part.cpu().numpy().data)
-    return digest.digest()
+        found.update(part.cpu().numpy().data)
+    return found.digest()
