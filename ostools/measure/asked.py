@@ -1,0 +1,32 @@
+"""What holds of every call that measures: its arguments are what it takes, and a small model has one thread."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from transformer_lens.model_bridge import TransformerBridge
+
+from hooks.errors import checked_arguments
+from ostools.ground.errors import InputError
+from ostools.models.shape import enough_threads
+
+Asked = ParamSpec("Asked")
+Found = TypeVar("Found")
+
+
+def asked(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
+    """The function, which refuses arguments of another type with `InputError` before it does anything.
+
+    While it runs torch has as many threads as its model is worth (`enough_threads`).
+    """
+
+    @checked_arguments(InputError, {TransformerBridge: "a model, as ostools.load_model gives it"})
+    @functools.wraps(function)
+    def called(*args: Asked.args, **options: Asked.kwargs) -> Found:
+        models = [value for value in (*args, *options.values()) if isinstance(value, TransformerBridge)]
+        with enough_threads(models):
+            return function(*args, **options)
+
+    return called
