@@ -101,7 +101,8 @@ def _kind(part: Any) -> type | None:
     """The class of one part of an annotation; None for lists, tensors, and whatever else a class does not say."""
     origin = typing.get_origin(part)
     if origin is typing.Literal:
-        return str if all(isinstance(value, str) for value in typing.get_args(part)) else None
+        kinds = {type(value) for value in typing.get_args(part)}
+        return kinds.pop() if kinds in ({str}, {bool}) else None
     if _FUNCTION in (origin, part):
         return _FUNCTION
     return part if type(part) in (type, abc.ABCMeta) and origin is None and part is not object else None

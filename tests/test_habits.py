@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
+from ostools.ground.progress import told_here
 from ostools.models import prompt_from_ids
 from tests.checkpoints import write_checkpoint
 
@@ -106,3 +108,31 @@ def test_the_packages_beside_are_attributes_too() -> None:
 
     assert ost.hooks is hooks
     assert ost.mitigations is mitigations
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("asked", "drawn"), [(None, True), (True, True), (False, False)])
+def test_a_long_call_has_a_bar_in_a_terminal_unless_silenced(
+    own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch, asked: bool | None, drawn: bool
+) -> None:
+    monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    monkeypatch.setattr(sys, "stderr", _Terminal())
+    ost.flow(own_model, prompt_from_ids(own_model, IDS[0]), progress=asked)
+    assert ("flow: 100%" in sys.stderr.getvalue()) == drawn  # pyright: ignore[reportAttributeAccessIssue]
+    assert not "".join(sys.stderr.getvalue().split("\r")[-2:]).strip()  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    ost.flow(own_model, prompt_from_ids(own_model, IDS[0]), progress=asked)
+    assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_command_lines_bar_is_the_only_one(own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
+    monkeypatch.setattr(sys, "stderr", _Terminal())
+    with told_here():
+        ost.flow(own_model, prompt_from_ids(own_model, IDS[0]))
+    assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]

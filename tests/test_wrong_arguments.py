@@ -181,5 +181,5 @@ def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call
     assert not {call: error for call, error in said.items() if error.startswith("!")}
     assert not {call: error for call, error in said.items() if "\n" in error or not 20 < len(error) < 500}
     assert said["sensitivity(model=str)"] == "model: expected a model, as ostools.load_model gives it, found 'name'"
-    assert said["sensitivity(progress=int)"] == "progress: expected a function or None, found 3"
+    assert said["sensitivity(progress=int)"] == "progress: expected a function or True or False or None, found 3"
     assert said["ablate_heads(heads=tuple)"] == "heads: expected (layer, head) such as [(0, 1)], found (1, 2, 3)"
