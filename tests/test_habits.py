@@ -123,7 +123,7 @@ def test_a_long_call_has_a_bar_in_a_terminal_unless_silenced(
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     monkeypatch.setattr(sys, "stderr", _Terminal())
     ost.flow(own_model, prompt_from_ids(own_model, IDS[0]), progress=asked)
-    assert ("flow: 100%" in sys.stderr.getvalue()) == drawn  # pyright: ignore[reportAttributeAccessIssue]
+    assert ("flow: " in sys.stderr.getvalue()) == drawn  # pyright: ignore[reportAttributeAccessIssue]
     assert not "".join(sys.stderr.getvalue().split("\r")[-2:]).strip()  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     ost.flow(own_model, prompt_from_ids(own_model, IDS[0]), progress=asked)
