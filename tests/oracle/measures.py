@@ -1,0 +1,90 @@
+"""What the paper defines, on the oracle's models: Jacobians, the path sums `uniform` and `local`, the collapse distance.
+
+Float64, plain autograd, dense matrices, paths one by one. No code of ours.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement, pairwise
+
+import torch
+from torch import Tensor
+
+from tests.oracle.decoder import Block, Decoder
+
+
+def jacobians(model: Decoder, ids: list[int], held: bool) -> Tensor:
+    """d y_n / d v_i^(0), [pos, d_model, d_model]; `held`: patterns and the scales of all norms are constants."""
+    found = torch.autograd.functional.jacobian(lambda v: model.last(v, held)[1], model.embedded(ids))
+    assert isinstance(found, Tensor)
+    return found.transpose(0, 1)
+
+
+def path_sums(model: Decoder, ids: list[int]) -> dict[str, Tensor]:
+    """`uniform` and `local` for every token i: ||g3||_inf / r3_n times the sum over paths i <= k_1 <= ... <= n of their edges.
+
+        local     (1 + ||D_k||) ( sum_h omega_h alpha_kj^h / (rp1_k r1_j) + delta_kj )
+        uniform   the same with max_k ||D_k||, min_k rp1_k and min_j r1_j at every edge
+
+    omega_h = || diag(gp1) W_O^h W_V^h diag(g1) ||_2, D_k the MLP's Jacobian at k with the scales held.
+    """
+    stream = model.embedded(ids)
+    edges: dict[str, list[Tensor]] = {"uniform": [], "local": []}
+    one = torch.eye(len(ids), dtype=torch.float64)
+    for block in model.blocks:
+        mid = stream + block.attention(stream, True)
+        moves = torch.linalg.matrix_norm(_mlp_jacobians(block, mid), ord=2)
+        stream = mid + block.mlp(mid, True)
+        weighted = torch.einsum("h,hij->ij", _omega(block), block.seen["pattern"])
+        r1, rp1 = block.seen["r1"], block.seen["rp1"]
+        edges["local"].append((1 + moves)[:, None] * (weighted / rp1[:, None] / r1 + one))
+        edges["uniform"].append((1 + moves.max()) * (weighted / rp1.min() / r1.min() + one))
+    front = float(model.norm.gain.abs().max() / model.norm.scale(stream[-1]))
+    return {name: front * _over_paths(found) for name, found in edges.items()}
+
+
+def _over_paths(edges: list[Tensor]) -> Tensor:
+    """sum over i <= k_1 <= ... <= k_{L-1} <= n of the product of edges, every path by itself."""
+    n = len(edges[0])
+    found = torch.zeros(n, dtype=torch.float64)
+    for i in range(n):
+        for inner in combinations_with_replacement(range(i, n), len(edges) - 1):
+            weight = torch.ones((), dtype=torch.float64)
+            for edge, (key, query) in zip(edges, pairwise((i, *inner, n - 1)), strict=True):
+                weight = weight * edge[query, key]
+            found[i] += weight
+    return found
+
+
+def _omega(block: Block) -> Tensor:
+    gain = torch.ones_like(block.norm1.gain) if block.post1 is None else block.post1.gain
+    return torch.linalg.matrix_norm(gain[:, None] * (block.o @ block.v) * block.norm1.gain, ord=2)
+
+
+def _mlp_jacobians(block: Block, mid: Tensor) -> Tensor:
+    """D_k of every position, [pos, d_model, d_model]."""
+
+    def moved(x: Tensor) -> Tensor:
+        return block.mlp(x[None], True)[0]
+
+    return torch.stack([_dense(moved, x) for x in mid])
+
+
+def _dense(function: object, x: Tensor) -> Tensor:
+    found = torch.autograd.functional.jacobian(function, x)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def collapse_distances(model: Decoder, ids: list[int]) -> dict[str, tuple[float, float]]:
+    """||x(v) - x(v*)||_2, v* being v with its last token again, and ||x(v)||_2, for x = v_n^(L), y_n and the logits.
+
+    Source: arXiv 2406.04267, Theorem 4.2 / B.3.
+    """
+    (stream, y), (stream_star, y_star) = (model.last(model.embedded(found)) for found in (ids, [*ids, ids[-1]]))
+    pairs = {
+        "residual": (stream, stream_star),
+        "y": (y, y_star),
+        "logits": (model.logits(y), model.logits(y_star)),
+    }
+    return {site: (float((a - b).norm()), float(a.norm())) for site, (a, b) in pairs.items()}
