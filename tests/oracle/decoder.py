@@ -11,8 +11,8 @@ TransformerLens, and nothing of ostools, hooks or mitigations.
     y_n      = final norm of v_n^(L);   logits = E y_n,  in Gemma 2 c tanh(. / c)
 
 P is the norm after a sublayer in Gemma 2 and 3, and nothing elsewhere. Gemma multiplies embeddings by sqrt(d_model), and its
-act is the tanh form of GELU; Llama's is SiLU. Gemma 3 (and Qwen 3) norms q and k before R. Sources: Touvron et al. 2023 (Llama),
-Gemma Team 2024a, 2024b, 2025. Angles, their cosines and sines are rounded to float32, as the trained models have them.
+act is the tanh form of GELU; Llama's is SiLU. Gemma 3 (and Qwen 3) norms q and k before R. Sources: Touvron et al. 2023
+(Llama), Gemma Team 2024a, 2024b, 2025. Angles, their cosines and sines are rounded to float32, as the trained models have them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,11 @@ class Block:
         x = self.norm2(mid, held)
         a = x @ self.gate.T
         # GELU, as Gemma approximates it; SiLU.
-        act = a * (1 + torch.tanh((2 / math.pi) ** 0.5 * (a + 0.044715 * a**3))) / 2 if self.gemma else a / (1 + (-a).exp())
+        act = (
+            a * (1 + torch.tanh((2 / math.pi) ** 0.5 * (a + 0.044715 * a**3))) / 2
+            if self.gemma
+            else a / (1 + (-a).exp())
+        )
         self.seen["r2"] = self.norm2.scale(mid).detach()[:, 0]
         return self.after((act * (x @ self.up.T)) @ self.down.T, self.post2, "rp2", held)
 

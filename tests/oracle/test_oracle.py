@@ -101,9 +101,7 @@ def entries_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list
 
 
 def path_sums_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
-    frame: Any = ost.path_sum(
-        model, prompt_from_ids(model, ids), variants=["uniform", "local"], mlp_norm="svd"
-    ).frame
+    frame: Any = ost.path_sum(model, prompt_from_ids(model, ids), variants=["uniform", "local"], mlp_norm="svd").frame
     for name, exact in path_sums(oracle, ids).items():
         close(torch.tensor(frame.loc[frame["variant"] == name, "value"].to_numpy()), exact)
 

@@ -90,7 +90,8 @@ def test_a_module_that_is_added_or_moved_changes_the_key(copied: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["model.safetensors", "config.json", "tokenizer.json", "merges.txt", "tokenizer.model", "chat_template.jinja"]
+    "name",
+    ["model.safetensors", "config.json", "tokenizer.json", "merges.txt", "tokenizer.model", "chat_template.jinja"],
 )
 def test_every_file_that_loading_reads_is_in_the_checkpoints_hash(directory: str, tmp_path: Path, name: str) -> None:
     copy = tmp_path / "copy"

@@ -136,7 +136,10 @@ def joined(parts: Sequence[LastRows]) -> LastRows:
 def separate_rows(
     model: TransformerBridge, prompt: Sequence[int], layers: Sequence[int] = ()
 ) -> tuple[LastRows, Float[Tensor, " d_vocab"]]:
-    """One prompt in a pass of its own: its representations, of `layers` beside L, and the logits that the model itself returns."""
+    """One prompt in a pass of its own: its representations, and the logits that the model itself returns.
+
+    layers: of which l v^(l) is kept, beside L.
+    """
     chosen = (*layers, int(model.cfg.n_layers))
     with torch.no_grad(), true_arithmetic(model), _recording(model, None, chosen) as record:
         logits = model(_batch(model, [prompt]), use_cache=False, logits_to_keep=1)

@@ -138,7 +138,9 @@ def test_stopping_at_the_first_good_look_keeps_coverage() -> None:
 
 
 @pytest.mark.parametrize(("passes", "looks"), [(16, 1), (20, 2), (28, 3), (44, 4), (100, 5)])
-def test_all_looks_together_spend_one_minus_confidence(passes: int, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_looks_together_spend_one_minus_confidence(
+    passes: int, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An error that no look reaches: each spends some level, the last one what is left, and all together the whole."""
     spent, norms = [], estimate._norms
 

@@ -260,7 +260,9 @@ def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
     assert f"DO NOT HOLD: {('local', 'uniform')[left_open]};" in said
 
 
-@pytest.mark.parametrize(("times", "words"), [(0.99, "below the measured frozen operator norm at 1 of"), (1.0, "lies above")])
+@pytest.mark.parametrize(
+    ("times", "words"), [(0.99, "below the measured frozen operator norm at 1 of"), (1.0, "lies above")]
+)
 def test_below_is_below_by_any_amount(times: float, words: str) -> None:
     assert words in _of("proof", PROFILE * np.array([times] + [9.0] * (len(PROFILE) - 1)))
 
