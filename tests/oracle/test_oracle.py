@@ -24,7 +24,7 @@ from tests.checkpoints import STORIES, make_model, tiny_model, trained
 from tests.oracle.decoder import Decoder, decoder
 from tests.oracle.measures import collapse_distances, jacobians, path_sums
 
-IDS = [2, 40, 50, 60, 60, 61, 70, 60]
+IDS = [2, 40, 50, 60, 60, 61, 70]
 TEXT = "Once upon a time, there"
 SAME = 1e-9
 """Of the largest entry: sums of some thousand float64 products, one after the other through every block."""
@@ -38,7 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3": {},
 }
 PRETRAINED = ("stories", "embedded")
-sharp_and_plain = pytest.mark.parametrize("scale", [1.0, 2.0])
+sharp_and_plain = pytest.mark.parametrize("scale", [2.0, pytest.param(1.0, marks=pytest.mark.slow)])
 every_family = pytest.mark.parametrize("family", MODELS)
 every_checkpoint = pytest.mark.parametrize("name", PRETRAINED)
 
@@ -46,7 +46,7 @@ every_checkpoint = pytest.mark.parametrize("name", PRETRAINED)
 @cache
 def random(family: str, scale: float) -> tuple[TransformerBridge, Decoder]:
     """The bridge, and the oracle on the weights of a Hugging Face model that no bridge has touched."""
-    settings: Any = {"seed": 21, "scale": scale, "dtype": torch.float64, "d_model": 32, **MODELS[family]}
+    settings: Any = {"seed": 21, "scale": scale, "dtype": torch.float64, "d_model": 16, "d_mlp": 24, **MODELS[family]}
     bare = make_model(family, **settings)
     return tiny_model(family, **settings), decoder(bare.config.to_dict(), bare.state_dict())
 
@@ -78,7 +78,7 @@ def logits_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[
 
 
 def derivatives_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
-    """Both Jacobians, entry by entry through autograd, and the norms of both as `sensitivity` gives them."""
+    """The norms of both Jacobians, by the formulas that `sensitivity` takes."""
     prompt = prompt_from_ids(model, ids)
     frame: Any = ost.sensitivity(model, prompt, linearisations=["full", "frozen"], method="exact").frame
     for name in ("full", "frozen"):
@@ -92,6 +92,7 @@ def derivatives_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: 
 
 
 def entries_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
+    """Both Jacobians entry by entry, through autograd and the freezing hooks."""
     with hooks.exact_arithmetic(model):
         embedded = model.input_to_embed(torch.tensor([ids]))[0][0]
         close(embedded, oracle.embedded(ids))
@@ -101,7 +102,9 @@ def entries_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list
 
 
 def path_sums_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
-    frame: Any = ost.path_sum(model, prompt_from_ids(model, ids), variants=["uniform", "local"], mlp_norm="svd").frame
+    frame: Any = ost.path_sum(
+        model, prompt_from_ids(model, ids), variants=["uniform", "local", "local-full"], mlp_norm="svd"
+    ).frame
     for name, exact in path_sums(oracle, ids).items():
         close(torch.tensor(frame.loc[frame["variant"] == name, "value"].to_numpy()), exact)
 
@@ -118,11 +121,11 @@ def collapse_is_the_oracles(model: TransformerBridge, oracle: Decoder, lengths: 
             assert abs(row["relative"] - distance / size) <= SAME, site
 
 
-LAWS: tuple[Callable[[TransformerBridge, Decoder, list[int]], None], ...] = (
+LAWS: tuple[Any, ...] = (
     logits_are_the_oracles,
     derivatives_are_the_oracles,
-    entries_are_the_oracles,
     path_sums_are_the_oracles,
+    pytest.param(entries_are_the_oracles, marks=pytest.mark.slow),
 )
 every_law = pytest.mark.parametrize("law", LAWS)
 
