@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from ostools.experiments.study import arms, study
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.verdicts import corrected, effects, verdicts
 
@@ -178,6 +180,16 @@ def test_a_ratio_to_rounding_is_none() -> None:
     assert "[" not in said["sentence"]
     _, said = judged(pairs(value=0.0, baseline=0.0, rounding=1e-6))
     assert "no measurable effect (rounding on both sides, ×1)" in said["sentence"]
+
+
+def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
+    """A ratio's floor is the larger rounding of its sides; a mean's is the rounding of the largest norm, not of its own."""
+    key = ("collapse_distance", "float64", 4, 0)
+    for with_it, without in ((2e-7, 5e-7), (5e-7, 2e-7)):
+        row = study._row("m", key, arms.Cell(1.0, rounding=with_it), arms.Cell(3.0, rounding=without))
+        assert row["rounding"] == 5e-7
+    found = arms._mean_at(torch.tensor([0.0, 8.0, 0.0, 4.0]), [0, 2], "active")
+    assert (found.value, found.rounding) == (0.0, 8.0 * torch.finfo(torch.float32).eps)
 
 
 def test_only_the_reference_is_judged() -> None:

@@ -1,4 +1,4 @@
-"""What the paper defines, on the oracle's models: Jacobians, the path sums `uniform`, `local` and `local-full`, the collapse distance.
+"""What the paper defines, on the oracle's models: Jacobians, path sums (`uniform`, `local`, `local-full`), collapse distances.
 
 Float64, plain autograd, dense matrices, paths one by one. No code of ours.
 """

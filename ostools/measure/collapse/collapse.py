@@ -6,9 +6,10 @@ smaller than the error of what it is a distance of; what is left of the differen
 is no noise by this definition: it moves v and v* alike, by `weight_shift`.
 
 Cost: one forward pass per precision and seed for all lengths, the same in float64 once for each way in which the weights
-are stored, and in each a shorter pass to check it (in 16 bits five, and one for every prompt that decides a collapse length); O(N) tokens for N lengths, where a loop reads O(N^2). With `layers` the
-attention total variation adds passes in float64, with the attention weights: one for all lengths of a repeated token and one
-for each prompt of drawn digits, or two a pair where every prompt goes through a pass of its own.
+are stored, and in each a shorter pass to check it (in 16 bits five, and one for every prompt that decides a collapse length);
+O(N) tokens for N lengths, where a loop reads O(N^2). With `layers` the attention total variation adds passes in float64, with
+the attention weights: one for all lengths of a repeated token and one for each prompt of drawn digits, or two a pair where
+every prompt goes through a pass of its own.
 """
 
 from __future__ import annotations

@@ -183,8 +183,8 @@ class Run:
     def _decided(
         self, table: pd.DataFrame, tokens: list[LastTokens], references: list[References]
     ) -> tuple[list[int], float]:
-        """Put the rows of the lengths that decide a collapse length, of whole vectors in L2, from passes of their prompts' own
-        in their place in the table, until every such length is; those lengths, and how far such a pass is at most from `tokens`.
+        """Replace in the table the rows of the lengths that decide a collapse length of whole vectors in L2 by those of passes of
+        their prompts' own, until all of them are. Gives those lengths, and how far such a pass is at most from `tokens`.
 
         In 16 bits a kernel may round otherwise at another length, which can move a collapse length.
         """
@@ -245,8 +245,8 @@ class Run:
 
 def _put(table: pd.DataFrame, new: pd.DataFrame) -> None:
     """Put rows in the place of those of the same pairs, lengths and seed; both tables have them in one order."""
-    places = ["pair", "seed", "length"]
-    replaced = pd.MultiIndex.from_frame(table[places]).isin(pd.MultiIndex.from_frame(new[places]))
+    there, here = (each.set_index(["pair", "seed", "length"]).index for each in (table, new))
+    replaced = there.isin(here)
     for column in COLUMNS:
         table.loc[replaced, column] = new[column].array
 

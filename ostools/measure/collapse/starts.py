@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ostools.measure.collapse.readings import VECTOR
 from ostools.results import Frame
@@ -21,7 +22,7 @@ class Hidden:
     "identical-logits" whether that is the same. `below_of_pair`: the same for the noise of y - y*; None at those two sites.
     """
 
-    key: tuple[object, ...]
+    key: tuple[Any, ...]
     lengths: list[int]
     below: list[bool]
     below_of_pair: list[bool] | None
@@ -48,5 +49,5 @@ def deciding(curves: Iterable[Hidden]) -> set[tuple[str, int, int]]:
         _, pair, seed, *_ = curve.key
         for below in (curve.below, curve.below_of_pair or curve.below):
             behind = max((index + 1 for index, is_hidden in enumerate(below) if not is_hidden), default=0)
-            found |= {(str(pair), int(str(seed)), n) for n in curve.lengths[max(behind - 1, 0) : behind + 1]}
+            found |= {(pair, seed, n) for n in curve.lengths[max(behind - 1, 0) : behind + 1]}
     return found

@@ -217,7 +217,7 @@ def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
 
 
 def test_relative_distances_are_relative_to_v() -> None:
-    """v* = 3 v: the distance is twice the size of v, and two thirds of that of v*. In every norm, at every site, in pieces too."""
+    """v* = 3 v: the distance is twice the size of v, and two thirds of that of v*. In every norm, at every site, in pieces."""
     from ostools.measure.collapse.distances import LastTokens, References, vector_distances
     from ostools.measure.passes.last_tokens import Unembedding
     from ostools.measure.passes.precisions import Precision

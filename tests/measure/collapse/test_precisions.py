@@ -13,7 +13,7 @@ import hooks
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse import run
-from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.starts import Hidden, deciding
 from ostools.measure.passes.last_tokens import LastRows
 from ostools.measure.passes.precisions import PRECISIONS, Precision
@@ -140,14 +140,19 @@ def test_in_16_bits_the_difference_to_passes_of_their_own_is_measured_at_several
     assert measured["float32"] < 1e-5
 
 
+def by_site(found: Collapse) -> dict[str, int]:
+    table: Any = found.collapse_lengths()
+    return dict(zip(table["site"], table["collapse_length"], strict=True))
+
+
 def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the shared pass rounds y otherwise at the last length that is not hidden, which no other probe sees."""
     kinds = ["sliding_attention"] * 2
     model = tiny_model("gemma2", seed=1, window=3, layer_types=kinds)
     lengths = range(1, 48)
     honest = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
-    truth = honest.collapse_lengths().set_index("site")["collapse_length"]
-    start = int(truth["y"])
+    truth = by_site(honest)
+    start = truth["y"]
     assert start > 1
     assert set(honest.provenance.parameters["lengths_in_passes_of_their_own"]["bfloat16"]) >= {start - 1, start}
     shared_pass = run.last_rows
@@ -160,7 +165,7 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(mon
 
     monkeypatch.setattr(run, "last_rows", planted)
     found = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
-    assert found.collapse_lengths().set_index("site")["collapse_length"].to_dict() == truth.to_dict()
+    assert by_site(found) == truth
     parameters = found.provenance.parameters
     assert parameters["difference_at_probed_lengths"]["bfloat16"] == 1.0
     own = parameters["lengths_in_passes_of_their_own"]["bfloat16"]
@@ -171,7 +176,7 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(mon
     # Without them the planted row hides the pair.
     monkeypatch.setattr(run, "deciding", lambda curves: set())
     spoiled = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
-    assert spoiled.collapse_lengths().set_index("site")["collapse_length"]["y"] < start
+    assert by_site(spoiled)["y"] < start
     assert spoiled.provenance.parameters["difference_at_probed_lengths"]["bfloat16"] == 0.0
 
 
