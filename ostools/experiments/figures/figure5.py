@@ -208,8 +208,8 @@ def _common(curves: Mapping[str, Collapse], seeds: list[int]) -> dict[str, Any]:
     return {name: first[name] for name in ("items", "lengths", "dtypes")} | {
         "seeds": seeds,
         "routes": {panel: given["route"] for panel, given in parameters.items()},
-        "difference_from_separate_pass": {
-            panel: given["difference_from_separate_pass"] for panel, given in parameters.items()
+        "difference_at_probed_lengths": {
+            panel: given["difference_at_probed_lengths"] for panel, given in parameters.items()
         },
     }
 
