@@ -87,6 +87,15 @@ class Recast(Tensor):
         ]
         return self.read(*(part[tuple(once)] for part in self.parts)).expand(self.shape)
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of a table, of which no others are made."""
+        return self._each(lambda part: part.index_select(0, ids.to(part.device))).dense()
+
+    @property
+    def stored(self) -> Tensor:
+        """Where the numbers are stored."""
+        return self.parts[0]
+
     @property
     def data(self) -> Recast:
         """The same numbers, without a gradient."""
@@ -112,7 +121,7 @@ class Recast(Tensor):
         return Recast(self.read, parts, self.dtype, device=self.device, whole=self.whole)  # pyright: ignore[reportCallIssue]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"Recast({tuple(self.shape)}, {self.dtype}, stored as {self.parts[0].dtype})"
+        return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype}, stored as {self.stored.dtype})"
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -124,8 +133,7 @@ class Recast(Tensor):
             return args[0]._each(lambda part: _viewed(function, part, *args[1:], **kwargs))
         if function is _aten.embedding.default and isinstance(args[0], Recast):
             table, ids = args[:2]
-            rows = table._each(lambda part: part.index_select(0, ids.flatten().to(part.device))).dense()
-            return rows.view(*ids.shape, rows.shape[-1])
+            return table.rows(ids.flatten()).view(*ids.shape, table.shape[-1])
         if function in _PRODUCTS:
             return _product(function, args, kwargs)
         if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args, kwargs)):
@@ -138,7 +146,7 @@ def _viewed(function: Any, part: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     try:
         return function(part, *args, **kwargs)
     except RuntimeError:
-        if 0 not in part.stride():
+        if 0 not in part.stride() or part.is_meta:  # a `Packed` tensor's part holds no numbers to write out
             raise
         return function(part.contiguous(), *args, **kwargs)
 
@@ -151,7 +159,7 @@ def dense(x: Tensor) -> Tensor:
 def stored_part(x: Tensor) -> Tensor:
     """Where the numbers are stored: the tensor itself, or what it is read from."""
     while isinstance(x, Recast):
-        x = x.parts[0]
+        x = x.stored
     return x
 
 
