@@ -116,6 +116,7 @@ def without_init(package: str) -> None:
         if found is None:
             raise ModuleNotFoundError(name)
         module = types.ModuleType(name)
+        module.__spec__ = found
         module.__path__ = list(found.submodule_search_locations or [])
         sys.modules[name] = module
 
