@@ -91,6 +91,18 @@ class Recast(Tensor):
         """The rows of a table, of which no others are made."""
         return self._each(lambda part: part.index_select(0, ids.to(part.device))).dense()
 
+    def product(self, function: Any, others: list[Tensor], **kwargs: Any) -> Tensor:
+        """A product with this matrix, its last argument: of a large one a block of columns at a time."""
+        columns = max(1, chunk(BLOCK) // max(1, self.shape[-2]))
+        if self.whole or self.shape[-1] <= columns:
+            return function(*others, self.dense(), **kwargs)
+        parts = []
+        for start in range(0, self.shape[-1], columns):
+            here = slice(start, start + columns)
+            bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
+            parts.append(function(*bias, others[-1], dense(self[..., here]), **kwargs))
+        return torch.cat(parts, dim=-1)
+
     @property
     def stored(self) -> Tensor:
         """Where the numbers are stored."""
@@ -135,7 +147,11 @@ class Recast(Tensor):
             table, ids = args[:2]
             return table.rows(ids.flatten()).view(*ids.shape, table.shape[-1])
         if function in _PRODUCTS:
-            return _product(function, args, kwargs)
+            *others, weight = args
+            others = _dense(others)
+            if isinstance(weight, Recast):
+                return weight.product(function, others, **kwargs)
+            return function(*others, weight, **kwargs)
         if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args, kwargs)):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
@@ -180,18 +196,3 @@ def _refusal(what: str) -> InputError:
         f"{what}: expected a weight of the model itself to write to, found one that is made where it is read (a view in "
         "another dtype, a weight on disk, an int8 weight): load the model whole and in full precision, and write there"
     )
-
-
-def _product(function: Any, args: Any, kwargs: Any) -> Tensor:
-    """A product with a weight W, its last argument: of a large one a block of columns at a time."""
-    *others, weight = args
-    others = _dense(others)
-    columns = max(1, chunk(BLOCK) // max(1, weight.shape[-2]))
-    if not isinstance(weight, Recast) or weight.whole or weight.shape[-1] <= columns:
-        return function(*others, dense(weight), **kwargs)
-    parts = []
-    for start in range(0, weight.shape[-1], columns):
-        here = slice(start, start + columns)
-        bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
-        parts.append(function(*bias, others[-1], dense(weight[..., here]), **kwargs))
-    return torch.cat(parts, dim=-1)
