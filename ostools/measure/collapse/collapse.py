@@ -204,8 +204,9 @@ def collapse(
             task has it alone: the model is cast once for all, which short prompts spend most of their time on.
         lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
         dtypes: float32, bfloat16, float16, float64: the model cast; or "<format>-<part>", such as "int8-weights",
-            "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format
-            (`measure.passes.precisions`). What is read is rounded; the model itself stays as it is.
+            "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format; or
+            "int8-dynamic": products of int8 weights and activations (`measure.passes.precisions`). What is read is rounded; the
+            model itself stays as it is.
         seeds: one digit stream each, for a task that draws digits.
         layers: after which blocks v^(l) is compared too, out of the same passes: "all", or numbers out of 0 ... L. 0 is the
             embedding, L the last block, which is always there. This is the induction over layers in the proof of B.3.

@@ -23,6 +23,7 @@ from ostools.models.families import Family, family_of
 from ostools.models.recast import SMALL_WEIGHT, Recast
 
 Reader = Callable[..., Tensor]
+Reading = Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
 
 
 @checked_arguments(InputError)
@@ -44,9 +45,15 @@ def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
 
 
 def view(
-    model: TransformerBridge, dtype: torch.dtype, reading: Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
+    model: TransformerBridge,
+    dtype: torch.dtype,
+    reading: Reading,
+    made: Callable[[Tensor], Tensor | None] = lambda weight: None,
 ) -> TransformerBridge:
-    """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads."""
+    """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads.
+
+    `made`: a tensor of one's own in the place of a weight, None for what `reading` makes.
+    """
     refuse_processed(model)
     _refuse_hooked(model)
     _refuse_patched(model)
@@ -56,7 +63,9 @@ def view(
     # deepcopy takes what the memo already holds: it copies the modules, and no weight.
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
-        memo[id(parameter)] = _seen(parameter, dtype, *reading(parameter))
+        own = made(parameter)
+        seen = _seen(parameter, dtype, *reading(parameter)) if own is None else nn.Parameter(own, requires_grad=False)
+        memo[id(parameter)] = seen
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
