@@ -27,6 +27,7 @@ from ostools.measure.answers.probability import answer_log_probability, answer_r
 from ostools.measure.answers.reading import STOP
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.posed import Posed, carrier_positions, pose
+from ostools.measure.prompts import of_text
 from ostools.results import Provenance, Result
 from ostools.tasks.retrieve import RetrieveTask
 from ostools.theory.statistics.bootstrap import bootstrap_mean, expanded, fewest_at
@@ -44,7 +45,8 @@ class Retrieval(Result):
     ("answered", "something else" or "cut off"), found (of all records' values, the first that it names is the wanted one),
     correct (it is that value and nothing else, in quotes or bare), log_probability (natural, of it in quotes), carriers
     (tokens of the wanted record), sensitivity_mean and sensitivity_max (norms of d y_n / d v_i^(0) over them),
-    sensitivity_others (mean over all other tokens), method ("exact" | "estimate": of an operator norm then the lower end).
+    sensitivity_others (mean over all other tokens of the text: of no BOS and no chat template), method ("exact" | "estimate":
+    of an operator norm then the lower end).
 
     `ends`: one row a quantity (log_probability, log_sensitivity: natural log of sensitivity_mean) and end (first, last) of the
     positions. `difference`: its value there minus its mean over the positions between, averaged over seeds; low, high: the 95%
@@ -159,11 +161,12 @@ def _sensitive(model: TransformerBridge, one: Posed, linearisation: str, norm: s
     norms = profile[f"{norm}_norm"].to_numpy()
     wanted = np.zeros(len(norms), dtype=bool)
     wanted[carriers] = True
+    others: Any = of_text(profile[~wanted])
     return {
         "carriers": len(carriers),
         "sensitivity_mean": float(norms[wanted].mean()),
         "sensitivity_max": float(norms[wanted].max()),
-        "sensitivity_others": float(norms[~wanted].mean()),
+        "sensitivity_others": float(others[f"{norm}_norm"].mean()),
         "method": str(profile["method"].iloc[0]),
     }
 

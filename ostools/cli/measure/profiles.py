@@ -116,9 +116,9 @@ def spectra(
 
 
 def _show_profile(result: Profile) -> None:
-    top = ["position", "token", "value", "share", "share_without_sink", "over_frozen"]
+    top = ["position", "token", "origin", "value", "share", "share_without_sink", "over_frozen"]
     shape = ["linearisation", "kept", "verdict", "start", "middle", "end", "start_contrast", "end_contrast"]
-    shares = ["linearisation", "sink_share", "last_share", "effective_tokens", "over_frozen_median"]
+    shares = ["linearisation", "sink_share", "last_share", "text_share", "effective_tokens", "over_frozen_median"]
     for title, frame in (
         ("Tokens that matter most to the last representation", result.top(10)[top]),
         ("Shares of the sink and of the last token, and how many tokens matter in effect", result.summary[shares]),
