@@ -1,5 +1,7 @@
 """Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype."""
 
+from ostools.models.chat import ORIGINS as ORIGINS
+from ostools.models.chat import Chat as Chat
 from ostools.models.describe import ModelDescription as ModelDescription
 from ostools.models.describe import describe as describe
 from ostools.models.load import load_model as load_model
@@ -10,6 +12,8 @@ from ostools.models.tokens import encode as encode
 from ostools.models.tokens import prompt_from_ids as prompt_from_ids
 
 __all__ = [
+    "ORIGINS",
+    "Chat",
     "ModelDescription",
     "Prompt",
     "context_length",

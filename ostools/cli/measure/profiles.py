@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.kit import output
+from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, Model, Out, Prompt
+from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, Prompt, System, Thinking
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.progress import part_of
 
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 
 
 def looseness(
-    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+    prompt: Prompt,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
 ) -> None:
     """Split a certified bound's looseness into where it arises.
 
@@ -32,18 +40,30 @@ def looseness(
     from ostools.measure.profiles.looseness import CHAIN
 
     check(out, prompt)
-    with at_work("measuring", model, device, dtype, lambda on: costs.looseness(on, prompt)) as (loaded, progress):
+    turn = Turn(chat, system, thinking)
+    with at_work("measuring", model, device, dtype, lambda on: costs.looseness(turn.of(on), prompt)) as (
+        loaded,
+        progress,
+    ):
         differentiating, folding = (part_of(progress, index, index + 1, 2, units=100) for index in range(2))
+        words = turn.prompt(loaded, prompt)
         measured = measure.sensitivity(
-            loaded, prompt, method="exact", max_memory=MANNERS.max_memory, progress=differentiating
+            loaded, words, method="exact", max_memory=MANNERS.max_memory, progress=differentiating
         )
-        chain = measure.path_sum(loaded, prompt, variants=CHAIN, progress=folding)
+        chain = measure.path_sum(loaded, words, variants=CHAIN, progress=folding)
     result = measure.looseness(measured, chain)
     give(result, out, lambda result: _show("Looseness by part, in decades", result.summary))
 
 
 def profile(
-    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+    prompt: Prompt,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
 ) -> None:
     """Say which tokens matter, and test for a U-shape.
 
@@ -57,18 +77,28 @@ def profile(
     from ostools.cli.kit import costs
 
     check(out, prompt)
+    turn = Turn(chat, system, thinking)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(on, [prompt], ("full", "frozen"), (0,), "auto")
+        return costs.sensitivity(turn.of(on), [prompt], ("full", "frozen"), (0,), "auto")
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
-        measured = measure.sensitivity(loaded, prompt, max_memory=MANNERS.max_memory, progress=progress)
+        measured = measure.sensitivity(
+            loaded, turn.prompt(loaded, prompt), max_memory=MANNERS.max_memory, progress=progress
+        )
         result = measure.profile(measured)
     give(result, out, _show_profile)
 
 
 def flow(
-    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+    prompt: Prompt,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
 ) -> None:
     """Draw where sensitivity flows, layer by layer.
 
@@ -82,17 +112,25 @@ def flow(
     from ostools.measure.paths.cost import path_sum_cost
 
     check(out, prompt)
+    turn = Turn(chat, system, thinking)
 
     def cost(on: Unloaded) -> Cost:
-        return path_sum_cost(on.shape, on.pos(prompt), ("second-moment",)) * 2
+        return path_sum_cost(on.shape, turn.of(on).pos(prompt), ("second-moment",)) * 2
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, _):
-        result = measure.flow(loaded, prompt)
+        result = measure.flow(loaded, turn.prompt(loaded, prompt))
     give(result, out, lambda result: _show("Strongest edges", result.frame.nlargest(20, "flow")))
 
 
 def spectra(
-    prompt: Prompt, model: Model = "embedded", out: Out = None, device: Device = "auto", dtype: Dtype = "float32"
+    prompt: Prompt,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
 ) -> None:
     """Follow the patterns' products through depth (Lemma B.6, Proposition 5.2).
 
@@ -106,19 +144,20 @@ def spectra(
     from ostools.measure.passes.cost import pass_cost
 
     check(out, prompt)
+    turn = Turn(chat, system, thinking)
 
     def cost(on: Unloaded) -> Cost:
-        return pass_cost(on.shape, on.pos(prompt), 6)
+        return pass_cost(on.shape, turn.of(on).pos(prompt), 6)
 
     with at_work("reading the patterns", model, device, dtype, cost) as (loaded, _):
-        result = measure.spectra(loaded, prompt)
+        result = measure.spectra(loaded, turn.prompt(loaded, prompt))
     give(result, out, lambda result: _show("Products of the patterns", result.depth))
 
 
 def _show_profile(result: Profile) -> None:
-    top = ["position", "token", "value", "share", "share_without_sink", "over_frozen"]
+    top = ["position", "token", "origin", "value", "share", "share_without_sink", "over_frozen"]
     shape = ["linearisation", "kept", "verdict", "start", "middle", "end", "start_contrast", "end_contrast"]
-    shares = ["linearisation", "sink_share", "last_share", "effective_tokens", "over_frozen_median"]
+    shares = ["linearisation", "sink_share", "last_share", "text_share", "effective_tokens", "over_frozen_median"]
     for title, frame in (
         ("Tokens that matter most to the last representation", result.top(10)[top]),
         ("Shares of the sink and of the last token, and how many tokens matter in effect", result.summary[shares]),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
+from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, Model, Out, Prompt, parse_layers
+from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, Prompt, System, Thinking, parse_layers
 from ostools.cli.kit.prompts import Prompts, PromptsFile, given_prompts
 from ostools.cli.kit.steps import at_work, check, give
 
@@ -42,6 +43,9 @@ def sensitivity(
     precision: Annotated[
         str | None, typer.Option(metavar="NAME", help="tf32: rows in TF32, on a GPU alone, with their error.")
     ] = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -67,7 +71,7 @@ def sensitivity(
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
     from ostools.results import TABLES, checked_output
 
-    texts = given_prompts(prompt, prompts)
+    texts, turn = given_prompts(prompt, prompts), Turn(chat, system, thinking)
     check(out)
     if out is not None and len(texts) > 1:
         checked_output(out, TABLES)
@@ -75,12 +79,12 @@ def sensitivity(
     wanted = parse_layers(layers)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(on, texts, names, wanted, method)
+        return costs.sensitivity(turn.of(on), texts, names, wanted, method)
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         found = measure.sensitivity(
             loaded,
-            texts,
+            [turn.prompt(loaded, text) for text in texts],
             linearisations=names,
             layers=wanted,
             method=method,
@@ -120,6 +124,9 @@ def path_sum(
         str,
         typer.Option(metavar="NAME", help="Of predictions: exact, probes (few random directions), or auto: by cost."),
     ] = "auto",
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -139,10 +146,11 @@ def path_sum(
     from ostools.measure.paths.variants import checked_variants
 
     check(out, prompt)
+    turn = Turn(chat, system, thinking)
     names = checked_variants(variant or ("proof", "uniform", "local", "second-moment"))
 
     def cost(on: Unloaded) -> Cost:
-        pos = on.pos(prompt)
+        pos = turn.of(on).pos(prompt)
         return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, traces=traces, positions=positions)
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
@@ -151,7 +159,7 @@ def path_sum(
             output.note(f"left out: {name}: {reason}")
         result = measure.path_sum(
             loaded,
-            prompt,
+            turn.prompt(loaded, prompt),
             variants=[name for name in names if name not in without],
             mlp_norm=mlp_norm,
             traces=traces,

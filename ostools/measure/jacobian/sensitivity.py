@@ -37,6 +37,7 @@ from ostools.measure.jacobian.together import Asked, measured
 from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
 from ostools.measure.prompts import as_prompt, as_prompts, checked_layers, token_columns
 from ostools.models import Prompt
+from ostools.models.chat import CHAT_ASKED
 from ostools.results import Frame, Provenance, Result
 
 # Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
@@ -47,9 +48,10 @@ _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
 class Sensitivity(Result):
     """Measured norms: one row is one token at one layer under one linearisation.
 
-    Columns: position, token_id, token, linearisation (full | frozen | frozen-attention | frozen-norm), layer (l of v_i^(l):
-    0 the embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower,
-    operator_upper, frobenius_norm, frobenius_lower, frobenius_upper; pure numbers, change of y_n per change of v_i^(l).
+    Columns: position, token_id, token, origin (whose it is: special | template | system | text | mixed, see `models.ORIGINS`;
+    missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm), layer (l of v_i^(l): 0 the
+    embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower, operator_upper,
+    frobenius_norm, frobenius_lower, frobenius_upper; pure numbers, change of y_n per change of v_i^(l).
 
     Exact rows have both limits equal to the norm. An estimate's Frobenius norm has a confidence interval a token, and its
     operator norm a bracket: `operator_lower` is a true lower bound and stands as `operator_norm` too, `operator_upper` holds
@@ -159,19 +161,22 @@ def sensitivity(
 def prompts_table(found: Sequence[Sensitivity]) -> Result:
     """The rows of many prompts in one table, with each prompt's number, from 1, in the column `prompt`.
 
-    The provenance holds the first one's arguments; `prompts`, by number: token_ids and `runs`. Raises `InputError` for none.
+    The provenance holds the first one's arguments; `prompts`, by number: token_ids, `runs` and, of a chat, how it was asked.
+    Raises `InputError` for none.
     """
     if not found:
         raise InputError("expected the results of at least one prompt, found none")
     numbered = list(enumerate(found, start=1))
     frames = [result.frame.assign(prompt=number) for number, result in numbered]
     table: Frame = pd.concat(frames, ignore_index=True)
+    own = ("runs", *CHAT_ASKED)
     prompts = {
-        str(number): {"token_ids": result.provenance.token_ids, "runs": result.provenance.parameters["runs"]}
+        str(number): {"token_ids": result.provenance.token_ids}
+        | {name: value for name, value in result.provenance.parameters.items() if name in own}
         for number, result in numbered
     }
     first = found[0].provenance
-    asked = {name: value for name, value in first.parameters.items() if name != "runs"} | {"prompts": prompts}
+    asked = {name: value for name, value in first.parameters.items() if name not in own} | {"prompts": prompts}
     columns = ["prompt", *found[0].frame.columns]
     return Result(table[columns], replace(first, token_ids=None, parameters=asked))
 
@@ -180,7 +185,7 @@ def _result(
     tokens: Prompt, norms: Mapping[str, MeasuredNorms], provenance: Provenance, layers: Sequence[int]
 ) -> Sensitivity:
     runs = {name: found.account for name, found in norms.items()}
-    asked = {**provenance.parameters, "runs": runs}
+    asked = {**provenance.parameters, **tokens.asked, "runs": runs}
     where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters=asked)
     return Sensitivity(_table(tokens, norms, layers), where)
 
@@ -229,12 +234,13 @@ def jacobian(
 def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]) -> pd.DataFrame:
     """A row a token, layer by layer, linearisation by linearisation: as the measured places are."""
     of_tokens, pos, places = token_columns(tokens), len(tokens.ids), len(tokens.ids) * len(layers)
-    columns: dict[str, Any] = {name: np.tile(of_tokens[name], len(layers) * len(norms)) for name in of_tokens}
+    columns: dict[str, Any] = {}
     columns["linearisation"] = np.repeat(list(norms), places)
     columns["layer"] = np.tile(np.repeat(layers, pos), len(norms))
     columns["method"] = np.repeat([found.method for found in norms.values()], places)
     columns |= {name: torch.cat([found.columns[name] for found in norms.values()]).numpy() for name in NORMS}
-    return pd.DataFrame(columns)
+    tiled: Any = of_tokens.iloc[np.tile(np.arange(pos), len(layers) * len(norms))]
+    return tiled.reset_index(drop=True).assign(**columns)
 
 
 __all__ = ["LINEARISATIONS", "Sensitivity", "freezing", "jacobian", "prompts_table", "sensitivity"]

@@ -43,8 +43,9 @@ class Flow(Result):
     Columns: layer (the block l), key (the token j before it), query (the token i after it), key_token, query_token, weight
     (w_ij^(l), squared units), flow (what passes there of all that the tokens send to y_n; a block's flows sum to 1).
 
-    `nodes`: layer (0 ... L: what enters block l; L is what the final norm reads), position, token_id, token, frobenius_norm
-    (predicted ||d y_n / d v^(l)||_F), interference (what paths of different queries add to its square, or take away).
+    `nodes`: layer (0 ... L: what enters block l; L is what the final norm reads), position, token_id, token, origin,
+    frobenius_norm (predicted ||d y_n / d v^(l)||_F), interference (what paths of different queries add to its square, or take
+    away).
     """
 
     nodes: pd.DataFrame
@@ -60,7 +61,8 @@ def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress |
     """
     tokens = as_prompt(model, prompt)
     traces = chosen_traces(Shape.of(model), len(tokens.ids))
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), linearisation="frozen", traces=TRACES[traces])
+    ids, how = tuple(tokens.ids.tolist()), {"linearisation": "frozen", "traces": TRACES[traces]}
+    provenance = Provenance.collect(model, ids, **how, **tokens.asked)
     work = full_precision(model, "flow")
     with torch.inference_mode(False), torch.no_grad(), float32_products():
         run = forward(work, tokens.ids)

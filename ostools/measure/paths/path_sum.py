@@ -47,9 +47,9 @@ from ostools.theory.path_sum.certificates import OUTCOMES
 class PathSum(Result):
     """Path sums: one row is one token under one variant.
 
-    Columns: last (the position m whose y_m is meant), position, token_id, token, variant, kind (certified | paper | predicted),
-    linearisation ("frozen": patterns and norm scales held, the theorem's assumptions; "full": the real derivative), norm
-    (operator | frobenius), value.
+    Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant, kind (certified |
+    paper | predicted), linearisation ("frozen": patterns and norm scales held, the theorem's assumptions; "full": the real
+    derivative), norm (operator | frobenius), value.
     """
 
 
@@ -117,6 +117,7 @@ def path_sum(
         mlp_norm=mlp_norm,
         traces=TRACES[traces],
         positions=positions,
+        **tokens.asked,
     )
     n = len(tokens.ids)
     last = [n - 1] if positions == "last" else list(range(n))

@@ -18,6 +18,7 @@ from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.paths.variants import variant_named
+from ostools.measure.prompts import named_by
 from ostools.results import Provenance, Result
 from ostools.theory.profiles import rank_correlation
 
@@ -29,8 +30,8 @@ _ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 class Comparison(Result):
     """Measured, certified, the paper's and predicted values of one prompt on one axis.
 
-    `frame`, one row a token and source: position, token_id, token, source (a linearisation for measured rows, a variant for
-    the others), kind (measured | estimated | certified | paper | predicted), linearisation, norm, value.
+    `frame`, one row a token and source: position, token_id, token, origin, source (a linearisation for measured rows, a variant
+    for the others), kind (measured | estimated | certified | paper | predicted), linearisation, norm, value.
 
     `summary`, one row a variant: variant, kind, linearisation, norm, method (of the norms that it stands beside: exact |
     estimate), holds (certified variants; NA for the others, which promise nothing), median_log10_looseness and
@@ -74,7 +75,7 @@ def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
         ),
         of_last.rename(columns={"variant": "source"}),
     ]
-    columns = ["position", "token_id", "token", "source", "kind", "linearisation", "norm", "value"]
+    columns = [*named_by(of_last), "source", "kind", "linearisation", "norm", "value"]
     frame = pd.concat(shown, ignore_index=True).reindex(columns=columns)
     return Comparison(frame, measured.provenance, pd.DataFrame(rows))
 
@@ -92,7 +93,7 @@ def profile_beside(asked: str, measured: Sensitivity, paths: PathSum) -> Any:
             f"{asked}: path sums stand beside the derivative at the embeddings, layer 0, which this profile lacks: "
             "measure it with sensitivity(..., layers=[0])"
         )
-    columns = ["position", "token_id", "token", "linearisation", "method"]
+    columns = [*named_by(frame), "linearisation", "method"]
     norms = [
         frame[columns].assign(
             norm=norm, value=frame[f"{norm}_norm"], lower=frame[f"{norm}_lower"], upper=frame[f"{norm}_upper"]

@@ -95,7 +95,7 @@ def spectra(
             f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
             f"products would describe another network; leave the edit's block"
         )
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers)
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers, **tokens.asked)
     if measured is not None:
         require_same_run("spectra", measured.provenance, provenance, "these patterns")
     rows, patterns = _patterns(full_precision(model, "spectra"), tokens)

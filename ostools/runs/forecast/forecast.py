@@ -8,10 +8,11 @@ is counted in products and in small operations, times what this machine does wit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -71,7 +72,8 @@ class Forecast:
 @dataclass(frozen=True)
 class Unloaded:
     """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a device map: its shape, and
-    its tokens of prompts. `limit`: bytes that the work may take beside it, where the work can be fitted to that.
+    its tokens of prompts. `limit`: bytes that the work may take beside it, where the work can be fitted to that. `chat`: how
+    texts are put to it, as `models.encode` takes it.
 
     Raises `InputError` as loading would."""
 
@@ -80,6 +82,7 @@ class Unloaded:
     kind: str
     device_map: str | None = None
     limit: int | None = None
+    chat: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def shape(self) -> Shape:
@@ -90,7 +93,7 @@ class Unloaded:
 
     def pos(self, text: str) -> int:
         """Tokens of a prompt."""
-        return text_tokens(text, self.source.directory)
+        return text_tokens(text, self.source.directory, **self.chat)
 
     def asked(
         self,
@@ -100,9 +103,12 @@ class Unloaded:
         mitigation: Mitigation | None = None,
         pairs: bool = False,
         chat: bool | None = None,
+        system: str | None = None,
+        thinking: bool = False,
     ) -> PromptTokens:
         """Tokens of a task's prompts."""
-        return task_tokens(form, self.source.directory, lengths, mitigation=mitigation, pairs=pairs, chat=chat)
+        how: Any = {"mitigation": mitigation, "pairs": pairs, "chat": chat, "system": system, "thinking": thinking}
+        return task_tokens(form, self.source.directory, lengths, **how)
 
     @property
     def _weights(self) -> _Weights:

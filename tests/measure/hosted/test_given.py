@@ -18,7 +18,7 @@ from ostools.measure.hosted.given import Hosted, read_answers
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
-OWN = {"tokens", "seconds", "log_probability", "within_training", "ended"}
+OWN = {"reasoning_tokens", "tokens", "seconds", "log_probability", "within_training", "ended"}
 """Columns that say how an answer was made, and those that only a model here has."""
 
 
