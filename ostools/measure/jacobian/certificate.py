@@ -154,11 +154,12 @@ def _last_tokens(
     layer: int,
 ) -> Float[Tensor, "row d_model"]:
     """y_n from every moved v^(layer); what the linearisation holds is held at the values of the prompt itself."""
-    held = HELD[linearisation]
+    parts = HELD[linearisation]
+    held = hooks.held(model, parts.attention, parts.norms, parts.activations)
     together = max(1, _SQUARES // (int(model.cfg.n_heads) * len(embedded) ** 2))
     found = []
-    with torch.no_grad(), hooks.held(model, held.attention, held.norms), hooks.capture(model, "final_norm") as record:
-        if held.attention or held.norms:
+    with torch.no_grad(), held, hooks.capture(model, "final_norm") as record:
+        if parts.any:
             run_from(model, embedded[None])
         for part in moved.split(together):
             with _imposed(model, layer, part):
