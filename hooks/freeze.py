@@ -1,7 +1,8 @@
 """Hold attention patterns and norm scales constant, the two assumptions of Theorem 5.1; and the activations of the MLPs.
 
-With all three held a network is linear in its embeddings, but for its biases. Freezing changes no value, only what the gradient sees. Each frozen hook proves it on the spot: the linear map that the
-gradient will follow must reproduce the norm's own output, or the block raises.
+With all three held a network is linear in its embeddings, but for its biases. Freezing changes no value, only what the gradient
+sees. Each frozen hook proves it on the spot: the linear map that the gradient will follow must reproduce the output of the norm
+or the MLP, or the block raises.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ def activation_ratio(activation: Activation, a: Tensor) -> Tensor:
     at_zero = float(value.detach())
     if not at_zero == 0.0:
         raise HookError(
-            f"freezing activations: expected act(0) = 0, so that act(a) is a multiple of a, found {at_zero:.3g}: such an MLP has "
-            "no linear form"
+            f"freezing activations: expected act(0) = 0, so that act(a) is a multiple of a, found {at_zero:.3g}: such an MLP "
+            "has no linear form"
         )
     zero = a == 0
     return torch.where(zero, limit, activation(a) / torch.where(zero, 1.0, a))
@@ -238,5 +239,6 @@ def _check_reproduces(name: str, expected: Tensor, out: Tensor) -> None:
     if not error <= _ROUNDING[out.dtype] * size:
         raise HookError(
             f"freezing {name}: its held form differs from its own output by {float(error):.3g} (outputs up to "
-            f"{float(size):.3g}); this part of the model, or an edit of it, is not one that this package knows, or is not finite"
+            f"{float(size):.3g}); this part of the model, or an edit of it, is not one that this package knows, or "
+            "is not finite"
         )

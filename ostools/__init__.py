@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import spectra as spectra
     from ostools.models import encode as encode
     from ostools.models import load_model as load_model
+    from ostools.models import null_model as null_model
     from ostools.reporting import report as report
     from ostools.reporting import reproduce as reproduce
 
@@ -70,7 +71,7 @@ _NAMES = {
         "spectra",
     ),
     "ostools.experiments": ("ablation", "study", "windows"),
-    "ostools.models": ("encode", "load_model"),
+    "ostools.models": ("encode", "load_model", "null_model"),
     "ostools.reporting": ("report", "reproduce"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

@@ -25,7 +25,8 @@ def sensitivity(
     linearisation: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="full, frozen, frozen-attention, frozen-norm; repeatable. Else full and frozen."
+            metavar="NAME",
+            help="full, frozen, frozen-attention, frozen-norm, detached; repeatable. Else full and frozen.",
         ),
     ] = None,
     layers: Annotated[

@@ -52,8 +52,8 @@ class Linearised:
 
     `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves. `chunk`: so many rows go through a
     block's products at a time. `run`: the forward pass over the prompt, where there was one already. `cores`: each block's
-    `mlp_core`, filled here and read again by the next linearisation of the prompt; None, and where activations are held: rows go
-    through the MLP's weights.
+    `mlp_core`, filled here and read again by the next linearisation of the prompt; None, and where activations are held: rows
+    go through the MLP's weights.
 
     Every block is checked here, once. Raises `InputError` where `forward` does: for a model or an edit that the formulas do
     not describe.
