@@ -105,7 +105,7 @@ def path_sum(
         typer.Option(
             metavar="NAME",
             help="uniform, local, heads, edge, windowed(k), local-full, edge-full, theorem-5.1[-literal], "
-            "theorem-b5[-literal], proof, multi-head, second-moment[-diagonal|-full], rollout; repeatable.",
+            "theorem-b5[-literal], proof, multi-head, second-moment[-diagonal|-full], rollout, cesaro; repeatable.",
         ),
     ] = None,
     positions: Annotated[

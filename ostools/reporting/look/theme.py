@@ -58,6 +58,7 @@ COLOURS: dict[str, str] = {
     "second-moment-diagonal": "#8f7d00",
     "second-moment-full": "#4a7fa8",
     "rollout": "#7d7d7d",
+    "cesaro": "#a05a78",
     # dtypes, and formats that numbers are only stored in
     "float64": "#7d7d7d",
     "float32": "#0072b2",
