@@ -39,10 +39,12 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import behaviour as behaviour
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
+    from ostools.measure import contributions as contributions
     from ostools.measure import counting as counting
     from ostools.measure import flow as flow
     from ostools.measure import head_scores as head_scores
     from ostools.measure import looseness as looseness
+    from ostools.measure import nulls as nulls
     from ostools.measure import path_sum as path_sum
     from ostools.measure import profile as profile
     from ostools.measure import sensitivity as sensitivity
@@ -61,10 +63,12 @@ _NAMES = {
         "behaviour",
         "collapse",
         "compare",
+        "contributions",
         "counting",
         "flow",
         "head_scores",
         "looseness",
+        "nulls",
         "path_sum",
         "profile",
         "sensitivity",

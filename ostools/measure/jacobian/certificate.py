@@ -72,7 +72,7 @@ def certify(
     stream = stream_of(model, embedded, layer)
 
     def network(moved: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row d_model"]:
-        return _last_tokens(model, embedded, moved, linearisation, layer)
+        return held_last_tokens(model, embedded, moved, linearisation, layer)
 
     positions = [pos - 1, *torch.randint(pos, (PAIRS - 1,), generator=generator).tolist()]
     drawn = [torch.randn(d_model, generator=generator, dtype=torch.float64).to(embedded) for _ in positions]
@@ -130,7 +130,7 @@ def bias_terms(
     model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], linearisation: str, layer: int = 0
 ) -> Float[Tensor, " d_model"]:
     """What the network, held at this prompt, makes of v^(layer) = 0: all that its biases add to y_n."""
-    return _last_tokens(model, embedded, torch.zeros_like(embedded)[None], linearisation, layer)[0]
+    return held_last_tokens(model, embedded, torch.zeros_like(embedded)[None], linearisation, layer)[0]
 
 
 def last_token(model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_model"]:
@@ -194,12 +194,12 @@ def _difference(
     return best, bar
 
 
-def _last_tokens(
+def held_last_tokens(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],
     moved: Float[Tensor, "row pos d_model"],
     linearisation: str,
-    layer: int,
+    layer: int = 0,
 ) -> Float[Tensor, "row d_model"]:
     """y_n from every moved v^(layer); what the linearisation holds is held at the values of the prompt itself."""
     parts = HELD[linearisation]
