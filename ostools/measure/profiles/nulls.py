@@ -41,8 +41,9 @@ class Nulls(Result):
     sizes, shares compare).
 
     `summary`, one row a profile: source, seed, verdict (the shape without the first token; `ost.profile`), start_contrast,
-    end_contrast (decades), sink_share, last_share, spearman (rank correlation with the model's own profile), cesaro_spearman
-    (with the `cesaro` path sum of the same weights; NaN where no formula describes the family), weight_hash.
+    end_contrast (decades), end_without_last (the same without the last token), sink_share, last_share, spearman (rank
+    correlation with the model's own profile), cesaro_spearman (with the `cesaro` path sum of the same weights; NaN where no
+    formula describes the family), weight_hash.
 
     `band`, one row a token and kind of null: low, median, high of the shares over the seeds.
     """
@@ -110,6 +111,7 @@ def nulls(
                 "source": source,
                 "seed": seed,
                 **shape[shape["kept"] == "without the sink"].iloc[0][["verdict", "start_contrast", "end_contrast"]],
+                "end_without_last": shape[shape["kept"] == "without sink and last"].iloc[0]["end_contrast"],
                 **found.summary.iloc[0][["sink_share", "last_share"]],
                 "spearman": rank_correlation(value, own.frame["value"].to_numpy()),
                 "cesaro_spearman": _cesaro(one, tokens, value),
