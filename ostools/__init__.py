@@ -43,16 +43,19 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import behaviour as behaviour
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
+    from ostools.measure import contributions as contributions
     from ostools.measure import counting as counting
     from ostools.measure import flow as flow
     from ostools.measure import head_scores as head_scores
     from ostools.measure import looseness as looseness
+    from ostools.measure import nulls as nulls
     from ostools.measure import path_sum as path_sum
     from ostools.measure import profile as profile
     from ostools.measure import sensitivity as sensitivity
     from ostools.measure import spectra as spectra
     from ostools.models import encode as encode
     from ostools.models import load_model as load_model
+    from ostools.models import null_model as null_model
     from ostools.reporting import report as report
     from ostools.reporting import reproduce as reproduce
 
@@ -64,17 +67,19 @@ _NAMES = {
         "behaviour",
         "collapse",
         "compare",
+        "contributions",
         "counting",
         "flow",
         "head_scores",
         "looseness",
+        "nulls",
         "path_sum",
         "profile",
         "sensitivity",
         "spectra",
     ),
     "ostools.experiments": ("ablation", "study", "windows"),
-    "ostools.models": ("encode", "load_model"),
+    "ostools.models": ("encode", "load_model", "null_model"),
     "ostools.reporting": ("report", "reproduce"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

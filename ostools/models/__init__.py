@@ -1,10 +1,12 @@
-"""Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype."""
+"""Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype, compare it with
+a null model."""
 
 from ostools.models.chat import ORIGINS as ORIGINS
 from ostools.models.chat import Chat as Chat
 from ostools.models.describe import ModelDescription as ModelDescription
 from ostools.models.describe import describe as describe
 from ostools.models.load import load_model as load_model
+from ostools.models.null import null_model as null_model
 from ostools.models.precision.casting import view_in as view_in
 from ostools.models.tokens import Prompt as Prompt
 from ostools.models.tokens import context_length as context_length
@@ -20,6 +22,7 @@ __all__ = [
     "describe",
     "encode",
     "load_model",
+    "null_model",
     "prompt_from_ids",
     "view_in",
 ]

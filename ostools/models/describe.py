@@ -28,22 +28,35 @@ _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a 
 
 
 @dataclass(frozen=True)
+class Null:
+    """A null model: its kind and seed, and the name and weight hash of the model that it stands beside."""
+
+    kind: str
+    seed: int
+    of: str
+    of_weight_hash: str
+
+
+@dataclass(frozen=True)
 class Metadata:
     """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on, how the
-    checkpoint was quantised (None: in full precision), and where which module's weights lie (None: all on one device)."""
+    checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), and which
+    null model it is (None: it is none)."""
 
     name: str
     revision: str | None = None
     trained_lengths: dict[str, int] | None = None
     quantisation: str | None = None
     device_map: dict[str, str] | None = None
+    null: Null | None = None
 
 
 @dataclass(frozen=True)
 class ModelDescription:
     """The identity of a model. `trained_lengths`: task -> longest length it was trained on, where its card says.
 
-    `device`: where it computes; `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there.
+    `device`: where it computes; `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there. `null`:
+    which null model of which model it is, None if it is none.
     """
 
     name: str
@@ -63,6 +76,7 @@ class ModelDescription:
     trained_lengths: dict[str, int] | None
     quantisation: str | None = None
     device_map: dict[str, str] | None = None
+    null: Null | None = None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -122,6 +136,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
         trained_lengths=known.trained_lengths,
         quantisation=known.quantisation,
         device_map=known.device_map,
+        null=known.null,
     )
 
 

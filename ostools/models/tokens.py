@@ -113,6 +113,22 @@ def _whole_numbers(ids: Any) -> list[int]:
     return [int(index) for index in tensor.tolist()]
 
 
+def one_token(model: TransformerBridge, given: str | int) -> int:
+    """The id of a text that the tokenizer makes one token of, or of an id itself; others are refused with `InputError`."""
+    d_vocab = int(model.W_E.shape[0])
+    if isinstance(given, str):
+        ids = _ids(_tokenizer(model), given, add_special_tokens=False, split_special_tokens=True)
+        if len(ids) != 1:
+            words = [token_text(model.tokenizer, index) for index in ids]
+            raise InputError(
+                f"expected text that is one token, found {given!r}, which is {len(ids)}: {words}; give one of them, or an id"
+            )
+        return ids[0]
+    if type(given) is not int or not 0 <= given < d_vocab:
+        raise InputError(f"expected a token's text, or an id from 0 to {d_vocab - 1}, found {given!r}")
+    return given
+
+
 @checked_arguments(InputError)
 def context_length(model: TransformerBridge) -> int:
     """The longest prompt the model has positions for, in tokens."""

@@ -52,6 +52,7 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
     "Profile": lambda: ost.profile(_sensitivity()),
     "Looseness": lambda: ost.looseness(_sensitivity(), _chain()),
+    "Nulls": lambda: ost.nulls(model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]),
     "Flow": lambda: ost.flow(model(), prompt()),
     "Spectra": lambda: ost.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
     "Attention": lambda: ost.attention(model(), prompt()),
@@ -61,6 +62,7 @@ EVERY: dict[str, Callable[[], Result]] = {
     "AttentionVariation": lambda: ost.attention_variation(model(), "figure-5b", lengths=[1, 3, 8], seeds=[0, 1]),
     "HeadScores": lambda: ost.head_scores(model(), prompt()),
     "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
+    "Contributions": lambda: ost.contributions(model(), prompt()),
     "Counting": lambda: ost.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
     "Behaviour": lambda: ost.behaviour(model(), "count-ones", lengths=[2, 4], max_new_tokens=4, chat=False),
     "Study": lambda: ost.study(

@@ -26,7 +26,8 @@ def sensitivity(
     linearisation: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="full, frozen, frozen-attention, frozen-norm; repeatable. Else full and frozen."
+            metavar="NAME",
+            help="full, frozen, frozen-attention, frozen-norm, detached; repeatable. Else full and frozen.",
         ),
     ] = None,
     layers: Annotated[
@@ -108,7 +109,7 @@ def path_sum(
         typer.Option(
             metavar="NAME",
             help="uniform, local, heads, edge, windowed(k), local-full, edge-full, theorem-5.1[-literal], "
-            "theorem-b5[-literal], proof, multi-head, second-moment[-diagonal|-full], rollout; repeatable.",
+            "theorem-b5[-literal], proof, multi-head, second-moment[-diagonal|-full], rollout, cesaro; repeatable.",
         ),
     ] = None,
     positions: Annotated[

@@ -1,7 +1,7 @@
 """Measured sensitivity: the Jacobian of the last token with respect to every other, exact or estimated.
 
 Purpose: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, its operator norm (the one that Theorem 5.1
-bounds) and its Frobenius norm, in up to four linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
+bounds) and its Frobenius norm, in up to five linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
 d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer;
 estimated: some 64 passes, whatever d_model. Of many prompts in one call those of one length share what is not their own
 (`together`). The cheaper choice is `path_sum(variants="second-moment")`: a prediction of the
@@ -49,8 +49,8 @@ class Sensitivity(Result):
     """Measured norms: one row is one token at one layer under one linearisation.
 
     Columns: position, token_id, token, origin (whose it is: special | template | system | text | mixed, see `models.ORIGINS`;
-    missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm), layer (l of v_i^(l): 0 the
-    embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower, operator_upper,
+    missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm | detached), layer (l of v_i^(l):
+    0 the embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower, operator_upper,
     frobenius_norm, frobenius_lower, frobenius_upper; pure numbers, change of y_n per change of v_i^(l).
 
     Exact rows have both limits equal to the norm. An estimate's Frobenius norm has a confidence interval a token, and its
@@ -124,7 +124,10 @@ def sensitivity(
         prompt: a text or a `Prompt`; or a list of them, for a list of results in its order, each with the numbers that it has
             alone. Prompts of one length share their forward passes, as many as the memory holds.
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: attention patterns and norm
-            scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two.
+            scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two. `detached`: patterns,
+            scales and the activations of MLPs, act(a) of a gated one and act(a) / a of a plain one. The network is then linear
+            but for its biases, and every run proves that sum_i J_i v_i + bias terms = y_n (`adds_up_within` in `runs`). No
+            bound of `path_sum` is of it. Refused for experts.
         layers: which residual streams, all out of the same passes: 0 ... L, or "all".
         method: "exact"; "estimate": norms from random cotangents, each with its interval; "auto": exact unless it does not
             fit or costs over 16 times the passes. The column `method` and the provenance say which.

@@ -76,7 +76,9 @@ def path_sum(
             `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed (docs/fidelity.md),
             with one more index, k_L.
             `second-moment`: a prediction of the frozen Frobenius norm, `second-moment-full` of the real derivative's;
-            `second-moment-diagonal`: cheaper, blind to interference (repeated tokens); `rollout`: a ranking.
+            `second-moment-diagonal`: cheaper, blind to interference (repeated tokens); `rollout`: a ranking;
+            `cesaro`: the shape that uniform causal attention would have with each block's own residual weight, in closed form
+            (arXiv 2603.10123; docs/theory.md 3.3): what the mask and the skip connections do without any pattern.
         mlp_norm: ||D_i||, in every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i) T_ij as a whole.
             "certified": proved from above by repeated squaring, within 0.1%; the provenance counts in which precision each was
             proved. What is proved is the norm of the D_i that float64 computed from the weights. The norms of `heads` and

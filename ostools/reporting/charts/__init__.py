@@ -42,8 +42,10 @@ from ostools.reporting.charts.figures.figure5 import figure_5_chart
 from ostools.reporting.charts.figures.figure8_and_9 import figure_8_chart, figure_9_chart
 from ostools.reporting.charts.figures.lab import lab_chart
 from ostools.reporting.charts.figures.theory import theory_chart
+from ostools.reporting.charts.sensitivity.contributions import contributions_chart
 from ostools.reporting.charts.sensitivity.flow import flow_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
+from ostools.reporting.charts.sensitivity.nulls import nulls_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, path_sum_chart, sensitivity_chart
 from ostools.reporting.charts.sensitivity.reasoning import chain_of_thought_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
@@ -78,10 +80,12 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Behaviour: behaviour_chart,
     measure.Collapse: _collapse,
     measure.Comparison: comparison_chart,
+    measure.Contributions: contributions_chart,
     measure.Counting: counting_chart,
     measure.Flow: flow_chart,
     measure.HeadScores: heads_chart,
     measure.Looseness: looseness_chart,
+    measure.Nulls: nulls_chart,
     measure.PathSum: path_sum_chart,
     measure.Profile: profile_chart,
     measure.Sensitivity: _sensitivity,
@@ -127,11 +131,13 @@ __all__ = [
     "collapse_chart",
     "collapse_layers_chart",
     "comparison_chart",
+    "contributions_chart",
     "counting_chart",
     "error_prediction_chart",
     "heads_chart",
     "layers_chart",
     "looseness_chart",
+    "nulls_chart",
     "path_sum_chart",
     "precision_chart",
     "profile_chart",
