@@ -49,9 +49,9 @@ class Sensitivity(Result):
     """Measured norms: one row is one token at one layer under one linearisation.
 
     Columns: position, token_id, token, origin (whose it is: special | template | system | text | mixed, see `models.ORIGINS`;
-    missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm | detached), layer (l of v_i^(l):
-    0 the embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower, operator_upper,
-    frobenius_norm, frobenius_lower, frobenius_upper; pure numbers, change of y_n per change of v_i^(l).
+    missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm | detached), layer (l of
+    v_i^(l): 0 the embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower,
+    operator_upper, frobenius_norm, frobenius_lower, frobenius_upper; pure numbers, change of y_n per change of v_i^(l).
 
     Exact rows have both limits equal to the norm. An estimate's Frobenius norm has a confidence interval a token, and its
     operator norm a bracket: `operator_lower` is a true lower bound and stands as `operator_norm` too, `operator_upper` holds
