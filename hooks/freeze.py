@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError
+from hooks.errors import HookError, checked_arguments
 from hooks.norms import Norm
 from hooks.norms import norms as norms_of
 from hooks.register import HookBody, Order, Placement, attached, with_input
@@ -24,6 +24,7 @@ from hooks.strips import active_strips
 _ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
+@checked_arguments(HookError)
 @contextmanager
 def frozen(model: TransformerBridge, attention: bool = True, norms: bool = True) -> Iterator[None]:
     """Run the block with patterns (`attention`) and every norm's scale (`norms`) cut out of the gradient.
@@ -47,6 +48,7 @@ def frozen(model: TransformerBridge, attention: bool = True, norms: bool = True)
         yield
 
 
+@checked_arguments(HookError)
 @contextmanager
 def held(model: TransformerBridge, attention: bool = True, norms: bool = True) -> Iterator[None]:
     """Impose the patterns and the norms' scales of the block's first forward pass on those that follow.

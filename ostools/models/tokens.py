@@ -16,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
 from ostools.models.files.checks import one_line
@@ -48,6 +49,7 @@ class Prompt:
         return {} if self.chat is None else self.chat.asked
 
 
+@checked_arguments(InputError)
 def encode(
     model: TransformerBridge, text: str, *, chat: bool = False, system: str | None = None, thinking: bool = False
 ) -> Prompt:
@@ -111,6 +113,7 @@ def _whole_numbers(ids: Any) -> list[int]:
     return [int(index) for index in tensor.tolist()]
 
 
+@checked_arguments(InputError)
 def context_length(model: TransformerBridge) -> int:
     """The longest prompt the model has positions for, in tokens."""
     return int(model.cfg.n_ctx)

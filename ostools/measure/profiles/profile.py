@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError, unknown_name
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.prompts import named_by
 from ostools.models.chat import ORIGINS, SYSTEM, TEMPLATE, TEXT
@@ -75,6 +76,7 @@ class Profile(Result):
         return rows.sort_values("rank").head(k).reset_index(drop=True)
 
 
+@asked
 def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile:
     """Shares, ranks and the U-shape of a measured sensitivity, sink included and removed.
 
