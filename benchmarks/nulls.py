@@ -43,7 +43,8 @@ def main() -> None:
 
 def prompt_of(model: TransformerBridge, text: str) -> Prompt:
     """The first `TOKENS` tokens of the text, repeated as often as it takes."""
-    return prompt_from_ids(model, encode(model, text * 4).ids.tolist()[:TOKENS])
+    longer = (encode(model, text * times).ids.tolist() for times in range(1, TOKENS))
+    return prompt_from_ids(model, next(ids for ids in longer if len(ids) >= TOKENS)[:TOKENS])
 
 
 def profiles(model: TransformerBridge) -> None:
@@ -86,8 +87,11 @@ def laws(cases: list[tuple[str, list[TransformerBridge]]]) -> None:
     for name, models in cases:
         found = [ost.experiments.repeats(one, ["figure-5a", "text"], lengths=range(1, 257)) for one in models]
         for key in found[0].summary[["task", "sink"]].itertuples(index=False, name=None):
-            rows = [one.summary.set_index(["task", "sink"]).loc[[key]].iloc[0] for one in found]
-            said = ", ".join(sorted({f"{row['verdict']} {row['law']}" for row in rows}))
+            rows: list[Any] = [one.summary.set_index(["task", "sink"]).loc[[key]].iloc[0] for one in found]
+            rates: dict[str, list[float]] = {}
+            for row in rows:
+                rates.setdefault(str(row["verdict"]), []).append(float(row["rate"]))
+            said = ", ".join(f"{verdict}: {spread(one)} ({len(one)})" for verdict, one in sorted(rates.items()))
             falls = [fall(one.frame, *key) for one in found]
             print(
                 f"| {name} | {key[0]} | {key[1]} | {said} | {spread([row['rate'] for row in rows])} | {spread(falls)} |"

@@ -62,26 +62,25 @@ def contributions(
 def _show(result: Contributions, measured: Sensitivity | None) -> None:
     from ostools.reporting.look.theme import display_token
 
-    said, frame = result.provenance.parameters, result.of_tokens
+    said, frame, table = result.provenance.parameters, result.of_tokens, result.frame["contribution"].to_numpy()
     rows: list[tuple[Any, ...]] = [
         (int(position), display_token(str(token)), float(value))
         for position, token, value in zip(frame["position"], frame["token"], frame["contribution"], strict=True)
     ]
-    biases = float(result.frame["contribution"].iloc[-1])
+    biases, total = float(table[-1]), float(table.sum())
     title = f"Contributions to the logit of {display_token(str(said['token']))}"
     output.print_table(title, ["position", "token", "contribution"], [*rows, ("", "biases", biases)], left=2)
-    total = float(result.frame["contribution"].sum())
     cap = said["soft_cap"]
     behind = "" if cap is None else f" before the soft-cap; {float(said['logit']):.6g} behind it"
     output.print_text(
         ["", f"together {total:.6g}, the logit{behind}; off by {float(said['adds_up_within']):.1g} of its parts"]
     )
     if measured is not None:
-        table = result.against(measured)
+        ranks = result.against(measured)
         output.print_text([""])
         output.print_table(
             "Rank correlation of the sizes of the parts with the measured sensitivity",
             ["linearisation", "norm", "spearman"],
-            table[["linearisation", "norm", "spearman"]].itertuples(index=False, name=None),
+            ranks[["linearisation", "norm", "spearman"]].itertuples(index=False, name=None),
             left=2,
         )

@@ -59,13 +59,13 @@ def test_of_one_block_without_an_mlp_each_part_is_known() -> None:
     with hooks.capture(model, "embedding", "pattern", "residual_post") as record, hooks.exact_arithmetic(model):
         model(torch.tensor([IDS]))
     stream, last = record["embedding"][0], record["residual_post"][0][0, -1]
-    layer: Any = model.original_model.model.layers[0]
+    top: Any = model.original_model
+    layer = top.model.layers[0]
     attention = layer.self_attn.original_component
     scaled = stream * (stream.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * layer.input_layernorm.weight
     values = (scaled @ attention.v_proj.weight.T).unflatten(-1, (4, 8))
     moved = (record["pattern"][0][0, :, -1].T[..., None] * values).flatten(1) @ attention.o_proj.weight.T
     moved[-1] += stream[-1]
-    top: Any = model.original_model
     row = top.lm_head.weight[17] * top.model.norm.weight * (last.square().mean() + 1e-6).rsqrt()
     assert parts_of(model)[:-1] == pytest.approx((moved @ row).numpy(), rel=1e-9)
 
@@ -98,17 +98,18 @@ def test_an_edit_that_no_formula_knows_goes_through_autograd() -> None:
         with true_arithmetic(model):
             logit = float(model(torch.tensor([IDS]))[0, -1, 17])
     assert found.provenance.parameters["route"] == "autograd"
-    assert found.frame["contribution"].sum() == pytest.approx(logit, rel=1e-12)
+    assert float(found.frame["contribution"].to_numpy().sum()) == pytest.approx(logit, rel=1e-12)
 
 
 def test_the_table_the_target_and_the_provenance() -> None:
     model = tiny_model("gpt2", seed=3)
     found = ost.contributions(model, "the inner 12")
     best = int(model(ost.encode(model, "the inner 12").ids[None])[0, -1].argmax())
+    table: Any = found.frame
     assert found.provenance.parameters["towards"] == best
-    assert found.frame["part"].tolist() == ["token"] * (len(found.frame) - 1) + ["biases"]
-    assert found.frame["position"].isna().tolist() == [False] * (len(found.frame) - 1) + [True]
-    assert found.frame.columns.tolist() == ["position", "token_id", "token", "part", "contribution"]
+    assert table["part"].tolist() == ["token"] * (len(table) - 1) + ["biases"]
+    assert table["position"].isna().tolist() == [False] * (len(table) - 1) + [True]
+    assert table.columns.tolist() == ["position", "token_id", "token", "part", "contribution"]
     assert found.provenance.parameters["adds_up_within"] < 1e-6
     by_text = ost.contributions(model, "the inner 12", towards=" the")
     assert by_text.provenance.parameters["token"] == " the"

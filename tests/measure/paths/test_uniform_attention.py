@@ -26,8 +26,9 @@ def test_residual_weights_by_hand() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64, n_key_value_heads=4)
     with hooks.capture(model, "residual_pre") as record, hooks.exact_arithmetic(model):
         model(torch.tensor([IDS]))
-    weights = []
-    for layer, block in enumerate(model.original_model.model.layers):
+    weights, original = [], model.original_model
+    layers: Any = original.model.layers  # pyright: ignore[reportAttributeAccessIssue]
+    for layer, block in enumerate(layers):
         attention: Any = block.self_attn.original_component
         gain = block.input_layernorm.weight
         value_map = attention.o_proj.weight @ attention.v_proj.weight * gain  # all heads side by side

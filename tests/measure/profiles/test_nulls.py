@@ -30,10 +30,11 @@ def test_each_profile_is_that_of_the_null_model_itself() -> None:
         assert rows["value"].to_numpy() == pytest.approx(alone, rel=1e-6)
         assert rows["share"].to_numpy() == pytest.approx(alone / alone.sum(), rel=1e-6)
     assert len(table) == 3 * len(IDS)
-    assert found.summary["spearman"].iloc[0] == pytest.approx(1.0)
+    summary: Any = found.summary
+    assert summary["spearman"].iloc[0] == pytest.approx(1.0)
     assert found.provenance.parameters["seeds"] == [4, 7]
     assert found.provenance.model["null"] is None
-    assert found.summary["weight_hash"].nunique() == 3
+    assert summary["weight_hash"].nunique() == 3
 
 
 def test_the_band_holds_every_seed() -> None:

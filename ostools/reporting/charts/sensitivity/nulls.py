@@ -61,9 +61,11 @@ def _named(rows: Frame) -> Frame:
 
 def _subtitle(result: Nulls, zeros: bool) -> list[str]:
     """The verdicts of the shape, a line a source."""
-    seeds = result.summary.groupby("source", sort=False)
-    lines = [f"{_NAMES[str(source)]}: {_verdicts(group['verdict'])}" for source, group in seeds]
-    count = int(result.summary["seed"].nunique())
+    table: Any = result.summary
+    lines = [
+        f"{_NAMES[str(source)]}: {_verdicts(group['verdict'])}" for source, group in table.groupby("source", sort=False)
+    ]
+    count = int(table["seed"].nunique())
     return [f"Shade: range over {count} seeds.", *lines, *([axes.ZERO_NOTE] if zeros else [])]
 
 
