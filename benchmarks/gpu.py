@@ -26,7 +26,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from benchmarks.shapes import SHAPES, write_shape
 from ostools.measure.passes.arithmetic import tf32_products
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from ostools.models.load import resolve_device
 from ostools.models.shape import Shape
 from ostools.results import Provenance, write_atomically
@@ -67,9 +67,9 @@ class Bench:
         """Every measurement once, after a short one that is not counted."""
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(10, int(self.model.cfg.d_vocab), (tokens,), generator=generator)
-        prompt = prompt_from_ids(self.model, ids.tolist())
+        prompt = Prompt.from_ids(self.model, ids.tolist())
         ost.sensitivity(
-            self.model, prompt_from_ids(self.model, ids[:2].tolist()), linearisations=("full",), method="estimate"
+            self.model, Prompt.from_ids(self.model, ids[:2].tolist()), linearisations=("full",), method="estimate"
         )
 
         def profile(**asked: Any) -> ost.Sensitivity:

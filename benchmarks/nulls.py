@@ -14,7 +14,7 @@ import numpy as np
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.models import Prompt, encode, prompt_from_ids
+from ostools.models import Prompt, encode
 from ostools.models.null import KINDS
 
 SEEDS = range(3)
@@ -44,7 +44,7 @@ def main() -> None:
 def prompt_of(model: TransformerBridge, text: str) -> Prompt:
     """The first `TOKENS` tokens of the text, repeated as often as it takes."""
     longer = (encode(model, text * times).ids.tolist() for times in range(1, TOKENS))
-    return prompt_from_ids(model, next(ids for ids in longer if len(ids) >= TOKENS)[:TOKENS])
+    return Prompt.from_ids(model, next(ids for ids in longer if len(ids) >= TOKENS)[:TOKENS])
 
 
 def profiles(model: TransformerBridge) -> None:
@@ -75,7 +75,9 @@ def sinks(model: TransformerBridge, cases: list[tuple[str, list[TransformerBridg
     print(f"\n| of | weight on the first token (uniform: {uniform:.3f}) | heads that are sinks |\n|---|---|---|")
     for name, models in cases:
         scores = [ost.head_scores(one, [prompt_of(model, text) for text in TEXTS.values()]).summary for one in models]
-        weights, heads = ([float(one[column].mean()) for one in scores] for column in ("first_token", "is_sink"))
+        weights, heads = (
+            [float(one[column].to_numpy(float).mean()) for one in scores] for column in ("first_token", "is_sink")
+        )
         print(f"| {name} | {spread(weights)} | {spread(heads)} |")
 
 

@@ -17,7 +17,7 @@ import ostools as ost
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import plan
-from ostools.models import Prompt, prompt_from_ids
+from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.tasks.repeats import last_token
 
@@ -33,7 +33,7 @@ def _seconds(run: Callable[[], object]) -> float:
 
 def _prompts(model: TransformerBridge) -> list[Prompt]:
     source, d_vocab = random.Random(0), int(model.cfg.d_vocab)
-    return [prompt_from_ids(model, [source.randrange(10, d_vocab) for _ in range(TOKENS)]) for _ in range(PROMPTS)]
+    return [Prompt.from_ids(model, [source.randrange(10, d_vocab) for _ in range(TOKENS)]) for _ in range(PROMPTS)]
 
 
 def _products(model: TransformerBridge, prompts: Sequence[Prompt]) -> float:

@@ -22,7 +22,7 @@ from ostools.measure import jacobian
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import plan
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import tiny_model
 
@@ -120,7 +120,7 @@ def _compare(title: str, model: TransformerBridge, ids: Tensor) -> None:
 
 def _predictions(title: str, model: TransformerBridge, pos: int, rounds: int) -> None:
     """Each path sum in plain forward passes, and as a share of the exact profile of the real derivative."""
-    prompt = prompt_from_ids(model, torch.randint(10, 200, (pos,), generator=torch.Generator().manual_seed(0)).tolist())
+    prompt = Prompt.from_ids(model, torch.randint(10, 200, (pos,), generator=torch.Generator().manual_seed(0)).tolist())
 
     def plain() -> None:
         with torch.no_grad():

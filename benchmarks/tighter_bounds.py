@@ -24,7 +24,7 @@ from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.sensitivity import freezing
 from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
-from ostools.models import Prompt, encode, prompt_from_ids
+from ostools.models import Prompt, encode
 from ostools.theory.path_sum import edges
 from ostools.theory.statistics import estimates
 
@@ -101,7 +101,7 @@ def limit(model: TransformerBridge, embedded: Tensor, copies: int = 2) -> Tensor
 
 def main(text: str, directory: str | None) -> None:
     model = ost.load_model(directory, device="cpu") if directory else ost.load_model(device="cpu")
-    prompt = prompt_from_ids(model, encode(model, Path(text).read_text(encoding="utf-8")[:300]).ids[:TOKENS].tolist())
+    prompt = Prompt.from_ids(model, encode(model, Path(text).read_text(encoding="utf-8")[:300]).ids[:TOKENS].tolist())
     for name, digits in trials(model, prompt):
         print(f"  {name:50s} {float(digits.median()):6.2f}")
     embedded = model.input_to_embed(prompt.ids[None])[0][0].detach()

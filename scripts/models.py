@@ -54,7 +54,7 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
     model = ost.load_model(folder, device="cpu", dtype="float32")
     record = family_of(model)
     assert record is not None
-    prompt = ost.models.prompt_from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     branching = prefix_tree([[2, 40, 50], [2, 40, 60]])
 
     def fast() -> None:

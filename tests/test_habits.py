@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.ground.progress import told_here
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import write_checkpoint
 
 IDS = torch.tensor([[1, 5, 9, 4, 9]])
@@ -48,7 +48,7 @@ HABITS: dict[str, Callable[[TransformerBridge], object]] = {
 
 
 def _numbers(model: TransformerBridge) -> dict[str, Any]:
-    prompt = prompt_from_ids(model, IDS[0])
+    prompt = Prompt.from_ids(model, IDS[0])
     measured, paths = ost.sensitivity(model, prompt), ost.path_sum(model, prompt, variants=["local", "second-moment"])
     assert {run["route"] for run in measured.provenance.parameters["runs"].values()} == {"analytic"}
     frames = [measured.frame, paths.frame, ost.flow(model, prompt).frame, ost.spectra(model, prompt).frame]
@@ -78,14 +78,14 @@ def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
     torch.set_num_threads(2)
     try:
         ost.flow(
-            own_model, prompt_from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
+            own_model, Prompt.from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
         )
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
         seen.clear()
         ost.flow(
-            own_model, prompt_from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
+            own_model, Prompt.from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
         )
         assert set(seen) == {2}
     finally:
@@ -122,11 +122,11 @@ def test_a_long_call_has_a_bar_in_a_terminal_unless_silenced(
     monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     monkeypatch.setattr(sys, "stderr", _Terminal())
-    ost.flow(own_model, prompt_from_ids(own_model, IDS[0]), progress=asked)
+    ost.flow(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
     assert ("flow: " in sys.stderr.getvalue()) == drawn  # pyright: ignore[reportAttributeAccessIssue]
     assert not "".join(sys.stderr.getvalue().split("\r")[-2:]).strip()  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    ost.flow(own_model, prompt_from_ids(own_model, IDS[0]), progress=asked)
+    ost.flow(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
     assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -134,5 +134,5 @@ def test_the_command_lines_bar_is_the_only_one(own_model: TransformerBridge, mon
     monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", _Terminal())
     with told_here():
-        ost.flow(own_model, prompt_from_ids(own_model, IDS[0]))
+        ost.flow(own_model, Prompt.from_ids(own_model, IDS[0]))
     assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]

@@ -30,9 +30,11 @@ from ostools.measure.collapse.collapse import (
     exact_from,
     float64_rounding,
 )
-from ostools.models.tokens import frame
+from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.models.tokens import frame, token_text
 from ostools.results import Provenance, Result
 from ostools.tasks import CollapseTask
+from ostools.tasks.repeats import TaskOfIds
 
 PRESENT, ABSENT = "present", "absent"
 TASKS = ("figure-5a", "letters", "words", "text")
@@ -70,8 +72,9 @@ def repeats(
         prompts: tasks that end in a repeated token (`tasks.RepeatTask`, `tasks.figure_5a()`, ...), or their names.
         fitted_from: shorter lengths are left out of the fit: few copies are not yet many.
 
-    A tokenizer without BOS gives the rows without it alone. Raises `InputError` for whatever `collapse` refuses, and for a task
-    with pairs that no theorem speaks of. Cost: `collapse` once or twice a prompt. Source: arXiv 2406.04267, Theorem 4.2.
+    A tokenizer without BOS gives the rows without it alone; token ids (`tasks.RepeatedIds`) give them as they are. Raises
+    `InputError` for whatever `collapse` refuses, and for a task with pairs that no theorem speaks of. Cost: `collapse` once or
+    twice a prompt. Source: arXiv 2406.04267, Theorem 4.2.
     """
     chosen, wanted = _checked_prompts(prompts), checked_lengths(lengths)
     has_bos = _adds_bos(model)
@@ -79,10 +82,15 @@ def repeats(
     curves: list[Any] = []
     rows: list[dict[str, Any]] = []
     differences: dict[str, Any] = {}
-    runs = [(task, bos) for task in chosen for bos in sinks]
+    runs: list[tuple[CollapseTask, bool]] = []
+    for task in chosen:
+        own = [_begins_with_bos(model, task, wanted[0])] if isinstance(task, TaskOfIds) else sinks
+        runs += [(task, bos) for bos in own]
     for done, (task, bos) in enumerate(runs):
         tell(progress, done, len(runs))
-        found = collapse(model, task, lengths=wanted, dtypes=dtypes, bos=bos or not has_bos)
+        found = collapse(
+            model, task, lengths=wanted, dtypes=dtypes, bos=bos or not has_bos or isinstance(task, TaskOfIds)
+        )
         _require_theorem(found, task)
         key = {"task": task.name, "sink": PRESENT if bos else ABSENT}
         curve = found.reference_curve("theorem", SITE)
@@ -125,7 +133,15 @@ def _checked_prompts(prompts: Sequence[CollapseTask | str]) -> list[CollapseTask
 
 def _adds_bos(model: TransformerBridge) -> bool:
     tokenizer: Any = model.tokenizer
-    return tokenizer.bos_token_id is not None and frame(tokenizer)[0][:1] == [tokenizer.bos_token_id]
+    if tokenizer is None or tokenizer.bos_token_id is None:
+        return False
+    return frame(tokenizer)[0][:1] == [tokenizer.bos_token_id]
+
+
+def _begins_with_bos(model: TransformerBridge, task: TaskOfIds, length: int) -> bool:
+    """Whether the user put the tokenizer's BOS before the ids, to which nothing is added."""
+    first = next(iter(task.pairs(ModelEncoder(model), [length]))).ids[0]
+    return first == getattr(model.tokenizer, "bos_token_id", None)
 
 
 def _require_theorem(found: Collapse, task: CollapseTask) -> None:
@@ -145,9 +161,10 @@ def _first_token(model: TransformerBridge, found: Collapse) -> dict[str, Any]:
     device = next(model.parameters()).device
     with torch.no_grad(), hooks.capture(model, "pattern", reduce=of_last_on_first) as record:
         model(torch.tensor([ids], device=device), use_cache=False)
-    tokenizer: Any = model.tokenizer
     share = torch.stack([value.double().cpu() for value in record["pattern"].values()]).mean()
-    return {"first_token": str(tokenizer.convert_ids_to_tokens(ids[0])), "first_token_share": float(share)}
+    tokenizer: Any = model.tokenizer
+    first = token_text(None, ids[0]) if tokenizer is None else str(tokenizer.convert_ids_to_tokens(ids[0]))
+    return {"first_token": first, "first_token_share": float(share)}
 
 
 def _lengths(found: Collapse) -> dict[str, Any]:

@@ -11,23 +11,28 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError, shown
 from ostools.models import Prompt, encode
 from ostools.models.chat import TEXT
+from ostools.models.tokens import fitted
 from ostools.results import Frame
 
 
 def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
-    """The prompt in tokens; text is encoded with the model's own tokenizer, special tokens added once."""
+    """The prompt in tokens; text is encoded with the model's own tokenizer, special tokens added once. Raises `InputError` for
+    a `Prompt` of another model."""
     if not isinstance(prompt, str | Prompt):
         raise InputError(
-            f"expected a text or a Prompt, found {type(prompt).__name__}; for token ids use ostools.models.prompt_from_ids"
+            f"expected a text or a Prompt, found {type(prompt).__name__}; for token ids use ost.Prompt.from_ids(model, ids)"
         )
-    return encode(model, prompt) if isinstance(prompt, str) else prompt
+    return encode(model, prompt) if isinstance(prompt, str) else fitted(model, prompt)
 
 
 def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> list[Prompt]:
     """Every prompt in tokens. Raises `InputError` for what is no list of prompts, for an empty one, and for each that
     `as_prompt` refuses, by its number among several."""
     if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-        raise InputError(f"expected a text, a Prompt or a list of them, found {type(prompts).__name__}")
+        raise InputError(
+            f"expected a text, a Prompt or a list of them, found {type(prompts).__name__}; for token ids use "
+            "ost.Prompt.from_ids(model, ids)"
+        )
     if not prompts:
         raise InputError("expected at least one prompt, found an empty list")
     found = []

@@ -11,7 +11,6 @@ from ostools.models.precision.casting import view_in as view_in
 from ostools.models.tokens import Prompt as Prompt
 from ostools.models.tokens import context_length as context_length
 from ostools.models.tokens import encode as encode
-from ostools.models.tokens import prompt_from_ids as prompt_from_ids
 
 __all__ = [
     "ORIGINS",
@@ -23,6 +22,5 @@ __all__ = [
     "encode",
     "load_model",
     "null_model",
-    "prompt_from_ids",
     "view_in",
 ]

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge.sources import detect_tokenizer_bos_eos
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, quantised, whole
-from ostools.models.files.checks import check_config, check_tokenizer, check_tokenizer_files, check_weight_files
+from ostools.models.files.checks import check_config, check_tokenizer, check_weight_files, has_tokenizer
 from ostools.models.files.config import quiet, read_config, read_tokenizer
 from ostools.models.files.sources import locate
 from ostools.models.placed.device_map import DeviceMap
@@ -40,7 +40,8 @@ def load_model(
     weights that it stands for, dequantised where they are read: they take the memory that they take on disk, and more time.
     Such weights are neither written to, nor saved, nor moved by torch. `dtype` is float32, float64, bfloat16 or float16;
     `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub branch, tag or commit. Its tokenizer is
-    `model.tokenizer`; turn text into ids with `encode`.
+    `model.tokenizer`; turn text into ids with `encode`. That of a directory without one is None: such a model takes ids
+    (`Prompt.from_ids`), and its tokens are shown as `<17>`.
 
     `device_map` is for a model that is larger than the memory. Weights then lie where it says, and each operation brings what
     it reads to `device`, where everything is computed, and drops it again. "auto": blocks in their order where 0.6 of what is
@@ -58,13 +59,14 @@ def load_model(
     source = locate(name, revision)
     family = check_config(source.directory)
     check_dtype(family, torch_dtype)
-    check_tokenizer_files(source.directory)
+    has_tokenizer(source.directory)
     shards = check_weight_files(source.directory)
     trained_lengths = read_trained_lengths(source.directory)
     with quiet():
         config, quantisation = read_config(source.directory, family)
         tokenizer = read_tokenizer(source.directory)
-        check_tokenizer(tokenizer, config.vocab_size, source.directory)
+        if tokenizer is not None:
+            check_tokenizer(tokenizer, config.vocab_size, source.directory)
         checkpoint = Checkpoint(source.directory, shards, family, config, quantisation)
         words = None if quantisation is None else quantisation.words
         check_storage(family, source, device_map is not None, words)
@@ -76,8 +78,9 @@ def load_model(
         else:
             module = whole(checkpoint, torch_dtype, torch_device)
         bridge = wrapped(module, family, source.name)
-    bridge.tokenizer = tokenizer
-    bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
+    if tokenizer is not None:
+        bridge.tokenizer = tokenizer
+        bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
     remember(bridge, Metadata(source.name, source.revision, trained_lengths, words, placed))
     return bridge
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,6 +48,15 @@ class Prompt:
         """What a provenance says of the chat template; nothing where there is none."""
         return {} if self.chat is None else self.chat.asked
 
+    @classmethod
+    def from_ids(cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
+        """The prompt of given token ids, for a model with or without a tokenizer. Nothing is added to them.
+
+        Raises `InputError` for ids that are not one row of whole numbers, for none, for more than the model's context, for an
+        id without an embedding, and for two leading BOS.
+        """
+        return _prompt(model, None, _whole_numbers(ids))
+
 
 @checked_arguments(InputError)
 def encode(
@@ -66,7 +75,7 @@ def encode(
     require_chat(chat, system, thinking)
     if not text:
         raise InputError("expected a prompt, found empty text: give it at least one character")
-    tokenizer = _tokenizer(model)
+    tokenizer = tokenizer_of(model)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -96,9 +105,17 @@ def count_tokens(
     return len(_encode_chat(tokenizer, text, system, thinking)[1] if chat else _encode_plain(tokenizer, text))
 
 
-def prompt_from_ids(model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
-    """The prompt of given token ids: nothing is added, only the context, the range and the BOS are checked."""
-    return _prompt(model, None, _whole_numbers(ids))
+def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
+    """The prompt, if it is one of this model. Raises `InputError` for one that was made for another model: its ids have other
+    tokens here, no embedding, or no place in the context."""
+    here = Prompt.from_ids(model, prompt.ids)
+    for index, found, expected in zip(prompt.ids.tolist(), prompt.tokens, here.tokens, strict=False):
+        if found != expected:
+            raise InputError(
+                f"expected a Prompt of this model, found one of another: its token {index} is {found!r}, here it is "
+                f"{expected!r}; make it again with ost.encode(model, text) or ost.Prompt.from_ids(model, ids)"
+            )
+    return replace(here, text=prompt.text, origins=prompt.origins, chat=prompt.chat)
 
 
 def _whole_numbers(ids: Any) -> list[int]:
@@ -117,7 +134,7 @@ def one_token(model: TransformerBridge, given: str | int) -> int:
     """The id of a text that the tokenizer makes one token of, or of an id itself; others are refused with `InputError`."""
     d_vocab = int(model.W_E.shape[0])
     if isinstance(given, str):
-        ids = _ids(_tokenizer(model), given, add_special_tokens=False, split_special_tokens=True)
+        ids = _ids(tokenizer_of(model), given, add_special_tokens=False, split_special_tokens=True)
         if len(ids) != 1:
             words = [token_text(model.tokenizer, index) for index in ids]
             raise InputError(
@@ -135,12 +152,19 @@ def context_length(model: TransformerBridge) -> int:
     return int(model.cfg.n_ctx)
 
 
-def _tokenizer(model: TransformerBridge) -> Any:
-    if model.tokenizer is None:
+def tokenizer_of(model: TransformerBridge) -> Any:
+    """The model's tokenizer. Raises `InputError` for a model without one."""
+    return required(model.tokenizer)
+
+
+def required(tokenizer: Any) -> Any:
+    """The tokenizer; an `InputError` for none."""
+    if tokenizer is None:
         raise InputError(
-            "expected a model with a tokenizer, found none: set `model.tokenizer`, or use `prompt_from_ids`"
+            "expected a tokenizer, which text needs, found a model without one: give token ids (ost.Prompt.from_ids, --ids), "
+            "or copy the tokenizer's files into the model's directory and load it again"
         )
-    return model.tokenizer
+    return tokenizer
 
 
 def _prompt(
@@ -182,7 +206,7 @@ def _encode_plain(tokenizer: Any, text: str) -> list[int]:
     if ids[: len(before)] != before or ids[end:] != after:
         raise InputError(
             f"expected the tokenizer to add the same special tokens to every text, found {ids[:3]} ... at the start of "
-            f"{text[:40]!r}: use `prompt_from_ids` and write them yourself"
+            f"{text[:40]!r}: use `ost.Prompt.from_ids` and write them yourself"
         )
     if not body:
         raise InputError(f"expected text, found {text[:40]!r}, of which the tokenizer keeps nothing: give other text")
@@ -192,7 +216,7 @@ def _encode_plain(tokenizer: Any, text: str) -> list[int]:
         if index in control:
             raise InputError(
                 f"expected plain text, found {tokenizer.convert_ids_to_tokens(index)!r}, which this tokenizer can only "
-                "read as a control token: change the text, or use `prompt_from_ids` where the token is meant"
+                "read as a control token: change the text, or use `ost.Prompt.from_ids` where the token is meant"
             )
     return ids
 

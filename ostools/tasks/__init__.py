@@ -1,7 +1,7 @@
 """The paper's prompts. `task("count-ones")` is one that a model answers.
 
 `task("figure-5a", CollapseTask)` is one of pairs: two prompts for every length, whose last tokens `collapse` compares. So are
-`figure_5a()` to `figure_5d()`, the repeats of other tokens, and `task_pairs`.
+`figure_5a()` to `figure_5d()`, the repeats of other tokens, pairs of token ids, and `task_pairs`.
 """
 
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
@@ -31,6 +31,8 @@ from ostools.tasks.questions import Question as Question
 from ostools.tasks.questions import prompts_jsonl as prompts_jsonl
 from ostools.tasks.questions import questions as questions
 from ostools.tasks.repeats import REPEATS as REPEATS
+from ostools.tasks.repeats import PairsOfIds as PairsOfIds
+from ostools.tasks.repeats import RepeatedIds as RepeatedIds
 from ostools.tasks.repeats import RepeatTask as RepeatTask
 from ostools.tasks.repeats import last_token as last_token
 from ostools.tasks.repeats import letters as letters
@@ -49,8 +51,10 @@ __all__ = [
     "Figure5Task",
     "ItemsAs",
     "Pair",
+    "PairsOfIds",
     "Question",
     "RepeatTask",
+    "RepeatedIds",
     "Task",
     "TaskPairs",
     "figure_5a",

@@ -1,15 +1,26 @@
-"""Prompts other than ones that end in one token again and again: letters, words, the last token of any text.
+"""Prompts other than ones that end in one token again and again: letters, words, the last token of any text; and token ids.
 
 Theorem 4.2 speaks of every such sequence; Figure 5 shows ones. Length n is the number of copies at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from ostools.ground.errors import InputError, unknown_name
-from ostools.tasks.pairs import CollapseTask, Encoder, ItemsAs, Pair, item_ids, require_no_merge, theorem_pair
+from ostools.tasks.pairs import (
+    CollapseTask,
+    Encoder,
+    ItemsAs,
+    Pair,
+    item_ids,
+    repeats_last,
+    require_no_merge,
+    theorem_pair,
+)
 
 TEXT = "The farmer walked to the old mill by the river, and the wind turned the wheel"
 
@@ -64,6 +75,120 @@ class RepeatTask(CollapseTask):
         for n in lengths:
             require_no_merge(encoder, f"{self.name} at length {n}", item, ids[n], ids[n + 1])
             yield theorem_pair(n, ids[n])
+
+
+@runtime_checkable
+class HasIds(Protocol):
+    """A `Prompt`, of which the token ids are taken."""
+
+    ids: Any
+
+
+Ids: TypeAlias = Iterable[int] | HasIds
+
+
+class TaskOfIds(CollapseTask):
+    """Pairs that are given as token ids. The tokenizer adds nothing to them, and none is needed."""
+
+    items: ClassVar[ItemsAs] = "ids"
+
+    @abstractmethod
+    def told(self) -> dict[str, Any]:
+        """For a provenance: the ids."""
+
+
+@dataclass(frozen=True)
+class RepeatedIds(TaskOfIds):
+    """Token ids, and behind them the id `item` n times: v_n; with one more, v*.
+
+    ids: what stands before; may be empty where there is an item. A `Prompt` is taken for its ids. item: None for the last of
+        the ids, so that v_1 is the ids as they stand.
+
+    Raises `InputError` for ids that are no whole numbers, and where there is nothing to repeat.
+    """
+
+    ids: Ids
+    item: int | None = None
+    name: str = "ids"
+
+    def __post_init__(self) -> None:
+        row = _row(self.ids)
+        object.__setattr__(self, "ids", row)
+        if self.item is not None:
+            _row([self.item])
+        elif not row:
+            raise InputError(f"{self.name}: expected something to repeat, found no ids: give some, or item=")
+
+    @property
+    def example(self) -> str:
+        return " ".join(map(str, self._ids(6)))
+
+    def told(self) -> dict[str, Any]:
+        return {"before": list(_row(self.ids)), "item": self.item}
+
+    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
+        yield from (theorem_pair(n, self._ids(n)) for n in lengths)
+
+    def _ids(self, length: int) -> tuple[int, ...]:
+        ids = _row(self.ids)
+        before, item = (ids[:-1], ids[-1]) if self.item is None else (ids, self.item)
+        return (*before, *(item,) * length)
+
+
+@dataclass(frozen=True)
+class PairsOfIds(TaskOfIds):
+    """Prompts that are compared two by two: for every length the token ids of the one and of the other.
+
+    at: length (how many items, for tables and charts) -> two rows of ids, or two `Prompt`s. Theorem 4.2 speaks of a pair whose
+        second row is the first with its last id once more ("theorem"), and of no other ("task").
+
+    Raises `InputError` for what is no pair of rows of whole numbers, for two that end in different ids (their distance would be
+    that of the two tokens), and for a length that is not there.
+    """
+
+    at: Mapping[int, tuple[Ids, Ids]]
+    name: str = "pairs"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.at, Mapping) or not self.at:
+            raise InputError(
+                f"{self.name}: expected pairs by their length, such as {{3: (ids, ids)}}, found {self.at!r:.60}"
+            )
+        object.__setattr__(self, "at", {n: self._pair(n, found) for n, found in self.at.items()})
+
+    def _pair(self, length: int, found: Any) -> tuple[tuple[int, ...], ...]:
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise InputError(f"{self.name} at length {length}: expected two rows of ids, found {found!r:.60}")
+        first, second = map(_row, found)
+        if not first or not second or first[-1] != second[-1]:
+            raise InputError(
+                f"{self.name} at length {length}: expected two rows of ids that end in the same one, found {first[-3:]} and "
+                f"{second[-3:]} at their ends: their distance would be that of the two tokens"
+            )
+        return first, second
+
+    def told(self) -> dict[str, Any]:
+        return {"at": {n: [list(_row(ids)) for ids in pair] for n, pair in self.at.items()}}
+
+    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
+        for n in lengths:
+            if n not in self.at:
+                known = ", ".join(map(str, sorted(self.at)[:8]))
+                raise InputError(f"{self.name}: expected a length with a pair ({known}), found {n}")
+            ids, extended = map(_row, self.at[n])
+            yield Pair("theorem" if repeats_last(ids, extended) else "task", n, ids, extended)
+
+
+def _row(found: Any) -> tuple[int, ...]:
+    """Token ids, of a `Prompt` too."""
+    found = getattr(found, "ids", found)
+    try:
+        row = tuple(one.item() if hasattr(one, "item") else one for one in found)
+    except TypeError:
+        row = (-1,)
+    if not all(type(one) is int and one >= 0 for one in row):
+        raise InputError(f"expected a row of token ids (whole numbers from 0), found {found!r:.60}")
+    return row
 
 
 def letters(items: ItemsAs = "text") -> RepeatTask:

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.cli.kit.prompts import prompts_of
+from ostools.cli.kit.prompts import parse_ids, prompts_of
+from ostools.ground.errors import InputError
 from ostools.tasks.questions import prompts_jsonl, questions
 from tests.cli.asking import assert_refused
 
@@ -40,7 +41,7 @@ def test_what_is_no_file_of_prompts_is_refused_by_its_line(
 def test_what_cannot_be_asked_is_refused_before_a_model_is_loaded(run, tmp_path: Path) -> None:
     (tmp_path / "two.txt").write_text("a\nb\n")
     two = str(tmp_path / "two.txt")
-    assert_refused(run("sensitivity"), "--prompt TEXT or --prompts FILE")
+    assert_refused(run("sensitivity"), "expected --prompt TEXT, --ids 2,40,50 or --prompts FILE")
     assert_refused(run("sensitivity", "--prompt", "a", "--prompts", two), "exclude each other")
     assert_refused(run("sensitivity", "--prompt", "a", "--prompt", ""), "expected text, found nothing")
     assert_refused(run("sensitivity", "--prompts", str(tmp_path / "none.txt")), "No such file")
@@ -85,3 +86,43 @@ def test_the_prompt_that_does_not_fit_is_named_and_nothing_is_written(run, direc
     asked = ("sensitivity", "--prompt", "a", "--prompt", "1" * 4000, "--model", directory, "--out", str(out))
     assert_refused(run(*asked), "prompt 2 of 2: ")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["2,40,50", "2 40 50", "[2, 40, 50]", " 2,40,50\n"])
+def test_ids_are_read_from_the_line_and_from_a_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ids.txt").write_text(text)
+    assert parse_ids(text) == parse_ids(str(tmp_path / "ids.txt")) == (2, 40, 50)
+
+
+@pytest.mark.parametrize("text", ["", "a", "2,-1", "2;3", "1.5", "٣", "0x1", "\0"])
+def test_what_are_no_ids(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match=r"--ids .*: expected token ids such as 2,40,50"):
+        parse_ids(text)
+    (tmp_path / "ids.txt").write_text(text)
+    with pytest.raises(InputError, match="expected a file of token ids"):
+        parse_ids(str(tmp_path / "ids.txt"))
+
+
+def test_ids_in_place_of_a_prompt(run, directory: str, tmp_path: Path) -> None:
+    """The command's numbers are those of the text."""
+    ids = ost.encode(ost.load_model(directory, device="cpu"), "The 11").ids.tolist()
+    (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "The 11"}) + "\n" + json.dumps({"ids": ids}) + "\n")
+    out = tmp_path / "x.json"
+    code, _, _ = run("sensitivity", "--prompts", str(tmp_path / "a.jsonl"), "--model", directory, "--out", str(out))
+    assert code == 0
+    table: Any = pd.DataFrame(json.loads(out.read_text())["rows"])
+    one, two = (rows.drop(columns="prompt").reset_index(drop=True) for _, rows in table.groupby("prompt"))
+    pd.testing.assert_frame_equal(one, two)
+    text, numbers = (
+        run("path-sum", *given, "--model", directory, "--variant", "local", "--json")[1]
+        for given in (("--prompt", "The 11"), ("--ids", ",".join(map(str, ids))))
+    )
+    assert json.loads(text)["rows"] == json.loads(numbers)["rows"]
+
+
+def test_a_prompt_and_ids_exclude_each_other(run) -> None:
+    for command in ("path-sum", "flow", "attention", "collapse", "report"):
+        assert_refused(run(command, "--prompt", "a", "--ids", "1"), "--prompt and --ids exclude each other")
+    assert_refused(run("profile"), "expected --prompt TEXT or --ids 2,40,50, found neither")
+    assert_refused(run("collapse", "--ids", "1", "--task", "letters"), "--task and --ids exclude each other")
+    assert_refused(run("collapse", "--ids", "1", "--item", "a"), "--item is what --prompt repeats")

@@ -21,7 +21,7 @@ from ostools.experiments.ablation.targets import all_targets, gates_on
 from ostools.ground.errors import InputError
 from ostools.measure.answers.probability import answer_log_probability, written
 from ostools.measure.posed import pose
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from ostools.reporting.findings.ablation import ablation_findings
 from tests.checkpoints import tiny_model
 
@@ -41,7 +41,7 @@ def rows(result: ost.experiments.Ablation, quantity: str) -> Any:
 
 
 def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> None:
-    prompt = prompt_from_ids(tiny, IDS)
+    prompt = Prompt.from_ids(tiny, IDS)
     found = ost.ablation(tiny, prompt, carriers=[4])
 
     def reading() -> float:
@@ -76,7 +76,7 @@ def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> No
 def test_a_small_ablation_does_what_is_predicted(what: str, method: str) -> None:
     """The tangent: 1 - eps of a part, for a small eps, changes m by eps times the predicted effect."""
     model, eps = tiny_model("llama", seed=2, dtype=torch.float64, **TINY), 1e-4
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     found = ost.ablation(model, prompt, what=what, method=method, top=4, carriers=[3], answer=" the")
     question = of_prompt(model, prompt, [3], " the", paired=True)
     targets = all_targets(model, what, question.prompt, 4)
@@ -100,7 +100,7 @@ def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> Non
     with torch.no_grad():
         weight[:, 4:8] = 0
     assert (model.W_O[1, 1] == 0).all()
-    found: Any = ost.ablation(model, prompt_from_ids(model, IDS), carriers=[2], answer="7", targets=[(1, 1), (1, 2)])
+    found: Any = ost.ablation(model, Prompt.from_ids(model, IDS), carriers=[2], answer="7", targets=[(1, 1), (1, 2)])
     silent = found.frame[found.frame["target"] == "1.1"]
     assert len(silent) == 4
     assert (silent[["effect", "predicted_effect"]] == 0).all(axis=None)
@@ -183,7 +183,7 @@ def test_edges_and_layers_of_the_embedded_model(embedded: TransformerBridge, beg
 
 
 def test_refusals(tiny: TransformerBridge, embedded: TransformerBridge) -> None:
-    prompt = prompt_from_ids(tiny, IDS)
+    prompt = Prompt.from_ids(tiny, IDS)
     cases: list[tuple[str, Any, dict[str, Any]]] = [
         ("unknown part to ablate 'head': did you mean 'heads'", "copy-first", {"what": "head"}),
         ("unknown method for edges 'mean'", "copy-first", {"what": "edges", "method": "mean"}),
@@ -216,7 +216,7 @@ def test_refusals(tiny: TransformerBridge, embedded: TransformerBridge) -> None:
 
 
 def test_a_pair_that_is_not_apart_has_no_effect_to_measure(tiny: TransformerBridge) -> None:
-    prompt = prompt_from_ids(tiny, [60, 60])
+    prompt = Prompt.from_ids(tiny, [60, 60])
     with (
         hooks.ablate_layers(tiny, [0, 1]),
         pytest.raises(InputError, match=r"expected a pair that is apart, found .* rounding in float32"),
@@ -227,7 +227,7 @@ def test_a_pair_that_is_not_apart_has_no_effect_to_measure(tiny: TransformerBrid
 
 
 def test_what_is_active_stays_so(tiny: TransformerBridge) -> None:
-    prompt = prompt_from_ids(tiny, IDS)
+    prompt = Prompt.from_ids(tiny, IDS)
     with hooks.scale_scores(tiny, 0.5):
         inside = ost.ablation(tiny, prompt, measures=["collapse"], targets=[Head(0, 1)])
     outside = ost.ablation(tiny, prompt, measures=["collapse"], targets=[Head(0, 1)])

@@ -27,7 +27,7 @@ from ostools.experiments.reasoning.written import (
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer
 from ostools.measure.posed import pose
-from ostools.models import encode, prompt_from_ids
+from ostools.models import Prompt, encode
 from ostools.tasks import task
 from tests.checkpoints import tiny_model
 
@@ -149,7 +149,7 @@ def test_the_norms_are_those_of_the_sequence_and_the_shares_are_of_one(tiny: Tra
     frame: Any = found.frame
     ids = found.provenance.token_ids
     assert ids is not None
-    alone: Any = ost.sensitivity(tiny, prompt_from_ids(tiny, ids), linearisations=["full", "frozen"]).frame
+    alone: Any = ost.sensitivity(tiny, Prompt.from_ids(tiny, ids), linearisations=["full", "frozen"]).frame
     pd.testing.assert_frame_equal(frame[list(alone.columns)], alone)
     summary: Any = found.summary
     for (linearisation, norm), rows in summary.groupby(["linearisation", "norm"]):
@@ -176,7 +176,7 @@ def test_the_answer_is_the_next_token(embedded: TransformerBridge) -> None:
     found = chain_of_thought(embedded, "copy-last", 6, reasoning="")
     parameters = found.provenance.parameters
     ids = [*(found.provenance.token_ids or ())]
-    logits: Any = embedded(prompt_from_ids(embedded, ids).ids[None])
+    logits: Any = embedded(Prompt.from_ids(embedded, ids).ids[None])
     chosen = embedded.tokenizer.decode(int(logits[0, -1].argmax()))  # pyright: ignore[reportOptionalMemberAccess]
     assert parameters["answer_token"] == chosen
     assert parameters["right_token"] == "0"

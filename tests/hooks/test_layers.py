@@ -84,7 +84,7 @@ def test_refusals(model: TransformerBridge, layers: Any, part: Any, match: str) 
 
 def test_the_formulas_refuse_it_and_the_measurement_follows_it(tokens: Tokens) -> None:
     model = tiny_model("gemma", seed=1)
-    prompt = ost.models.prompt_from_ids(model, tokens[0])
+    prompt = ost.Prompt.from_ids(model, tokens[0])
     with hooks.ablate_layers(model, [0]):
         with pytest.raises(InputError, match="does not know the active edit 'ablate_layers'"):
             ost.path_sum(model, prompt)

@@ -18,7 +18,7 @@ from ostools.experiments.ablation.effects import JacobianNorm, LogProbability, M
 from ostools.experiments.ablation.questions import of_task
 from ostools.measure.answers.probability import answer_log_probability, line_ids, written
 from ostools.measure.posed import pose
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import Family, make_model, tiny_model
 
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24, "d_head": 4, "scale": 1.5}
@@ -85,7 +85,7 @@ def test_a_mean_in_the_place_of_zero_has_its_own_slope() -> None:
 
 def test_the_jacobian_is_the_measured_one() -> None:
     model = tiny_model("gemma3", seed=4, **TINY)
-    frame: Any = ost.sensitivity(model, prompt_from_ids(model, IDS), linearisations=["full"]).frame
+    frame: Any = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["full"]).frame
     for place in (0, 3, 6):
         found = JacobianNorm(IDS, (place,)).values(model)
         assert found["frobenius_norm"] == pytest.approx(frame["frobenius_norm"][place], rel=1e-5)

@@ -23,7 +23,7 @@ from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.last_tokens import Way, last_rows, way_of
 from ostools.measure.passes.trees import prefix_tree
-from ostools.models import prompt_from_ids, view_in
+from ostools.models import Prompt, view_in
 from ostools.models.precision import rounding
 from tests.checkpoints import TEXT_FAMILIES, make_model, tiny_model
 from tests.families import EXPERTS, OTHERS
@@ -174,7 +174,7 @@ def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
         model = chain.filled(family, seed, scale, sharp)
         if how is not None:
             spoiled(model, how)
-        prompt = prompt_from_ids(model, [2, 40, 50, 60, 60, 61])
+        prompt = Prompt.from_ids(model, [2, 40, 50, 60, 60, 61])
         exact = chain.measured(model, prompt)
         by_svd = chain.bounds(model, prompt, (*chain.FROZEN, *chain.FULL), mlp_norm="svd")
         proved = chain.bounds(model, prompt, (*chain.FROZEN[:5], *chain.FULL))
@@ -191,7 +191,7 @@ def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
 def test_the_prediction_is_exact_where_one_block_is_all(family: str) -> None:
     """Of one block the recursion is the chain rule: ||d y_n / d v_i||_F itself, whatever the weights. Or it is refused."""
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=1)
-    prompt = prompt_from_ids(model, IDS.tolist())
+    prompt = Prompt.from_ids(model, IDS.tolist())
     found = chain.bounds(model, prompt, ("second-moment",))["second-moment"]
     frozen = by_autograd(model, "frozen").flatten(1).norm(dim=1).numpy()
     assert found == pytest.approx(frozen, rel=1e-9)
@@ -217,7 +217,7 @@ def test_the_prediction_is_exact_where_one_block_is_all(family: str) -> None:
 def test_the_prediction_goes_along_with_the_measured_profile(family: str) -> None:
     """Three parallel blocks: the right size and order, from probes too."""
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=3)
-    prompt = prompt_from_ids(model, IDS.tolist())
+    prompt = Prompt.from_ids(model, IDS.tolist())
     frozen = by_autograd(model, "frozen").flatten(1).norm(dim=1).numpy()
     for variant in ("second-moment", "second-moment-diagonal"):
         for trace in ("exact", "probes"):
@@ -231,7 +231,7 @@ def test_the_prediction_goes_along_with_the_measured_profile(family: str) -> Non
 def test_experts_go_through_autograd_with_the_router_live(family: str) -> None:
     """The Jacobian is the derivative of the whole network, checked by finite differences; formulas refuse, with the reason."""
     model = tiny_model(family, seed=6, dtype=torch.float64)
-    prompt = prompt_from_ids(model, IDS.tolist())
+    prompt = Prompt.from_ids(model, IDS.tolist())
     found = ost.sensitivity(model, prompt, linearisations=["full", "frozen"])
     for name, run in found.provenance.parameters["runs"].items():
         assert run["route"] == "autograd"
@@ -250,7 +250,7 @@ def test_experts_go_through_autograd_with_the_router_live(family: str) -> None:
 def test_sensitivity_is_the_norm_of_autograds_jacobian(family: str) -> None:
     """The whole way: the route that the family has, its checks, and every layer from the same passes."""
     model = tiny_model(family, seed=4, dtype=torch.float64)
-    found = ost.sensitivity(model, prompt_from_ids(model, IDS.tolist()), layers="all")
+    found = ost.sensitivity(model, Prompt.from_ids(model, IDS.tolist()), layers="all")
     run = found.provenance.parameters["runs"]["full"]
     assert run["route"] == ("autograd" if family in EXPERTS else "analytic")
     rows: Any = found.frame[found.frame["linearisation"] == "full"]

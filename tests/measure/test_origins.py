@@ -13,7 +13,7 @@ from ostools import measure
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
 from ostools.measure.profiles.looseness import CHAIN
-from ostools.models import Prompt, encode, prompt_from_ids
+from ostools.models import Prompt, encode
 from ostools.reporting.charts.attention.cells import attention_findings
 from ostools.reporting.findings.sensitivity import layers_finding, sensitivity_findings, sensitivity_summary
 from ostools.reporting.look.aside import NOTE
@@ -61,7 +61,7 @@ def test_every_table_of_tokens_says_whose_they_are() -> None:
 
 
 def test_of_ids_the_column_is_missing_and_everything_is_said_of_all_tokens() -> None:
-    found = ost.sensitivity(MODEL, prompt_from_ids(MODEL, _prompt().ids), linearisations=["full"])
+    found = ost.sensitivity(MODEL, Prompt.from_ids(MODEL, _prompt().ids), linearisations=["full"])
     assert list(found.frame["origin"].isna().unique()) == [True]
     assert "the text's" not in sensitivity_findings(found)[0]
     row = ost.profile(found).summary.iloc[0]

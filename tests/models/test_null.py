@@ -16,7 +16,7 @@ from transformers.models.mixtral import modeling_mixtral
 import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models import describe, prompt_from_ids
+from ostools.models import Prompt, describe
 from ostools.models.describe import named_weights
 from ostools.models.families import family_of
 from ostools.models.null import KINDS, null_model
@@ -119,7 +119,7 @@ def test_the_numbers_are_those_of_a_machine_with_the_plainest_kernels() -> None:
 def test_a_measurement_says_of_which_model_it_is_the_null(kind: str) -> None:
     model = tiny_model("llama", seed=3)
     null = null_model(model, kind, seed=9)
-    found = ost.sensitivity(null, prompt_from_ids(null, IDS), linearisations=["frozen"])
+    found = ost.sensitivity(null, Prompt.from_ids(null, IDS), linearisations=["frozen"])
     said = found.provenance.as_dict()["model"]
     own = describe(model)
     assert said["null"] == {"kind": kind, "seed": 9, "of": own.name, "of_weight_hash": own.weight_hash}

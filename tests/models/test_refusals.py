@@ -162,9 +162,12 @@ def test_remote_code(gemma: Path, file: str) -> None:
 
 def test_no_tokenizer(gemma: Path) -> None:
     """The trap: without these files transformers makes up a tokenizer of five tokens."""
-    for file in gemma.glob("tokenizer*"):
+    for file in [*gemma.glob("tokenizer.json"), *gemma.glob("tokenizer.model")]:
         file.unlink()
-    _refuses(r"expected a tokenizer \(tokenizer.json, .*\) in .*, found none", gemma)
+    _refuses(r"expected a tokenizer \(tokenizer.json, .*\) in .*, found only .*tokenizer_config.json of one", gemma)
+    for file in [*gemma.glob("tokenizer*"), *gemma.glob("chat_template*")]:
+        file.unlink()
+    assert load_model(gemma).tokenizer is None
 
 
 def test_a_broken_tokenizer(gemma: Path) -> None:

@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
 from ostools.ground.errors import InputError
-from ostools.models import context_length, encode, load_model, prompt_from_ids
+from ostools.models import Prompt, context_length, encode, load_model
 from ostools.models.tokens import _whole_numbers
 from tests.checkpoints import CHAT_TEMPLATE, CONTROL, SPECIAL, STORIES, Family, tiny_model, write_tokenizer
 
@@ -175,15 +175,15 @@ def test_two_leading_bos_are_refused() -> None:
     with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
         encode(_with(_words(post="<bos> <bos> $A")), "red")
     with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
-        prompt_from_ids(_model(), [2, 2, 40])
-    assert prompt_from_ids(_model(), [40, 2, 2]).tokens[1:] == ("<bos>", "<bos>")
+        Prompt.from_ids(_model(), [2, 2, 40])
+    assert Prompt.from_ids(_model(), [40, 2, 2]).tokens[1:] == ("<bos>", "<bos>")
 
 
 def test_a_model_without_a_tokenizer_takes_ids_only() -> None:
     model = _with(None)
-    with pytest.raises(InputError, match=r"expected a model with a tokenizer, found none: set `model\.tokenizer`"):
+    with pytest.raises(InputError, match="expected a tokenizer, which text needs, found a model without one"):
         encode(model, "a")
-    prompt = prompt_from_ids(model, [2, 40])
+    prompt = Prompt.from_ids(model, [2, 40])
     assert prompt.tokens == ("<2>", "<40>")
     assert not prompt.bos
 
@@ -193,12 +193,12 @@ def test_a_model_without_a_tokenizer_takes_ids_only() -> None:
 
 def test_ids_are_taken_as_they_are() -> None:
     model = _model()
-    prompt = prompt_from_ids(model, torch.tensor([40, 41], dtype=torch.int32))
+    prompt = Prompt.from_ids(model, torch.tensor([40, 41], dtype=torch.int32))
     assert prompt.text is None
     assert not prompt.bos
     assert torch.equal(prompt.ids, torch.tensor([40, 41]))
     encoded = encode(model, "the 12")
-    again = prompt_from_ids(model, encoded.ids)
+    again = Prompt.from_ids(model, encoded.ids)
     assert again.tokens == encoded.tokens
     assert again.bos
 
@@ -214,7 +214,7 @@ def test_ids_are_taken_as_they_are() -> None:
 )
 def test_ids_that_are_no_prompt(ids: list[int], match: str) -> None:
     with pytest.raises(InputError, match=match):
-        prompt_from_ids(_model(), ids)
+        Prompt.from_ids(_model(), ids)
 
 
 def test_a_token_outside_the_embedding_is_refused_even_where_the_tokenizer_has_it() -> None:

@@ -19,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.models import prompt_from_ids, view_in
+from ostools.models import Prompt, view_in
 from tests.checkpoints import STORIES, make_model, tiny_model, trained
 from tests.oracle.decoder import Decoder, decoder
 from tests.oracle.measures import collapse_distances, jacobians, path_sums
@@ -79,7 +79,7 @@ def logits_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[
 
 def derivatives_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
     """The norms of both Jacobians, by the formulas that `sensitivity` takes."""
-    prompt = prompt_from_ids(model, ids)
+    prompt = Prompt.from_ids(model, ids)
     frame: Any = ost.sensitivity(model, prompt, linearisations=["full", "frozen"], method="exact").frame
     for name in ("full", "frozen"):
         exact = jacobians(oracle, ids, held=name == "frozen")
@@ -103,7 +103,7 @@ def entries_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list
 
 def path_sums_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
     frame: Any = ost.path_sum(
-        model, prompt_from_ids(model, ids), variants=["uniform", "local", "local-full"], mlp_norm="svd"
+        model, Prompt.from_ids(model, ids), variants=["uniform", "local", "local-full"], mlp_norm="svd"
     ).frame
     for name, exact in path_sums(oracle, ids).items():
         close(torch.tensor(frame.loc[frame["variant"] == name, "value"].to_numpy()), exact)

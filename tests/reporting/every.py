@@ -11,7 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.experiments.reproduce.claims import CLAIMS, judged
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from ostools.results import Result
 from tests.checkpoints import tiny_model
 
@@ -27,7 +27,7 @@ def model() -> TransformerBridge:
 
 @cache
 def prompt() -> Any:
-    return prompt_from_ids(model(), IDS)
+    return Prompt.from_ids(model(), IDS)
 
 
 @cache

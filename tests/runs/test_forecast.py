@@ -142,7 +142,7 @@ for pos in (16, 600):
     before = held("VmRSS")
     open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
     ids = torch.randint(20, 900, (pos,), generator=torch.Generator().manual_seed(0))
-    ost.sensitivity(model, ost.models.prompt_from_ids(model, ids.tolist()), linearisations=["LINEARISATION"], method="exact")
+    ost.sensitivity(model, ost.Prompt.from_ids(model, ids.tolist()), linearisations=["LINEARISATION"], method="exact")
 plan = memory.plan(Shape.of(model), pos, 1, live="LINEARISATION" == "full", max_memory=1 << 40)
 print(held("VmHWM") - before, plan.peak)
 """

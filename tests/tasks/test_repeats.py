@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.tasks import AppendixTask, RepeatTask
+from ostools.tasks import AppendixTask, PairsOfIds, RepeatedIds, RepeatTask
 from tests.tasks.test_pairs import Characters, decoded
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)
@@ -99,3 +99,42 @@ def test_every_name_is_got() -> None:
     assert all(tasks.task(name, tasks.CollapseTask).example for name in tasks.COLLAPSE_TASKS)
     with pytest.raises(InputError, match="unknown task 'leters': did you mean 'letters'"):
         tasks.task("leters", tasks.CollapseTask)
+
+
+IDS = st.lists(st.integers(0, 99), min_size=1, max_size=8)
+
+
+@given(ids=IDS, item=st.integers(0, 99), lengths=LENGTHS)
+def test_ids_and_n_copies_of_one(ids: list[int], item: int, lengths: list[int]) -> None:
+    encoder = Characters()
+    for pair in RepeatedIds(ids, item).pairs(encoder, lengths):
+        assert (pair.kind, pair.ids, pair.extended) == (
+            "theorem",
+            (*ids, *[item] * pair.length),
+            (*ids, *[item] * (pair.length + 1)),
+        )
+    last = list(RepeatedIds(ids).pairs(encoder, lengths))
+    assert last == list(RepeatedIds(ids[:-1], ids[-1]).pairs(encoder, lengths))
+
+
+def test_pairs_of_ids_are_the_theorems_where_they_repeat_the_last() -> None:
+    pairs = PairsOfIds({3: ([1, 2], (1, 2, 2)), 5: ((1, 2), [4, 4, 2])})
+    found = list(pairs.pairs(Characters(), [3, 5]))
+    assert [pair.kind for pair in found] == ["theorem", "task"]
+    assert (found[1].ids, found[1].extended) == ((1, 2), (4, 4, 2))
+    assert pairs.told() == {"at": {3: [[1, 2], [1, 2, 2]], 5: [[1, 2], [4, 4, 2]]}}
+    with pytest.raises(InputError, match=r"expected a length with a pair \(3, 5\), found 4"):
+        list(pairs.pairs(Characters(), [4]))
+
+
+def test_what_is_no_pair_of_ids() -> None:
+    with pytest.raises(
+        InputError, match=r"end in the same one, found .* their distance would be that of the two tokens"
+    ):
+        PairsOfIds({1: ([1, 2], [1, 3])})
+    with pytest.raises(InputError, match="expected pairs by their length"):
+        PairsOfIds({})
+    with pytest.raises(InputError, match="expected something to repeat, found no ids"):
+        RepeatedIds([])
+    with pytest.raises(InputError, match=r"expected a row of token ids \(whole numbers from 0\), found"):
+        RepeatedIds([3, -1])

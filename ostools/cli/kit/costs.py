@@ -10,6 +10,7 @@ from typing import Any
 
 from mitigations import Hint, Mitigation, Separator
 from ostools import tasks
+from ostools.cli.kit.prompts import Given
 from ostools.experiments.figures import figure2, figure3
 from ostools.experiments.reproduce.parts import CERTIFIED, EQUATION_4, PRINTED
 from ostools.ground.lengths import parse_lengths
@@ -30,7 +31,7 @@ _MOST_LENGTHS = 12
 
 
 def sensitivity(
-    model: Unloaded, prompts: Sequence[str], linearisations: Sequence[str], layers: Sequence[int] | str, method: str
+    model: Unloaded, prompts: Sequence[Given], linearisations: Sequence[str], layers: Sequence[int] | str, method: str
 ) -> Cost:
     """Of every prompt."""
     streams = model.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
@@ -43,14 +44,14 @@ def sensitivity(
     return sum(each, Cost())
 
 
-def looseness(model: Unloaded, prompt: str) -> Cost:
+def looseness(model: Unloaded, prompt: Given) -> Cost:
     """The exact profile, and the chain of bounds beside it."""
     pos = model.pos(prompt)
     exact = sensitivity_cost(model.shape, pos, method="exact", max_memory=model.limit)
     return exact + path_sum_cost(model.shape, pos, CHAIN)
 
 
-def attention(model: Unloaded, prompt: str | None, task: str | None, length: int | None, compared: bool) -> Cost:
+def attention(model: Unloaded, prompt: Given | None, task: str | None, length: int | None, compared: bool) -> Cost:
     """A pass with its patterns, or two."""
     pos = model.pos(prompt) if prompt is not None else max(model.asked(_form(task), [length or 1]).prompts)
     return pass_cost(model.shape, pos, 2 + 2 * compared)

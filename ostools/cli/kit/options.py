@@ -32,7 +32,6 @@ Out = Annotated[
         metavar="FILE", help="Chart (.html .png .svg .pdf) or table (.parquet .csv .json); else a table here."
     ),
 ]
-Prompt = Annotated[str, typer.Option(metavar="TEXT", help="The text to measure on.")]
 Task = Annotated[
     str, typer.Option(metavar="NAME[:OPTIONS]", help="Such as copy-last or count-ones; ostools tasks lists them.")
 ]

@@ -1,41 +1,95 @@
-"""Prompts of a command that takes many: given one by one, or read from a file, each refused by its line."""
+"""Prompts of a command: text or token ids, one or many, given one by one or read from a file, each refused by its line."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from ostools.ground.errors import InputError
 
+Given: TypeAlias = str | tuple[int, ...]
+"""A prompt as a user gives it: a text, or its token ids."""
+
+Prompt = Annotated[str | None, typer.Option(metavar="TEXT", help="The text to measure on; or --ids.")]
 Prompts = Annotated[
     list[str] | None, typer.Option("--prompt", metavar="TEXT", help="The text to measure on; repeatable.")
 ]
 PromptsFile = Annotated[
     Path | None,
-    typer.Option("--prompts", metavar="FILE", help="Many: a line each, or as `ostools prompts` writes them (.jsonl)."),
+    typer.Option(
+        "--prompts",
+        metavar="FILE",
+        help='Many: a text a line, or as `ostools prompts` writes them (.jsonl), or {"ids": [2, 40]} a line there.',
+    ),
 ]
+_IDS = "Token ids in place of a text: 2,40,50, or a file that holds them"
+Ids = Annotated[str | None, typer.Option("--ids", metavar="IDS|FILE", help=f"{_IDS}.")]
+ManyIds = Annotated[list[str] | None, typer.Option("--ids", metavar="IDS|FILE", help=f"{_IDS}; repeatable.")]
 
 
-def given_prompts(prompts: Iterable[str] | None, file: Path | None) -> list[str]:
-    """The prompts of one of the two options. Raises `InputError` for none or both, and for an empty one."""
-    texts = list(prompts or ())
+def given_prompt(prompt: str | None, ids: str | None) -> Given:
+    """The one prompt, as text or as ids. Raises `InputError` for none or both, and for an empty one."""
+    found = chosen(prompt, ids)
+    if found is None:
+        raise InputError("expected --prompt TEXT or --ids 2,40,50, found neither")
+    return found
+
+
+def chosen(prompt: str | None, ids: str | None) -> Given | None:
+    """The one prompt, None for none. Raises `InputError` for both, and for an empty one."""
+    if prompt is not None and ids is not None:
+        raise InputError("--prompt and --ids exclude each other: leave one out")
+    if prompt == "":
+        raise InputError("--prompt: expected text, found nothing; give at least one character")
+    return prompt if ids is None else parse_ids(ids)
+
+
+def given_prompts(prompts: Iterable[str] | None, file: Path | None, ids: Iterable[str] | None = None) -> list[Given]:
+    """The prompts of one of the three options. Raises `InputError` for none or several of them, and for an empty one."""
+    texts, numbers = list(prompts or ()), list(ids or ())
+    named = {"--prompt": texts, "--prompts": file, "--ids": numbers}
+    if not (used := [name for name, value in named.items() if value]):
+        raise InputError("expected --prompt TEXT, --ids 2,40,50 or --prompts FILE, found none of them")
+    if len(used) > 1:
+        raise InputError(f"{' and '.join(used)} exclude each other: put all prompts into one file")
     if file is not None:
-        if texts:
-            raise InputError("--prompt and --prompts exclude each other: put the text into the file")
         return prompts_of(file)
-    if not texts:
-        raise InputError("expected --prompt TEXT or --prompts FILE, found neither")
     if "" in texts:
         raise InputError("--prompt: expected text, found nothing; give at least one character")
-    return texts
+    return [*texts, *map(parse_ids, numbers)]
 
 
-def prompts_of(file: Path) -> list[str]:
-    """One prompt a line of a text file, or under the key `prompt` of each line of a .jsonl file, in its order."""
+def parse_ids(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas or blanks between them, in brackets or without; or a file that holds such numbers."""
+    numbers = _numbers(text)
+    if numbers is None:
+        try:
+            numbers = _numbers(Path(text).read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"--ids {text[:60]!r}: expected token ids such as 2,40,50, or a file that holds them, found neither: "
+                f"{getattr(error, 'strerror', None) or 'not text in UTF-8'}"
+            ) from None
+    if numbers is None:
+        raise InputError(
+            f"--ids {text[:60]!r}: expected a file of token ids such as 2,40,50, found something else in it"
+        )
+    return numbers
+
+
+def _numbers(text: str) -> tuple[int, ...] | None:
+    """The numbers that a text consists of; None where it holds none, or anything else."""
+    words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+    whole = bool(words) and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words)
+    return tuple(map(int, words)) if whole else None
+
+
+def prompts_of(file: Path) -> list[Given]:
+    """One prompt a line of a text file, or under the key `prompt` or `ids` of each line of a .jsonl file, in its order."""
     try:
         lines = file.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:
@@ -57,12 +111,18 @@ def _of_text(where: str, line: str) -> str:
     return text
 
 
-def _of_json(where: str, line: str) -> str:
+def _of_json(where: str, line: str) -> Given:
     try:
         row: Any = json.loads(line)
     except (ValueError, RecursionError):
         raise InputError(f"{where}: expected a JSON object with the key 'prompt', found something else") from None
-    text = row.get("prompt") if isinstance(row, dict) else None
+    text, ids = (row.get(key) if isinstance(row, dict) else None for key in ("prompt", "ids"))
+    if text is not None and ids is not None:
+        raise InputError(f"{where}: expected 'prompt' or 'ids', found both: leave one out")
+    if isinstance(ids, list) and ids and all(type(index) is int for index in ids):
+        return tuple(ids)
     if not isinstance(text, str) or not text:
-        raise InputError(f"{where}: expected a JSON object with a text under the key 'prompt', found none")
+        raise InputError(
+            f"{where}: expected a JSON object with a text under the key 'prompt', or token ids under 'ids', found none"
+        )
     return text

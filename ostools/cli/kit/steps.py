@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
-from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 
 if TYPE_CHECKING:
@@ -19,14 +18,12 @@ if TYPE_CHECKING:
     from ostools.runs.forecast.forecast import Unloaded
 
 
-def check(out: Path | None, prompt: str | None = None) -> None:
-    """What can be refused before a model is loaded."""
+def check(out: Path | None) -> None:
+    """Refuse a path that no result can be written to before a model is loaded."""
     if out is not None:
         from ostools.results import checked_output
 
         checked_output(out)
-    if prompt == "":
-        raise InputError("--prompt: expected text, found nothing; give at least one character")
 
 
 def check_precisions(names: Sequence[str] | None) -> None:

@@ -9,6 +9,7 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, Seed, System, Thinking
+from ostools.cli.kit.prompts import Ids, chosen
 from ostools.cli.kit.steps import at_work, check, give, tell_written
 from ostools.ground.errors import InputError
 
@@ -24,6 +25,7 @@ SHOWN = 10
 
 def attention(
     prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="The text to measure on; or --task.")] = None,
+    ids: Ids = None,
     task: Annotated[
         str | None,
         typer.Option(metavar="NAME[:OPTIONS]", help="Such as copy-last, with --length; ostools tasks lists them."),
@@ -60,9 +62,10 @@ def attention(
     from ostools import measure, tasks
     from ostools.cli.kit import costs
 
-    check(out, prompt)
-    if (prompt is None) == (task is None):
-        raise InputError("expected --prompt, or --task with --length")
+    check(out)
+    words = chosen(prompt, ids)
+    if (words is None) == (task is None):
+        raise InputError("expected --prompt or --ids, or --task with --length")
     if (task is None) != (length is None):
         raise InputError("--task and --length go together: expected both, found one")
     if task is not None:
@@ -75,18 +78,18 @@ def attention(
         raise InputError("--against-prompt: expected text, found nothing; give at least one character")
     if mitigation is not None:
         named(mitigation)
-    turn, compared = Turn(chat, system, thinking), bool(given)
+    turn, compared = Turn(chat, system, thinking, ids), bool(given)
     if chat and task is not None:
         raise InputError(
             "--chat: a task is asked in the chat template where there is one; expected --prompt beside --chat"
         )
 
     def asked(on: TransformerBridge) -> dict[str, Any]:
-        words = None if prompt is None else turn.prompt(on, prompt)
-        return {"prompt": words, "task": task, "length": length, "seed": seed}
+        tokens = None if words is None else turn.prompt(on, words)
+        return {"prompt": tokens, "task": task, "length": length, "seed": seed}
 
     def cost(on: Unloaded) -> Cost:
-        return costs.attention(turn.of(on), prompt, task, length, compared)
+        return costs.attention(turn.of(on), words, task, length, compared)
 
     with at_work("reading the patterns", model, device, dtype, cost) as (loaded, _):
         first, second = measure.attention(loaded, **asked(loaded)), None

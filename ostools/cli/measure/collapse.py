@@ -21,6 +21,7 @@ from ostools.cli.kit.options import (
     parse_layers,
     parse_lengths,
 )
+from ostools.cli.kit.prompts import Given, Ids, chosen
 from ostools.cli.kit.steps import at_work, check, check_precisions, give
 from ostools.cli.measure.variation import show_variation
 from ostools.ground.errors import InputError
@@ -45,6 +46,7 @@ def collapse(
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Instead of a task: your own text, its last token repeated.")
     ] = None,
+    ids: Ids = None,
     item: Annotated[
         str | None, typer.Option(metavar="TEXT", help="With --prompt: what is repeated behind it, such as ' and'.")
     ] = None,
@@ -95,19 +97,19 @@ def collapse(
     from ostools.cli.kit import costs
 
     check(out)
-    wanted, chosen = parse_lengths(lengths), _chosen(task, prompt, item, items)
+    wanted, pairs = parse_lengths(lengths), _pairs(task, chosen(prompt, ids), item, items)
     where = None if layers is None else parse_layers(layers)
     reading = _reading(site, per, norm, by_layer=where is not None)
     check_precisions(dtype)
     dtypes, seeds = tuple(dtype or ("float32", "bfloat16", "float16")), tuple(seed or (0,))
 
     def cost(on: Unloaded) -> Cost:
-        return costs.collapse(on, chosen, wanted, dtypes, layers=where, seeds=len(seeds))
+        return costs.collapse(on, pairs, wanted, dtypes, layers=where, seeds=len(seeds))
 
     with at_work("comparing pairs", model, device, load_dtype, cost) as (loaded, progress):
         result = measure.collapse(
             loaded,
-            chosen,
+            pairs,
             lengths=wanted,
             dtypes=dtypes,
             seeds=seeds,
@@ -118,19 +120,23 @@ def collapse(
     give(replace(result, reading=reading), out, _show)
 
 
-def _chosen(task: str | None, prompt: str | None, item: str | None, items: str) -> CollapseTask:
-    """The task of that name, or the user's own text. Raises `InputError` for options that exclude each other."""
+def _pairs(task: str | None, given: Given | None, item: str | None, items: str) -> CollapseTask:
+    """The task of that name, or the user's own text or ids. Raises `InputError` for options that exclude each other."""
     from ostools import tasks
 
     put = checked_items(items)
-    if prompt is None:
-        if item is not None:
-            raise InputError("--item is what --prompt repeats: give --prompt too")
+    if item is not None and not isinstance(given, str):
+        raise InputError("--item is what --prompt repeats: give --prompt too")
+    if given is None:
         return tasks.task(f"{task or 'figure-5a'}:items={items}", tasks.CollapseTask)
     if task is not None:
-        raise InputError("--task and --prompt exclude each other: leave one out")
+        raise InputError(
+            f"--task and {'--prompt' if isinstance(given, str) else '--ids'} exclude each other: leave one out"
+        )
+    if not isinstance(given, str):
+        return tasks.RepeatedIds(given, name="prompt")
     # Without an item the text's own last token is repeated, which is done on ids.
-    return tasks.RepeatTask("prompt", prompt, item, put if item else "ids")
+    return tasks.RepeatTask("prompt", given, item, put if item else "ids")
 
 
 def _reading(site: str | None, per: str | None, norm: str | None, *, by_layer: bool) -> Reading | None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
+from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, Model, Out, Prompt
+from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking
+from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -20,7 +22,11 @@ _COMPARED = ("full", "frozen", "detached")
 
 
 def contributions(
-    prompt: Prompt,
+    prompt: Prompt = None,
+    ids: Ids = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     towards: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The next token that is meant. Else the one that ranks first.")
     ] = None,
@@ -42,19 +48,21 @@ def contributions(
     from ostools.cli.kit import costs
     from ostools.measure.passes.cost import pass_cost
 
-    check(out, prompt)
+    check(out)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
     alone = out is not None or MANNERS.json
 
     def cost(on: Unloaded) -> Cost:
-        parts = pass_cost(on.shape, on.pos(prompt), 16)
-        return parts if alone else parts + costs.sensitivity(on, [prompt], _COMPARED, (0,), "auto")
+        parts = pass_cost(on.shape, turn.of(on).pos(given), 16)
+        return parts if alone else parts + costs.sensitivity(turn.of(on), [given], _COMPARED, (0,), "auto")
 
     with at_work("splitting the logit", model, device, dtype, cost) as (loaded, progress):
-        result = measure.contributions(loaded, prompt, towards=towards)
+        words = turn.prompt(loaded, given)
+        result = measure.contributions(loaded, words, towards=towards)
         measured = None
         if not alone:
             measured = measure.sensitivity(
-                loaded, prompt, linearisations=_COMPARED, max_memory=MANNERS.max_memory, progress=progress
+                loaded, words, linearisations=_COMPARED, max_memory=MANNERS.max_memory, progress=progress
             )
     give(result, out, lambda result: _show(result, measured))
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
+from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, Model, Out, Prompt
+from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking
+from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def nulls(
-    prompt: Prompt,
+    prompt: Prompt = None,
+    ids: Ids = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     kind: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="initialised, embeddings-kept, shuffled; repeatable. Else initialised."),
@@ -47,14 +53,16 @@ def nulls(
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
     from ostools.models.null import KINDS
 
-    check(out, prompt)
+    check(out)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
     kinds = checked_names("kind of null model", kind or ("initialised",), KINDS)
     checked_names("linearisation", [linearisation], LINEARISATIONS)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(on, [prompt], (linearisation,), (0,), "auto") * (1 + len(kinds) * seeds)
+        return costs.sensitivity(turn.of(on), [given], (linearisation,), (0,), "auto") * (1 + len(kinds) * seeds)
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
+        words = turn.prompt(loaded, given)
         result = measure.nulls(
             loaded,
             prompt,

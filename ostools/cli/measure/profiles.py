@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, Prompt, System, Thinking
+from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking
+from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.progress import part_of
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def looseness(
-    prompt: Prompt,
+    prompt: Prompt = None,
+    ids: Ids = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -39,14 +41,14 @@ def looseness(
     from ostools.cli.kit import costs
     from ostools.measure.profiles.looseness import CHAIN
 
-    check(out, prompt)
-    turn = Turn(chat, system, thinking)
-    with at_work("measuring", model, device, dtype, lambda on: costs.looseness(turn.of(on), prompt)) as (
+    check(out)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    with at_work("measuring", model, device, dtype, lambda on: costs.looseness(turn.of(on), given)) as (
         loaded,
         progress,
     ):
         differentiating, folding = (part_of(progress, index, index + 1, 2, units=100) for index in range(2))
-        words = turn.prompt(loaded, prompt)
+        words = turn.prompt(loaded, given)
         measured = measure.sensitivity(
             loaded, words, method="exact", max_memory=MANNERS.max_memory, progress=differentiating
         )
@@ -56,7 +58,8 @@ def looseness(
 
 
 def profile(
-    prompt: Prompt,
+    prompt: Prompt = None,
+    ids: Ids = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -76,22 +79,23 @@ def profile(
     from ostools import measure
     from ostools.cli.kit import costs
 
-    check(out, prompt)
-    turn = Turn(chat, system, thinking)
+    check(out)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(turn.of(on), [prompt], ("full", "frozen"), (0,), "auto")
+        return costs.sensitivity(turn.of(on), [given], ("full", "frozen"), (0,), "auto")
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         measured = measure.sensitivity(
-            loaded, turn.prompt(loaded, prompt), max_memory=MANNERS.max_memory, progress=progress
+            loaded, turn.prompt(loaded, given), max_memory=MANNERS.max_memory, progress=progress
         )
         result = measure.profile(measured)
     give(result, out, _show_profile)
 
 
 def flow(
-    prompt: Prompt,
+    prompt: Prompt = None,
+    ids: Ids = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -111,19 +115,20 @@ def flow(
     from ostools import measure
     from ostools.measure.paths.cost import path_sum_cost
 
-    check(out, prompt)
-    turn = Turn(chat, system, thinking)
+    check(out)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
 
     def cost(on: Unloaded) -> Cost:
-        return path_sum_cost(on.shape, turn.of(on).pos(prompt), ("second-moment",)) * 2
+        return path_sum_cost(on.shape, turn.of(on).pos(given), ("second-moment",)) * 2
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, _):
-        result = measure.flow(loaded, turn.prompt(loaded, prompt))
+        result = measure.flow(loaded, turn.prompt(loaded, given))
     give(result, out, lambda result: _show("Strongest edges", result.frame.nlargest(20, "flow")))
 
 
 def spectra(
-    prompt: Prompt,
+    prompt: Prompt = None,
+    ids: Ids = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -143,14 +148,14 @@ def spectra(
     from ostools import measure
     from ostools.measure.passes.cost import pass_cost
 
-    check(out, prompt)
-    turn = Turn(chat, system, thinking)
+    check(out)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
 
     def cost(on: Unloaded) -> Cost:
-        return pass_cost(on.shape, turn.of(on).pos(prompt), 6)
+        return pass_cost(on.shape, turn.of(on).pos(given), 6)
 
     with at_work("reading the patterns", model, device, dtype, cost) as (loaded, _):
-        result = measure.spectra(loaded, turn.prompt(loaded, prompt))
+        result = measure.spectra(loaded, turn.prompt(loaded, given))
     give(result, out, lambda result: _show("Products of the patterns", result.depth))
 
 

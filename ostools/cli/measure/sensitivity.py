@@ -10,8 +10,8 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, Prompt, System, Thinking, parse_layers
-from ostools.cli.kit.prompts import Prompts, PromptsFile, given_prompts
+from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking, parse_layers
+from ostools.cli.kit.prompts import Ids, ManyIds, Prompt, Prompts, PromptsFile, given_prompt, given_prompts
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def sensitivity(
     prompt: Prompts = None,
     prompts: PromptsFile = None,
+    ids: ManyIds = None,
     linearisation: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,6 +66,7 @@ def sensitivity(
       ostools sensitivity --prompt "The capital of France is" --out france.html
       ostools sensitivity --prompt "The capital of France is" --layers all --out layers.png
       ostools sensitivity --prompts prompts.jsonl --out norms.parquet
+      ostools sensitivity --ids 2,40,50 --model ./my-model
     """
     from ostools import measure
     from ostools.cli.kit import costs
@@ -72,20 +74,20 @@ def sensitivity(
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
     from ostools.results import TABLES, checked_output
 
-    texts, turn = given_prompts(prompt, prompts), Turn(chat, system, thinking)
+    given, turn = given_prompts(prompt, prompts, ids), Turn(chat, system, thinking, ids)
     check(out)
-    if out is not None and len(texts) > 1:
+    if out is not None and len(given) > 1:
         checked_output(out, TABLES)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
     wanted = parse_layers(layers)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(turn.of(on), texts, names, wanted, method)
+        return costs.sensitivity(turn.of(on), given, names, wanted, method)
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         found = measure.sensitivity(
             loaded,
-            [turn.prompt(loaded, text) for text in texts],
+            [turn.prompt(loaded, one) for one in given],
             linearisations=names,
             layers=wanted,
             method=method,
@@ -103,7 +105,8 @@ def sensitivity(
 
 
 def path_sum(
-    prompt: Prompt,
+    prompt: Prompt = None,
+    ids: Ids = None,
     variant: Annotated[
         list[str] | None,
         typer.Option(
@@ -146,12 +149,12 @@ def path_sum(
     from ostools.measure.paths.described import undescribed
     from ostools.measure.paths.variants import checked_variants
 
-    check(out, prompt)
-    turn = Turn(chat, system, thinking)
+    check(out)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
     names = checked_variants(variant or ("proof", "uniform", "local", "second-moment"))
 
     def cost(on: Unloaded) -> Cost:
-        pos = turn.of(on).pos(prompt)
+        pos = turn.of(on).pos(given)
         return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, traces=traces, positions=positions)
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
@@ -160,7 +163,7 @@ def path_sum(
             output.note(f"left out: {name}: {reason}")
         result = measure.path_sum(
             loaded,
-            turn.prompt(loaded, prompt),
+            turn.prompt(loaded, given),
             variants=[name for name in names if name not in without],
             mlp_norm=mlp_norm,
             traces=traces,

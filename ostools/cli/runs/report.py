@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ostools.cli.kit import output
+from ostools.cli.kit.chat import PLAIN
 from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.options import Device, Dtype, Model, parse_lengths
+from ostools.cli.kit.prompts import Ids, chosen
 from ostools.cli.kit.steps import at_work, tell_written
 from ostools.ground.errors import InputError
 
@@ -24,6 +26,7 @@ def report(
         str | None,
         typer.Option(metavar="TEXT", help="The text to measure sensitivity on; else the paper's copy prompt."),
     ] = None,
+    ids: Ids = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The HTML file to write.")] = Path("report.html"),
     section: Annotated[
         list[str] | None,
@@ -57,7 +60,12 @@ def report(
       ostools report --run sweep --out sweep.html
     """
     if run is not None:
-        given = {"--model": model != "embedded", "--prompt": prompt is not None, "--section": bool(section)}
+        given = {
+            "--model": model != "embedded",
+            "--prompt": prompt is not None,
+            "--ids": ids is not None,
+            "--section": bool(section),
+        }
         given |= {"--lengths": lengths is not None, "--device": device != "auto", "--dtype": dtype != "float32"}
         given["--device-map"] = MANNERS.device_map is not None
         _on_run(run, out, [name for name, there in given.items() if there])
@@ -68,16 +76,18 @@ def report(
     from ostools.results import checked_output
 
     checked_output(out, (".html",))
+    given = chosen(prompt, ids)
     wanted = None if lengths is None else parse_lengths(lengths)
 
     def cost(on: Unloaded) -> Cost:
-        text = default_prompt() if prompt is None else prompt
+        text = default_prompt() if given is None else given
         longest = range(1, LONGEST + 1) if wanted is None else wanted
         return report_cost(on, text, longest, section or None)
 
     with at_work("measuring", model, device, dtype, cost) as (loaded, progress):
+        read = None if given is None else PLAIN.prompt(loaded, given)
         written = reporting.report(
-            loaded, prompt=prompt, out=out, sections=section or None, lengths=wanted, progress=progress
+            loaded, prompt=read, out=out, sections=section or None, lengths=wanted, progress=progress
         )
     tell_written(written)
 

@@ -38,6 +38,7 @@ from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.asked import asked
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.models import Prompt
+from ostools.models.tokens import fitted
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -118,13 +119,14 @@ def ablation(
     begun: bool = False,
     chat: bool | None = None,
     carriers: Sequence[int] | None = None,
-    answer: str | None = None,
+    answer: str | Prompt | None = None,
     progress: Progress | None = None,
 ) -> Ablation:
     """Take parts of the model out, one at a time, and measure what changes, beside the first-order prediction.
 
     Args:
-        task: a task or its name, asked at `lengths` and `seeds`; or a `Prompt`, with its `carriers` (positions) and `answer`.
+        task: a task or its name, asked at `lengths` and `seeds`; or a `Prompt`, with its `carriers` (positions) and `answer`
+            (text, or tokens as a `Prompt`).
         what: "heads" (the output z of each), "edges" (single attention weights), "layers" (what a block's attention or MLP
             adds to the residual stream).
         targets: (layer, head), (layer, head, query, key) or (layer, "attention" | "mlp"). None: all of them; of the edges the
@@ -159,7 +161,7 @@ def ablation(
         tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None,
         **{"measurement": "ablation", "task": questions[0].task, "lengths": [one.length for one in questions]},
         **{"seeds": list(seeds), "what": what, "targets": chosen, "top": top, "method": method, "begun": begun},
-        **{"measures": names, "chat": chat, "carriers": carriers, "answer": answer},
+        **{"measures": names, "chat": chat, "carriers": carriers, "answer": _told(answer)},
     )
     rows: list[dict[str, Any]] = []
     with torch.inference_mode(False), true_arithmetic(work):
@@ -189,13 +191,13 @@ def _questions(
     begun: bool,
     chat: bool | None,
     carriers: Sequence[int] | None,
-    answer: str | None,
+    answer: str | Prompt | None,
 ) -> list[Question]:
     """Every prompt that the parts are taken out on."""
     if isinstance(task, Prompt):
         if lengths is not None or begun:
             raise InputError("ablation: a prompt has no lengths and no line to begin; leave lengths and begun out")
-        return [of_prompt(model, task, carriers, answer, paired=names is None or "collapse" in names)]
+        return [of_prompt(model, fitted(model, task), carriers, answer, paired=names is None or "collapse" in names)]
     if carriers is not None or answer is not None:
         raise InputError("ablation: a task knows its own carriers and answer; leave them out, or give a Prompt")
     if lengths is None:
@@ -206,6 +208,10 @@ def _questions(
         for length in checked_lengths(lengths)
         for seed in seeds_of(form, seeds)
     ]
+
+
+def _told(answer: str | Prompt | None) -> str | list[int] | None:
+    return answer.ids.tolist() if isinstance(answer, Prompt) else answer
 
 
 def _rows(

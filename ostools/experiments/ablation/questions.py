@@ -13,7 +13,8 @@ from ostools.experiments.ablation.effects import Ids, JacobianNorm, LogProbabili
 from ostools.ground.errors import InputError
 from ostools.measure.answers.probability import line_ends, line_ids, written
 from ostools.measure.posed import Posed, carrier_positions, pose
-from ostools.models import Prompt, prompt_from_ids
+from ostools.models import Prompt
+from ostools.models.tokens import fitted
 from ostools.tasks import Task, label
 
 MEASURES = ("sensitivity", "collapse", "answers")
@@ -47,7 +48,7 @@ class Question:
             possible["answers"] = LogProbability(self.prompt, self.answer, self.ends)
         needs = {
             "sensitivity": "carriers=, the positions of the tokens that carry the answer",
-            "answers": "answer=, the text",
+            "answers": "answer=, the text or its tokens",
         }
         for name in names or ():
             if name not in possible:
@@ -82,16 +83,24 @@ def of_task(
 
 
 def of_prompt(
-    model: TransformerBridge, prompt: Prompt, carriers: Sequence[int] | None, answer: str | None, *, paired: bool
+    model: TransformerBridge,
+    prompt: Prompt,
+    carriers: Sequence[int] | None,
+    answer: str | Prompt | None,
+    *,
+    paired: bool,
 ) -> Question:
     """Any prompt; its pair is the theorem's: the last token once more."""
     n = len(prompt.ids)
     if carriers is not None and (not carriers or any(not 0 <= place < n for place in carriers)):
         raise InputError(f"ablation: expected carriers out of 0..{n - 1}, found {list(carriers) or 'none'}")
     ids = prompt.ids.tolist()
-    wanted = None if answer is None else _behind(model, ids, line_ids(model, prompt, answer).ids)
+    wanted = None
+    if answer is not None:
+        behind = line_ids(model, prompt, answer).ids if isinstance(answer, str) else fitted(model, answer).ids.tolist()
+        wanted = _behind(model, ids, behind)
     chosen = None if carriers is None else tuple(carriers)
-    extended = _tensor(model, prompt_from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None
+    extended = _tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None
     return Question("prompt", None, None, _tensor(model, ids), chosen, wanted, extended, None)
 
 
@@ -120,7 +129,7 @@ def _begun(model: TransformerBridge, posed: Posed, answer: Sequence[int]) -> int
 
 def _behind(model: TransformerBridge, ids: Sequence[int], answer: Sequence[int]) -> Ids:
     """The answer, if it fits into the context behind the prompt; `InputError` otherwise."""
-    prompt_from_ids(model, [*ids, *answer])
+    Prompt.from_ids(model, [*ids, *answer])
     return _tensor(model, answer)
 
 

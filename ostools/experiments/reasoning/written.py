@@ -15,7 +15,7 @@ from ostools.measure.answers.judging import reader_of
 from ostools.measure.answers.probability import line_ids
 from ostools.measure.answers.reading import ANSWERED
 from ostools.measure.posed import Posed, item_positions
-from ostools.models import Prompt, context_length, prompt_from_ids
+from ostools.models import Prompt, context_length
 from ostools.models.tokens import offsets
 from ostools.tasks import AppendixTask
 from ostools.tasks.reasoning import few_shot
@@ -71,7 +71,7 @@ def written(model: TransformerBridge, posed: Posed, reasoning: str | None, max_n
             f"expected at most {context} tokens (the model's context), found {needed} with reasoning and answer line: shorten "
             "the reasoning or the sequence"
         )
-    whole = prompt_from_ids(model, [*posed.prompt.ids.tolist(), *ids])
+    whole = Prompt.from_ids(model, [*posed.prompt.ids.tolist(), *ids])
     parts, lines = _behind_parts(model, posed, ids)
     before = _prompt_parts(model, posed)
     return Written(whole, (*before, *parts), (*[None] * len(before), *lines), behind.strip(), source, wanted)

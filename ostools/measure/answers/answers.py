@@ -29,6 +29,7 @@ from ostools.measure.passes.last_tokens import way_of
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
+from ostools.models.tokens import token_text, tokenizer_of
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
 # that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
@@ -44,13 +45,15 @@ class Answer:
     """What was generated behind one prompt.
 
     `ids`: every token generated, the end of text included. `text`: what they say behind the prompt, all of it but the end of
-    text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length").
+    text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length");
+    "limit": by max_new_tokens, where the vocabulary has neither an end of text nor a line's end, so that nothing else could be
+    the answer's end.
     `seconds`: its share of the time that its batch took.
     """
 
     ids: tuple[int, ...]
     text: str
-    ended: Literal["eos", "stop", "length"]
+    ended: Literal["eos", "stop", "length", "limit"]
     seconds: float = field(default=0.0, compare=False)
 
 
@@ -68,8 +71,8 @@ def answers(
 
     Args:
         max_new_tokens: tokens after which an answer is cut.
-        stops: one a prompt, asked of the text after every token (`reading.Reader.closed`, `line_written`); None: only the end
-            of text ends an answer.
+        stops: one a prompt, asked of the text after every token (`reading.Reader.closed`, `line_written`), which needs a
+            tokenizer; None: only the end of text ends an answer.
         temperature: 0 for the most likely token at every step; else tokens are drawn from softmax(logits / temperature).
         seeds: one a prompt, for drawing: the same seed draws the same, whatever the other prompts.
         progress: called as progress(done, total) with the number of prompts answered.
@@ -105,8 +108,8 @@ def _check(
 ) -> None:
     if not prompts:
         raise InputError("answers: expected at least one prompt, found none")
-    if model.tokenizer is None:
-        raise InputError("answers: expected a model with a tokenizer, found none: set `model.tokenizer`")
+    if stops is not None:
+        tokenizer_of(model)
     require_limit(max_new_tokens)
     if stops is not None and len(stops) != len(prompts):
         raise InputError(f"answers: expected one stop for each of {len(prompts)} prompts, found {len(stops)}")
@@ -136,8 +139,10 @@ def _answered(
             if index not in done:
                 written[index].append(token)
                 answer = reading.of(index, prompts[index], written[index])
-                if answer.ended != "length" or len(answer.ids) == max_new_tokens:
+                if answer.ended != "length":
                     done[index] = answer
+                elif len(answer.ids) == max_new_tokens:
+                    done[index] = replace(answer, ended=reading.cut)
         if len(done) == len(prompts):
             return done
         rows.extend(tokens)
@@ -172,6 +177,7 @@ class _Reading:
         self.tokenizer: Any = model.tokenizer
         self.stops = stops
         self.ends = end_ids(model)
+        self.cut: Literal["length", "limit"] = "length" if self.tokenizer is None or can_end(model) else "limit"
 
     def of(self, index: int, prompt: list[int], written: list[int]) -> Answer:
         """Of what was written behind the prompt with that number."""
@@ -184,9 +190,22 @@ class _Reading:
 
 def text_behind(tokenizer: Any, prompt: list[int], written: list[int]) -> str:
     """Decoded behind the prompt's end, because decoders strip the space at the start of a text."""
+    if tokenizer is None:
+        return "".join(token_text(None, index) for index in written)
     anchor, options = prompt[-_ANCHOR:], {"clean_up_tokenization_spaces": False}
     before, both = (tokenizer.decode(ids, **options) for ids in (anchor, anchor + written))
     return both[len(before) :] if both.startswith(before) else tokenizer.decode(written, **options)
+
+
+def can_end(model: TransformerBridge) -> bool:
+    """Whether the model can write the end of a text or of a line."""
+    return any(index < int(model.W_E.shape[0]) for index in end_ids(model)) or writes_lines(model.tokenizer)
+
+
+def writes_lines(tokenizer: Any) -> bool:
+    """Whether the vocabulary has a line's end."""
+    ids = tokenizer("a\na", add_special_tokens=False, return_attention_mask=False, verbose=False).input_ids
+    return "\n" in tokenizer.decode(ids, clean_up_tokenization_spaces=False)
 
 
 def end_ids(model: TransformerBridge) -> frozenset[int]:

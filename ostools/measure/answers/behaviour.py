@@ -23,7 +23,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.answers.answers import Answer, answers, how_read
+from ostools.measure.answers.answers import Answer, answers, can_end, end_ids, how_read, writes_lines
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
 from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
@@ -44,6 +44,14 @@ COLUMNS = {
     **{"log_probability": "float64", "seconds": "float64", "within_training": "boolean"},
 }
 LEVEL = 0.95
+ENDS = {
+    (True, True): "the end of its line, or of the text",
+    (True, False): "the end of its line: the model knows no end of text",
+    (False, True): "the end of the text: the vocabulary has no line's end",
+    (False, False): "max_new_tokens: the vocabulary has neither a line's end nor an end of text",
+}
+"""What ends an answer, by whether the model can write the end of a line, and of a text. Without either there is no probability
+of the right line: it is that of a line that ends."""
 PROMPTS, SAMPLES, NOTHING = "prompts", "samples of one prompt", "nothing was drawn"
 
 
@@ -55,8 +63,9 @@ class Behaviour(Result):
     ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of
     what it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as
     `reading` finds it; where there is none the last line that was read), text (all it wrote), ended (by "eos", a "stop"
-    behind the answer, or cut: "length"), reasoning_tokens (how many of its tokens are thoughts before the answer, their marks
-    counted; NA of a hosted model), kind ("answered"; "something else": it came to its end without an answer; "cut
+    behind the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`), reasoning_tokens (how many of its
+    tokens are thoughts before the answer, their marks counted; NA of a hosted model), kind ("answered"; "something else": it
+    came to its end without an answer; "cut
     off" before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
     (absolute_error is 0; where there is none, the answer in that line is the right one, exactly, whatever the decoration around
     it, see `judging.Verdict`), number
@@ -106,11 +115,15 @@ def behaviour(
             made of task, length, seed and sample: under another mitigation the same.
         max_new_tokens: after which an answer is cut; None: as many as the longest right line has, 48 more for a preamble and
             for the line's end, and 256 more where the prompt asks for reasoning or the model thinks first.
-        probability: whether to measure the probability of the right line too; none is measured where the model thinks first.
+        probability: whether to measure the probability of the right line too, if the model can write an end of it; none is
+            measured where the model thinks first.
         progress: called as progress(done, total).
 
     Raises `InputError` for what is not a task or a length, seeds for a task that draws nothing, several samples of what is not
     drawn, and a prompt over the context; `MitigationError` for an unknown mitigation and a broken promise of one.
+
+    An answer ends with its line. A vocabulary without a line's end leaves that to the end of the text, and without one of these
+    too to max_new_tokens; the provenance says which (`answers_end_at`).
 
     Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """
@@ -119,7 +132,7 @@ def behaviour(
     wanted, chosen = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
     asked: dict[str, Any] = {"mitigation": given, "chat": chat, "system": system, "thinking": thinking}
     posed = [pose(model, form, length, seed=seed, **asked) for length in wanted for seed in chosen]
-    scored = probability and not form.reasons and not any(one.thinks for one in posed)
+    scored = probability and not form.reasons and not any(one.thinks for one in posed) and can_end(model)
     run = _Run(model, form, posed, temperature, samples, max_new_tokens, scored, progress)
     with mitigations.running(model, given):
         said, likely, how = run.said(), run.likely(), run.described()
@@ -190,6 +203,7 @@ class _Run:
             "samples": self.samples,
             "max_new_tokens": self.room,
             "stop": STOP,
+            "answers_end_at": ENDS[writes_lines(self.model.tokenizer), bool(end_ids(self.model))],
             "probability": self.scored,
             "line_tokens": sorted({line.cut for line in self.lines}),
             **how_read(self.model),

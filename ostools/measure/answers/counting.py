@@ -36,7 +36,7 @@ from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.starts import IDENTICAL
 from ostools.measure.passes.precisions import Precision, checked_precisions
-from ostools.models import context_length, encode, prompt_from_ids
+from ostools.models import Prompt, context_length, encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance, Result
 from ostools.tasks.appendix_c import AppendixTask
@@ -231,7 +231,7 @@ def _said(
     line = form.answer_line("")
     begun = max(len(prompts[n].ids) - len(prompt.ids) for n, prompt in zip(probes, bare, strict=True))
     with precision.running(prepared, longest):
-        chosen = [prompt_from_ids(prepared, prompts[n].ids) for n in counts]
+        chosen = [Prompt.from_ids(prepared, prompts[n].ids) for n in counts]
         ends = [line_written] * len(chosen)
         said = answers(prepared, chosen, max_new_tokens=room, stops=ends, progress=progress)
         readers = [reader(form, form.items(n, seed)) for n in probes]

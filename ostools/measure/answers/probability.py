@@ -18,13 +18,13 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
-from ostools.measure.answers.answers import end_ids
+from ostools.measure.answers.answers import end_ids, writes_lines
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
 from ostools.measure.posed import Posed
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
-from ostools.models.tokens import control_ids
+from ostools.models.tokens import control_ids, tokenizer_of
 
 BEHIND, ALONE = "behind the prompt", "by itself"
 _LOGITS = 1 << 26  # numbers in the logits of one batch
@@ -58,8 +58,13 @@ def written(posed: Posed) -> str:
 
 
 def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
-    """The tokens of `line` behind a prompt. Raises `InputError` where they cannot be told from the text before them."""
-    tokenizer: Any = model.tokenizer
+    """The tokens of `line` behind a prompt. Where the vocabulary has no line's end, a blank stands for it.
+
+    Raises `InputError` where they cannot be told from the text before them.
+    """
+    tokenizer = tokenizer_of(model)
+    if not writes_lines(tokenizer):
+        line = line.replace("\n", " ")
     ids = prompt.ids.tolist()
     # As `encode` does it: around a text the tokenizer puts its special tokens, a chat template holds its own.
     for special in (True, False):
@@ -156,7 +161,7 @@ def _log_p(logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], e
 
 def line_ends(model: TransformerBridge) -> set[int]:
     """The tokens behind which a line is over: ends of text, and those that begin with a line's end, blanks before it aside."""
-    tokenizer: Any = model.tokenizer
+    tokenizer = tokenizer_of(model)
     size = int(model.W_E.shape[0])
     # A token as the vocabulary spells it: byte-level BPE writes a line's end as "Ċ" and blanks as "Ġ", SentencePiece as "▁".
     spelled = tokenizer.convert_ids_to_tokens(list(range(size)))

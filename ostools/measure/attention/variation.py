@@ -33,6 +33,7 @@ from ostools.measure.asked import asked
 from ostools.measure.collapse.posed_pairs import as_pairs
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.variation import PRECISION, mean_over_heads, variation_of
+from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import CollapseTask
 from ostools.tasks.base import seeds_of
@@ -57,7 +58,7 @@ class AttentionVariation(Result):
 @in_smaller_chunks
 def attention_variation(
     model: TransformerBridge,
-    task: CollapseTask | str = "figure-5a",
+    task: CollapseTask | Prompt | str = "figure-5a",
     *,
     lengths: Iterable[int],
     seeds: Sequence[int] = (0,),
@@ -69,7 +70,7 @@ def attention_variation(
 
     Args:
         task: pairs of the theorem, as for `collapse`: `figure-5a` to `figure-5d`, `letters`, `words`, `text`, a
-            `tasks.RepeatTask`. Other pairs of a task (figure-5d's) are left out.
+            `tasks.RepeatTask`, a `Prompt`. Other pairs of a task (figure-5d's) are left out.
         lengths: numbers of sequence items.
         seeds: of a task that draws digits.
         bos: false takes the tokenizer's BOS out of every prompt.

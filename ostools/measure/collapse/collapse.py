@@ -37,9 +37,11 @@ from ostools.measure.collapse.starts import ONE_CURVE, hidden_curves
 from ostools.measure.collapse.variation import variation_of
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.prompts import checked_layers
+from ostools.models import Prompt
 from ostools.results import Column, Provenance, Result, frame_of
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.base import seeds_of
+from ostools.tasks.repeats import TaskOfIds
 from ostools.theory.distances import collapse_start
 
 FITTED_FROM = 8
@@ -149,7 +151,7 @@ def _verdict(below: list[bool], lengths: list[int]) -> tuple[int | None, int, st
 @overload
 def collapse(
     model: TransformerBridge,
-    task: CollapseTask | Task | str,
+    task: CollapseTask | Task | Prompt | str,
     *,
     lengths: Iterable[int],
     dtypes: Sequence[str] = ...,
@@ -166,7 +168,7 @@ def collapse(
 @overload
 def collapse(
     model: TransformerBridge,
-    task: Sequence[CollapseTask | Task | str],
+    task: Sequence[CollapseTask | Task | Prompt | str],
     *,
     lengths: Iterable[int],
     dtypes: Sequence[str] = ...,
@@ -184,7 +186,7 @@ def collapse(
 @in_smaller_chunks
 def collapse(
     model: TransformerBridge,
-    task: CollapseTask | Task | str | Sequence[CollapseTask | Task | str],
+    task: CollapseTask | Task | Prompt | str | Sequence[CollapseTask | Task | Prompt | str],
     *,
     lengths: Iterable[int],
     dtypes: Sequence[str] = ("float32", "bfloat16"),
@@ -200,8 +202,9 @@ def collapse(
 
     Args:
         task: `tasks.figure_5a()` to `tasks.figure_5d()`, `tasks.RepeatTask(...)`, `tasks.task_pairs(...)`, a `tasks.Task` with
-            text after its sequence, or the name of one; or a list of them, for a list of results in its order, each as that
-            task has it alone: the model is cast once for all, which short prompts spend most of their time on.
+            text after its sequence, or the name of one; a `Prompt`, whose last token is repeated; token ids,
+            `tasks.RepeatedIds(...)` or `tasks.PairsOfIds(...)`; or a list of them, for a list of results in its order, each as
+            that task has it alone: the model is cast once for all, which short prompts spend most of their time on.
         lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
         dtypes: float32, bfloat16, float16, float64: the model cast; or "<format>-<part>", such as "int8-weights",
             "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format; or
@@ -248,6 +251,7 @@ def collapse(
         told = progress if is_one else part_of(progress, index, index + 1, len(pairs), units=100)
         run = Run(views, each.name, prompts, precisions, given, kept)
         asked = {"items": each.items, "bos": bos, "chat": chat, "lengths": wanted, "seeds": own}
+        asked |= each.told() if isinstance(each, TaskOfIds) else {}
         results.append(_measured(run, layers is not None and variation, described, asked, told))
     return results[0] if is_one else results
 

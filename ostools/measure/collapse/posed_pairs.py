@@ -14,7 +14,9 @@ from mitigations import Mitigation, label, parts
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.posed import Posed, pose
-from ostools.tasks import CollapseTask, Encoder, Task, TaskPairs
+from ostools.models import Prompt
+from ostools.models.tokens import fitted
+from ostools.tasks import CollapseTask, Encoder, RepeatedIds, Task, TaskPairs
 from ostools.tasks.pairs import NextPairs
 
 
@@ -59,15 +61,18 @@ class PosedPairs(NextPairs):
 
 
 def as_pairs(
-    model: TransformerBridge, task: CollapseTask | Task | str, mitigation: Mitigation | None, chat: bool | None
+    model: TransformerBridge, task: CollapseTask | Task | Prompt | str, mitigation: Mitigation | None, chat: bool | None
 ) -> CollapseTask:
-    """The pairs that `collapse` compares: those of a task as it is asked, or of prompts that end in a repeated token.
+    """The pairs that `collapse` compares: those of a task as it is asked, or of prompts that end in a repeated token (of a
+    `Prompt` its last one).
 
     Raises `InputError` for an unknown name, and for prompts that end in a repeated token where a mitigation would rewrite them:
     the pair would no longer be one.
     """
+    if isinstance(task, Prompt):
+        task = RepeatedIds(fitted(model, task).ids.tolist(), name="prompt")
     if not isinstance(task, str | Task | CollapseTask):
-        raise InputError(f"expected a task or its name, such as 'figure-5a', found {type(task).__name__}")
+        raise InputError(f"expected a task, its name, such as 'figure-5a', or a Prompt, found {type(task).__name__}")
     if isinstance(task, str):
         task = tasks.task(task, CollapseTask) if _is_pairs(task) else tasks.task(task)
     if isinstance(task, TaskPairs) and (mitigation is not None or chat is not False):

@@ -14,9 +14,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.measure.passes.trees import PrefixTree, prefix_tree
-from ostools.models import context_length, encode
-from ostools.models.tokens import control_ids, frame, token_text
+from ostools.models import Prompt, context_length, encode
+from ostools.models.tokens import control_ids, frame, token_text, tokenizer_of
 from ostools.tasks import CollapseTask, Pair
+from ostools.tasks.repeats import TaskOfIds
 
 
 class ModelEncoder:
@@ -55,7 +56,7 @@ class ModelEncoder:
     def _checked(self, text: str) -> set[int]:
         """The ids that are known to be right: `encode` is too slow for every text, and refuses what can be wrong in one."""
         if self._known is None:
-            after = frame(self.model.tokenizer)[1]
+            after = frame(tokenizer_of(self.model))[1]
             if after:
                 raise InputError(
                     f"expected prompts to end in their text, found a tokenizer that puts {self.token(after[0])!r} behind "
@@ -82,12 +83,14 @@ class PromptSet:
         cls, model: TransformerBridge, task: CollapseTask, lengths: list[int], seed: int, bos: bool = True
     ) -> PromptSet:
         """The task's pairs at those lengths. Raises `InputError` where one does not fit the model's context."""
-        encoder = ModelEncoder(model, bos)
-        context = context_length(model)
-        # Each item is a token or more, so a length beyond the context needs no tokenizing.
-        pairs = tuple(task.pairs(encoder, lengths, seed)) if lengths[-1] <= context else ()
-        if not pairs or _tokens(pairs) > context:
-            raise _does_not_fit(context, task, encoder, lengths[-1], seed)
+        if isinstance(task, TaskOfIds):
+            pairs = _of_ids(model, task, lengths, bos)
+        else:
+            encoder, context = ModelEncoder(model, bos), context_length(model)
+            # Each item is a token or more, so a length beyond the context needs no tokenizing.
+            pairs = tuple(task.pairs(encoder, lengths, seed)) if lengths[-1] <= context else ()
+            if not pairs or _tokens(pairs) > context:
+                raise _does_not_fit(context, task, encoder, lengths[-1], seed)
         index: dict[tuple[int, ...], int] = {}
         first = torch.tensor([index.setdefault(pair.ids, len(index)) for pair in pairs])
         second = torch.tensor([index.setdefault(pair.extended, len(index)) for pair in pairs])
@@ -126,6 +129,23 @@ class PromptSet:
             "length": np.array([pair.length for pair in self.pairs]),
             "tokens": np.array([len(pair.ids) for pair in self.pairs]),
         }
+
+
+def _of_ids(model: TransformerBridge, task: TaskOfIds, lengths: list[int], bos: bool) -> tuple[Pair, ...]:
+    """Pairs of token ids, each row of which is a prompt of this model."""
+    if not bos:
+        raise InputError(
+            f"{task.name}: bos=False takes out what a tokenizer adds, and to ids it adds nothing: leave it out"
+        )
+    if lengths[-1] > context_length(model):
+        raise InputError(
+            f"{task.name} at length {lengths[-1]} does not fit the model's context of {context_length(model)} tokens"
+        )
+    pairs = tuple(task.pairs(ModelEncoder(model), lengths))
+    for pair in pairs:
+        for ids in (pair.ids, pair.extended):
+            Prompt.from_ids(model, ids)
+    return pairs
 
 
 def _tokens(pairs: Iterable[Pair]) -> int:

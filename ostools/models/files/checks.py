@@ -24,6 +24,18 @@ from ostools.models.quantised.formats import check_quantisation
 TEMPLATES = "additional_chat_templates"
 """The folder where transformers looks for chat templates too; the one that is called default is then the model's."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_PARTS_OF_ONE = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    "vocab.*",
+    "*.tiktoken",
+    "spiece.model",
+    "sentencepiece*",
+    "chat_template*",
+    TEMPLATES,
+)
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _LARGEST_JSON = 64 << 20  # bytes; the largest known index or tokenizer has a few MB
 _IN_A_WORD = 16
@@ -223,13 +235,20 @@ def check_finite(module: nn.Module, directory: Path) -> None:
             )
 
 
-def check_tokenizer_files(directory: Path) -> None:
-    """The directory brings its own tokenizer: without one transformers makes up a five-token one."""
-    if not any((directory / file).exists() for file in _TOKENIZER_FILES):
+def has_tokenizer(directory: Path) -> bool:
+    """Whether the directory brings a tokenizer of its own: without one transformers makes up a five-token one.
+
+    Raises `InputError` for part of a tokenizer.
+    """
+    if any((directory / file).exists() for file in _TOKENIZER_FILES):
+        return True
+    parts = sorted({path.name for pattern in _PARTS_OF_ONE for path in directory.glob(pattern)})
+    if parts:
         raise InputError(
-            f"expected a tokenizer ({', '.join(_TOKENIZER_FILES)}) in {directory}, found none: "
-            "copy the model's own there"
+            f"expected a tokenizer ({', '.join(_TOKENIZER_FILES)}) in {directory}, found only {', '.join(parts[:3])} of one: "
+            "copy the model's own there, or remove that too, and the model takes token ids alone"
         )
+    return False
 
 
 def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:

@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
-from ostools.models.files.checks import one_line, read_json
+from ostools.models.files.checks import has_tokenizer, one_line, read_json
 from ostools.models.quantised.formats import Quantisation, check_quantisation
 
 
@@ -68,7 +68,9 @@ def _check_module(config: PreTrainedConfig, family: Family, directory: Path) -> 
 
 
 def read_tokenizer(directory: Path) -> Any:
-    """The tokenizer of a checkpoint, which has shown that it can be used."""
+    """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint without one."""
+    if not has_tokenizer(directory):
+        return None
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
         tokenizer.decode([*tokenizer("a").input_ids, *tokenizer.all_special_ids])

@@ -15,7 +15,9 @@ from ostools.runs.forecast.forecast import Unloaded
 from ostools.tasks import CollapseTask
 
 
-def report_cost(model: Unloaded, prompt: str, lengths: Sequence[int], sections: Collection[str] | None) -> Cost:
+def report_cost(
+    model: Unloaded, prompt: str | Sequence[int], lengths: Sequence[int], sections: Collection[str] | None
+) -> Cost:
     """Of the sections asked for; None: of those that are measured unasked."""
     pos = model.pos(prompt)
     asked = set(measuring.NAMES) - set(measuring.unasked(model.shape, pos)) if sections is None else set(sections)

@@ -20,7 +20,8 @@ from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.asked import asked
-from ostools.models import context_length, encode
+from ostools.measure.prompts import as_prompt
+from ostools.models import Prompt, context_length
 from ostools.reporting.page.shell import loading, quoted
 from ostools.reporting.report.measuring import NAMES, measure
 from ostools.reporting.sections import render_report
@@ -43,7 +44,7 @@ def report(
     model: TransformerBridge | None = None,
     *,
     run: str | Path | None = None,
-    prompt: str | None = None,
+    prompt: str | Prompt | None = None,
     out: str | Path = "report.html",
     sections: Sequence[str] | None = None,
     lengths: Iterable[int] | None = None,
@@ -54,7 +55,7 @@ def report(
 
     Args:
         run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then, and no progress told.
-        prompt: the text whose sensitivity, layers and attention are measured; by default the paper's copy prompt.
+        prompt: a text or its tokens, whose sensitivity, layers and attention are measured; else the paper's copy prompt.
         sections: of "collapse", "precision", "sensitivity", "looseness" (within sensitivity), "layers", "attention",
             "behaviour", "mitigations", "theory"; None: all of them, but what is forecast to take long (`measuring.UNASKED`).
         lengths: of the sequences of collapse and precision; by default 1 to 256, fewer where the context is short.
@@ -77,7 +78,7 @@ def report(
     target = checked_output(out, (".html",))
     chosen = None if sections is None else _checked(sections)
     wanted = list(range(1, _longest(model) + 1)) if lengths is None else checked_lengths(lengths)
-    encoded = encode(model, default_prompt() if prompt is None else prompt)
+    encoded = as_prompt(model, default_prompt() if prompt is None else prompt)
     found = measure(model, encoded, wanted, chosen, progress)
     if found.empty and chosen != ["theory"]:
         reasons = "; ".join(f"{one.section}: {one.reason}" for one in found.left_out[:1])
@@ -101,11 +102,14 @@ def _longest(model: TransformerBridge) -> int:
 
 
 def _command(
-    model: Any, out: str | Path, prompt: str | None, sections: list[str] | None, lengths: list[int] | None
+    model: Any, out: str | Path, prompt: str | Prompt | None, sections: list[str] | None, lengths: list[int] | None
 ) -> str:
     """The command line that makes this report again, whatever the prompt."""
     words = ["ostools", "report", "--model", str(model["name"])]
-    words += [] if prompt is None else ["--prompt", prompt]
+    if prompt is not None:
+        words += (
+            ["--ids", ",".join(map(str, prompt.ids.tolist()))] if isinstance(prompt, Prompt) else ["--prompt", prompt]
+        )
     words += [word for name in sections or () for word in ("--section", name)]
     words += [] if lengths is None else ["--lengths", lengths_text(lengths)]
     words += [*loading(model), "--out", str(out)]

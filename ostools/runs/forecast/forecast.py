@@ -91,9 +91,9 @@ class Unloaded:
         found = _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
         return replace(found, cast=mapped or self._weights.packed > 0, whole=mapped)
 
-    def pos(self, text: str) -> int:
-        """Tokens of a prompt."""
-        return text_tokens(text, self.source.directory, **self.chat)
+    def pos(self, prompt: str | Sequence[int]) -> int:
+        """Tokens of a prompt, given as text or as ids."""
+        return text_tokens(prompt, self.source.directory, **self.chat) if isinstance(prompt, str) else len(prompt)
 
     def asked(
         self,

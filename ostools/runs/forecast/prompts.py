@@ -12,7 +12,7 @@ from mitigations import Mitigation, changes_pass, insert, rewrite
 from ostools.measure.passes.cost import PromptTokens
 from ostools.models.files.config import quiet, read_tokenizer
 from ostools.models.files.sources import Source
-from ostools.models.tokens import count_tokens, require_chat
+from ostools.models.tokens import count_tokens, require_chat, required
 from ostools.runs.asked.sweep import form_of
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Cell
@@ -45,9 +45,9 @@ def task_tokens(
     thinking: bool = False,
 ) -> PromptTokens:
     """Of the prompts of a task, by the tokenizer in `directory`; `pairs`: they are compared, in no chat."""
-    tokenizer = _tokenizer(directory)
     shortest, longest = min(lengths), max(lengths)
     if isinstance(form, Task):
+        tokenizer = required(_tokenizer(directory))
         chat = bool(tokenizer.chat_template) and not pairs if chat is None else chat
         require_chat(chat, system, thinking)
         how: Any = {"chat": chat, "system": system, "thinking": thinking}
@@ -56,7 +56,7 @@ def task_tokens(
         line = form.answer_line(form.answer(longest, seed))
         behind, answer = (count_tokens(tokenizer, text) if text.strip() else 0 for text in (after, line))
     else:
-        encoder = _Encoder(tokenizer)
+        encoder = _Encoder(_tokenizer(directory))
         low, high = (_longest_pair(form, encoder, n, seed) for n in (shortest, longest))
         behind, answer = 0, 0
     step = (high - low) / max(longest - shortest, 1)
@@ -68,7 +68,7 @@ def text_tokens(
     text: str, directory: Path, *, chat: bool = False, system: str | None = None, thinking: bool = False
 ) -> int:
     """Of a text, encoded as a prompt."""
-    return count_tokens(_tokenizer(directory), text, chat=chat, system=system, thinking=thinking)
+    return count_tokens(required(_tokenizer(directory)), text, chat=chat, system=system, thinking=thinking)
 
 
 def _text(form: Task, given: Mitigation | None, length: int, seed: int) -> str:
@@ -95,7 +95,8 @@ class _Encoder:
         self.tokenizer = tokenizer
 
     def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        return [tuple(self.tokenizer(text, split_special_tokens=True).input_ids) for text in texts]
+        tokenizer = required(self.tokenizer)
+        return [tuple(tokenizer(text, split_special_tokens=True).input_ids) for text in texts]
 
     def token(self, index: int) -> str:
         return str(self.tokenizer.convert_ids_to_tokens(index))

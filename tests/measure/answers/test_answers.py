@@ -13,7 +13,7 @@ from jaxtyping import TypeCheckError
 import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers, require_limit
-from ostools.models import encode, prompt_from_ids, view_in
+from ostools.models import Prompt, encode, view_in
 from ostools.tasks import AppendixTask
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
@@ -64,8 +64,8 @@ def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
 def test_batched_and_cached_equals_the_whole_text_one_by_one(family: Family, dtype: torch.dtype) -> None:
     model = tiny_model(family, seed=5, scale=1.5, dtype=dtype, fresh=True)
     without_ends(model)
-    prompts = [prompt_from_ids(model, ids) for ids in torch.randint(6, 260, (3, 11)).tolist()]
-    prompts += [prompt_from_ids(model, prompts[0].ids[:7])]
+    prompts = [Prompt.from_ids(model, ids) for ids in torch.randint(6, 260, (3, 11)).tolist()]
+    prompts += [Prompt.from_ids(model, prompts[0].ids[:7])]
     for prompt, answer in zip(prompts, answers(model, prompts, max_new_tokens=6), strict=True):
         assert answer.ids == tuple(whole_text(model, prompt.ids.tolist(), 6))
         assert answers(model, [prompt], max_new_tokens=6) == [answer]

@@ -18,7 +18,7 @@ from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.probability import ALONE, BEHIND, answer_log_probability, line_ids, written
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.posed import pose
-from ostools.models import encode, prompt_from_ids
+from ostools.models import Prompt, encode
 from ostools.tasks import task
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
@@ -149,7 +149,7 @@ def test_a_tokenizer_that_joins_the_border_scores_the_lines_own_tokens() -> None
     prompt = encode(model, "a.")
     assert line_ids(model, encode(model, "a"), "\n1") == module.Line((2, 6), BEHIND)
     assert line_ids(model, prompt, "\n1") == module.Line((2, 6), ALONE)
-    assert line_ids(model, prompt_from_ids(model, prompt.ids), "\n1") == module.Line((2, 6), ALONE)
+    assert line_ids(model, Prompt.from_ids(model, prompt.ids), "\n1") == module.Line((2, 6), ALONE)
     found = answer_log_probability(model, [prompt], ["\n1"])
     ends = {2} | ends_of(model) - {3}
     assert found[0] == pytest.approx(one_by_one(model, prompt.ids.tolist(), [2, 6], ends), rel=1e-5)
@@ -182,11 +182,11 @@ def test_refuses(prompts: list[str], lines: list[str], words: str) -> None:
 def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", seed=5, fresh=True)
     with pytest.raises(InputError, match="holds a control token"):
-        line_ids(model, prompt_from_ids(model, [7]), "<eos>")
+        line_ids(model, Prompt.from_ids(model, [7]), "<eos>")
     model.tokenizer = joining_tokenizer(("\n", "b"))
     with pytest.raises(InputError, match="joins 'b1' with the text before it"):
-        line_ids(model, prompt_from_ids(model, [4]), "b1")
-    model.tokenizer.eos_token, prompt = None, prompt_from_ids(model, [4])
+        line_ids(model, Prompt.from_ids(model, [4]), "b1")
+    model.tokenizer.eos_token, prompt = None, Prompt.from_ids(model, [4])
     monkeypatch.setattr(model.tokenizer, "convert_ids_to_tokens", lambda ids: ["a"] * len(ids))
     own: Any = model.original_model
     own.generation_config.eos_token_id = None

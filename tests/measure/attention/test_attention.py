@@ -17,7 +17,7 @@ from mitigations import Hint, MitigationError, SlidingWindow
 from ostools.ground.pooling import bins_of, max_pool, pooling_rule
 from ostools.measure.attention.attention import SIDE, attention
 from ostools.measure.attention.difference import _outside, aligned, attention_difference, told_apart
-from ostools.models import encode, prompt_from_ids
+from ostools.models import Prompt, encode
 from tests.checkpoints import tiny_model
 
 LONG = "Consider the following sequence: 1111111111111111111111111111111110. What is the last digit in this sequence?"
@@ -101,7 +101,7 @@ def test_what_cannot_be_asked_is_refused(arguments: dict[str, Any], words: str) 
 def test_tokens_cannot_be_rewritten_and_unknown_mitigations_are_refused() -> None:
     model = tiny_model("llama")
     with pytest.raises(ost.InputError, match="rewrites the prompt, which is not known of this prompt: give the text"):
-        attention(model, prompt_from_ids(model, [2, 40, 41]), mitigation="repeat-prompt")
+        attention(model, Prompt.from_ids(model, [2, 40, 41]), mitigation="repeat-prompt")
     with pytest.raises(MitigationError, match="did you mean 'hint'"):
         attention(model, "1", mitigation="hnt")
 

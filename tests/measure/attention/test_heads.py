@@ -16,7 +16,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.attention.heads import SCORES, head_scores
 from ostools.measure.posed import carrier_positions, pose
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80]
@@ -26,7 +26,7 @@ TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24, "d_head": 4}
 
 def injected(model: TransformerBridge, pattern: Tensor) -> Any:
     with hooks.replace_pattern(model, pattern.float().expand(1, 4, N, N)):
-        return head_scores(model, prompt_from_ids(model, IDS), carriers=[2, 5]).frame
+        return head_scores(model, Prompt.from_ids(model, IDS), carriers=[2, 5]).frame
 
 
 def test_a_uniform_pattern_has_the_entropy_of_its_keys() -> None:
@@ -60,7 +60,7 @@ def test_a_previous_token_head_and_a_sink() -> None:
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_every_score_against_loops(family: Family) -> None:
     model = tiny_model(family, seed=3, scale=2.0, window=4, **TINY)
-    found: Any = head_scores(model, prompt_from_ids(model, IDS), carriers=[1, 3]).frame.set_index(["layer", "head"])
+    found: Any = head_scores(model, Prompt.from_ids(model, IDS), carriers=[1, 3]).frame.set_index(["layer", "head"])
     with torch.no_grad(), hooks.capture(model, "pattern") as record:
         model(torch.tensor([IDS]))
     sliding = family in ("gemma2", "gemma3")
@@ -108,11 +108,11 @@ def test_several_prompts_and_their_mean() -> None:
 
 def test_refusals() -> None:
     model = tiny_model("gemma", **TINY)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     with pytest.raises(InputError, match="prompts: expected at least one"):
         head_scores(model, [])
     with pytest.raises(InputError, match="at least two tokens"):
-        head_scores(model, prompt_from_ids(model, [40]))
+        head_scores(model, Prompt.from_ids(model, [40]))
     with pytest.raises(InputError, match=r"carriers out of 0\.\.7, found \[8\]"):
         head_scores(model, prompt, carriers=[8])
     with pytest.raises(InputError, match="knows its own carriers"):

@@ -15,7 +15,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
 from tests.families import EXPERTS, OTHERS
 
@@ -24,7 +24,7 @@ DESCRIBED = [*TEXT_FAMILIES, *(family for family in OTHERS if family not in EXPE
 
 
 def parts_of(model: TransformerBridge, ids: list[int] = IDS, towards: int | str | None = 17) -> np.ndarray:
-    return ost.contributions(model, prompt_from_ids(model, ids), towards=towards).frame["contribution"].to_numpy()
+    return ost.contributions(model, Prompt.from_ids(model, ids), towards=towards).frame["contribution"].to_numpy()
 
 
 @pytest.mark.parametrize("family", DESCRIBED)
@@ -94,7 +94,7 @@ def test_a_token_that_nothing_sees_contributes_nothing_and_can_go() -> None:
 def test_an_edit_that_no_formula_knows_goes_through_autograd() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     with hooks.ablate_heads(model, [(0, 1)]):
-        found = ost.contributions(model, prompt_from_ids(model, IDS), towards=17)
+        found = ost.contributions(model, Prompt.from_ids(model, IDS), towards=17)
         with true_arithmetic(model):
             logit = float(model(torch.tensor([IDS]))[0, -1, 17])
     assert found.provenance.parameters["route"] == "autograd"
@@ -117,14 +117,14 @@ def test_the_table_the_target_and_the_provenance() -> None:
 
 def test_ranks_against_measured_norms() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     found, measured = ost.contributions(model, prompt, towards=17), ost.sensitivity(model, prompt)
     table = found.against(measured)
     assert table["linearisation"].tolist() == ["full", "full", "frozen", "frozen"]
     rows: Any = measured.frame[measured.frame["linearisation"] == "frozen"]
     expected = spearmanr(np.abs(parts_of(model)[:-1]), rows["operator_norm"])
     assert table["spearman"].iloc[2] == pytest.approx(float(np.asarray(expected)[0]), rel=1e-12)
-    other = ost.sensitivity(model, prompt_from_ids(model, IDS[::-1]))
+    other = ost.sensitivity(model, Prompt.from_ids(model, IDS[::-1]))
     with pytest.raises(InputError, match="the profile and the parts are of different prompts"):
         found.against(other)
     with pytest.raises(InputError, match="expected norms at the embeddings"):

@@ -26,7 +26,7 @@ from ostools.measure.formulas.forward import forward
 from ostools.measure.formulas.scores import Scores
 from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
-from ostools.models import Prompt, prompt_from_ids
+from ostools.models import Prompt
 from ostools.theory.path_sum import edges, operators
 from ostools.theory.path_sum.second_moment import Mlp
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
@@ -137,7 +137,7 @@ def held(family: Family, layers: int) -> Held:
     """One forward pass with patterns and norm scales held, its graph kept and differentiated block by block."""
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=layers)
     hugging_face: Any = make_model(family, seed=7, dtype=torch.float64, n_layers=layers)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     sites = ["pattern", "residual_pre", "residual_mid", "residual_post", "attention_output", "mlp_output", "final_norm"]
     with torch.enable_grad(), hooks.exact_arithmetic(model):
         start = model.input_to_embed(prompt.ids[None])[0].detach().clone().requires_grad_(True)
@@ -179,7 +179,7 @@ def live(family: Family, sharp: float = 1.0, temperature: float = 1.0, layers: i
     model = tiny_model(family, seed=seed, dtype=torch.float64, n_layers=layers, fresh=True)
     for block in model.blocks:
         block.attn.q.weight.mul_(sharp)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     sites = ["residual_pre", "residual_mid", "residual_post", "attention_output", "mlp_output", "final_norm"]
     with torch.enable_grad(), hooks.exact_arithmetic(model), hooks.scale_scores(model, temperature):
         start = model.input_to_embed(prompt.ids[None])[0].detach().clone().requires_grad_(True)

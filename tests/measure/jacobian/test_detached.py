@@ -15,7 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
 from tests.families import EXPERTS, OTHERS
 from tests.measure.test_families import spoiled
@@ -25,7 +25,7 @@ DESCRIBED = (*TEXT_FAMILIES, *(family for family in OTHERS if family not in EXPE
 
 
 def run_of(model: TransformerBridge, name: str = "detached", **settings: Any) -> dict[str, Any]:
-    found = ost.sensitivity(model, prompt_from_ids(model, IDS), linearisations=[name], **settings)
+    found = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=[name], **settings)
     return found.provenance.parameters["runs"][name]
 
 
@@ -88,7 +88,7 @@ def test_a_wrong_jacobian_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_prompt_that_shares_its_certificate_proves_its_own_sum() -> None:
     model = tiny_model("llama", seed=4, dtype=torch.float64)
-    prompts = [prompt_from_ids(model, IDS), prompt_from_ids(model, IDS[::-1])]
+    prompts = [Prompt.from_ids(model, IDS), Prompt.from_ids(model, IDS[::-1])]
     found = ost.sensitivity(model, prompts, linearisations=["detached"])
     accounts = [one.provenance.parameters["runs"]["detached"] for one in found]
     assert "shared_certificate" in accounts[1]
@@ -98,7 +98,7 @@ def test_a_prompt_that_shares_its_certificate_proves_its_own_sum() -> None:
 def test_a_linear_activation_is_detached_as_it_is() -> None:
     """ReLU's act(a) / a is its slope, and so detached is frozen where the MLP has no gate: exact, and known."""
     model = tiny_model("gpt2", seed=4, dtype=torch.float64, activation_function="relu")
-    found = ost.sensitivity(model, prompt_from_ids(model, IDS), linearisations=["frozen", "detached"])
+    found = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["frozen", "detached"])
     frozen, detached = (
         part["operator_norm"].to_numpy() for _, part in found.frame.groupby("linearisation", sort=False)
     )
@@ -152,7 +152,7 @@ def test_holding_activations_changes_no_bit(family: str) -> None:
 
 def test_no_bound_stands_beside_it() -> None:
     model = tiny_model("llama", seed=4)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     measured = ost.sensitivity(model, prompt, linearisations=["detached"])
     with pytest.raises(
         InputError, match="variant 'local' stands beside the 'frozen' derivative, the profile has detached"

@@ -15,7 +15,7 @@ from ostools.measure.jacobian import exact, linear, memory
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.models import Prompt, prompt_from_ids
+from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
 
@@ -27,7 +27,7 @@ two_families = pytest.mark.parametrize("family", TWO_FAMILIES)
 
 
 def prompt_of(model: TransformerBridge) -> Prompt:
-    return prompt_from_ids(model, IDS)
+    return Prompt.from_ids(model, IDS)
 
 
 def runs(result: Any) -> Any:

@@ -14,14 +14,14 @@ import hooks
 import ostools as ost
 from ostools.measure import jacobian
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
-from ostools.models import Prompt, prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
 
 
 def prompt_of(model: TransformerBridge, ids: list[int] = IDS) -> Prompt:
-    return prompt_from_ids(model, ids)
+    return Prompt.from_ids(model, ids)
 
 
 def embedding(model: TransformerBridge) -> Tensor:

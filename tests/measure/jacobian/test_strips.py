@@ -19,7 +19,7 @@ from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
 from ostools.measure.passes import strips as passes
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71, 9, 33, 41])  # 11: a prime
@@ -105,7 +105,7 @@ def test_long_prompts_are_measured_and_certified_as_short_ones(
     family: Family, dtype: torch.dtype, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny_model(family, seed=1, dtype=dtype)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     asked = {"linearisations": LINEARISATIONS, "layers": (0, 1), "method": method}
     short = ost.sensitivity(model, prompt, **asked)
     long(monkeypatch, 4, len(IDS), dtype.itemsize)
@@ -120,7 +120,7 @@ def test_long_prompts_are_measured_and_certified_as_short_ones(
 
 def test_what_strips_cannot_do_goes_whole_where_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gemma")
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     with hooks.replace_pattern(model, lambda pattern, layer: pattern.flip(1)):
         short = ost.sensitivity(model, prompt)
         long(monkeypatch, 4, len(IDS), 4)
@@ -145,7 +145,7 @@ def test_no_pattern_is_replaced_or_seen_inside_strips() -> None:
 
 def test_masks_of_a_long_prompt_are_rules_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gemma")
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     long(monkeypatch, 4, len(IDS), 4)
     allowed = torch.ones(len(IDS), len(IDS), dtype=torch.bool)
     with pytest.raises(hooks.HookError, match="a rule of positions"), hooks.mask_scores(model, allowed):

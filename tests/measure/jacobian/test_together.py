@@ -13,7 +13,7 @@ import ostools as ost
 from ostools.measure.jacobian import memory, together
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.models import Prompt, context_length, prompt_from_ids
+from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
 from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
 
@@ -22,7 +22,7 @@ two_families = pytest.mark.parametrize("family", TWO_FAMILIES)
 
 def prompts_of(model: Any, lengths: tuple[int, ...], seed: int = 0) -> list[Prompt]:
     source = random.Random(seed)
-    return [prompt_from_ids(model, [source.randrange(20, 80) for _ in range(length)]) for length in lengths]
+    return [Prompt.from_ids(model, [source.randrange(20, 80) for _ in range(length)]) for length in lengths]
 
 
 def runs(result: Any) -> Any:
@@ -68,7 +68,7 @@ def test_one_prompt_of_a_batch_is_moved_and_the_others_say_that_they_were_not() 
 
 def test_where_finite_differences_say_nothing_every_prompt_has_its_own_check() -> None:
     model = tiny_model("llama", seed=8, scale=10.0)
-    steep = prompt_from_ids(model, [2, 40, 50, 60, 60, 61, 70, 71])
+    steep = Prompt.from_ids(model, [2, 40, 50, 60, 60, 61, 70, 71])
     for each in ost.sensitivity(model, [steep, steep], linearisations=["full"]):
         assert runs(each)["full"]["certificate"]["against_autograd"] < 1e-2
 

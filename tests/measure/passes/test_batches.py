@@ -15,7 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import Rows, batches, padding
-from ostools.models import encode, prompt_from_ids, view_in
+from ostools.models import Prompt, encode, view_in
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 LENGTHS = (20, 3, 14, 4, 16)  # far beyond the tiny models' window of 5, and below it
@@ -83,7 +83,7 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
 def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperature: float) -> None:
     model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float32 if temperature else torch.float64, fresh=True)
     without_ends(model)
-    prompts = [prompt_from_ids(model, ids) for ids in random_ids(seed=2)]
+    prompts = [Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
     seeds = list(range(len(prompts)))
     options: Any = {"max_new_tokens": STEPS, "temperature": temperature}
     assert padding(model).allowed
@@ -159,7 +159,7 @@ def test_where_padding_could_do_harm_there_is_none(case: str, words: str) -> Non
         found = padding(model)
         without_ends(model)
         if case != "rope":
-            answers(model, [prompt_from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2)
+            answers(model, [Prompt.from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2)
         if case == "capture":
             assert not found.allowed
     model.reset_hooks()
@@ -171,7 +171,7 @@ def test_edits_see_every_prompt_at_its_own_positions() -> None:
     """Under an edit that counts positions prompts of different lengths go apart, and each gets what it gets alone."""
     model = tiny_model("gemma2", seed=8, scale=1.5, fresh=True)
     without_ends(model)
-    prompts = [prompt_from_ids(model, ids) for ids in random_ids()]
+    prompts = [Prompt.from_ids(model, ids) for ids in random_ids()]
     with hooks.mask_scores(model, lambda query, key: (query - key < 4) | (key == 1)):
         together = answers(model, prompts, max_new_tokens=5)
         for prompt, answer in zip(prompts, together, strict=True):

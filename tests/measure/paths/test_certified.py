@@ -18,7 +18,7 @@ import hooks
 import ostools as ost
 from ostools.measure.paths import variants
 from ostools.measure.paths.windowed import WindowedFold
-from ostools.models import Prompt, prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, _fill, tiny_model
 from tests.measure.formulas.test_blocks import N, held
 
@@ -83,7 +83,7 @@ def test_the_chain_falls_to_the_measured_norm(
 ) -> None:
     """Random and adversarial: large gains, near-one-hot attention, repeated tokens, every family, both ||D||; float64."""
     model = filled(family, seed, scale, sharp)
-    prompt = prompt_from_ids(model, [2, *ids])
+    prompt = Prompt.from_ids(model, [2, *ids])
     exact = measured(model, prompt)
     by_svd = bounds(model, prompt, (*FROZEN, *FULL), mlp_norm="svd")
     proved = bounds(model, prompt, (*FROZEN[:5], *FULL))
@@ -106,7 +106,7 @@ def test_windowed_1_is_the_same_by_small_cores_and_by_cotangents(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = filled(family, 4, 1.0, 1.0)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     cores = ost.path_sum(model, prompt, variants="windowed(1)", positions="all").frame["value"].to_numpy()
     generic = variants.Variant(
         "windowed(1)", "certified", "operator", True, lambda run, last: WindowedFold(run, last, 1)
@@ -121,9 +121,9 @@ def test_every_last_position_is_the_last_of_its_prefix(family: Family) -> None:
     """But for `uniform`, whose worst scale may come after it."""
     model = filled(family, 5, 1.0, 1.0)
     names = (*FROZEN[1:], *FULL)
-    every: Any = ost.path_sum(model, prompt_from_ids(model, IDS), variants=names, positions="all").frame
+    every: Any = ost.path_sum(model, Prompt.from_ids(model, IDS), variants=names, positions="all").frame
     for last in (0, 3, len(IDS) - 1):
-        prefix = bounds(model, prompt_from_ids(model, IDS[: last + 1]), names)
+        prefix = bounds(model, Prompt.from_ids(model, IDS[: last + 1]), names)
         rows = every[every["last"] == last]
         for name in names:
             assert rows.loc[rows["variant"] == name, "value"].to_numpy() == pytest.approx(prefix[name], rel=1e-7)
@@ -132,7 +132,7 @@ def test_every_last_position_is_the_last_of_its_prefix(family: Family) -> None:
 def test_windows_fall_as_they_grow_on_a_deep_model() -> None:
     """Five blocks, where cuts of windows do not fall together: 2 and 3, 3 and 4."""
     model = tiny_model("gemma3", seed=2, dtype=torch.float64, d_model=16, d_mlp=24, n_layers=5)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     names = tuple(f"windowed({k})" for k in range(1, 7))
     found = bounds(model, prompt, names)
     falls([found[name] for name in names])
@@ -173,7 +173,7 @@ def test_windows_are_the_least_over_all_cuts(family: Family, k: int) -> None:
 def test_full_bounds_know_masks_and_temperature(family: Family) -> None:
     """What is out of reach is 0, and the rest still falls to what is measured under the same edits."""
     model = filled(family, 6, 1.0, 3.0)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     with (
         hooks.mask_scores(model, lambda query, key: query - key < 2),
         hooks.scale_scores(model, 0.5),
@@ -188,7 +188,7 @@ def test_full_bounds_know_masks_and_temperature(family: Family) -> None:
 
 def test_full_bounds_refuse_a_pattern_that_no_scores_gave() -> None:
     model = filled("gemma", 7, 1.0, 1.0)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     pattern = torch.ones(len(IDS), len(IDS), dtype=torch.float64).tril()
     replaced = (
         hooks.replace_pattern(model, lambda tensor, layer: (pattern / pattern.sum(-1, keepdim=True)).expand_as(tensor)),
@@ -211,7 +211,7 @@ def test_windows_are_named_by_a_number_of_blocks(name: str) -> None:
 def test_what_counts_on_causality_refuses_a_pattern_that_looks_ahead(variant: str) -> None:
     """There windowed(2) was 0.65 of the measured norm; the bounds out of whole rows hold, negative weights included."""
     model = filled("gpt2", 3, 2.0, 1.0)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     pattern = torch.randn(1, 4, len(IDS), len(IDS), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     with hooks.replace_pattern(model, pattern):
         falls([*bounds(model, prompt, FROZEN[:5]).values(), measured(model, prompt)["frozen"]])

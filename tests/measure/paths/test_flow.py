@@ -11,7 +11,7 @@ import torch
 import hooks
 import ostools as ost
 from ostools.measure.paths.flow import flow
-from ostools.models import load_model, prompt_from_ids
+from ostools.models import Prompt, load_model
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
@@ -26,7 +26,7 @@ def table(frame: Any) -> Any:
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_flow_is_conserved_causal_and_adds_up(family: Family) -> None:
     model = tiny_model(family, seed=2, dtype=torch.float64, n_layers=3)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     result = flow(model, prompt)
     edges, nodes = table(result.frame), table(result.nodes)
     assert edges.groupby("layer")["flow"].sum().tolist() == pytest.approx([1.0] * 3)
@@ -51,7 +51,7 @@ def test_flow_is_conserved_causal_and_adds_up(family: Family) -> None:
 @pytest.mark.slow
 def test_the_last_block_is_exact_and_has_no_interference() -> None:
     model = tiny_model("gemma3", seed=2, dtype=torch.float64, n_layers=2)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     nodes = table(flow(model, prompt).nodes)
     measured = table(ost.sensitivity(model, prompt, linearisations=["frozen"], layers=[1, 2]).frame)
     for layer in (1, 2):
@@ -63,7 +63,7 @@ def test_the_last_block_is_exact_and_has_no_interference() -> None:
 def test_no_edge_leads_where_attention_is_masked() -> None:
     model = tiny_model("llama", dtype=torch.float64)
     with hooks.mask_scores(model, lambda query, key: query - key < 2):
-        edges = table(flow(model, prompt_from_ids(model, IDS)).frame)
+        edges = table(flow(model, Prompt.from_ids(model, IDS)).frame)
     assert (edges["query"] - edges["key"] < 2).all()
 
 
@@ -81,7 +81,7 @@ def test_nodes_stand_beside_the_measured_layers_of_a_trained_model() -> None:
 
 def test_the_picture_draws_the_strongest_edges_of_every_block() -> None:
     model = tiny_model("gemma", n_layers=2)
-    result = flow(model, prompt_from_ids(model, [2, *range(40, 70)]))
+    result = flow(model, Prompt.from_ids(model, [2, *range(40, 70)]))
     chart: Any = result.plot().to_dict()
     drawn = chart["datasets"][chart["layer"][0]["data"]["name"]][0]
     assert drawn["layer"].count(0) == drawn["layer"].count(1) + 60 - 31 == 60

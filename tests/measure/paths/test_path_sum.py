@@ -14,7 +14,7 @@ import hooks
 import ostools as ost
 from ostools.measure.formulas import weights
 from ostools.measure.paths.variants import VARIANTS
-from ostools.models import Prompt, prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
@@ -53,7 +53,7 @@ def scalar_llama(gain: float, layers: int) -> TransformerBridge:
 @pytest.mark.parametrize("layers", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_local_and_second_moment_are_exact_where_the_theorem_is_tight(layers: int) -> None:
     model = scalar_llama(0.7, layers)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     for name in ("local", "heads", "edge", "windowed(1)"):
         assert values(model, prompt, name) == pytest.approx(measured(model, prompt), rel=1e-9)
     frobenius = measured(model, prompt, "frobenius_norm")
@@ -65,7 +65,7 @@ def test_local_and_second_moment_are_exact_where_the_theorem_is_tight(layers: in
 def test_proof_equals_the_sum_over_enumerated_paths(family: Family) -> None:
     """The printed formula of B.5 with explicit paths and constants read off Hugging Face's own modules."""
     model = tiny_model(family, seed=5, dtype=torch.float64)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     with (
         hooks.exact_arithmetic(model),
         hooks.capture(model, "pattern", "norm1_scale", "norm2_scale", "final_norm_scale", "residual_mid") as record,
@@ -107,7 +107,7 @@ def _mlp_lipschitz(model: TransformerBridge, layer: int, residual: torch.Tensor)
 def test_windows_reach_no_further_than_they_can() -> None:
     """Two blocks that see themselves and the token before: tokens more than two back have bound and derivative 0."""
     model = tiny_model("llama", dtype=torch.float64)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     with hooks.mask_scores(model, lambda query, key: query - key < 2):
         bound, found = values(model, prompt, "local"), measured(model, prompt)
         prediction = values(model, prompt, "second-moment")

@@ -19,7 +19,7 @@ from ostools.measure.formulas.forward import forward
 from ostools.measure.paths import predicted
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import LiveParts
-from ostools.models import Prompt, prompt_from_ids, view_in
+from ostools.models import Prompt, view_in
 from ostools.models.shape import Shape
 from ostools.theory.path_sum import edges, second_moment
 from ostools.theory.path_sum.live_moments import LiveHeads
@@ -44,7 +44,7 @@ def measured(model: TransformerBridge, prompt: Prompt, linearisation: str) -> np
 @both
 def test_one_block_is_exact_at_every_token(family: Family, variant: str) -> None:
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=1, scale=1.5)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     assert values(model, prompt, variant) == pytest.approx(measured(model, prompt, LINEARISATION[variant]), rel=1e-7)
 
 
@@ -52,7 +52,7 @@ def test_one_block_is_exact_at_every_token(family: Family, variant: str) -> None
 @both
 def test_the_last_token_is_exact_at_any_depth(family: Family, variant: str) -> None:
     model = tiny_model(family, seed=8, dtype=torch.float64, n_layers=3)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     exact = measured(model, prompt, LINEARISATION[variant])
     found = values(model, prompt, variant)
     assert found[-1] == pytest.approx(exact[-1], rel=1e-7)
@@ -67,7 +67,7 @@ def test_live_squares_are_those_of_the_dense_blocks(family: Family) -> None:
     factor, other = torch.randn(2, 32, 3, generator=generator, dtype=torch.float64)
     factor = factor / factor.norm()
     with torch.no_grad():
-        for block in forward(model, prompt_from_ids(model, IDS).ids).blocks():
+        for block in forward(model, Prompt.from_ids(model, IDS).ids).blocks():
             view = BlockView(block, "svd")
             parts = LiveParts(view, torch.float64)
             heads, mlp = parts.heads(N - 1), parts.mlp(N - 1)
@@ -215,10 +215,10 @@ def collapsed(whole: Tensor, shared: Tensor | None) -> Tensor:
 )
 def test_all_positions_are_the_runs_on_prefixes(variant: str, trace: str) -> None:
     model = tiny_model("gemma2", seed=3, dtype=torch.float64, n_layers=3)
-    frame: Any = ost.path_sum(model, prompt_from_ids(model, IDS), variants=variant, positions="all", traces=trace).frame
+    frame: Any = ost.path_sum(model, Prompt.from_ids(model, IDS), variants=variant, positions="all", traces=trace).frame
     for m in range(N):
         row = frame[frame["last"] == m]["value"].to_numpy()
-        prefix = values(model, prompt_from_ids(model, IDS[: m + 1]), variant, traces=trace)
+        prefix = values(model, Prompt.from_ids(model, IDS[: m + 1]), variant, traces=trace)
         assert row == pytest.approx(prefix, rel=1e-9)
 
 
@@ -229,13 +229,13 @@ def test_float32_gives_the_float64_prediction(family: Family, variant: str) -> N
     single = tiny_model(family, seed=4, n_layers=3)
     double = view_in(single, torch.float64)
     ids = [2, *range(40, 70), *[60] * 20]
-    found, exact = (values(model, prompt_from_ids(model, ids), variant) for model in (single, double))
+    found, exact = (values(model, Prompt.from_ids(model, ids), variant) for model in (single, double))
     assert found == pytest.approx(exact, rel=1e-3)
 
 
 def test_probes_are_near_recorded_and_reproducible() -> None:
     model = tiny_model("llama", seed=6, dtype=torch.float64, n_layers=3)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     first = ost.path_sum(model, prompt, variants="second-moment", traces="probes")
     assert first.provenance.parameters["traces"] == predicted.TRACES["probes"]
     found = first.frame["value"].to_numpy()
@@ -253,7 +253,7 @@ def test_kernels_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(predicted, "available_memory", lambda device: 1000)
     settings: Any = {"variants": "second-moment", "positions": "all", "max_memory": 1 << 40}
     with pytest.raises(InputError, match=r"second-moment for 7 last positions needs .*second-moment-diagonal"):
-        ost.path_sum(model, prompt_from_ids(model, IDS), **settings)
+        ost.path_sum(model, Prompt.from_ids(model, IDS), **settings)
 
 
 @both
@@ -299,7 +299,7 @@ def test_a_square_that_is_none_is_refused_in_whichever_block_it_arises(
         return found
 
     monkeypatch.setattr(second_moment.Mlp, "overlap", spoiled)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     with pytest.raises(InputError, match="squared norm came out negative or is no number"):
         values(model, prompt, variant)
 

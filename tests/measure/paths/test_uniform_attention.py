@@ -10,7 +10,7 @@ import torch
 
 import hooks
 import ostools as ost
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from ostools.theory.path_sum.cesaro import cesaro_row
 from tests.checkpoints import tiny_model
 
@@ -18,7 +18,7 @@ IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 
 def row_of(model: Any, ids: list[int]) -> np.ndarray:
-    return ost.path_sum(model, prompt_from_ids(model, ids), variants="cesaro").frame["value"].to_numpy()
+    return ost.path_sum(model, Prompt.from_ids(model, ids), variants="cesaro").frame["value"].to_numpy()
 
 
 def test_residual_weights_by_hand() -> None:
@@ -41,7 +41,7 @@ def test_residual_weights_by_hand() -> None:
 def test_every_prefix_has_its_own_row(family: str) -> None:
     """Post-norms, LayerNorm, parallel blocks, no norm before: what all positions give is what each prefix gives."""
     model = tiny_model(family, seed=3, dtype=torch.float64)
-    frame: Any = ost.path_sum(model, prompt_from_ids(model, IDS), variants="cesaro", positions="all").frame
+    frame: Any = ost.path_sum(model, Prompt.from_ids(model, IDS), variants="cesaro", positions="all").frame
     for last in (0, 3, 7):
         rows = frame.loc[frame["last"] == last, "value"].to_numpy()
         assert rows == pytest.approx(row_of(model, IDS[: last + 1]), rel=1e-9)
@@ -53,7 +53,7 @@ def test_patterns_are_not_read_and_only_the_shape_is_compared() -> None:
     plain = row_of(model, IDS)
     with hooks.mask_scores(model, lambda query, key: query - key < 2):
         assert row_of(model, IDS) == pytest.approx(plain, rel=1e-12)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     found = ost.compare(ost.sensitivity(model, prompt), ost.path_sum(model, prompt, variants="cesaro")).summary.iloc[0]
     assert np.isnan(found["median_log10_looseness"])
     assert -1 <= found["spearman"] <= 1

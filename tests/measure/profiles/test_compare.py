@@ -11,7 +11,7 @@ import pytest
 import hooks
 import ostools as ost
 from ostools.measure import Comparison, PathSum, Sensitivity
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from ostools.results import Provenance
 from tests.checkpoints import tiny_model
 
@@ -203,7 +203,7 @@ def test_refusals() -> None:
 
 def test_measured_under_other_edits_is_another_network() -> None:
     model = tiny_model("gemma")
-    prompt = prompt_from_ids(model, [2, 40, 50, 60])
+    prompt = Prompt.from_ids(model, [2, 40, 50, 60])
     with hooks.mask_scores(model, lambda query, key: query - key < 2):
         narrow = ost.sensitivity(model, prompt)
         same_block = ost.path_sum(model, prompt, variants="local")

@@ -13,7 +13,7 @@ import torch
 import ostools as ost
 from ostools.measure import Looseness, PathSum, Sensitivity
 from ostools.measure.profiles.looseness import CHAIN, PARTS
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from ostools.reporting import charts
 from ostools.results import Provenance
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
@@ -62,7 +62,7 @@ def wide(result: Looseness) -> Any:
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_parts_of_a_model_add_up_and_none_is_negative(family: Family) -> None:
     model = tiny_model(family, seed=3, dtype=torch.float64, d_model=16, d_mlp=24)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     measured, bounds = ost.sensitivity(model, prompt), ost.path_sum(model, prompt, variants=CHAIN)
     result = ost.looseness(measured, bounds)
     frame: Any = result.frame

@@ -10,7 +10,7 @@ import pytest
 import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
@@ -18,7 +18,7 @@ IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 def test_each_profile_is_that_of_the_null_model_itself() -> None:
     model = tiny_model("llama", seed=3)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     found = ost.nulls(model, prompt, kinds=["shuffled"], seeds=[4, 7], linearisation="frozen")
     table: Any = found.frame
     for source, seed, one in (
@@ -39,7 +39,7 @@ def test_each_profile_is_that_of_the_null_model_itself() -> None:
 
 def test_the_band_holds_every_seed() -> None:
     model = tiny_model("llama", seed=3)
-    found = ost.nulls(model, prompt_from_ids(model, IDS), kinds="initialised", seeds=range(3), linearisation="frozen")
+    found = ost.nulls(model, Prompt.from_ids(model, IDS), kinds="initialised", seeds=range(3), linearisation="frozen")
     table: Any = found.frame[found.frame["source"] == "initialised"]
     shares = table["share"].to_numpy().reshape(3, len(IDS))
     assert found.band["low"].to_numpy() == pytest.approx(shares.min(0))
@@ -49,7 +49,7 @@ def test_the_band_holds_every_seed() -> None:
 
 def test_what_cannot_be_is_refused_with_the_reason() -> None:
     model = tiny_model("llama", seed=3)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     with pytest.raises(InputError, match="unknown kind of null model 'random'"):
         ost.nulls(model, prompt, kinds="random")
     with pytest.raises(InputError, match="unknown linearisation 'half'"):

@@ -11,7 +11,7 @@ import pytest
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import Profile, Sensitivity
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import tiny_model
 from tests.reporting.made import PROVENANCE, made_sensitivity
 
@@ -131,7 +131,7 @@ def test_refusals() -> None:
 def test_a_model_whose_windows_do_not_reach_the_start() -> None:
     """Two sliding layers of 3 keys reach 2 * 2 tokens back: everything before has sensitivity exactly 0."""
     model = tiny_model("gemma2", window=3, d_model=16, d_mlp=24, layer_types=["sliding_attention"] * 2)
-    measured = ost.sensitivity(model, prompt_from_ids(model, [2, *range(40, 104)]))
+    measured = ost.sensitivity(model, Prompt.from_ids(model, [2, *range(40, 104)]))
     result = ost.profile(measured)
     frame: Any = result.frame
     assert (frame.loc[frame["position"] < 60, "share"] == 0).all()

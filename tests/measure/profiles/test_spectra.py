@@ -14,7 +14,7 @@ import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity, Spectra
-from ostools.models import Prompt, prompt_from_ids
+from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90]
@@ -42,7 +42,7 @@ def dense_moduli(matrix: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_every_head_and_the_mean_against_dense_eigenvalues(family: Family) -> None:
     model = tiny_model(family, scale=2.0, **TINY)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     found = ost.spectra(model, prompt, powers=4)
     for layer, heads in enumerate(patterns(model, prompt)):
         named = {"mean": heads.mean(0)} | {str(head): matrix for head, matrix in enumerate(heads)}
@@ -65,7 +65,7 @@ def test_every_head_and_the_mean_against_dense_eigenvalues(family: Family) -> No
 @pytest.mark.parametrize("family", ["gemma", "gemma2"])
 def test_products_and_powers_against_dense_products(family: Family) -> None:
     model = tiny_model(family, dtype=torch.float64, n_layers=3, **TINY)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     with hooks.exact_arithmetic(model):
         mean = patterns(model, prompt).mean(1)
     found = ost.spectra(model, prompt, powers=200)
@@ -92,7 +92,7 @@ def test_products_and_powers_against_dense_products(family: Family) -> None:
 
 def test_where_the_first_token_is_out_of_the_window_it_is_reached_by_depth() -> None:
     model = tiny_model("gemma2", window=4, n_layers=4, layer_types=["sliding_attention"] * 4, **TINY)
-    found = ost.spectra(model, prompt_from_ids(model, IDS), powers=100)
+    found = ost.spectra(model, Prompt.from_ids(model, IDS), powers=100)
     assert value(found, 0, "mean", "first_mass_last") == 0.0
     assert value(found, 0, "mean", "multiplicity") == 1.0
     depth: Any = found.depth[found.depth["matrix"] == "pattern"]
@@ -104,7 +104,7 @@ def test_where_the_first_token_is_out_of_the_window_it_is_reached_by_depth() -> 
 
 def test_a_window_of_one_key_has_eigenvalue_1_everywhere_and_moves_nothing() -> None:
     model = tiny_model("llama", **TINY)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     with hooks.mask_scores(model, lambda query, key: query == key):
         found = ost.spectra(model, prompt, powers=10)
     assert value(found, 0, "mean", "multiplicity") == len(IDS)
@@ -113,7 +113,7 @@ def test_a_window_of_one_key_has_eigenvalue_1_everywhere_and_moves_nothing() -> 
 
 def test_the_last_rows_product_is_the_path_sums_rollout_and_ranks_as_compare_does() -> None:
     model = tiny_model("gemma3", n_layers=3, **TINY)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     measured = ost.sensitivity(model, prompt)
     paths = ost.path_sum(model, prompt, variants="rollout")
     against: Any = ost.spectra(model, prompt, measured=measured).against
@@ -128,7 +128,7 @@ def test_the_last_rows_product_is_the_path_sums_rollout_and_ranks_as_compare_doe
 def test_each_layer_stands_beside_the_product_above_it() -> None:
     """Rows made by hand: at each layer the measured norms are the product's own row, so that both agree exactly."""
     model = tiny_model("gemma", n_layers=3, **TINY)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     measured = ost.sensitivity(model, prompt, linearisations=["frozen"])
     mean = patterns(model, prompt).mean(1)
     rows, tables = np.eye(len(IDS))[-1], []
@@ -148,7 +148,7 @@ def test_each_layer_stands_beside_the_product_above_it() -> None:
 
 def test_every_layer_of_a_real_sensitivity() -> None:
     model = tiny_model("gemma3", n_layers=3, **TINY)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     measured = ost.sensitivity(model, prompt, layers="all")
     against: Any = ost.spectra(model, prompt, measured=measured).against
     assert len(against) == 3 * 2 * 2 * 2
@@ -162,7 +162,7 @@ def test_every_layer_of_a_real_sensitivity() -> None:
 
 def test_rows_that_do_not_sum_to_1_are_refused_and_renormalised_ones_are_not() -> None:
     model = tiny_model("llama", **TINY)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     refused = pytest.raises(InputError, match=r"layer 1 off by .*method='renormalise'")
     with refused, hooks.ablate_edges(model, [(1, 0, 5, 2)]):
         ost.spectra(model, prompt)
@@ -176,14 +176,14 @@ def test_rows_that_do_not_sum_to_1_are_refused_and_renormalised_ones_are_not() -
 
 def test_refusals() -> None:
     model = tiny_model("llama", **TINY)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     with pytest.raises(InputError, match="at least two tokens"):
-        ost.spectra(model, prompt_from_ids(model, [2]))
+        ost.spectra(model, Prompt.from_ids(model, [2]))
     with pytest.raises(InputError, match="powers of at least 2, found 1"):
         ost.spectra(model, prompt, powers=1)
     measured = ost.sensitivity(model, prompt, linearisations=["frozen"])
     with pytest.raises(InputError, match="different prompts"):
-        ost.spectra(model, prompt_from_ids(model, IDS[:-1]), measured=measured)
+        ost.spectra(model, Prompt.from_ids(model, IDS[:-1]), measured=measured)
     with pytest.raises(InputError, match="different models"):
         ost.spectra(tiny_model("llama", seed=1, **TINY), prompt, measured=measured)
     with pytest.raises(InputError, match="different edits of the forward pass"), hooks.scale_scores(model, 0.5):
@@ -192,7 +192,7 @@ def test_refusals() -> None:
 
 def test_a_16_bit_model_is_read_in_float32() -> None:
     half = tiny_model("llama", dtype=torch.bfloat16, **TINY)
-    found = ost.spectra(half, prompt_from_ids(half, IDS))
+    found = ost.spectra(half, Prompt.from_ids(half, IDS))
     assert found.depth["defect"].to_numpy().max() < 1e-6
 
 

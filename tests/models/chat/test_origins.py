@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from ostools.ground.errors import InputError
-from ostools.models import Prompt, encode, prompt_from_ids
+from ostools.models import Prompt, encode
 from ostools.models.chat import MIXED, ORIGINS, SPECIAL, SYSTEM, TEMPLATE, TEXT
 from ostools.models.tokens import count_tokens
 from tests.checkpoints import trained
@@ -219,7 +219,7 @@ def test_an_end_that_the_tokenizer_adds_is_special_too() -> None:
 
 def test_of_ids_it_is_not_known_whose_they_are() -> None:
     prompt = encode(on_template("phi-3"), "Hi", chat=True)
-    assert prompt_from_ids(on_template("phi-3"), prompt.ids).origins is None
+    assert Prompt.from_ids(on_template("phi-3"), prompt.ids).origins is None
 
 
 def test_a_template_that_writes_the_date_says_so() -> None:

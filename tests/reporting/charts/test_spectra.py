@@ -9,7 +9,7 @@ import pytest
 
 import hooks
 import ostools as ost
-from ostools.models import prompt_from_ids
+from ostools.models import Prompt
 from ostools.reporting import charts
 from tests.checkpoints import tiny_model
 from tests.reporting.charts.test_charts import rows_of, svg_of
@@ -20,7 +20,7 @@ IDS = [2, 40, 50, 60, 60, 61]
 @pytest.fixture(scope="module")
 def found() -> Any:
     model = tiny_model("gemma2", window=3, d_model=16, d_mlp=24)
-    prompt = prompt_from_ids(model, IDS)
+    prompt = Prompt.from_ids(model, IDS)
     return ost.spectra(model, prompt, measured=ost.sensitivity(model, prompt), powers=8)
 
 
@@ -58,7 +58,7 @@ def test_an_estimated_profile_is_not_called_measured(found: Any) -> None:
 
 def test_without_a_measured_profile_there_is_no_comparison() -> None:
     model = tiny_model("llama", d_model=16, d_mlp=24)
-    svg = svg_of(ost.spectra(model, prompt_from_ids(model, IDS), powers=4).plot())
+    svg = svg_of(ost.spectra(model, Prompt.from_ids(model, IDS), powers=4).plot())
     assert "measured" not in svg
     assert "Products over depth" in svg
 
@@ -67,7 +67,7 @@ def test_two_tokens_and_nothing_left_after_a_power_can_be_drawn() -> None:
     """A head-to-first pattern leaves exactly nothing after one power, and no rate after that."""
     model = tiny_model("llama", d_model=16, d_mlp=24)
     with hooks.mask_scores(model, lambda query, key: (key == 0) & (query >= 0)):
-        found = ost.spectra(model, prompt_from_ids(model, IDS[:2]), powers=4)
+        found = ost.spectra(model, Prompt.from_ids(model, IDS[:2]), powers=4)
     pattern: Any = found.limit[(found.limit["matrix"] == "pattern") & (found.limit["layer"] == "all")]
     assert pattern["remainder"].tolist() == [0.0] * 4
     assert pattern["observed_rate"].isna().tolist() == [False, True, True, True]

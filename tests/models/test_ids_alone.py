@@ -1,0 +1,172 @@
+"""Token ids in place of text: everywhere the numbers of the text, and a model without a tokenizer takes nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import answers, line_written
+from ostools.models import load_model
+from tests.checkpoints import tiny_model, write_checkpoint
+
+TEXT = "the 1211"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
+    """One checkpoint, loaded with its tokenizer and without."""
+    directory = write_checkpoint(tmp_path_factory.mktemp("ids") / "model", "gemma3", context=96)
+    whole = load_model(directory)
+    for pattern in ("tokenizer*", "chat_template*"):
+        for file in directory.glob(pattern):
+            file.unlink()
+    return whole, load_model(directory), directory
+
+
+PROMPTED: dict[str, Callable[[Any, Any], Any]] = {
+    "sensitivity": lambda model, prompt: ost.sensitivity(model, prompt),
+    "many": lambda model, prompt: ost.sensitivity(model, [prompt, prompt])[1],
+    "path_sum": lambda model, prompt: ost.path_sum(model, prompt, variants=["local", "second-moment"]),
+    "compare": lambda model, prompt: ost.compare(ost.sensitivity(model, prompt), ost.path_sum(model, prompt)),
+    "profile": lambda model, prompt: ost.profile(ost.sensitivity(model, prompt)),
+    "flow": lambda model, prompt: ost.flow(model, prompt),
+    "spectra": lambda model, prompt: ost.spectra(model, prompt, powers=4),
+    "attention": lambda model, prompt: ost.attention(model, prompt),
+    "head_scores": lambda model, prompt: ost.head_scores(model, prompt),
+}
+
+
+@pytest.mark.parametrize("name", PROMPTED)
+def test_ids_give_the_numbers_of_their_text(pair, name: str) -> None:
+    whole, bare, _ = pair
+    ids = ost.encode(whole, TEXT).ids
+    expected, with_labels, without = (
+        PROMPTED[name](model, prompt).frame
+        for model, prompt in (
+            (whole, TEXT),
+            (whole, ost.Prompt.from_ids(whole, ids)),
+            (bare, ost.Prompt.from_ids(bare, ids)),
+        )
+    )
+    pd.testing.assert_frame_equal(with_labels, expected, check_exact=True)
+    labels = [
+        column for column in expected if "token" in str(column) and not pd.api.types.is_numeric_dtype(expected[column])
+    ]
+    pd.testing.assert_frame_equal(without.drop(columns=labels), expected.drop(columns=labels), check_exact=True)
+    if "token" in expected:
+        assert set(without["token"]) <= {f"<{index}>" for index in ids.tolist()}
+
+
+def test_a_model_without_a_tokenizer_answers_in_ids_and_reports(pair, tmp_path: Path) -> None:
+    whole, bare, _ = pair
+    ids = ost.encode(whole, TEXT).ids
+    prompt = ost.Prompt.from_ids(bare, ids)
+    (said,), (expected,) = (
+        answers(model, [ost.Prompt.from_ids(model, ids)], max_new_tokens=3) for model in (bare, whole)
+    )
+    assert said.ids == expected.ids
+    assert said.text == "".join(f"<{index}>" for index in said.ids)
+    taken_out, with_text = (
+        ost.ablation(
+            model, ost.Prompt.from_ids(model, ids), measures=["answers"], answer=answer, targets=[(0, 0)]
+        ).frame
+        for model, answer in ((bare, ost.Prompt.from_ids(bare, ost.encode(whole, "2").ids[1:])), (whole, "2"))
+    )
+    pd.testing.assert_frame_equal(taken_out, with_text, check_exact=True)
+    page = ost.report(bare, prompt=prompt, sections=["attention", "behaviour"], out=tmp_path / "x.html").read_text()
+    assert f"--ids {','.join(map(str, ids.tolist()))}" in page
+    assert "found a model without one" in page
+
+
+def test_collapse_over_ids_is_collapse_over_their_text(pair) -> None:
+    whole, bare, _ = pair
+    before = ost.encode(whole, "the ").ids.tolist()
+    (item,) = ost.encode(whole, "1").ids.tolist()[1:]
+    asked: dict[str, Any] = {"lengths": [1, 2, 7], "dtypes": ["float32", "bfloat16"]}
+    expected = ost.collapse(whole, ost.tasks.RepeatTask("prompt", "the ", "1", "ids"), **asked)
+    for task in (
+        ost.tasks.RepeatedIds(before, item, name="prompt"),
+        ost.Prompt.from_ids(bare, [*before, item]),
+        ost.tasks.PairsOfIds(
+            {n: ([*before, *[item] * n], [*before, *[item] * (n + 1)]) for n in (1, 2, 7)}, name="prompt"
+        ),
+    ):
+        pd.testing.assert_frame_equal(ost.collapse(bare, task, **asked).frame, expected.frame, check_exact=True)
+    moved = ost.attention_variation(bare, ost.Prompt.from_ids(bare, [*before, item]), lengths=[1, 3]).frame
+    of_text = ost.attention_variation(whole, ost.tasks.RepeatTask("prompt", "the ", "1", "ids"), lengths=[1, 3]).frame
+    pd.testing.assert_frame_equal(moved, of_text, check_exact=True)
+    law = ost.experiments.repeats(bare, [ost.tasks.RepeatedIds(before, item)], lengths=range(1, 80), dtypes=["float32"])
+    assert set(law.frame["sink"]) == {"absent"}
+
+
+def test_ids_that_collapse_cannot_take(pair) -> None:
+    bare = pair[1]
+    with pytest.raises(InputError, match="bos=False takes out what a tokenizer adds, and to ids it adds nothing"):
+        ost.collapse(bare, ost.Prompt.from_ids(bare, [2, 40]), lengths=[1], bos=False)
+    with pytest.raises(InputError, match="expected token ids from 0 to 267, found 268"):
+        ost.collapse(bare, ost.tasks.RepeatedIds([2, 268]), lengths=[1])
+    with pytest.raises(InputError, match=r"ids at length 1000000000 does not fit the model's context of 96 tokens"):
+        ost.collapse(bare, ost.tasks.RepeatedIds([2, 40]), lengths=[10**9])
+    with pytest.raises(InputError, match=r"expected at most 96 tokens \(the model's context\), found 97"):
+        ost.collapse(bare, ost.tasks.RepeatedIds([2, 40]), lengths=[95])
+
+
+NEEDS_TEXT: dict[str, Callable[[Any], Any]] = {
+    "encode": lambda model: ost.encode(model, TEXT),
+    "sensitivity": lambda model: ost.sensitivity(model, TEXT),
+    "behaviour": lambda model: ost.behaviour(model, "count-ones", lengths=[2]),
+    "collapse": lambda model: ost.collapse(model, "figure-5a", lengths=[2]),
+    "collapse of a task": lambda model: ost.collapse(model, "count-ones", lengths=[2]),
+    "counting": lambda model: ost.counting(model, lengths=[2]),
+    "attention": lambda model: ost.attention(model, task="copy-last", length=2),
+    "variation": lambda model: ost.attention_variation(model, lengths=[2]),
+    "ablation": lambda model: ost.ablation(model, ost.Prompt.from_ids(model, [2, 40]), answer="1"),
+    "study": lambda model: ost.study(model, "copy-last", mitigations=["hint"], lengths=[2]),
+    "windows": lambda model: ost.windows(model, "copy-last", lengths=[2]),
+    "repeats": lambda model: ost.experiments.repeats(model, ["letters"], lengths=[2]),
+    "reasoning": lambda model: ost.experiments.chain_of_thought(model, "count-ones", length=2),
+    "retrieval": lambda model: ost.experiments.retrieval(model, length=2),
+    "figure 5": lambda model: ost.experiments.figure_5(model, lengths=[2]),
+    "report": lambda model: ost.report(model),
+    "stops": lambda model: answers(model, [ost.Prompt.from_ids(model, [2])], max_new_tokens=1, stops=[line_written]),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS_TEXT)
+def test_whatever_needs_text_says_what_to_do(pair, name: str) -> None:
+    with pytest.raises(
+        InputError, match=r"found a model without one: give token ids \(ost\.Prompt\.from_ids"
+    ) as caught:
+        NEEDS_TEXT[name](pair[1])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "part", ["tokenizer_config.json", "merges.txt", "special_tokens_map.json", "chat_template.jinja"]
+)
+def test_part_of_a_tokenizer_is_refused(pair, part: str) -> None:
+    directory: Path = pair[2]
+    (directory / part).write_text("{}")
+    try:
+        with pytest.raises(InputError, match=rf"expected a tokenizer \(tokenizer.json, .*found only {part} of one"):
+            load_model(directory)
+    finally:
+        (directory / part).unlink()
+
+
+def test_a_prompt_of_another_model_is_refused(pair) -> None:
+    whole, bare, _ = pair
+    prompt = ost.encode(whole, TEXT)
+    with pytest.raises(InputError, match=r"found one of another: its token 2 is '<bos>', here it is '<2>'"):
+        ost.sensitivity(bare, prompt)
+    with pytest.raises(InputError, match="found one of another"):
+        ost.ablation(bare, prompt, carriers=[0])
+    small = tiny_model("llama", d_vocab=40, fresh=True)
+    with pytest.raises(InputError, match="expected token ids from 0 to 39, found"):
+        ost.attention(small, prompt)
