@@ -9,7 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models.precision.dynamic import integer_product, view_dynamic
+from ostools.models.precision.dynamic import DynamicInt8, integer_product, view_dynamic
 from ostools.models.precision.rounding import view_rounded
 from ostools.models.recast import dense
 from ostools.reporting.charts.collapse.precision import precision_chart
@@ -87,6 +87,15 @@ def test_collapse_measures_it_beside_the_weights_alone() -> None:
         assert (dynamic[column] - weights[column]).abs().max() <= 1e-3 * weights[column].abs().max(), column
     assert (dynamic["noise"] > 100 * weights["noise"]).all()  # rounded activations, against float32 arithmetic
     assert precision_chart(found).to_dict()
+
+
+def test_some_of_the_inputs_alone_are_multiplied_as_they_are() -> None:
+    """One head's part of a projection has no activations of its own that a kernel would round."""
+    weight = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    matrix = DynamicInt8.of(weight, (weight.abs().amax(1, keepdim=True) / 127).expand(6, 8))
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(x[:, :4] @ matrix.t()[:4], x[:, :4] @ dense(matrix).t()[:4])
+    assert torch.equal(x @ matrix.t(), by_int8_kernel(x, weight))
 
 
 def test_experts_are_refused() -> None:

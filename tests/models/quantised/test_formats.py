@@ -21,8 +21,10 @@ from torch import Tensor
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model, packed, view_in
+from ostools.models.files.sources import Source
 from ostools.models.packed import Packed, Stored
 from ostools.models.recast import dense, stored_part
+from ostools.runs.forecast.forecast import Unloaded
 from tests.checkpoints import edit_config, make_model, write_tokenizer
 from tests.models.quantised.write import HERE, SIZES, WRITERS, digest
 
@@ -124,6 +126,19 @@ def test_measurements_are_those_of_the_weights_written_out(
     assert ost.collapse(model, "figure-5a", **lengths).frame.equals(ost.collapse(full, "figure-5a", **lengths).frame)
     with pytest.raises(InputError, match="expected a weight of the model itself to write to"):
         next(iter(quantised(model, directory).values())).data.mul_(2.0)
+
+
+@KINDS
+def test_its_memory_is_forecast(kind: str, at: Callable[[str], Path]) -> None:
+    """Packed tensors as they lie in the file, all others in the dtype that was asked for."""
+    directory = at(kind)
+    expected = 0
+    for tensor in load_file(directory / "model.safetensors").values():
+        packed_there = tensor.element_size() == 1 or tensor.dtype == torch.int32
+        expected += tensor.numel() * (tensor.element_size() if packed_there else 4)
+    unloaded = Unloaded(Source(kind, directory, None), torch.float32, "cpu")
+    assert unloaded.held == expected
+    assert unloaded.shape.cast
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
