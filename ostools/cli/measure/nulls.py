@@ -65,7 +65,7 @@ def nulls(
         words = turn.prompt(loaded, given)
         result = measure.nulls(
             loaded,
-            prompt,
+            words,
             kinds=kinds,
             seeds=range(seeds),
             linearisation=linearisation,
