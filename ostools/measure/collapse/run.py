@@ -183,8 +183,10 @@ class Run:
     def _decided(
         self, table: pd.DataFrame, tokens: list[LastTokens], references: list[References]
     ) -> tuple[list[int], float]:
-        """Replace the rows of the lengths that decide a collapse length of whole vectors in L2 by those of passes of their
+        """Replace the rows of the lengths that decide a collapse length, of whole vectors in L2, by those of passes of their
         prompts' own, until all of them are. Gives those lengths, and how far such a pass is at most from `tokens`.
+
+        In 16 bits a kernel may round otherwise at another length, which can move a collapse length.
         """
         done: set[tuple[str, int, int]] = set()
         largest, key = 0.0, str(table["weights"].iloc[0])
