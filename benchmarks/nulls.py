@@ -81,13 +81,12 @@ def sinks(model: TransformerBridge, cases: list[tuple[str, list[TransformerBridg
 
 def laws(cases: list[tuple[str, list[TransformerBridge]]]) -> None:
     """Theorem 4.2's distance at y from 1 to 256 copies: by which law it falls."""
-    print(
-        "\n| of | copies of | BOS | law: verdicts | rate | distance at 256 over that at 8 |\n|---|---|---|---|---|---|"
-    )
+    print("\n| of | copies of | BOS | verdict: rate (models) | distance at 256 over that at 8 |\n|---|---|---|---|---|")
     for name, models in cases:
         found = [ost.experiments.repeats(one, ["figure-5a", "text"], lengths=range(1, 257)) for one in models]
         for key in found[0].summary[["task", "sink"]].itertuples(index=False, name=None):
-            rows: list[Any] = [one.summary.set_index(["task", "sink"]).loc[[key]].iloc[0] for one in found]
+            tables: list[Any] = [one.summary.set_index(["task", "sink"]) for one in found]
+            rows = [table.loc[[key]].iloc[0].to_dict() for table in tables]
             rates: dict[str, list[float]] = {}
             for row in rows:
                 rates.setdefault(str(row["verdict"]), []).append(float(row["rate"]))

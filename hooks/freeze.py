@@ -16,7 +16,7 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError
+from hooks.errors import HookError, checked_arguments
 from hooks.norms import Norm
 from hooks.norms import norms as norms_of
 from hooks.register import HookBody, Order, Placement, attached, with_input
@@ -30,6 +30,7 @@ _ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2e-2, tor
 Activation = Callable[[Tensor], Tensor]
 
 
+@checked_arguments(HookError)
 @contextmanager
 def frozen(
     model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False
@@ -60,6 +61,7 @@ def frozen(
         yield
 
 
+@checked_arguments(HookError)
 @contextmanager
 def held(
     model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False

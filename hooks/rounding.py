@@ -18,7 +18,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
-from hooks.errors import HookError, nearest
+from hooks.errors import HookError, checked_arguments, nearest
 from hooks.precision import SIXTEEN_BITS
 from hooks.register import HookBody, Order, attached
 from hooks.sites import available_sites, points
@@ -38,6 +38,7 @@ FORMATS = (*FLOATS, *INTEGERS)
 PARTS = ("residual", "kv")
 
 
+@checked_arguments(HookError)
 @contextmanager
 def rounded(
     model: TransformerBridge, part: str, format: str, *, calibration: Int[Tensor, "batch pos"] | None = None

@@ -21,6 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import several
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import (
     FITTED_FROM,
     SAME_IN_FLOAT64,
@@ -53,6 +54,7 @@ class Repeats(Result):
     summary: pd.DataFrame
 
 
+@asked
 def repeats(
     model: TransformerBridge,
     prompts: Sequence[CollapseTask | str] = TASKS,

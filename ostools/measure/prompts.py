@@ -8,7 +8,7 @@ from typing import Literal
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, shown
 from ostools.models import Prompt, encode
 
 
@@ -47,7 +47,9 @@ def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[i
     found = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
     wrong = [layer for layer in found if type(layer) is not int or not 0 <= layer <= last]
     if wrong or not found:
-        raise InputError(f"layers: expected 'all' or numbers out of 0..{last}, found {wrong or 'none'}")
+        raise InputError(
+            f"layers: expected 'all' or numbers out of 0..{last}, found {shown(wrong) if wrong else 'none'}"
+        )
     return tuple(sorted({layer for layer in found if isinstance(layer, int)}))
 
 

@@ -27,7 +27,7 @@ from ostools.theory.distances import dtype_named
 def load_model(
     name: str | os.PathLike[str] | None = None,
     *,
-    dtype: str = "float32",
+    dtype: str | torch.dtype = "float32",
     device: str = "auto",
     device_map: DeviceMap | None = None,
     revision: str | None = None,
@@ -88,9 +88,11 @@ def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.dev
     mps = torch.backends.mps.is_available()
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "gpu":
+        raise InputError("unknown device 'gpu': torch calls it 'cuda' (NVIDIA, AMD) or 'mps' (Apple); 'auto' finds it")
     try:
         found = torch.device(device)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise unknown_name("device", device, ("auto", "cpu", "cuda", "mps")) from None
     count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(mps)}
     if found.type not in count:

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedModel
 
+from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
@@ -31,6 +32,7 @@ _BEFORE_BLOCKS = ("embed", "pos_embed", "embed_ln")
 """The parts of a bridge that make v^(0) of tokens."""
 
 
+@checked_arguments(InputError, {TransformerBridge: "a model, as ostools.load_model gives it"})
 def null_model(model: TransformerBridge, kind: Kind | str = "initialised", *, seed: int = 0) -> TransformerBridge:
     """A model of the same configuration without what `model` learnt: raw, in eval mode, for every measurement.
 

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import one_line
 
@@ -38,6 +39,7 @@ class Prompt:
     bos: bool
 
 
+@checked_arguments(InputError)
 def encode(model: TransformerBridge, text: str, *, chat: bool = False) -> Prompt:
     """The prompt of a text: special tokens once, as the model's tokenizer adds them; the text itself never one.
 
@@ -94,6 +96,7 @@ def one_token(model: TransformerBridge, given: str | int) -> int:
     return given
 
 
+@checked_arguments(InputError)
 def context_length(model: TransformerBridge) -> int:
     """The longest prompt the model has positions for, in tokens."""
     return int(model.cfg.n_ctx)

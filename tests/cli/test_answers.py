@@ -294,6 +294,7 @@ def test_a_file_holds_every_count(run, tmp_path: Path, directory: str) -> None:
     assert pd.read_csv(tmp_path / "counts.csv")["length"].tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_windows_to_a_file(run, bare: str, tmp_path: Path) -> None:
     out = tmp_path / "windows.parquet"
     code, said, _ = run("windows", "--model", bare, "--lengths", "3", "--windows", "2,40", "--out", str(out))

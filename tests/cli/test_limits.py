@@ -90,7 +90,7 @@ ERRORS = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu"])
-@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
     run, directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, fits: bool
 ) -> None:

@@ -58,6 +58,7 @@ def test_files_of_prompts_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert prompts_of(tmp_path / "a.txt") == ["one ", " two\u2028"]
 
 
+@pytest.mark.slow
 def test_every_prompt_has_its_rows_in_one_table(run, directory: str, tmp_path: Path) -> None:
     texts = ["The 11", "1", "The 11", "The 12"]
     (tmp_path / "a.txt").write_text("\n".join(texts))

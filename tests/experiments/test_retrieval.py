@@ -72,6 +72,7 @@ def test_norm_linearisation_and_method_are_those_asked_for(model: TransformerBri
     assert estimated.frame["sensitivity_mean"].iloc[0] == pytest.approx(frozen["sensitivity_mean"], rel=0.15)
 
 
+@pytest.mark.slow
 def test_the_answers_are_counted_and_the_chart_drawn(model: TransformerBridge) -> None:
     calls: list[tuple[int, int]] = []
     found = experiments.retrieval(model, None, 3, [0, 1], progress=lambda done, total: calls.append((done, total)))

@@ -20,6 +20,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.answers.answers import require_limit
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.posed import pose
 from ostools.models.tokens import token_text
@@ -44,6 +45,7 @@ class ChainOfThought(Result):
     lines: pd.DataFrame
 
 
+@asked
 def chain_of_thought(
     model: TransformerBridge,
     task: Task | str,
@@ -85,10 +87,6 @@ def chain_of_thought(
     whole_number("length", length, 1)
     require_limit(max_new_tokens)
     posed = pose(model, form, length, seed=_checked_seed(form, seed), chat=chat)
-    if not (reasoning is None or isinstance(reasoning, str)):
-        raise InputError(
-            f"reasoning: expected a text, or None for what the model writes, found {type(reasoning).__name__}"
-        )
     opening = form.answer_line("\ue000").partition("\ue000")[0].strip()
     if reasoning is not None and opening and opening in reasoning:
         raise InputError(

@@ -27,6 +27,7 @@ from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import answer_columns, stops_of
 from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
+from ostools.measure.asked import asked
 from ostools.measure.passes.sampling import require_temperature
 from ostools.measure.posed import Posed, pose
 from ostools.models.describe import metadata_of
@@ -70,6 +71,7 @@ class Behaviour(Result):
     summary: pd.DataFrame
 
 
+@asked
 @in_smaller_chunks
 def behaviour(
     model: TransformerBridge,

@@ -23,6 +23,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
+from ostools.measure.asked import asked
 from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.posed import item_positions, pose
 from ostools.measure.prompts import as_prompt, token_columns
@@ -69,6 +70,7 @@ class Attention(Result):
         return drawing().attention_view(self, against)
 
 
+@asked
 @in_smaller_chunks
 def attention(
     model: TransformerBridge,

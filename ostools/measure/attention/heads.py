@@ -17,8 +17,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks.register import hidden
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, shown
 from ostools.ground.names import several
+from ostools.measure.asked import asked
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.posed import Posed, carrier_positions
 from ostools.measure.prompts import as_prompt
@@ -59,6 +60,7 @@ class HeadScores(Result):
         return table.groupby(["layer", "head"], as_index=False)[list(SCORES)].mean()
 
 
+@asked
 def head_scores(
     model: TransformerBridge,
     prompts: str | Prompt | Posed | Sequence[str | Prompt | Posed],
@@ -99,14 +101,17 @@ def _prompt(
             raise InputError("head_scores: a question knows its own carriers; leave carriers out")
         prompt, chosen = one.prompt, carrier_positions(model, one)
     else:
-        prompt, chosen = as_prompt(model, one), tuple(carriers or ())
+        prompt, chosen = (
+            as_prompt(model, one),
+            tuple(() if carriers is None else several("carriers", carriers, "[3, 4]")),
+        )
     n = len(prompt.ids)
     if n < 2:
         raise InputError(
             "head_scores: expected a prompt of at least two tokens, found one: the first has no other to see"
         )
-    if wrong := [place for place in chosen if not 0 <= place < n]:
-        raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {wrong}")
+    if wrong := [place for place in chosen if type(place) is not int or not 0 <= place < n]:
+        raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {shown(wrong)}")
     return prompt, chosen
 
 

@@ -26,6 +26,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.asked import asked
 from ostools.measure.collapse.posed_pairs import as_pairs
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.readings import VECTOR, Reading
@@ -192,6 +193,7 @@ def collapse(
 ) -> list[Collapse]: ...
 
 
+@asked
 @in_smaller_chunks
 def collapse(
     model: TransformerBridge,

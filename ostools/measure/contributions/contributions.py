@@ -22,6 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisations import freezing
 from ostools.measure.jacobian.linearised import Linearised
@@ -81,6 +82,7 @@ class Contributions(Result):
         return pd.DataFrame(found)
 
 
+@asked
 @in_smaller_chunks
 def contributions(model: TransformerBridge, prompt: str | Prompt, *, towards: str | int | None = None) -> Contributions:
     """What each token contributes to the logit of the next token `towards`: parts that add up, the biases' among them.

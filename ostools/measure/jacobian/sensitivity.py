@@ -27,6 +27,7 @@ from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress
+from ostools.measure.asked import asked
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.estimate import check_settings
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
@@ -92,6 +93,7 @@ def sensitivity(
 ) -> list[Sensitivity]: ...
 
 
+@asked
 @in_smaller_chunks
 def sensitivity(
     model: TransformerBridge,

@@ -24,6 +24,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
+from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
@@ -49,6 +50,7 @@ class Flow(Result):
     nodes: pd.DataFrame
 
 
+@asked
 @in_smaller_chunks
 def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress | None = None) -> Flow:
     """The edges of `second-moment`'s recursion at the last token of a prompt, with patterns and norm scales held.

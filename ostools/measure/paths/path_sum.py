@@ -28,6 +28,7 @@ from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_n
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
+from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
@@ -52,6 +53,7 @@ class PathSum(Result):
     """
 
 
+@asked
 @in_smaller_chunks
 def path_sum(
     model: TransformerBridge,

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.paths.variants import variant_named
@@ -45,6 +46,7 @@ class Comparison(Result):
     summary: pd.DataFrame
 
 
+@asked
 def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
     """Join path sums with the measured norms that they stand beside.
 
@@ -82,10 +84,6 @@ def profile_beside(asked: str, measured: Sensitivity, paths: PathSum) -> Any:
 
     Raises `InputError`, on behalf of what was asked for, where path sums cannot stand beside it.
     """
-    if not isinstance(measured, Sensitivity) or not isinstance(paths, PathSum):
-        raise InputError(
-            f"{asked}: expected a Sensitivity and a PathSum, found {type(measured).__name__} and {type(paths).__name__}"
-        )
     require_same_run(asked, measured.provenance, paths.provenance, "the path sum")
     frame: Any = measured.frame
     frame = frame[frame["layer"] == 0]

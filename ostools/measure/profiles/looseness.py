@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.profiles.compare import log10_ratio, profile_beside
@@ -53,6 +54,7 @@ class Looseness(Result):
     summary: pd.DataFrame
 
 
+@asked
 def looseness(measured: Sensitivity, paths: PathSum) -> Looseness:
     """Split log10(uniform / measured) of every token into what the bound gives away where; see the module.
 

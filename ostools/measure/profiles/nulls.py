@@ -18,6 +18,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_seeds
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.paths.path_sum import path_sum
@@ -58,6 +59,7 @@ class Nulls(Result):
         return grouped.agg(low="min", median="median", high="max").reset_index()
 
 
+@asked
 def nulls(
     model: TransformerBridge,
     prompt: str | Prompt,

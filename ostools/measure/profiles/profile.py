@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError, unknown_name
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.results import Result
 from ostools.theory import profiles as theory
@@ -68,6 +69,7 @@ class Profile(Result):
         return rows.sort_values("rank").head(k).reset_index(drop=True)
 
 
+@asked
 def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile:
     """Shares, ranks and the U-shape of a measured sensitivity, sink included and removed.
 

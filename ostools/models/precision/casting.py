@@ -16,6 +16,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.models.describe import metadata_of, refuse_processed, remember
 from ostools.models.families import Family, family_of
@@ -24,6 +25,7 @@ from ostools.models.recast import SMALL_WEIGHT, Recast
 Reader = Callable[..., Tensor]
 
 
+@checked_arguments(InputError)
 def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     """A model that computes what loading the weights of `model` in `dtype` gives, and reads them from `model`.
 
@@ -35,7 +37,7 @@ def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     `SMALL_WEIGHT` bytes. Time: a cast of every weight at every forward or backward pass. Raises `InputError` while hooks are
     on the model: the view would run them, and they would not know it.
     """
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+    if not dtype.is_floating_point:
         raise InputError(f"dtype: expected a floating dtype such as torch.float64, found {dtype!r}")
     cast = partial(torch.Tensor.to, dtype=dtype)
     return view(model, dtype, lambda weight: (cast, (weight,)))

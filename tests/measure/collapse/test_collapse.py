@@ -91,7 +91,7 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
             assert set(select(rows, site="logits")["same_top_token"]) == {top_tokens[0] == top_tokens[1]}
 
 
-@pytest.mark.parametrize("name", ["figure-5b", "figure-5d"])
+@pytest.mark.parametrize("name", ["figure-5b", pytest.param("figure-5d", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     """In float64, to rounding; the packed prompts are longer than GPT-2's table of positions and Gemma's window."""
@@ -335,6 +335,7 @@ def test_progress_is_told_to_the_end() -> None:
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
+@pytest.mark.slow
 def test_progress_rises_to_the_end_when_the_way_changes_midway(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second seed's packed pass does not fit, so that the first seed's is done again, by the loop."""
     from ostools.measure.passes import last_tokens
@@ -586,6 +587,7 @@ def test_make_model_is_what_the_bridge_runs() -> None:
     assert select(row, site="logits")["mean"].item() == pytest.approx(logits, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_every_task_of_a_list_is_as_it_is_alone() -> None:
     """Rounded weights; a branching task beside a chain; equal tasks; progress to the whole."""
     own = tiny_model("gemma3", seed=1)

@@ -77,6 +77,7 @@ def test_a_model_loaded_in_bfloat16_has_the_same_noise_as_its_float32_cast() -> 
     assert rows[0]["weight_shift"] == rows[1]["weight_shift"] == 0
 
 
+@pytest.mark.slow
 def test_rows_come_in_the_order_of_the_precisions_asked_for() -> None:
     names = ["int8-weights", "float64", "bfloat16", "float32", "bfloat16-weights"]
     found = collapse(tiny_model("llama"), "figure-5a", lengths=[1, 2], dtypes=names)
@@ -87,6 +88,7 @@ def test_rows_come_in_the_order_of_the_precisions_asked_for() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_precision_runs_on_every_site_with_numbers() -> None:
     found = collapse(tiny_model("gpt2", seed=1), "figure-5d", lengths=[1, 4], dtypes=list(PRECISIONS))
     assert set(found.frame["dtype"]) == set(PRECISIONS)

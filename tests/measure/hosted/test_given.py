@@ -210,6 +210,7 @@ def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(embedded: Transform
     lacking.plot().to_dict()
 
 
+@pytest.mark.slow
 def test_figures_3_and_4_of_the_texts_of_a_model_here_are_its_figures(
     embedded: TransformerBridge, tmp_path: Path
 ) -> None:

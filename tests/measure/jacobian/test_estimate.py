@@ -128,6 +128,7 @@ def _coverage(jacobians: Tensor, repetitions: int = 500, **settings: float | int
     return worst[0], worst[1], passes
 
 
+@pytest.mark.slow
 def test_stopping_at_the_first_good_look_keeps_coverage() -> None:
     """An error at which some repetitions stop at every look, and those that stop early because they look narrow."""
     interval, bracket, passes = _coverage(low_rank(), directions=4, relative_error=0.35, max_passes=44)

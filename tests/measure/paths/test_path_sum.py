@@ -50,7 +50,7 @@ def scalar_llama(gain: float, layers: int) -> TransformerBridge:
     return model
 
 
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("layers", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_local_and_second_moment_are_exact_where_the_theorem_is_tight(layers: int) -> None:
     model = scalar_llama(0.7, layers)
     prompt = prompt_from_ids(model, IDS)

@@ -208,6 +208,7 @@ def test_probes_are_near_recorded_and_reproducible() -> None:
         ost.path_sum(model, prompt, variants="second-moment", traces="probe")
 
 
+@pytest.mark.slow
 def test_kernels_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
     monkeypatch.setattr(predicted, "available_memory", lambda device: 1000)
