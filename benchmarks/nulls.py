@@ -92,9 +92,7 @@ def laws(cases: list[tuple[str, list[TransformerBridge]]]) -> None:
                 rates.setdefault(str(row["verdict"]), []).append(float(row["rate"]))
             said = ", ".join(f"{verdict}: {spread(one)} ({len(one)})" for verdict, one in sorted(rates.items()))
             falls = [fall(one.frame, *key) for one in found]
-            print(
-                f"| {name} | {key[0]} | {key[1]} | {said} | {spread([row['rate'] for row in rows])} | {spread(falls)} |"
-            )
+            print(f"| {name} | {key[0]} | {key[1]} | {said} | {spread(falls)} |")
 
 
 def fall(frame: Any, task: str, sink: str) -> float:
