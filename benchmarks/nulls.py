@@ -74,7 +74,8 @@ def sinks(model: TransformerBridge, cases: list[tuple[str, list[TransformerBridg
     uniform = float(np.mean(1.0 / np.arange(2, TOKENS + 1)))
     print(f"\n| of | weight on the first token (uniform: {uniform:.3f}) | heads that are sinks |\n|---|---|---|")
     for name, models in cases:
-        scores = [ost.head_scores(one, [prompt_of(model, text) for text in TEXTS.values()]).summary for one in models]
+        prompts = [prompt_of(model, text) for text in TEXTS.values()]
+        scores: list[Any] = [ost.head_scores(one, prompts).summary for one in models]
         weights, heads = ([float(one[column].mean()) for one in scores] for column in ("first_token", "is_sink"))
         print(f"| {name} | {spread(weights)} | {spread(heads)} |")
 
