@@ -74,30 +74,26 @@ def sinks(model: TransformerBridge, cases: list[tuple[str, list[TransformerBridg
     uniform = float(np.mean(1.0 / np.arange(2, TOKENS + 1)))
     print(f"\n| of | weight on the first token (uniform: {uniform:.3f}) | heads that are sinks |\n|---|---|---|")
     for name, models in cases:
-        scores = [ost.head_scores(one, [prompt_of(model, text) for text in TEXTS.values()]).summary for one in models]
-        weights, heads = (
-            [float(one[column].to_numpy(float).mean()) for one in scores] for column in ("first_token", "is_sink")
-        )
+        prompts = [prompt_of(model, text) for text in TEXTS.values()]
+        scores: list[Any] = [ost.head_scores(one, prompts).summary for one in models]
+        weights, heads = ([float(one[column].mean()) for one in scores] for column in ("first_token", "is_sink"))
         print(f"| {name} | {spread(weights)} | {spread(heads)} |")
 
 
 def laws(cases: list[tuple[str, list[TransformerBridge]]]) -> None:
     """Theorem 4.2's distance at y from 1 to 256 copies: by which law it falls."""
-    print(
-        "\n| of | copies of | BOS | law: verdicts | rate | distance at 256 over that at 8 |\n|---|---|---|---|---|---|"
-    )
+    print("\n| of | copies of | BOS | verdict: rate (models) | distance at 256 over that at 8 |\n|---|---|---|---|---|")
     for name, models in cases:
         found = [ost.experiments.repeats(one, ["figure-5a", "text"], lengths=range(1, 257)) for one in models]
         for key in found[0].summary[["task", "sink"]].itertuples(index=False, name=None):
-            rows: list[Any] = [one.summary.set_index(["task", "sink"]).loc[[key]].iloc[0] for one in found]
+            tables: list[Any] = [one.summary.set_index(["task", "sink"]) for one in found]
+            rows = [table.loc[[key]].iloc[0].to_dict() for table in tables]
             rates: dict[str, list[float]] = {}
             for row in rows:
                 rates.setdefault(str(row["verdict"]), []).append(float(row["rate"]))
             said = ", ".join(f"{verdict}: {spread(one)} ({len(one)})" for verdict, one in sorted(rates.items()))
             falls = [fall(one.frame, *key) for one in found]
-            print(
-                f"| {name} | {key[0]} | {key[1]} | {said} | {spread([row['rate'] for row in rows])} | {spread(falls)} |"
-            )
+            print(f"| {name} | {key[0]} | {key[1]} | {said} | {spread(falls)} |")
 
 
 def fall(frame: Any, task: str, sink: str) -> float:

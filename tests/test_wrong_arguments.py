@@ -121,6 +121,7 @@ measured, paths = ost.sensitivity(model, prompt), ost.path_sum(model, prompt)
 task = dict(model=model, task="count-ones", lengths=[3])
 one = dict(model=model, prompt=prompt)
 SOUND = {
+    ost.contributions: one, ost.nulls: {**one, "seeds": [0]}, ost.null_model: dict(model=model),
     ost.sensitivity: one, ost.path_sum: one, ost.flow: one, ost.spectra: one,
     ost.looseness: dict(measured=measured, paths=paths), ost.compare: dict(measured=measured, paths=paths),
     ost.profile: dict(measured=measured), ost.head_scores: dict(model=model, prompts=["1 1"]),

@@ -103,6 +103,10 @@ def read_trained_lengths(directory: Path) -> dict[str, int] | None:
     return lengths
 
 
+IN_WORDS = {TransformerBridge: "a model, as ostools.load_model gives it"}
+"""What a message expects in the place of a class."""
+
+
 def describe(model: TransformerBridge) -> ModelDescription:
     """The model's identity: name, sizes, dtype, device and a hash of its weights as they are now."""
     if not isinstance(model, TransformerBridge):

@@ -20,7 +20,7 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
-from ostools.models.describe import Metadata, Null, config_hash, describe, named_weights, remember
+from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, describe, named_weights, remember
 from ostools.models.families import KNOWN, Family, family_of
 from ostools.models.files.config import quiet
 from ostools.models.recast import dense
@@ -32,7 +32,7 @@ _BEFORE_BLOCKS = ("embed", "pos_embed", "embed_ln")
 """The parts of a bridge that make v^(0) of tokens."""
 
 
-@checked_arguments(InputError)
+@checked_arguments(InputError, IN_WORDS)
 def null_model(model: TransformerBridge, kind: Kind | str = "initialised", *, seed: int = 0) -> TransformerBridge:
     """A model of the same configuration without what `model` learnt: raw, in eval mode, for every measurement.
 

@@ -19,6 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
+from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -58,7 +59,7 @@ class Prompt:
         return _prompt(model, None, _whole_numbers(ids))
 
 
-@checked_arguments(InputError)
+@checked_arguments(InputError, IN_WORDS)
 def encode(
     model: TransformerBridge, text: str, *, chat: bool = False, system: str | None = None, thinking: bool = False
 ) -> Prompt:
@@ -146,7 +147,7 @@ def one_token(model: TransformerBridge, given: str | int) -> int:
     return given
 
 
-@checked_arguments(InputError)
+@checked_arguments(InputError, IN_WORDS)
 def context_length(model: TransformerBridge) -> int:
     """The longest prompt the model has positions for, in tokens."""
     return int(model.cfg.n_ctx)

@@ -18,7 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
-from ostools.models.describe import metadata_of, refuse_processed, remember
+from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
 from ostools.models.families import Family, family_of
 from ostools.models.recast import SMALL_WEIGHT, Recast
 
@@ -26,7 +26,7 @@ Reader = Callable[..., Tensor]
 Reading = Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
 
 
-@checked_arguments(InputError)
+@checked_arguments(InputError, IN_WORDS)
 def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     """A model that computes what loading the weights of `model` in `dtype` gives, and reads them from `model`.
 
