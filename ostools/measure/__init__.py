@@ -7,6 +7,9 @@ from ostools.measure.attention.difference import AttentionDifference, attention_
 from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.attention.variation import AttentionVariation, attention_variation
 from ostools.measure.collapse.collapse import Collapse, collapse
+from ostools.measure.fate.decodable import Decodable, decodable
+from ostools.measure.fate.fate import Fate, fate
+from ostools.measure.fate.readout import Readout, readout
 from ostools.measure.hosted.behaviour import hosted_behaviour
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.hosted.given import Hosted, read_answers
@@ -26,12 +29,15 @@ __all__ = [
     "Collapse",
     "Comparison",
     "Counting",
+    "Decodable",
+    "Fate",
     "Flow",
     "HeadScores",
     "Hosted",
     "Looseness",
     "PathSum",
     "Profile",
+    "Readout",
     "Sensitivity",
     "Spectra",
     "ask_endpoint",
@@ -42,6 +48,8 @@ __all__ = [
     "collapse",
     "compare",
     "counting",
+    "decodable",
+    "fate",
     "flow",
     "head_scores",
     "hosted_behaviour",
@@ -51,6 +59,7 @@ __all__ = [
     "profile",
     "prompts_table",
     "read_answers",
+    "readout",
     "sensitivity",
     "spectra",
 ]
