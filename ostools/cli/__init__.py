@@ -30,6 +30,7 @@ from ostools.cli.measure.attention import attention
 from ostools.cli.measure.behaviour import behaviour
 from ostools.cli.measure.collapse import collapse
 from ostools.cli.measure.counting import counting
+from ostools.cli.measure.fate import decodable, fate, readout
 from ostools.cli.measure.profiles import flow, looseness, profile, spectra
 from ostools.cli.measure.prompts import prompts
 from ostools.cli.measure.sensitivity import path_sum, sensitivity
@@ -96,6 +97,9 @@ for _command in (
     repeats,
     counting,
     behaviour,
+    decodable,
+    readout,
+    fate,
     prompts,
     study,
     windows,

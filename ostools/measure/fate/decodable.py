@@ -57,7 +57,9 @@ class Decodable(Result):
     high: 95%, groups resampled whole), chance (the accuracy of always saying what was most common in training), selectivity
     (accuracy minus that on shuffled labels) with its interval, NaN of controls; mean_absolute_error and r2 (1 - squared error /
     that of the mean of what was tested), of numbers; penalty (the median chosen); finding: "decodable" where accuracy is above
-    chance and selectivity above 0, both with their whole interval, else "not linearly decodable from k examples".
+    chance and selectivity above 0, both with their whole interval, else "not linearly decodable from k examples"; "as the
+    length alone from k examples" where it is not above what the length alone gives, of a task whose answers differ at one
+    length.
 
     An interval is of these probes over sequences such as these: training on other sequences would give other probes. The three
     folds train on each other's prompts, so that it is somewhat too narrow: on pure noise it held chance in 88% of 250 trials.
@@ -125,7 +127,7 @@ def decodable(
             said.append(untrained.assign(dtype=precision.name, control="random weights"))
     predictions: Any = pd.concat(said, ignore_index=True)
     names = asked.names | {"target": asked.target}
-    frame: Any = rows_of(predictions, asked.target).assign(**names)
+    frame: Any = rows_of(predictions, asked.target, asked.form.random).assign(**names)
     provenance = Provenance.collect(
         model,
         measurement="decodable",
@@ -146,6 +148,11 @@ def in_layers(found: Captured, layers: Sequence[int]) -> Captured:
         for place, rows in found.items()
         if place.site not in dropped or place.layer + dropped[place.site] in layers
     }
+
+
+def seeds_asked(form: Task, seeds: Sequence[int] | None) -> list[int]:
+    """The seeds given; else 24, of a task that draws nothing one."""
+    return seeds_of(form, (range(24) if form.random else [0]) if seeds is None else seeds)
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ class Asked:
     ) -> Asked:
         """Checked, the prompts made. Raises `InputError`."""
         form, given = tasks.task(task), mitigations.optional(mitigation)
-        chosen = seeds_of(form, (range(24) if form.random else [0]) if seeds is None else seeds)
+        chosen = seeds_asked(form, seeds)
         target = ("number" if form.numeric else "token") if target is None else checked_name("target", target, TARGETS)
         if target == "number" and not form.numeric:
             raise InputError(

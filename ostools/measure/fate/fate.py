@@ -25,7 +25,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.fate.begun import BegunPairs, answer_room
 from ostools.measure.fate.captured import LOGITS
 from ostools.measure.fate.decodable import FLOAT32, Asked, Decodable, decodable
-from ostools.measure.fate.scores import LENGTH
+from ostools.measure.fate.scores import DECODABLE, LENGTH
 from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import prompt_from_ids
@@ -244,7 +244,7 @@ def _verdict(prompts: Frame, best: Row, hidden: bool) -> dict[str, Any]:
     found["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
     if not len(tested):
         found |= {UNREAD: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
-    found["verdict"] = _named(shares, best["finding"] == "decodable", hidden, len(tested) > 0)
+    found["verdict"] = _named(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
     return found
 
 

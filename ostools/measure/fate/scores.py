@@ -19,6 +19,7 @@ from ostools.theory.statistics.bootstrap import bootstrap_share
 
 LENGTH = Place(-1, "length", 0)
 """The number of items and its square, in the place of a representation."""
+DECODABLE = "decodable"
 _PLACE = ["dtype", "depth", "site", "layer", "test", "control"]
 _SHUFFLED = 0  # the seed of the permuted labels
 
@@ -96,14 +97,15 @@ def _said(given: Labelled, x: np.ndarray, labels: np.ndarray, split: Split) -> p
     )
 
 
-def rows_of(predictions: pd.DataFrame, target: str) -> pd.DataFrame:
-    """One row per place, test and control; the columns are those of `Decodable`."""
+def rows_of(predictions: pd.DataFrame, target: str, drawn: bool = True) -> pd.DataFrame:
+    """One row per place, test and control; the columns are those of `Decodable`. `drawn`: of one length answers differ."""
     whole: Any = predictions
+    by_length = whole[whole["site"] == LENGTH.site].groupby("test")["right"].mean().to_dict() if drawn else {}
     shuffled = dict(_places(whole[whole["control"] == "shuffled"]))
     rows = []
     for key, here in _places(whole):
         other = shuffled.get((*key[:-1], "shuffled")) if key[-1] == "none" else None
-        rows.append(dict(zip(_PLACE, key, strict=True)) | _row(here, other, target))
+        rows.append(dict(zip(_PLACE, key, strict=True)) | _row(here, other, target, by_length.get(key[4], 0.0)))
     return pd.DataFrame(rows).sort_values(["dtype", "control", "test", "depth"], kind="stable", ignore_index=True)
 
 
@@ -111,7 +113,7 @@ def _places(table: Frame) -> Iterator[tuple[tuple[Any, ...], Frame]]:
     yield from table.groupby(_PLACE, sort=False, dropna=False)
 
 
-def _row(here: Frame, other: Frame | None, target: str) -> dict[str, Any]:
+def _row(here: Frame, other: Frame | None, target: str, by_length: float) -> dict[str, Any]:
     accuracy, chance = float(here["right"].mean()), float(here["common"].mean())
     low, high = interval_of(here["right"].astype(float), here["group"])
     found = {
@@ -129,9 +131,16 @@ def _row(here: Frame, other: Frame | None, target: str) -> dict[str, Any]:
         difference = here["right"].astype(float).to_numpy() - other["right"].astype(float).to_numpy()
         gained = float(difference.mean())
         gained_low, gained_high = interval_of(pd.Series(difference), here["group"].reset_index(drop=True))
-    decoded = low > chance and not gained_low <= 0
     found |= {"selectivity": gained, "selectivity_low": gained_low, "selectivity_high": gained_high}
-    found["finding"] = "decodable" if decoded else f"not linearly decodable from {found['trained']} examples"
+    above = low > chance and not gained_low <= 0
+    from_k = f"from {found['trained']} examples"
+    found["finding"] = (
+        f"not linearly decodable {from_k}"
+        if not above
+        else DECODABLE
+        if low > by_length
+        else f"as the length alone {from_k}"
+    )
     return found | _errors(here, target)
 
 

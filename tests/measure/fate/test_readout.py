@@ -93,4 +93,4 @@ def test_a_step_at_the_last_layer_is_the_same_through_the_final_norm() -> None:
     with pytest.raises(InputError, match=r"n and n \+ 1 are one token each"):
         ost.readout(model, "count-ones", lengths=[12, 13])
     with pytest.raises(InputError, match="found 16 bits"):
-        ost.readout(tiny_model("llama", dtype="bfloat16"), "count-ones", lengths=[1, 2])
+        ost.readout(tiny_model("llama", dtype=torch.bfloat16), "count-ones", lengths=[1, 2])
