@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,7 @@ from ostools.measure.fate.scores import DECODABLE, LENGTH
 from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import prompt_from_ids
-from ostools.results import Frame, Provenance, Result, Row
+from ostools.results import Frame, Provenance, Result, Row, frame_of
 from ostools.tasks import Task
 
 READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED = "read", "unread", "undecodable", "indistinguishable", "not tested"
@@ -216,13 +216,16 @@ def _rows(said: Frame, probes: Decodable, pairs: Frame) -> Iterator[dict[str, An
             )
 
 
+def _probed(table: Frame, dtype: str) -> Frame:
+    """The measurement itself, at places from which a verdict may come."""
+    return table[(table["control"] == "none") & (table["dtype"] == dtype) & ~table["site"].isin([LENGTH.site, LOGITS])]
+
+
 def best_probe(probes: Decodable, dtype: str) -> tuple[Row, Frame]:
     """The row of the place from which most right answers are decoded over all lengths, and what was said there of each prompt,
     once: on the same lengths, or lengths between, or the longest beyond them."""
-    table, every = (part[part["control"] == "none"] for part in (probes.frame, probes.predictions))
-    table, every = (
-        part[(part["dtype"] == dtype) & ~part["site"].isin([LENGTH.site, LOGITS])] for part in (table, every)
-    )
+    table, every = frame_of(probes), cast(Frame, probes.predictions)
+    table, every = (_probed(part, dtype) for part in (table, every))
     main = SAME if (table["test"] == SAME).any() else BETWEEN
     table = table[table["test"] == main]
     best = table.loc[table["accuracy"].idxmax()]

@@ -100,7 +100,8 @@ def _errors(target: str, x: Rows, labels: Labels, train: np.ndarray, held: np.nd
 def _ridge(x: Rows, labels: Labels, penalties: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, None]:
     """Weights [penalty, d] and offsets, of all penalties out of one decomposition."""
     targets = np.tile(labels.astype(float)[:, None], len(penalties))
-    found: Any = Ridge(alpha=np.array(penalties) * len(x), solver="svd").fit(x, targets)
+    strengths: Any = np.array(penalties) * len(x)  # one a target
+    found: Any = Ridge(alpha=strengths, solver="svd").fit(x, targets)
     return found.coef_.reshape(len(penalties), -1), np.atleast_1d(found.intercept_), None
 
 

@@ -46,8 +46,8 @@ class Labelled:
         drawn: bool,
     ) -> Labelled:
         """Raises `InputError` for too few lengths or groups."""
-        columns = [np.array(column, dtype=np.int64) for column in (lengths, seeds, groups, labels)]
-        return cls(*columns, target, splits(columns[0], columns[2], drawn))
+        n, drawn_by, group, label = (np.array(column, dtype=np.int64) for column in (lengths, seeds, groups, labels))
+        return cls(n, drawn_by, group, label, target, splits(n, group, drawn))
 
     def of_length(self) -> Float[torch.Tensor, "prompt 2"]:
         """n and n^2, each of spread 1."""
@@ -156,7 +156,8 @@ def _errors(here: Frame, target: str) -> dict[str, float]:
 def interval_of(values: Any, groups: Any) -> tuple[float, float]:
     """Of the mean over prompts, groups resampled whole; NaN with too few groups for one."""
     each = pd.DataFrame({"value": values, "group": groups}).groupby("group")["value"]
-    sums, counts = (torch.tensor(column.to_numpy(dtype=float)) for column in (each.sum(), each.count()))
+    both: Any = each.agg(["sum", "count"])
+    sums, counts = (torch.tensor(both[name].to_numpy(dtype=float)) for name in ("sum", "count"))
     if len(sums) < 3:
         return np.nan, np.nan
     found = bootstrap_share(sums, counts)

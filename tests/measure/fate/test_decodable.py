@@ -15,13 +15,14 @@ from ostools.measure.fate.begun import begun_prompts
 from ostools.measure.fate.captured import captured
 from ostools.measure.fate.random_weights import random_weights
 from ostools.measure.passes.last_tokens import separate_rows
-from ostools.tasks import task
+from ostools.results import frame_of
+from ostools.tasks import AppendixTask, task
 from ostools.tasks.opened import OpenedPairs
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
 
 
 def test_a_count_is_asked_as_counting_asks_it(embedded) -> None:
-    form = task("count-ones")
+    form = AppendixTask("count-ones")
     opened = OpenedPairs(form).prompts(ModelEncoder(embedded), range(1, 40))
     found = {one.posed.length: one for one in begun_prompts(embedded, form, range(1, 40), [0])}
     for n, other in opened.items():
@@ -84,7 +85,7 @@ def test_the_copied_digit_is_decodable_and_rows_say_what_they_are(embedded) -> N
     found = ost.decodable(
         embedded, "copy-last:uniform=true", lengths=range(3, 8), seeds=range(12), layers=[0], random_weights=False
     )
-    frame = found.frame
+    frame = frame_of(found)
     assert set(frame["site"]) == {"embedding", "y", "logits", "length"}
     whole = frame[(frame["site"] == "y") & (frame["control"] == "none")]
     assert whole.set_index("test")["accuracy"]["same lengths"] > 0.9

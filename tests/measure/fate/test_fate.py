@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
 import ostools as ost
 from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECODABLE, UNREAD, UNTESTED, _verdict
+from ostools.results import frame_of
 
 
 def verdict(correct: list[bool], right: list[bool | None], finding: str = "decodable", hidden: bool = False) -> str:
@@ -51,7 +54,7 @@ def test_the_answers_are_those_of_counting(counted, embedded) -> None:
 
 @pytest.mark.slow
 def test_shares_are_of_prompts_and_a_mitigation_stands_beside(counted, embedded) -> None:
-    frame = counted.frame
+    frame = frame_of(counted)
     assert frame["length"].tolist() == [3, 6, 9, 12, 130, 150]
     tested = frame[frame["prompts"] > 0]
     assert (tested[["read", "unread", "undecodable"]].sum(axis=1) == 1).all()
@@ -60,8 +63,9 @@ def test_shares_are_of_prompts_and_a_mitigation_stands_beside(counted, embedded)
         embedded, "count-ones", lengths=[3, 6, 9, 12, 130, 150], dtypes=["float32"], mitigation="separator:every=3"
     )
     assert set(under.frame["mitigation"]) == {"none", "separator"}
-    without = under.frame[under.frame["mitigation"] == "none"].reset_index(drop=True)
+    both = frame_of(under)
+    without = both[both["mitigation"] == "none"].reset_index(drop=True)
     pd.testing.assert_frame_equal(without, frame)
-    changed = under.repaired()
+    changed: Any = under.repaired()
     assert (changed["before"] != changed["after"]).all()
     assert under.probes_under is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_who_the_sequence_is_says_nothing_of_another_sequence(target: str) -> No
     of_seed = np.random.default_rng(5).integers(4, size=12)
     given = replace(given, labels=of_seed[given.seeds])
     rows = torch.nn.functional.one_hot(torch.from_numpy(given.seeds)).double()
-    said = said_by_probes(given, {HERE: rows}, ("none",))
+    said: Any = said_by_probes(given, {HERE: rows}, ("none",))
     for test, here in said.groupby("test"):
         # No probe has seen a prompt's sequence: of one probe all such prompts look the same.
         assert here.groupby(here["seed"] % 3)["said"].agg(np.ptp).max() < 1e-9, test

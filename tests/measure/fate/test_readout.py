@@ -10,6 +10,7 @@ import torch
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.fate.readout import along, largest_cosine, moved_answers
+from ostools.results import frame_of
 from tests.checkpoints import tiny_model
 
 NUMBERS = torch.arange(5)
@@ -71,7 +72,8 @@ def test_a_probe_without_weights_is_refused() -> None:
 
 @pytest.mark.slow
 def test_on_the_trained_model_the_last_layer_is_the_models_own_answer(embedded) -> None:
-    found = ost.readout(embedded, "count-ones-bernoulli", lengths=range(2, 8), seeds=range(10)).frame
+    found = ost.readout(embedded, "count-ones-bernoulli", lengths=range(2, 8), seeds=range(10))
+    found = frame_of(found)
     at_y, behind = (
         found[found["site"] == "y"].iloc[0],
         found[(found["layer"] == 4) & (found["site"] == "residual")].iloc[0],
