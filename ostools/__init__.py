@@ -45,12 +45,15 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import compare as compare
     from ostools.measure import contributions as contributions
     from ostools.measure import counting as counting
+    from ostools.measure import decodable as decodable
+    from ostools.measure import fate as fate
     from ostools.measure import flow as flow
     from ostools.measure import head_scores as head_scores
     from ostools.measure import looseness as looseness
     from ostools.measure import nulls as nulls
     from ostools.measure import path_sum as path_sum
     from ostools.measure import profile as profile
+    from ostools.measure import readout as readout
     from ostools.measure import sensitivity as sensitivity
     from ostools.measure import spectra as spectra
     from ostools.models import Prompt as Prompt
@@ -70,12 +73,15 @@ _NAMES = {
         "compare",
         "contributions",
         "counting",
+        "decodable",
+        "fate",
         "flow",
         "head_scores",
         "looseness",
         "nulls",
         "path_sum",
         "profile",
+        "readout",
         "sensitivity",
         "spectra",
     ),

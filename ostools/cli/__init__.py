@@ -31,6 +31,7 @@ from ostools.cli.measure.behaviour import behaviour
 from ostools.cli.measure.collapse import collapse
 from ostools.cli.measure.contributions import contributions
 from ostools.cli.measure.counting import counting
+from ostools.cli.measure.fate import decodable, fate, readout
 from ostools.cli.measure.nulls import nulls
 from ostools.cli.measure.profiles import flow, looseness, profile, spectra
 from ostools.cli.measure.prompts import prompts
@@ -100,6 +101,9 @@ for _command in (
     repeats,
     counting,
     behaviour,
+    decodable,
+    readout,
+    fate,
     prompts,
     study,
     windows,

@@ -8,6 +8,9 @@ from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.attention.variation import AttentionVariation, attention_variation
 from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.contributions.contributions import Contributions, contributions
+from ostools.measure.fate.decodable import Decodable, decodable
+from ostools.measure.fate.fate import Fate, fate
+from ostools.measure.fate.readout import Readout, readout
 from ostools.measure.hosted.behaviour import hosted_behaviour
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.hosted.given import Hosted, read_answers
@@ -29,6 +32,8 @@ __all__ = [
     "Comparison",
     "Contributions",
     "Counting",
+    "Decodable",
+    "Fate",
     "Flow",
     "HeadScores",
     "Hosted",
@@ -36,6 +41,7 @@ __all__ = [
     "Nulls",
     "PathSum",
     "Profile",
+    "Readout",
     "Sensitivity",
     "Spectra",
     "ask_endpoint",
@@ -47,6 +53,8 @@ __all__ = [
     "compare",
     "contributions",
     "counting",
+    "decodable",
+    "fate",
     "flow",
     "head_scores",
     "hosted_behaviour",
@@ -57,6 +65,7 @@ __all__ = [
     "profile",
     "prompts_table",
     "read_answers",
+    "readout",
     "sensitivity",
     "spectra",
 ]

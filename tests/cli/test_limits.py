@@ -53,6 +53,7 @@ ASKED = (
     *((name, "--prompt", "The 11") for name in ("profile", "flow", "spectra")),
     ("attention", "--prompt", "The 11"),
     *((name, "--lengths", "1,2") for name in ("attention-variation", "collapse", "repeats", "counting", "behaviour")),
+    *((name, "--lengths", "1,2") for name in ("decodable", "readout", "fate")),
     ("study", "--task", "copy-last", "--lengths", "4", "--mitigation", "hint"),
     ("windows", "--task", "copy-last", "--lengths", "4"),
     ("ablate", "--task", "copy-last", "--length", "4"),

@@ -46,6 +46,16 @@ def _figure_3() -> Any:
     return EXPERIMENTS.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, chat=False)
 
 
+def _probes() -> Any:
+    return _fate().probes
+
+
+@cache
+def _fate() -> Any:
+    task = "count-ones-bernoulli:tidy=true"
+    return ost.fate(model(), task, lengths=range(3, 8), seeds=range(9), dtypes=["float32"])
+
+
 EVERY: dict[str, Callable[[], Result]] = {
     "Sensitivity": _sensitivity,
     "PathSum": _chain,
@@ -64,6 +74,9 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
     "Contributions": lambda: ost.contributions(model(), prompt()),
     "Counting": lambda: ost.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
+    "Decodable": lambda: _probes(),
+    "Fate": lambda: _fate(),
+    "Readout": lambda: ost.readout(model(), "count-ones-bernoulli:tidy=true", lengths=[1, 2, 3], seeds=range(8)),
     "Behaviour": lambda: ost.behaviour(model(), "count-ones", lengths=[2, 4], max_new_tokens=4, chat=False),
     "Study": lambda: ost.study(
         model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False

@@ -22,6 +22,7 @@ from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.answers.ablation import ablation_chart
 from ostools.reporting.charts.answers.behaviour import behaviour_chart
 from ostools.reporting.charts.answers.error_prediction import error_prediction_chart
+from ostools.reporting.charts.answers.fate import decodable_chart, fate_chart, readout_chart
 from ostools.reporting.charts.answers.heads import heads_chart
 from ostools.reporting.charts.answers.retrieval import retrieval_chart
 from ostools.reporting.charts.answers.study import study_chart
@@ -82,12 +83,15 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Comparison: comparison_chart,
     measure.Contributions: contributions_chart,
     measure.Counting: counting_chart,
+    measure.Decodable: decodable_chart,
+    measure.Fate: fate_chart,
     measure.Flow: flow_chart,
     measure.HeadScores: heads_chart,
     measure.Looseness: looseness_chart,
     measure.Nulls: nulls_chart,
     measure.PathSum: path_sum_chart,
     measure.Profile: profile_chart,
+    measure.Readout: readout_chart,
     measure.Sensitivity: _sensitivity,
     measure.Spectra: spectra_chart,
     experiments.Ablation: ablation_chart,
