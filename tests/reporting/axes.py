@@ -104,5 +104,15 @@ TITLES: dict[str, set[str]] = {
         "weight of the last, less that of n + 1",
     },
     "Reproduction": set(),
+    "Nulls": {"share of the summed sensitivity", "token and its position i"},
+    "Contributions": {"contribution to the logit", "token and its position i"},
+    "Decodable": {"right (held-out prompts)", "v^(l), z behind attention, y"},
+    "Fate": {
+        "length n (items of the sequence)",
+        "right (held-out prompts)",
+        "share of prompts",
+        "v^(l), z behind attention, y",
+    },
+    "Readout": {"answer moved (counts; predicted 1)", "v^(l), z behind attention, y"},
 }
 """By the class of the result. A study's panels say in words what theirs are."""

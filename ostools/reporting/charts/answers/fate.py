@@ -55,9 +55,9 @@ def readout_chart(result: Readout) -> alt.VConcatChart:
     colours = {"probe": theme.colour("full"), "data": theme.colour("frozen")}
     bars = draw.rows(rows[["place", "value", "quantity", "cosine", "followed"]]).mark_bar()
     shown = bars.encode(
-        x=alt.X("place:N", sort=order, title="place"),
+        x=alt.X("place:N", sort=order, title="v^(l), z behind attention, y"),
         xOffset="quantity:N",
-        y=alt.Y("value:Q", title="moved (predicted: 1)"),
+        y=alt.Y("value:Q", title="answer moved (counts; predicted 1)"),
         color=draw.hue("quantity", colours, **_SQUARE),
         tooltip=["place:N", "quantity:N", draw.VALUE, "cosine:Q", "followed:Q"],
     )
@@ -120,6 +120,6 @@ def _place_panel(here: Frame, name: str) -> Any:
         color=draw.hue("quantity", {name: theme.colour(look) for name, look in _HUES.items()}, columns=3),
         tooltip=["place:N", "quantity:N", draw.VALUE, "low:Q", "high:Q"],
     )
-    y = alt.Y("value:Q", title="right", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"))
+    y = alt.Y("value:Q", title="right (held-out prompts)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"))
     marks = [base.mark_rule().encode(y="low:Q", y2="high:Q"), base.mark_point(filled=True, size=34).encode(y=y)]
     return draw.layers(*marks, width=NARROW, height=HEIGHT, title=draw.heading(name))
