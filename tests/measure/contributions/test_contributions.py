@@ -109,7 +109,7 @@ def test_the_table_the_target_and_the_provenance() -> None:
     assert found.provenance.parameters["towards"] == best
     assert table["part"].tolist() == ["token"] * (len(table) - 1) + ["biases"]
     assert table["position"].isna().tolist() == [False] * (len(table) - 1) + [True]
-    assert table.columns.tolist() == ["position", "token_id", "token", "part", "contribution"]
+    assert table.columns.tolist() == ["position", "token_id", "token", "origin", "part", "contribution"]
     assert found.provenance.parameters["adds_up_within"] < 1e-6
     by_text = ost.contributions(model, "the inner 12", towards=" the")
     assert by_text.provenance.parameters["token"] == " the"
