@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import sensitivity as sensitivity
     from ostools.measure import spectra as spectra
     from ostools.models import Prompt as Prompt
+    from ostools.models import adopt as adopt
     from ostools.models import encode as encode
     from ostools.models import load_model as load_model
     from ostools.models import null_model as null_model
@@ -86,7 +87,7 @@ _NAMES = {
         "spectra",
     ),
     "ostools.experiments": ("ablation", "study", "windows"),
-    "ostools.models": ("Prompt", "encode", "load_model", "null_model"),
+    "ostools.models": ("Prompt", "adopt", "encode", "load_model", "null_model"),
     "ostools.reporting": ("report", "reproduce"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

@@ -1,6 +1,7 @@
 """Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype, compare it with
 a null model."""
 
+from ostools.models.adopted.adopt import adopt as adopt
 from ostools.models.chat import ORIGINS as ORIGINS
 from ostools.models.chat import Chat as Chat
 from ostools.models.describe import ModelDescription as ModelDescription
@@ -17,6 +18,7 @@ __all__ = [
     "Chat",
     "ModelDescription",
     "Prompt",
+    "adopt",
     "context_length",
     "describe",
     "encode",

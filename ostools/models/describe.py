@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +40,9 @@ class Null:
 @dataclass(frozen=True)
 class Metadata:
     """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on, how the
-    checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), and which
-    null model it is (None: it is none)."""
+    checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), which null
+    model it is (None: it is none), how it came into memory (None: it was loaded as it is stored), and what refuses it where it
+    is no longer what was checked."""
 
     name: str
     revision: str | None = None
@@ -49,14 +50,17 @@ class Metadata:
     quantisation: str | None = None
     device_map: dict[str, str] | None = None
     null: Null | None = None
+    origin: str | None = None
+    check: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
 class ModelDescription:
     """The identity of a model. `trained_lengths`: task -> longest length it was trained on, where its card says.
 
-    `device`: where it computes; `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there. `null`:
-    which null model of which model it is, None if it is none.
+    `origin`: "adopted" from memory, or merged of which parts; None: loaded as it is stored. `device`: where it computes;
+    `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there. `null`: which null model of which
+    model it is, None if it is none.
     """
 
     name: str
@@ -77,6 +81,7 @@ class ModelDescription:
     quantisation: str | None = None
     device_map: dict[str, str] | None = None
     null: Null | None = None
+    origin: str | None = None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -119,6 +124,8 @@ def describe(model: TransformerBridge) -> ModelDescription:
             "expected a model in eval mode, found one in train mode, where dropout is random: call model.eval()"
         )
     known = metadata_of(model)
+    if known.check is not None:
+        known.check()
     weights = dict(named_weights(model))
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
     devices = sorted({str(weight.device) for weight in weights.values()})
@@ -141,6 +148,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
         quantisation=known.quantisation,
         device_map=known.device_map,
         null=known.null,
+        origin=known.origin,
     )
 
 
@@ -194,12 +202,13 @@ def weight_hash(model: TransformerBridge) -> str:
     vouch for weights that are gone. Tensors are hashed in parallel, about 2 GB a second and core.
     """
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        digests = list(pool.map(lambda named: _digest(*named), named_weights(model)))
+        digests = list(pool.map(lambda named: digest(*named), named_weights(model)))
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def _digest(name: str, weight: Tensor) -> bytes:
-    digest = hashlib.sha256(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
+def digest(name: str, weight: Tensor) -> bytes:
+    """sha256 over a weight's name, shape, dtype and bytes."""
+    found = hashlib.sha256(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
     for part in weight.contiguous().flatten().view(torch.uint8).split(_CHUNK):
-        digest.update(part.cpu().numpy().data)
-    return digest.digest()
+        found.update(part.cpu().numpy().data)
+    return found.digest()

@@ -11,7 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.describe import _digest, named_weights
+from ostools.models.describe import digest, named_weights
 from tests.checkpoints import FAMILIES, TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
 
 
@@ -68,7 +68,7 @@ def test_weights_are_named_as_hugging_face_names_them(family: Family) -> None:
 
 def test_the_hash_knows_a_weights_name_and_shape() -> None:
     weight = torch.arange(6.0)
-    digests = [_digest("a", weight), _digest("b", weight), _digest("a", weight.view(2, 3)), _digest("a", weight.int())]
+    digests = [digest("a", weight), digest("b", weight), digest("a", weight.view(2, 3)), digest("a", weight.int())]
     assert len(set(digests)) == 4
 
 

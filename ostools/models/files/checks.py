@@ -81,6 +81,11 @@ def check_config(directory: Path) -> Family:
     if (directory / "adapter_config.json").exists():
         raise InputError(f"expected a whole model, found an adapter in {directory}: merge it into its base model first")
     check_quantisation(config, directory)
+    return family_of_settings(config, str(directory / "config.json"))
+
+
+def family_of_settings(config: dict[str, Any], where: str) -> Family:
+    """The family of a model with these settings, or why ostools does not take it; `where`: what they are settings of."""
     kind = config.get("model_type")
     text = config.get("text_config")
     for settings in (config, text if isinstance(text, dict) else {}):
@@ -88,7 +93,7 @@ def check_config(directory: Path) -> Family:
             if settings.get(flag):
                 raise InputError(
                     f"expected a decoder-only model with causal attention, found {flag} = {settings[flag]!r} in "
-                    f"{directory / 'config.json'}: the theory does not cover it; use one of {KNOWN}"
+                    f"{where}: the theory does not cover it; use one of {KNOWN}"
                 )
     family = family_of_config(config)
     if family is None:
@@ -96,19 +101,19 @@ def check_config(directory: Path) -> Family:
         settings = {setting.name: setting.read(config) for family in known for setting in family.when}
         found = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
         raise InputError(
-            f"expected a model of a known family ({KNOWN}), found {found} in {directory / 'config.json'}: its hooks have not "
+            f"expected a model of a known family ({KNOWN}), found {found} in {where}: its hooks have not "
             "been held against Hugging Face's own model"
         )
     if family.refused is not None:
         raise InputError(
             f"expected a model whose hooks show and change what it computes, found {family.name} in "
-            f"{directory / 'config.json'}: {family.refused}; `ostools models` lists what loads"
+            f"{where}: {family.refused}; `ostools models` lists what loads"
         )
     named = config.get("architectures")
     if named and named != [family.architecture]:
         raise InputError(
             f"expected architecture {family.architecture} for model_type {kind!r}, found {named} in "
-            f"{directory / 'config.json'}: load the language model, not another head on it"
+            f"{where}: load the language model, not another head on it"
         )
     return family
 

@@ -44,15 +44,19 @@ def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quan
         text.tie_word_embeddings = config.tie_word_embeddings
         config = text
     _check_module(config, family, directory)
-    # What the class does not read is not there: others ask the configuration which layers have a window.
-    if family.windows == "none" and hasattr(config, "sliding_window"):
-        config.sliding_window = None
-    if family.windows == "all layers" and hasattr(config, "layer_types"):
-        config.layer_types = None
+    without_unread(config, family)
     quantisation = check_quantisation(read_json(directory / "config.json"), directory)
     if quantisation is not None:
         delattr(config, "quantization_config")  # the weights are dequantised before the model sees them
     return config, quantisation
+
+
+def without_unread(config: PreTrainedConfig, family: Family) -> None:
+    """What the class does not read is not there: others ask the configuration which layers have a window."""
+    if family.windows == "none" and hasattr(config, "sliding_window"):
+        config.sliding_window = None
+    if family.windows == "all layers" and hasattr(config, "layer_types"):
+        config.layer_types = None
 
 
 def _check_module(config: PreTrainedConfig, family: Family, directory: Path) -> None:

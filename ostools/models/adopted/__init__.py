@@ -1,0 +1,1 @@
+"""A model that a user has in memory, checked as one that is loaded."""

@@ -1,0 +1,225 @@
+"""Take a model that a user has in memory, and check it as a loaded one.
+
+Nothing of the user's object is changed. A second model is built around the same weights, as `load_model` would build it from
+their files: no weight is copied. Whatever else the user's object computes with (its modules, their settings, its buffers, its
+logits) is held against that second model, and a difference is refused. So the numbers of an adopted model are those of the same
+weights saved with `save_pretrained` and loaded.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import detect_tokenizer_bos_eos
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ostools.ground.errors import InputError, in_words
+from ostools.models.adopted.parts import one_place, parameters, parts, refuse_hooks, same_parts, weights
+from ostools.models.describe import Metadata, _metadata, digest, refuse_processed, remember
+from ostools.models.families import Family
+from ostools.models.files.checkpoint import Checkpoint
+from ostools.models.files.checks import check_finite, check_same, check_tokenizer, family_of_settings, one_line
+from ostools.models.files.config import quiet, without_unread
+from ostools.models.precision.casting import check_dtype
+from ostools.models.wrapping import wrapped
+
+
+def adopt(
+    model: PreTrainedModel | TransformerBridge,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    name: str = "adopted",
+) -> TransformerBridge:
+    """A model in memory (fine-tuned, merged, edited) as `load_model` would give it, with its weights and no copy of them.
+
+    Args:
+        model: a Hugging Face model of a family that `ostools models` lists, in any mode, with any kind of attention; or a raw
+            `TransformerBridge`. Neither is changed: it trains, generates and saves as before.
+        tokenizer: of a Hugging Face model; None: it takes token ids alone. Of a bridge None is its own.
+        name: how results call it.
+
+    What comes back reads the same memory. A weight that is edited in place is edited in both, and the hash in every provenance
+    is that of the weights at that moment; one that was replaced by another tensor (`.to(...)`, `p.data = ...`) is refused from
+    then on: adopt the model again. In families whose q, k and v are one weight (Pythia, Falcon, Bloom, MPT) TransformerLens
+    computes with copies of them; an edit of those is refused too. `provenance.model["origin"]` says "adopted".
+
+    Raises `InputError` for whatever `load_model` refuses; for compatibility mode and processed weights; for hooks and replaced
+    methods on a module; for modules, settings, buffers and logits that are not those of its configuration with its weights
+    (adapters that are not merged, quantised layers, rotations rounded by `.half()`), and for weights on several devices.
+    Cost: four tiny forward passes.
+    """
+    if isinstance(model, TransformerBridge) and model in _metadata and tokenizer is None:
+        return model
+    if not isinstance(model, PreTrainedModel | TransformerBridge):
+        raise InputError(
+            "expected a Hugging Face model (PreTrainedModel) or a TransformerBridge, found "
+            f"{type(model).__name__}{_remedy(model)}"
+        )
+    if isinstance(model, TransformerBridge):
+        _check_raw(model)
+    theirs: Any = model.original_model if isinstance(model, TransformerBridge) else model
+    modules = parts(theirs)
+    refuse_hooks(model, modules)
+    family = family_of_settings(theirs.config.to_dict(), f"the configuration of {name}")
+    config = _config(theirs, family)
+    with quiet():
+        held = weights(model, modules, family, config)
+        dtype, device = one_place(held)
+        check_dtype(family, dtype)
+        ours = _built(family, config, held, dtype, device, name)
+        ours.generation_config = copy.deepcopy(theirs.generation_config)
+        same_parts(modules, parts(ours), name)
+        probe = torch.linspace(0, config.vocab_size - 1, 8, device=device).long()[None]
+        said = _logits(model, theirs, probe, name)
+        if isinstance(model, PreTrainedModel):
+            _require_equal(said, _logits(ours, ours, probe, name), name)
+        bridge = wrapped(ours, family, name)
+        check_same(said, bridge(probe), name)
+    if isinstance(model, TransformerBridge):
+        _same_weights(model, bridge, name)
+    chosen: Any = model.tokenizer if tokenizer is None and isinstance(model, TransformerBridge) else tokenizer
+    if chosen is not None:
+        _put_tokenizer(bridge, chosen, name)
+    remember(bridge, Metadata(name, origin="adopted", check=_Kept(theirs, bridge, name).check))
+    return bridge
+
+
+def _remedy(model: object) -> str:
+    """What to do with what is no model."""
+    if hasattr(model, "merge_and_unload"):
+        return ": merge its adapter first, model.merge_and_unload()"
+    return ": a name or a directory is for load_model" if isinstance(model, str | Path) else ""
+
+
+def _check_raw(model: TransformerBridge) -> None:
+    refuse_processed(model)
+    if model._weights_processed:
+        raise InputError(
+            "expected a raw TransformerBridge, found one whose weights were processed (folded or centred), where y_n means "
+            "something else: load it again without processing"
+        )
+
+
+def _config(theirs: PreTrainedModel, family: Family) -> PreTrainedConfig:
+    """The configuration of that model, as it is read from a file."""
+    if type(theirs) is not getattr(transformers, family.module):
+        raise InputError(
+            f"expected a {family.module} of transformers, found {type(theirs).__module__}.{type(theirs).__name__}: save it and "
+            "use load_model"
+        )
+    config = copy.deepcopy(theirs.config)
+    config.architectures = [family.architecture]
+    without_unread(config, family)
+    return config
+
+
+def _built(
+    family: Family,
+    config: PreTrainedConfig,
+    weights: dict[str, nn.Parameter],
+    dtype: torch.dtype,
+    device: torch.device,
+    name: str,
+) -> PreTrainedModel:
+    """The model of that configuration, as loading builds it, around the user's weights."""
+    checkpoint = Checkpoint(Path(name), [], family, config)
+    held: dict[str, Tensor] = {path: weight.detach() for path, weight in weights.items()}
+    with checkpoint.fitting():
+        ours = checkpoint.filled(held, dtype, device, lambda stored, path: held[stored])
+    check_finite(ours, Path(name))
+    return ours.eval()
+
+
+@contextmanager
+def _as_measured(model: nn.Module, config: Any) -> Iterator[None]:
+    """The user's model in eval mode and with eager attention, and afterwards as it was, module by module."""
+    modes = [(part, part.training) for part in model.modules()]
+    attention = config._attn_implementation
+    try:
+        model.eval()
+        config._attn_implementation = "eager"
+        yield
+    finally:
+        config._attn_implementation = attention
+        for part, mode in modes:
+            part.training = mode
+
+
+def _logits(model: Any, theirs: Any, probe: Tensor, name: str) -> Tensor:
+    with torch.no_grad(), _as_measured(model, theirs.config):
+        try:
+            found = model(probe, **({} if isinstance(model, TransformerBridge) else {"use_cache": False}))
+        except Exception as error:
+            raise InputError(f"expected a model that computes, found {name}: {one_line(in_words(error))}") from None
+    return found if isinstance(found, Tensor) else found.logits
+
+
+def _require_equal(theirs: Tensor, ours: Tensor, name: str) -> None:
+    if not torch.equal(theirs, ours):
+        check_same(theirs, theirs, name)  # says so where they are not finite
+        raise InputError(
+            f"expected {name} to compute what its weights compute when they are saved and loaded, found logits "
+            f"{float((theirs - ours).abs().max()):.3g} apart: something on it was replaced in memory; undo it"
+        )
+
+
+def _same_weights(theirs: TransformerBridge, ours: TransformerBridge, name: str) -> None:
+    """Every tensor that the user's bridge computes with is the new one's (of a joint q, k, v its copies too)."""
+    own = dict(ours.named_parameters())
+    for path, weight in theirs.named_parameters():
+        mine = own.get(path)
+        if mine is not None and weight.data_ptr() != mine.data_ptr() and not torch.equal(weight, mine):
+            raise InputError(
+                f"expected {path} of {name} to be part of the weight that it was made of, found it edited apart: edit the "
+                "Hugging Face model before it is wrapped"
+            )
+
+
+class _Kept:
+    """What was adopted, by the addresses of its weights; of what TransformerLens copied, by its contents."""
+
+    def __init__(self, theirs: PreTrainedModel, bridge: TransformerBridge, name: str) -> None:
+        self.theirs = weakref.ref(theirs)
+        self.name = name
+        found = parameters(parts(theirs))
+        shared = {weight.data_ptr() for weight in bridge.parameters()}
+        self.addresses = {path: weight.data_ptr() for path, weight in found.items()}
+        self.digests = {
+            path: digest(path, weight.detach()) for path, weight in found.items() if weight.data_ptr() not in shared
+        }
+
+    def check(self) -> None:
+        """Refuse a model whose weights were replaced since it was adopted."""
+        theirs = self.theirs()
+        if theirs is None:
+            return
+        now = parameters(parts(theirs))
+        changed = [path for path in self.addresses if path not in now or now[path].data_ptr() != self.addresses[path]]
+        changed += [
+            path for path in self.digests if not changed and digest(path, now[path].detach()) != self.digests[path]
+        ]
+        if changed:
+            raise InputError(
+                f"expected {self.name} as it was adopted, found {changed[0]} replaced since: what was adopted is not what "
+                "the model is now; adopt it again"
+            )
+
+
+def _put_tokenizer(bridge: TransformerBridge, tokenizer: Any, name: str) -> None:
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise InputError(
+            f"tokenizer: expected one of transformers, found {type(tokenizer).__name__}: AutoTokenizer.from_pretrained(...) "
+            "gives one"
+        )
+    check_tokenizer(tokenizer, int(bridge.W_E.shape[0]), Path(name))
+    bridge.tokenizer = tokenizer
+    bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)

@@ -1,0 +1,154 @@
+"""What a model in memory is made of, and whether that is what its configuration says: modules, settings, tensors, hooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import PreTrainedModel
+
+from ostools.ground.errors import InputError
+from ostools.models.families import Family
+
+_WRAPPED = "_original_component."
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OBSERVERS = (
+    "transformers.utils.output_capturing.",
+    "transformer_lens.model_bridge.generalized_components.block.BlockBridge._maybe",
+)
+"""What output_hidden_states=True, and a bridge's first pass, leave on modules: they look, and change nothing."""
+_OF_TRAINING = {"training", "gradient_checkpointing"}
+_OF_LENS = {"q", "k", "v", "gate", "in", "up"}  # what TransformerLens makes of a joint weight
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_HINT = ": merge adapters, dequantise, and undo what replaced modules before it is adopted"
+
+
+def parts(model: nn.Module) -> dict[str, nn.Module]:
+    """The Hugging Face modules by their names there, also where TransformerLens has wrapped them (it adds names of its own)."""
+    found: dict[str, nn.Module] = {}
+    for name, part in model.named_modules(remove_duplicate=False):
+        if not type(part).__module__.startswith("transformer_lens"):
+            found.setdefault(f"{name}.".replace(_WRAPPED, "").rstrip("."), part)
+    return found
+
+
+def parameters(modules: dict[str, nn.Module]) -> dict[str, nn.Parameter]:
+    """Every parameter by every name that it has."""
+    return {
+        f"{path}.{name}".lstrip("."): weight
+        for path, part in modules.items()
+        for name, weight in part.named_parameters(recurse=False)
+    }
+
+
+def weights(
+    model: PreTrainedModel | TransformerBridge, modules: dict[str, nn.Module], family: Family, config: Any
+) -> dict[str, nn.Parameter]:
+    """The parameters that a model of this configuration has, each of them once, and no others."""
+    with torch.device("meta"):
+        described = getattr(transformers, family.module)(config)
+    found = parameters(modules)
+    chosen: dict[str, nn.Parameter] = {}
+    for path, wanted in described.named_parameters():
+        if path not in found or found[path].shape != wanted.shape:
+            what = f"shape {tuple(found[path].shape)}" if path in found else "none"
+            raise InputError(
+                f"expected the weight {path} of shape {tuple(wanted.shape)}, as its configuration says, found {what}{_HINT}"
+            )
+        chosen[path] = found[path]
+    known = {id(found[path]) for path, _ in described.named_parameters(remove_duplicate=False) if path in found}
+    lens = isinstance(model, TransformerBridge)
+    extra = [
+        path
+        for path, weight in found.items()
+        if id(weight) not in known and not (lens and path.split(".")[-2] in _OF_LENS)
+    ]
+    if extra:
+        raise InputError(f"expected only weights of its configuration, found {extra[0]}{_HINT}")
+    return chosen
+
+
+def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
+    """Hooks and methods that the user put on a module would be lost, or would act on the user's object alone."""
+    for name, part in model.named_modules():
+        for kind in _HOOKS:
+            for hook in getattr(part, kind).values():
+                if not f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', '')}".startswith(_OBSERVERS):
+                    raise InputError(
+                        f"expected a model without hooks, found one on {name or 'the model'} ({kind.strip('_')}): remove it, "
+                        "adopt the model, and edit what comes back with ostools' own hooks"
+                    )
+    if isinstance(model, TransformerBridge):  # TransformerLens itself replaces methods
+        return
+    for name, part in modules.items():
+        if "forward" in vars(part):
+            raise InputError(
+                f"expected modules with their own forward, found another put into {name or 'the model'}: adopt the model "
+                "without it (accelerate puts one there for a device map)"
+            )
+
+
+def one_place(weights: dict[str, nn.Parameter]) -> tuple[torch.dtype, torch.device]:
+    """The dtype and the device of all weights."""
+    for name, weight in weights.items():
+        if type(weight) is not nn.Parameter or weight.dtype not in _DTYPES or weight.layout is not torch.strided:
+            raise InputError(
+                f"expected weights that are plain floating-point tensors, found {type(weight).__name__} of {weight.dtype} in "
+                f"{name}: dequantise the model first"
+            )
+    for what, values in (
+        ("dtype", {str(weight.dtype) for weight in weights.values()}),
+        ("device", {str(weight.device) for weight in weights.values()}),
+    ):
+        if len(values) != 1 or "meta" in values:
+            raise InputError(
+                f"expected all weights in memory, of one {what}, found {', '.join(sorted(values)) or 'none'}: move the whole "
+                "model there with model.to(...), or save it and use load_model"
+            )
+    one = next(iter(weights.values()))
+    return one.dtype, one.device
+
+
+def same_parts(theirs: dict[str, nn.Module], ours: dict[str, nn.Module], name: str) -> None:
+    """The user's modules are those of the configuration: their kinds, their settings, their buffers, their weights."""
+    for path, mine in ours.items():
+        part = theirs.get(path)
+        if part is None or type(part) is not type(mine):
+            found = "none" if part is None else f"{type(part).__module__}.{type(part).__name__}"
+            raise InputError(
+                f"expected {type(mine).__name__} in {path or name}, as its configuration says, found {found}{_HINT}"
+            )
+        for setting, value in _settings(mine).items():
+            if _settings(part).get(setting, value) != value:
+                raise InputError(
+                    f"expected {setting} = {value!r} in {path or name}, as its configuration says, found "
+                    f"{_settings(part)[setting]!r}: set it in the configuration before the model is built"
+                )
+        for buffer, value in mine._buffers.items():
+            found = part._buffers.get(buffer)
+            if value is not None and not (
+                found is not None and found.dtype == value.dtype and torch.equal(found.to(value.device), value)
+            ):
+                raise InputError(
+                    f"expected {path}.{buffer} as the configuration says, found other numbers (`.half()` and `.to(dtype)` "
+                    "round it): load the model with dtype=..., or save it and use load_model"
+                )
+        for weight, value in mine._parameters.items():
+            found = part._parameters.get(weight)
+            if value is not None and (found is None or found.data_ptr() != value.data_ptr()):
+                raise InputError(
+                    f"expected {path}.{weight} tied as the configuration says, found it not so: set "
+                    "tie_word_embeddings in the configuration to what the model is"
+                )
+
+
+def _settings(part: nn.Module) -> dict[str, Any]:
+    """What a module computes with beside its tensors."""
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if isinstance(value, bool | int | float) and not name.startswith("_") and name not in _OF_TRAINING
+    }
