@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.models import Prompt
 
 

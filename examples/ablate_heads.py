@@ -5,8 +5,8 @@ Run it: .venv/bin/python examples/ablate_heads.py (under a minute)
 
 from __future__ import annotations
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.measure.answers.probability import answer_log_probability, written
 from ostools.measure.posed import carrier_positions, pose
 

@@ -1,6 +1,6 @@
 """See and change a forward pass of a raw `TransformerBridge`.
 
-`capture` looks, `frozen` holds patterns and norm scales constant, the rest edit. All are context managers, leave
+`capture` looks, `frozen` holds patterns, norm scales and activations constant, the rest edit. All are context managers, leave
 nothing behind, and raise where they would silently have done nothing.
 """
 
@@ -13,6 +13,8 @@ from hooks.edit import mask_scores as mask_scores
 from hooks.edit import replace_pattern as replace_pattern
 from hooks.edit import scale_scores as scale_scores
 from hooks.errors import HookError as HookError
+from hooks.freeze import activation_of as activation_of
+from hooks.freeze import activation_ratio as activation_ratio
 from hooks.freeze import frozen as frozen
 from hooks.freeze import held as held
 from hooks.gates import Edge as Edge
@@ -54,6 +56,8 @@ __all__ = [
     "ablate_edges",
     "ablate_heads",
     "ablate_layers",
+    "activation_of",
+    "activation_ratio",
     "active_edits",
     "active_strips",
     "available_sites",

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, nearest
+from hooks.errors import HookError, checked_arguments, nearest
 from hooks.register import Order, attached
 from hooks.sites import SITES, points, site
 from hooks.strips import active_strips
@@ -53,6 +53,7 @@ class Record(Mapping[str, Any]):
         return len(self._kept)
 
 
+@checked_arguments(HookError)
 @contextmanager
 def capture(
     model: TransformerBridge,
@@ -113,6 +114,7 @@ def _keeper(
     return keep
 
 
+@checked_arguments(HookError)
 def head_outputs(
     model: TransformerBridge, layer: int, z: Float[Tensor, "batch pos head d_head"]
 ) -> Float[Tensor, "batch pos head d_model"]:

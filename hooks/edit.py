@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,7 +17,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
-from hooks.errors import HookError
+from hooks.errors import HookError, checked_arguments, shown
 from hooks.register import HookBody, Order, Placement, attached, hidden, lowest, positions
 from hooks.sites import points
 from hooks.strips import active_strips
@@ -28,6 +28,7 @@ MaskRule = Callable[[Int[Tensor, "query 1"], Int[Tensor, "1 key"]], Bool[Tensor,
 Pattern = Float[Tensor, "batch head query key"]
 
 
+@checked_arguments(HookError)
 @contextmanager
 def mask_scores(
     model: TransformerBridge,
@@ -59,6 +60,7 @@ def mask_scores(
         yield
 
 
+@checked_arguments(HookError)
 @contextmanager
 def scale_scores(
     model: TransformerBridge,
@@ -92,6 +94,7 @@ def scale_scores(
         yield
 
 
+@checked_arguments(HookError)
 @contextmanager
 def replace_pattern(
     model: TransformerBridge,
@@ -126,6 +129,7 @@ def replace_pattern(
         yield
 
 
+@checked_arguments(HookError)
 @contextmanager
 def ablate_heads(
     model: TransformerBridge,
@@ -145,7 +149,7 @@ def ablate_heads(
     """
     wanted = _heads_by_layer(model, heads)
     if method not in ("zero", "mean", "resample"):
-        raise HookError(f"ablate_heads: expected method 'zero', 'mean' or 'resample', found {method!r}")
+        raise HookError(f"ablate_heads: expected method 'zero', 'mean' or 'resample', found {shown(method)}")
     if (reference is None) != (method == "zero"):
         need = "takes no reference" if method == "zero" else "needs a reference, a batch of token ids"
         raise HookError(f"ablate_heads: method {method!r} {need}")
@@ -165,6 +169,7 @@ def ablate_heads(
         yield
 
 
+@checked_arguments(HookError)
 @contextmanager
 def ablate_edges(
     model: TransformerBridge,
@@ -181,7 +186,7 @@ def ablate_edges(
     at the end of the block for an edge whose query no forward pass held.
     """
     by_layer: dict[int, list[tuple[int, int, int]]] = {}
-    for layer, head, query, key in edges:
+    for layer, head, query, key in _tuples("edges", edges, "layer, head, query, key", "[(0, 1, 5, 2)]"):
         _heads_by_layer(model, [(layer, head)])
         if not 0 <= key <= query:
             raise HookError(f"ablate_edges: expected 0 <= key <= query, found query {query}, key {key}")
@@ -189,7 +194,7 @@ def ablate_edges(
     if not by_layer:
         raise HookError("ablate_edges: expected at least one (layer, head, query, key), found none")
     if method not in ("zero", "renormalise"):
-        raise HookError(f"ablate_edges: expected method 'zero' or 'renormalise', found {method!r}")
+        raise HookError(f"ablate_edges: expected method 'zero' or 'renormalise', found {shown(method)}")
 
     uncut = {(layer, *edge) for layer, cut in by_layer.items() for edge in cut}
 
@@ -247,16 +252,27 @@ def _on_heads(before: Tensor, after: Tensor, heads: Sequence[int] | None) -> Ten
 def _checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tuple[int, ...] | None:
     if heads is None:
         return None
+    if isinstance(heads, str) or not isinstance(heads, Iterable):
+        raise HookError(f"heads: expected numbers out of 0..{model.cfg.n_heads - 1}, such as [0], found {shown(heads)}")
     chosen = tuple(heads)
     wrong = [head for head in chosen if type(head) is not int or not 0 <= head < model.cfg.n_heads]
     if wrong or not chosen:
-        raise HookError(f"expected heads out of 0..{model.cfg.n_heads - 1}, found {wrong or 'none'}")
+        raise HookError(f"expected heads out of 0..{model.cfg.n_heads - 1}, found {shown(wrong) if wrong else 'none'}")
     return chosen
+
+
+def _tuples(what: str, given: object, names: str, example: str) -> list[tuple[int, ...]]:
+    """Each as a tuple of as many numbers as there are `names`; a single one without its brackets is a common slip."""
+    listed: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    for one in listed:
+        if not isinstance(one, Sequence) or isinstance(one, str) or len(one) != len(names.split(", ")):
+            raise HookError(f"{what}: expected ({names}) such as {example}, found {shown(given)}")
+    return [tuple(one) for one in listed]
 
 
 def _heads_by_layer(model: TransformerBridge, heads: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
     by_layer: dict[int, list[int]] = {}
-    for layer, head in heads:
+    for layer, head in _tuples("heads", heads, "layer, head", "[(0, 1)]"):
         points(model, "z", [layer])
         _checked_heads(model, [head])
         by_layer.setdefault(layer, []).append(head)

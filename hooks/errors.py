@@ -1,9 +1,30 @@
-"""The one error of this package, and the wording of a name that does not exist."""
+"""The one error of this package; the wording of a name that does not exist, and of an argument of another type."""
 
 from __future__ import annotations
 
+import abc
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar
+
+Asked = ParamSpec("Asked")
+Found = TypeVar("Found")
+
+_FUNCTION: Any = Callable
+_TYPES: dict[type, tuple[type, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+    _FUNCTION: (_FUNCTION, "a function"),
+    types.NoneType: (types.NoneType, "None"),
+}
+"""Of the types that are checked: what an argument is an instance of, and how a message calls it."""
 
 
 class HookError(ValueError):
@@ -16,3 +37,83 @@ def nearest(found: object, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(found), names, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return f"{hint}known are {', '.join(names)}"
+
+
+def shown(value: object) -> str:
+    """A value as an error message may quote it: on one line, and short."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def checked_arguments(
+    error: type[Exception], said: Mapping[type, str] | None = None
+) -> Callable[[Callable[Asked, Found]], Callable[Asked, Found]]:
+    """The function, which raises `error` for an argument that is not what its annotation says, before it does anything.
+
+    Checked are parameters of one class (a number, a text, a model), or of several with `|`. Others, such as lists, are the
+    function's own to check. `said`: how a message calls a class.
+    """
+
+    def checking(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
+        signature = inspect.signature(function)
+        kinds: dict[str, list[type]] = {}
+
+        @functools.wraps(function)
+        def checked(*args: Asked.args, **options: Asked.kwargs) -> Found:
+            if not kinds:
+                kinds.update(_kinds(function))
+            try:
+                given = signature.bind(*args, **options).arguments
+            except TypeError as wrong:
+                raise error(f"{function.__name__}: {wrong}; it takes {', '.join(signature.parameters)}") from None
+            for name, value in _each(signature, given):
+                if name in kinds and not any(_is(value, kind) for kind in kinds[name]):
+                    raise error(f"{name}: expected {_words(kinds[name], said or {})}, found {shown(value)}")
+            return function(*args, **options)
+
+        return checked
+
+    return checking
+
+
+def _each(signature: inspect.Signature, given: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Every argument; those of `*names` one by one."""
+    for name, value in given.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            yield from ((name, one) for one in value)
+        elif kind is not inspect.Parameter.VAR_KEYWORD:
+            yield name, value
+
+
+def _kinds(function: Callable[..., object]) -> dict[str, list[type]]:
+    """The classes of each parameter that is checked: what may also be a name (a task, a prompt) the function looks up."""
+    found = {}
+    for name, hint in typing.get_type_hints(inspect.unwrap(function)).items():
+        parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else [hint]
+        kinds = [_kind(part) for part in parts]
+        if None not in kinds and (str not in kinds or set(kinds) <= _TYPES.keys()):
+            found[name] = kinds
+    return found
+
+
+def _kind(part: Any) -> type | None:
+    """The class of one part of an annotation; None for lists, tensors, and whatever else a class does not say."""
+    origin = typing.get_origin(part)
+    if origin is typing.Literal:
+        kinds = {type(value) for value in typing.get_args(part)}
+        return kinds.pop() if kinds in ({str}, {bool}) else None
+    if _FUNCTION in (origin, part):
+        return _FUNCTION
+    return part if type(part) in (type, abc.ABCMeta) and origin is None and part is not object else None
+
+
+def _is(value: object, kind: type) -> bool:
+    """Numbers of numpy are numbers; True and False are none."""
+    of = _TYPES.get(kind, (kind, ""))[0]
+    return isinstance(value, of) and (kind is bool or not isinstance(value, bool) or kind not in (int, float))
+
+
+def _words(kinds: Iterable[type], said: Mapping[type, str]) -> str:
+    words = (said.get(kind) or _TYPES.get(kind, (kind, f"a {kind.__name__}"))[1] for kind in kinds)
+    return " or ".join(dict.fromkeys(words))

@@ -1,42 +1,54 @@
-"""Hold attention patterns and norm scales constant: the two assumptions of Theorem 5.1.
+"""Hold attention patterns and norm scales constant, the two assumptions of Theorem 5.1; and the activations of the MLPs.
 
-Freezing changes no value, only what the gradient sees. Each frozen hook proves it on the spot: the linear map that the
-gradient will follow must reproduce the norm's own output, or the block raises.
+With all three held a network is linear in its embeddings, but for its biases. Freezing changes no value, only what the gradient
+sees. Each frozen hook proves it on the spot: the linear map that the gradient will follow must reproduce the output of the norm
+or the MLP, or the block raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError
+from hooks.errors import HookError, checked_arguments
 from hooks.norms import Norm
 from hooks.norms import norms as norms_of
 from hooks.register import HookBody, Order, Placement, attached, with_input
-from hooks.sites import points
+from hooks.sites import available_sites, points
 from hooks.strips import active_strips
 
 # The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding only.
 _ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
+Activation = Callable[[Tensor], Tensor]
+
+
+@checked_arguments(HookError)
 @contextmanager
-def frozen(model: TransformerBridge, attention: bool = True, norms: bool = True) -> Iterator[None]:
-    """Run the block with patterns (`attention`) and every norm's scale (`norms`) cut out of the gradient.
+def frozen(
+    model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False
+) -> Iterator[None]:
+    """Run the block with what is asked for cut out of the gradient.
 
-    alpha -> stop(alpha) and norm(x) -> g * x / stop(r(x)), for the pre-, post-, qk- and final norms of the model. The
-    values of the forward pass stay bit-identical. The Jacobian d y_n / d v_i^(0) taken inside is the `frozen` one of
-    docs/theory.md 2 (`attention` alone: `frozen-attention`; `norms` alone: `frozen-norm`).
+    `attention`: alpha -> stop(alpha). `norms`: norm(x) -> g * x / stop(r(x)), for the pre-, post-, qk- and final norms of the
+    model. `activations`: of a gated MLP act(a) u -> stop(act(a)) u, of a plain one act(a) -> stop(act(a) / a) a, with act'(0)
+    for 0 / 0. The values of the forward pass stay bit-identical. The Jacobian d y_n / d v_i^(0) taken inside is the `frozen`
+    one of docs/theory.md 2 (`attention` alone: `frozen-attention`; `norms` alone: `frozen-norm`; all three: `detached`).
 
-    Raises `HookError` where both are False, where a norm's frozen map does not reproduce its output, and at the end of
-    the block where no forward pass ran.
+    Raises `HookError` where nothing is held, where a frozen map does not reproduce what the model computed, for activations
+    of experts, and at the end of the block where no forward pass ran.
     """
-    if not attention and not norms:
-        raise HookError("frozen() with attention=False and norms=False holds nothing constant: set at least one")
+    if not (attention or norms or activations):
+        raise HookError(
+            "frozen() with attention=False, norms=False and activations=False holds nothing constant: set at least one"
+        )
     with ExitStack() as stack:
         if attention:
             placements = [(point, _stop, Order.FREEZE) for point in points(model, "pattern").values()]
@@ -44,15 +56,20 @@ def frozen(model: TransformerBridge, attention: bool = True, norms: bool = True)
         if norms:
             norms_held = [placement for norm in norms_of(model).values() for placement in _frozen_norm(norm)]
             stack.enter_context(attached(norms_held, kind="freeze"))
+        if activations:
+            stack.enter_context(attached(_activations(model, _frozen_activation), kind="freeze"))
         yield
 
 
+@checked_arguments(HookError)
 @contextmanager
-def held(model: TransformerBridge, attention: bool = True, norms: bool = True) -> Iterator[None]:
-    """Impose the patterns and the norms' scales of the block's first forward pass on those that follow.
+def held(
+    model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False
+) -> Iterator[None]:
+    """Impose the patterns, the norms' scales and the activations of the block's first forward pass on those that follow.
 
     What `frozen` differentiates, as a function of its input: finite differences of later passes are those of the frozen
-    network. The first pass has one prompt, later ones as many of the same length as one likes. Both False holds nothing.
+    network. The first pass has one prompt, later ones as many of the same length as one likes. All False holds nothing.
     Inside `in_strips` the first pass's queries and keys are imposed: the same patterns, made again.
     """
     with ExitStack() as stack:
@@ -65,7 +82,105 @@ def held(model: TransformerBridge, attention: bool = True, norms: bool = True) -
         if norms:
             scales = [placement for norm in norms_of(model).values() for placement in _first_scale(norm)]
             stack.enter_context(attached(scales, kind="freeze"))
+        if activations:
+            stack.enter_context(attached(_activations(model, _first_activation), kind="freeze"))
         yield
+
+
+def activation_of(mlp: Any) -> Activation | None:
+    """The activation function of a Hugging Face MLP, by the names that transformers gives it; None where it has none."""
+    names = ("act_fn", "activation_fn", "act", "gelu_impl")
+    return next((getattr(mlp, name) for name in names if callable(getattr(mlp, name, None))), None)
+
+
+def activation_ratio(activation: Activation, a: Tensor) -> Tensor:
+    """act(a) / a, and act'(0), its limit, where a is 0. Raises `HookError` for an activation with act(0) other than 0."""
+    origin = torch.zeros(1, dtype=a.dtype, device=a.device, requires_grad=True)
+    with torch.enable_grad():
+        value = activation(origin)
+        (limit,) = torch.autograd.grad(value.sum(), origin)
+    at_zero = float(value.detach())
+    if not at_zero == 0.0:
+        raise HookError(
+            f"freezing activations: expected act(0) = 0, so that act(a) is a multiple of a, found {at_zero:.3g}: such an MLP "
+            "has no linear form"
+        )
+    zero = a == 0
+    return torch.where(zero, limit, activation(a) / torch.where(zero, 1.0, a))
+
+
+Imposed = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _activations(
+    model: TransformerBridge, make: Callable[[str, Callable[[Tensor], Tensor]], Imposed]
+) -> list[Placement]:
+    """What `make` gives of every MLP, between what enters and what leaves its activation."""
+    available = available_sites(model)
+    if "mlp_gate" not in available or "mlp_hidden" not in available:
+        raise HookError(
+            f"freezing activations: expected one MLP a block, found {type(model.blocks[0].mlp).__name__} in "
+            f"{model.cfg.architecture}, whose router chooses experts by the token: hold attention and norms alone"
+        )
+    gated, found = "mlp_up" in available, []
+    linear_at, hidden_at = points(model, "mlp_up" if gated else "mlp_gate"), points(model, "mlp_hidden")
+    for layer, gate_at in points(model, "mlp_gate").items():
+        name = f"blocks.{layer}.mlp"
+        activation = activation_of(model.blocks[layer].mlp.original_component)
+        if activation is None:
+            raise HookError(f"freezing {name}: expected an activation function, found none that this package knows")
+        impose = make(name, _factor(activation, gated))
+        found += _behind(gate_at, linear_at[layer], hidden_at[layer], impose)
+    return found
+
+
+def _factor(activation: Activation, gated: bool) -> Callable[[Tensor], Tensor]:
+    """From a to what the linear half is multiplied with: act(a) of a gated MLP, act(a) / a of a plain one, whose half is a."""
+    return (lambda a: activation(a.detach())) if gated else (lambda a: activation_ratio(activation, a.detach()))
+
+
+def _behind(gate: HookPoint, linear: HookPoint, hidden: HookPoint, impose: Imposed) -> list[Placement]:
+    """Hooks that hand `impose` what enters the activation, the linear half, and what `hidden` has of both."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str) -> HookBody:
+        def body(x: Tensor) -> None:
+            seen[name] = x
+
+        return body
+
+    def body(out: Tensor) -> Tensor:
+        return impose(seen.pop("gate"), seen.pop("linear"), out)
+
+    return [
+        (gate, keep("gate"), Order.FREEZE),
+        (linear, keep("linear"), Order.FREEZE),
+        (hidden, body, Order.FREEZE),
+    ]
+
+
+def _frozen_activation(name: str, factor: Callable[[Tensor], Tensor]) -> Imposed:
+    """The same value with the gradient of stop(factor) x."""
+
+    def freeze(a: Tensor, x: Tensor, out: Tensor) -> Tensor:
+        held_factor = factor(a)
+        _check_reproduces(name, held_factor * x, out)
+        return out.detach() + (held_factor * (x - x.detach())).to(out.dtype)
+
+    return freeze
+
+
+def _first_activation(name: str, factor: Callable[[Tensor], Tensor]) -> Imposed:
+    """The factor of the first pass, times what later passes have."""
+    first: list[Tensor] = []
+
+    def impose(a: Tensor, x: Tensor, out: Tensor) -> Tensor:
+        if not first:
+            first.append(factor(a))
+            _check_reproduces(name, first[0] * x, out)
+        return (first[0] * x).to(out.dtype)
+
+    return impose
 
 
 def _first_pattern() -> HookBody:
@@ -86,9 +201,8 @@ def _first_scale(norm: Norm) -> list[Placement]:
     def impose(x: Tensor, out: Tensor) -> Tensor:
         if not linear:
             linear.append(_linear_map(norm, x))
-            _check_reproduces(norm, linear[0](x), out)
-        held_out = linear[0](x)
-        return (held_out if norm.bias is None else held_out + norm.bias.to(held_out.dtype)).to(out.dtype)
+            _check_reproduces(norm.name, _with_bias(norm, linear[0](x)), out)
+        return _with_bias(norm, linear[0](x)).to(out.dtype)
 
     return with_input(norm.before, norm.after, impose, Order.FREEZE, reads=Order.FREEZE)
 
@@ -98,7 +212,7 @@ def _frozen_norm(norm: Norm) -> list[Placement]:
 
     def freeze(x: Tensor, out: Tensor) -> Tensor:
         linear = _linear_map(norm, x)
-        _check_reproduces(norm, linear(x), out)
+        _check_reproduces(norm.name, _with_bias(norm, linear(x)), out)
         # x - stop(x) is exactly 0: the value is the model's own, the gradient the frozen map's.
         return out.detach() + linear(x - x.detach()).to(out.dtype)
 
@@ -115,14 +229,18 @@ def _linear_map(norm: Norm, x: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda u: norm.centre(u.to(scale.dtype)) * (scale * norm.gain.to(scale.dtype))
 
 
-def _check_reproduces(norm: Norm, linear: Tensor, out: Tensor) -> None:
+def _with_bias(norm: Norm, out: Tensor) -> Tensor:
+    return out if norm.bias is None else out + norm.bias.to(out.dtype)
+
+
+def _check_reproduces(name: str, expected: Tensor, out: Tensor) -> None:
     with torch.no_grad():
-        expected = linear if norm.bias is None else linear + norm.bias.to(linear.dtype)
         error = (expected - out).abs().amax()
         size = out.abs().amax()
     # Written so that NaN fails too.
     if not error <= _ROUNDING[out.dtype] * size:
         raise HookError(
-            f"freezing {norm.name}: g * x / r(x) differs from the norm's own output by {float(error):.3g} "
-            f"(outputs up to {float(size):.3g}); the model's norm is not the one this package knows, or is not finite"
+            f"freezing {name}: its held form differs from its own output by {float(error):.3g} (outputs up to "
+            f"{float(size):.3g}); this part of the model, or an edit of it, is not one that this package knows, or "
+            "is not finite"
         )

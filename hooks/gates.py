@@ -19,7 +19,7 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, nearest
+from hooks.errors import HookError, checked_arguments, nearest
 from hooks.register import HookBody, Order, attached
 from hooks.sites import checked_layers, points
 
@@ -58,6 +58,7 @@ Target: TypeAlias = Head | Edge | Sublayer
 Means: TypeAlias = Mapping[Head, Float[Tensor, " d_head"]]
 
 
+@checked_arguments(HookError)
 @contextmanager
 def gated(
     model: TransformerBridge,
@@ -142,6 +143,7 @@ def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"], means: Means) -
     return body
 
 
+@checked_arguments(HookError)
 @contextmanager
 def ablate_layers(model: TransformerBridge, layers: Iterable[int], *, part: str = "attention") -> Iterator[None]:
     """Put 0 in the place of what the part "attention", "mlp" or "both" of these blocks adds to the residual stream.

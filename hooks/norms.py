@@ -15,7 +15,7 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError
+from hooks.errors import HookError, checked_arguments
 
 PRE_NORMS = ("ln1", "ln2")
 POST_NORMS = ("ln1_post", "ln2_post")
@@ -50,6 +50,7 @@ class Norm:
         return out if self.bias is None else out + self.bias.to(scale.dtype)
 
 
+@checked_arguments(HookError)
 def norms(model: TransformerBridge) -> dict[str, Norm]:
     """Every norm on the path of this model by name ("blocks.0.ln1", "blocks.0.attn.q_norm", "ln_final")."""
     per_block = PRE_NORMS + POST_NORMS + QK_NORMS

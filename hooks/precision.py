@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, nearest
+from hooks.errors import HookError, checked_arguments, nearest, shown
 from hooks.norms import POST_NORMS, PRE_NORMS, QK_NORMS, component_of, norms
 from hooks.register import Edit, ModuleHook, Order, active_edits, attached, hidden, next_block, with_input
 from hooks.sites import adds_residual, checked_layers, points
@@ -32,6 +32,7 @@ SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 _KIND = "upcast"
 
 
+@checked_arguments(HookError)
 @contextmanager
 def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
     """Run the block with these parts of a bfloat16 or float16 model computed in float32, weights as stored.
@@ -76,10 +77,10 @@ def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
 
 
 def _checked(model: TransformerBridge, parts: Iterable[str]) -> frozenset[str]:
-    chosen = (parts,) if isinstance(parts, str) else tuple(parts)
+    chosen = tuple(parts) if isinstance(parts, Iterable) and not isinstance(parts, str) else (parts,)
     for part in chosen:
-        if part not in UPCAST_PARTS:
-            raise HookError(f"upcast: unknown part {part!r}: {nearest(part, UPCAST_PARTS)}")
+        if not isinstance(part, str) or part not in UPCAST_PARTS:
+            raise HookError(f"upcast: unknown part {shown(part)}: {nearest(part, UPCAST_PARTS)}")
     if not chosen:
         raise HookError(f"upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none")
     _require_known(model)
@@ -195,6 +196,7 @@ def _cast_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return mask.to(dtype).masked_fill(hidden(mask), torch.finfo(dtype).min)
 
 
+@checked_arguments(HookError)
 @contextmanager
 def exact_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
     """Run the block with every norm and every softmax of a float64 model computed in float64.

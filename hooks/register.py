@@ -18,8 +18,9 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint, LensHandle
 from transformer_lens.model_bridge import TransformerBridge
+from transformers.utils import output_capturing
 
-from hooks.errors import HookError
+from hooks.errors import HookError, checked_arguments
 
 HookBody = Callable[[Tensor], Tensor | None]
 
@@ -138,10 +139,11 @@ def kinds(point: HookPoint) -> list[str | None]:
     owners = {handle.hook.id: handle.user_hook for handle in point.fwd_hooks}
     hooks = [owners.get(key, function) for key, function in point._forward_hooks.items()]
     return [
-        hook.kind if isinstance(hook, _Placed) else "foreign" for hook in hooks if not (hook and _bridges_own(hook))
+        hook.kind if isinstance(hook, _Placed) else "foreign" for hook in hooks if not (hook and _libraries_own(hook))
     ]
 
 
+@checked_arguments(HookError)
 def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     """Every edit in force on this model, forward or backward; empty for an untouched model.
 
@@ -161,7 +163,7 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
                         edits.append(Edit(hook.kind, name, hook.block))
         others = [function for key, function in _torch_hooks(module) if key not in known]
         edits.extend(dict.fromkeys(function.edit for function in others if isinstance(function, ModuleHook)))
-        if any(not (isinstance(function, ModuleHook) or _bridges_own(function)) for function in others):
+        if any(not (isinstance(function, ModuleHook) or _libraries_own(function)) for function in others):
             edits.append(Edit("foreign", name, 0))
     return tuple(edits)
 
@@ -177,13 +179,15 @@ def _torch_hooks(module: torch.nn.Module) -> Iterator[tuple[int, Callable[..., o
         yield from registry.items()
 
 
-def _bridges_own(function: Callable[..., object]) -> bool:
-    """TransformerLens places torch hooks of its own (it notes the residual before ln1); they change nothing.
+def _libraries_own(function: Callable[..., object]) -> bool:
+    """Torch hooks with which the two libraries observe; they change nothing.
 
-    Those of its hook points are not meant: they carry a user's function.
+    TransformerLens notes the residual before ln1. transformers collects hidden states and patterns: its hooks stay on the
+    modules after the first `run_with_cache` or `output_hidden_states=True`, and return at once where nobody asks. Those of
+    TransformerLens' hook points are not meant: they carry a user's function.
     """
     home = str(getattr(function, "__module__", ""))
-    return home.startswith("transformer_lens.") and home != HookPoint.__module__
+    return home == output_capturing.__name__ or (home.startswith("transformer_lens.") and home != HookPoint.__module__)
 
 
 def with_input(

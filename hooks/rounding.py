@@ -18,7 +18,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
-from hooks.errors import HookError, nearest
+from hooks.errors import HookError, checked_arguments, nearest
 from hooks.precision import SIXTEEN_BITS
 from hooks.register import HookBody, Order, attached
 from hooks.sites import available_sites, points
@@ -38,6 +38,7 @@ FORMATS = (*FLOATS, *INTEGERS)
 PARTS = ("residual", "kv")
 
 
+@checked_arguments(HookError)
 @contextmanager
 def rounded(
     model: TransformerBridge, part: str, format: str, *, calibration: Int[Tensor, "batch pos"] | None = None
@@ -93,14 +94,18 @@ def stored(
     if format in INTEGERS:
         if scale is None:
             raise HookError(f"format {format!r} needs a scale")
-        largest = INTEGERS[format]
         _require_within(x, float("inf"), format, what)
-        codes = (x / torch.where(scale > 0, scale, 1.0)).round().clamp(-largest, largest)
-        return codes * scale
+        return codes(x, format, scale) * scale
     dtype = FLOATS[format]
     _require_within(x, torch.finfo(dtype).max, format, what)
     narrow = _odd_float32(x) if x.dtype == torch.float64 else x
     return narrow.to(dtype).to(x.dtype)
+
+
+def codes(x: Float[Tensor, "*shape"], format: str, scale: Float[Tensor, ...]) -> Float[Tensor, "*shape"]:
+    """The whole numbers k of an integer format for which scale k is nearest to x; ties to even."""
+    largest = INTEGERS[format]
+    return (x / torch.where(scale > 0, scale, 1.0)).round().clamp(-largest, largest)
 
 
 def integer_scale(largest_magnitude: Float[Tensor, "*shape"], format: str) -> Float[Tensor, "*shape"]:

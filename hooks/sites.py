@@ -19,7 +19,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import JointQKVPositionEmbeddingsAttentionBridge, MoEBridge
 
-from hooks.errors import HookError, nearest
+from hooks.errors import HookError, checked_arguments, nearest, shown
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ def site(name: str) -> Site:
     return SITES[name]
 
 
+@checked_arguments(HookError)
 def available_sites(model: TransformerBridge) -> tuple[str, ...]:
     """The names of the sites that this model has, in the table's order."""
     known, misnamed = model.hook_dict, _misnamed(model)  # the first is put together anew at every access
@@ -114,11 +115,11 @@ def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tu
     """`layers` sorted and without doubles, all of them for None; a layer that the model does not have raises."""
     n_layers = int(model.cfg.n_layers)
     if layers is not None and (isinstance(layers, str) or not isinstance(layers, Iterable)):
-        raise HookError(f"expected several layers out of 0..{n_layers - 1}, such as [0], found {layers!r}")
+        raise HookError(f"expected several layers out of 0..{n_layers - 1}, such as [0], found {shown(layers)}")
     chosen = list(range(n_layers) if layers is None else dict.fromkeys(layers))
     wrong = [layer for layer in chosen if type(layer) is not int or not 0 <= layer < n_layers]
     if wrong or not chosen:
-        raise HookError(f"expected layers out of 0..{n_layers - 1}, found {wrong or 'none'}")
+        raise HookError(f"expected layers out of 0..{n_layers - 1}, found {shown(wrong) if wrong else 'none'}")
     return tuple(sorted(chosen))
 
 

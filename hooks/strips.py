@@ -25,7 +25,7 @@ from transformer_lens.model_bridge.generalized_components import (
 )
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from hooks.errors import HookError
+from hooks.errors import HookError, checked_arguments
 from hooks.register import hidden, kinds, lowest
 from hooks.sites import points
 
@@ -139,6 +139,7 @@ class Strips:
         return torch.cat(parts, dim=-2).transpose(1, 2).contiguous()
 
 
+@checked_arguments(HookError)
 @contextmanager
 def in_strips(model: TransformerBridge, size: int) -> Iterator[Strips]:
     """Run the block with the attention of every layer computed `size` queries at a time.
@@ -168,6 +169,7 @@ def in_strips(model: TransformerBridge, size: int) -> Iterator[Strips]:
             del vars(attention)["forward"]
 
 
+@checked_arguments(HookError)
 def active_strips(model: TransformerBridge) -> Strips | None:
     """The `Strips` of the `in_strips` block around this call, None outside of one."""
     forward = vars(model.blocks[0].attn).get("forward")

@@ -18,11 +18,15 @@ Attributes are loaded on first use, so that `import ostools` and `ostools --help
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.ground.errors import InputError as InputError
 
 if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and editors, which read no tables
+    import hooks as hooks
+    import mitigations as mitigations
     from ostools import experiments as experiments
     from ostools import measure as measure
     from ostools import models as models
@@ -39,18 +43,24 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import behaviour as behaviour
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
+    from ostools.measure import contributions as contributions
     from ostools.measure import counting as counting
+    from ostools.measure import decodable as decodable
+    from ostools.measure import fate as fate
     from ostools.measure import flow as flow
     from ostools.measure import head_scores as head_scores
     from ostools.measure import looseness as looseness
+    from ostools.measure import nulls as nulls
     from ostools.measure import path_sum as path_sum
     from ostools.measure import profile as profile
+    from ostools.measure import readout as readout
     from ostools.measure import sensitivity as sensitivity
     from ostools.measure import spectra as spectra
     from ostools.models import Prompt as Prompt
     from ostools.models import adopt as adopt
     from ostools.models import encode as encode
     from ostools.models import load_model as load_model
+    from ostools.models import null_model as null_model
     from ostools.reporting import report as report
     from ostools.reporting import reproduce as reproduce
 
@@ -62,23 +72,29 @@ _NAMES = {
         "behaviour",
         "collapse",
         "compare",
+        "contributions",
         "counting",
+        "decodable",
+        "fate",
         "flow",
         "head_scores",
         "looseness",
+        "nulls",
         "path_sum",
         "profile",
+        "readout",
         "sensitivity",
         "spectra",
     ),
     "ostools.experiments": ("ablation", "study", "windows"),
-    "ostools.models": ("Prompt", "adopt", "encode", "load_model"),
+    "ostools.models": ("Prompt", "adopt", "encode", "load_model", "null_model"),
     "ostools.reporting": ("report", "reproduce"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
+_BESIDE = ("hooks", "mitigations")
 _ROOMS = ("experiments", "measure", "models", "reporting", "runs", "tasks", "theory")
 
-__all__ = sorted(["InputError", *_HOME, *_ROOMS])  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(["InputError", *_HOME, *_ROOMS, *_BESIDE])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -86,8 +102,26 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_HOME[name]), name)
     if name in _ROOMS:
         return importlib.import_module(f"ostools.{name}")
+    if name in _BESIDE:
+        return importlib.import_module(name)
     raise AttributeError(f"module 'ostools' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _refuse_shadowed() -> None:
+    """A user's own hooks.py beside the script would be imported in place of the package of that name."""
+    for name in _BESIDE:
+        spec = importlib.util.find_spec(name)
+        found = None if spec is None else spec.origin
+        own = Path(__file__).parents[1] / name / "__init__.py"
+        if found is None or not own.samefile(found):
+            raise ImportError(
+                f"expected the package '{name}' of oversquashing-tools, found {found} in its way: give that file another "
+                f"name, or move it; in your code write `from ostools import {name}`"
+            )
+
+
+_refuse_shadowed()

@@ -1,6 +1,7 @@
-"""What is no task, mitigation, panel, length or seed is an `InputError` in every function that takes one.
+"""What is no task, mitigation, panel, length or seed is an `InputError` in every function that takes one; and an argument of
+another type than its annotation says in every public call.
 
-Asked in a process of its own: here the calls are checked by beartype, which would refuse them before the function does.
+Asked in processes of their own: here the calls are checked by beartype, which would refuse them before the function does.
 """
 
 from __future__ import annotations
@@ -98,10 +99,88 @@ def test_a_wrong_task_mitigation_panel_length_or_seed_is_an_input_error_in_every
     assert said["attention_variation(mitigation='name')"].startswith(
         "unknown mitigation 'name': did you mean 'numbered'"
     )
-    assert said["chain_of_thought(reasoning=3)"] == (
-        "reasoning: expected a text, or None for what the model writes, found int"
-    )
+    assert said["chain_of_thought(reasoning=3)"] == ("reasoning: expected a text or None, found 3")
     assert said["reproduce(None)"] == (
         "expected a model, as load_model gives it, found NoneType: load_model('embedded')"
     )
     assert not (tmp_path / "made").exists()
+
+
+_WALK = """
+import inspect, json, sys, typing, warnings
+warnings.filterwarnings("ignore")
+import ostools as ost, torch
+from beartype.door import is_bearable
+from mitigations import MitigationError
+from ostools import hooks, models
+from ostools.ground.errors import InputError
+
+model = ost.load_model()
+prompt, ids = "count 1 1", torch.tensor([[1, 2, 3, 4, 5, 6]])
+measured, paths = ost.sensitivity(model, prompt), ost.path_sum(model, prompt)
+task = dict(model=model, task="count-ones", lengths=[3])
+one = dict(model=model, prompt=prompt)
+SOUND = {
+    ost.contributions: one, ost.nulls: {**one, "seeds": [0]}, ost.null_model: dict(model=model),
+    ost.sensitivity: one, ost.path_sum: one, ost.flow: one, ost.spectra: one,
+    ost.looseness: dict(measured=measured, paths=paths), ost.compare: dict(measured=measured, paths=paths),
+    ost.profile: dict(measured=measured), ost.head_scores: dict(model=model, prompts=["1 1"]),
+    ost.attention: dict(model=model, task="count-ones", length=3), ost.behaviour: task,
+    ost.attention_variation: {**task, "task": "figure-5a", "seeds": [0]},
+    ost.collapse: {**task, "task": "figure-5a", "dtypes": ["float32"]}, ost.counting: {**task, "dtypes": ["float32"]},
+    ost.encode: dict(model=model, text=prompt), ost.load_model: {}, models.describe: dict(model=model),
+    models.context_length: dict(model=model), models.view_in: dict(model=model, dtype=torch.float64),
+    hooks.ablate_heads: dict(model=model, heads=[(0, 0)]), hooks.ablate_layers: dict(model=model, layers=[0]),
+    hooks.ablate_edges: dict(model=model, edges=[(0, 0, 3, 1)]),
+    hooks.mask_scores: dict(model=model, allowed=lambda q, k: q - k < 4), hooks.scale_scores: dict(model=model, factor=2.0),
+    hooks.frozen: dict(model=model), hooks.held: dict(model=model), hooks.exact_arithmetic: dict(model=model),
+    hooks.available_sites: dict(model=model), hooks.norms: dict(model=model), hooks.active_edits: dict(model=model),
+    hooks.rounded: dict(model=model, part="residual", format="bfloat16"),
+}
+# A number by itself is a list of one, or a number with a point.
+A_NUMBER_IS_FINE = {"layers", "lengths", "seeds", "relative_error", "confidence", "factor", "temperature"}
+
+
+class Odd:
+    def __repr__(self):
+        return "Odd"
+
+
+def outcome(function, arguments):
+    try:
+        made = function(**arguments)
+        if hasattr(made, "__enter__"):
+            with made:
+                model(ids)
+    except (InputError, hooks.HookError, MitigationError) as error:
+        return str(error)
+    except Exception as error:
+        return f"!{type(error).__name__}: {error}"
+    return "!ran"
+
+
+said = {}
+for function, sound in SOUND.items():
+    hints = typing.get_type_hints(inspect.unwrap(function))
+    for name in inspect.signature(function).parameters:
+        for wrong in (None, 3, "name", [3.5], Odd(), model, (1, 2, 3)):
+            if wrong == 3 and name in A_NUMBER_IS_FINE or is_bearable(wrong, hints[name]):
+                continue
+            if function is hooks.ablate_layers and wrong is None:
+                continue  # all of them, as everywhere
+            said[f"{function.__name__}({name}={type(wrong).__name__})"] = outcome(function, {**sound, name: wrong})
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.slow
+def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call() -> None:
+    asked = subprocess.run([sys.executable, "-c", _WALK], check=False, capture_output=True, text=True, timeout=300)
+    assert asked.returncode == 0, asked.stderr
+    said = json.loads(asked.stdout.splitlines()[-1])
+    assert len(said) > 400
+    assert not {call: error for call, error in said.items() if error.startswith("!")}
+    assert not {call: error for call, error in said.items() if "\n" in error or not 20 < len(error) < 500}
+    assert said["sensitivity(model=str)"] == "model: expected a model, as ostools.load_model gives it, found 'name'"
+    assert said["sensitivity(progress=int)"] == "progress: expected a function or True or False or None, found 3"
+    assert said["ablate_heads(heads=tuple)"] == "heads: expected (layer, head) such as [(0, 1)], found (1, 2, 3)"

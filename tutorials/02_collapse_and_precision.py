@@ -28,8 +28,8 @@
 # %%
 import pandas as pd
 
-import mitigations
 import ostools as ost
+from ostools import mitigations
 from ostools.measure.collapse.collapse import exact_from
 
 model = ost.load_model()

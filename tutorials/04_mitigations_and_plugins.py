@@ -26,11 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hooks
-import mitigations
 import ostools as ost
 from mitigations import Mitigation, MitigationError, SlidingWindow
 from mitigations.invariants import causal, layers_of, positions, require_rows_sum_to_one, require_unseen
+from ostools import hooks, mitigations
 
 model = ost.load_model()
 print("built in:", ", ".join(mitigations.names()))

@@ -19,8 +19,8 @@
 import pandas as pd
 import torch
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.measure.posed import carrier_positions, pose
 
 model = ost.load_model()

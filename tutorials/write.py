@@ -23,9 +23,9 @@ from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
 TIMEOUT = 180
-ENVIRONMENT = {"PYTHONWARNINGS": "ignore:IProgress not found", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"PYTHONWARNINGS": "ignore:IProgress not found", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
 """For the kernel: tqdm warns where Jupyter has no widgets, which the tutorials do not use; the models are too small for two
-threads, which on a busy machine wait for each other."""
+threads, which on a busy machine wait for each other. A bar is for whoever waits, not for who reads."""
 LARGEST = 20_000
 """Most characters of a chart's drawing that is stored beside its picture, so that a notebook stays below half a megabyte."""
 METADATA = {

@@ -29,7 +29,10 @@ from ostools.cli.kit.manners import on_one_line, with_manners
 from ostools.cli.measure.attention import attention
 from ostools.cli.measure.behaviour import behaviour
 from ostools.cli.measure.collapse import collapse
+from ostools.cli.measure.contributions import contributions
 from ostools.cli.measure.counting import counting
+from ostools.cli.measure.fate import decodable, fate, readout
+from ostools.cli.measure.nulls import nulls
 from ostools.cli.measure.profiles import flow, looseness, profile, spectra
 from ostools.cli.measure.prompts import prompts
 from ostools.cli.measure.sensitivity import path_sum, sensitivity
@@ -85,6 +88,8 @@ for _command in (
     report,
     reproduce,
     sensitivity,
+    contributions,
+    nulls,
     path_sum,
     looseness,
     profile,
@@ -96,6 +101,9 @@ for _command in (
     repeats,
     counting,
     behaviour,
+    decodable,
+    readout,
+    fate,
     prompts,
     study,
     windows,

@@ -21,6 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import several
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import (
     FITTED_FROM,
     SAME_IN_FLOAT64,
@@ -55,6 +56,7 @@ class Repeats(Result):
     summary: pd.DataFrame
 
 
+@asked
 def repeats(
     model: TransformerBridge,
     prompts: Sequence[CollapseTask | str] = TASKS,
@@ -97,7 +99,7 @@ def repeats(
         rows.append(
             key | _first_token(model, found) | _lengths(found) | {"exact_from": pd.NA if exact is None else exact}
         )
-        differences[f"{task.name}, BOS {key['sink']}"] = found.provenance.parameters["difference_from_separate_pass"]
+        differences[f"{task.name}, BOS {key['sink']}"] = found.provenance.parameters["difference_at_probed_lengths"]
     table: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance", "relative"]]
     table = table.assign(rounding=float64_rounding(table))
     # Below the floor the float64 run's own rounding would be fitted.
@@ -112,7 +114,7 @@ def repeats(
         lengths=wanted,
         dtypes=list(dtypes),
         fitted_from=fitted_from,
-        difference_from_separate_pass=differences,
+        difference_at_probed_lengths=differences,
     )
     return Repeats(table, provenance, pd.DataFrame(rows).merge(laws, on=["task", "sink"], validate="one_to_one"))
 

@@ -9,6 +9,7 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), section 5; Liu et al. 2023 (arXi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -25,8 +26,10 @@ from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.probability import answer_log_probability, answer_room, right_lines, written
 from ostools.measure.answers.reading import STOP
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.posed import Posed, carrier_positions, pose
+from ostools.measure.prompts import of_text
 from ostools.results import Provenance, Result
 from ostools.tasks.retrieve import RetrieveTask
 from ostools.theory.statistics.bootstrap import bootstrap_mean, expanded, fewest_at
@@ -42,9 +45,11 @@ class Retrieval(Result):
     """`frame`: one row a position and seed. Columns: position (index of the wanted record, from 0), length (records), seed,
     tokens (of the prompt), key (the value), answer (the first line that names a value; where there is none the last), kind
     ("answered", "something else" or "cut off"), found (of all records' values, the first that it names is the wanted one),
-    correct (it is that value and nothing else, in quotes or bare), log_probability (natural, of it in quotes), carriers
-    (tokens of the wanted record), sensitivity_mean and sensitivity_max (norms of d y_n / d v_i^(0) over them),
-    sensitivity_others (mean over all other tokens), method ("exact" | "estimate": of an operator norm then the lower end).
+    correct (it is that value and nothing else, in quotes or bare), log_probability (natural, of it in quotes; NaN of a
+    model that thinks first), carriers (tokens of the wanted record), sensitivity_mean and sensitivity_max (norms of
+    d y_n / d v_i^(0) over them),
+    sensitivity_others (mean over all other tokens of the text: of no BOS and no chat template), method ("exact" | "estimate":
+    of an operator norm then the lower end).
 
     `ends`: one row a quantity (log_probability, log_sensitivity: natural log of sensitivity_mean) and end (first, last) of the
     positions. `difference`: its value there minus its mean over the positions between, averaged over seeds; low, high: the 95%
@@ -55,6 +60,7 @@ class Retrieval(Result):
     ends: pd.DataFrame
 
 
+@asked
 def retrieval(
     model: TransformerBridge,
     positions: Sequence[int] | None = None,
@@ -106,7 +112,7 @@ def retrieval(
         linearisation=linearisation,
         norm=norm,
         method=method,
-        chat=posed[0].chat,
+        **{"chat": posed[0].chat, **posed[0].prompt.asked},
         temperature=0.0,
         max_new_tokens=room,
         stop=STOP,
@@ -132,6 +138,8 @@ def _answered(model: TransformerBridge, posed: Sequence[Posed], room: int) -> tu
     """Every prompt's greedy answer, and log p of the right one: behind the prompt's colon a blank and the value in quotes."""
     prompts, lines = [one.prompt for one in posed], [written(one) for one in posed]
     said = answers(model, prompts, max_new_tokens=room, stops=stops_of(posed))
+    if any(one.thinks for one in posed):  # the answer does not stand right behind the prompt
+        return said, [math.nan] * len(posed)
     return said, answer_log_probability(model, prompts, lines)
 
 
@@ -159,11 +167,12 @@ def _sensitive(model: TransformerBridge, one: Posed, linearisation: str, norm: s
     norms = profile[f"{norm}_norm"].to_numpy()
     wanted = np.zeros(len(norms), dtype=bool)
     wanted[carriers] = True
+    others: Any = of_text(profile[~wanted])
     return {
         "carriers": len(carriers),
         "sensitivity_mean": float(norms[wanted].mean()),
         "sensitivity_max": float(norms[wanted].max()),
-        "sensitivity_others": float(norms[~wanted].mean()),
+        "sensitivity_others": float(others[f"{norm}_norm"].mean()),
         "method": str(profile["method"].iloc[0]),
     }
 

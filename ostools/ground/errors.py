@@ -23,13 +23,19 @@ def in_words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
+def shown(value: object) -> str:
+    """A value as an error message may quote it: on one line, and short."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def unknown_name(what: str, found: object, known: Iterable[str]) -> InputError:
     """The error for a name that does not exist, with the nearest that do.
 
     `what` is the kind of thing in words ("variant"), `found` what the user wrote, `known` every right name.
     """
     names = sorted(known)
-    return InputError(f"unknown {what} {found!r}: {did_you_mean(found, names)}known are {', '.join(names)}")
+    return InputError(f"unknown {what} {shown(found)}: {did_you_mean(found, names)}known are {', '.join(names)}")
 
 
 def did_you_mean(found: object, known: Sequence[str], cutoff: float = 0.4) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, shown, unknown_name
 
 
 def checked_name(what: str, found: Any, known: Iterable[str]) -> str:
@@ -31,7 +31,7 @@ def several(what: str, given: Any, example: str) -> list[Any]:
     Raises `InputError`, which calls them `what`, for none and for what cannot be gone through.
     """
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"{what}: expected a list such as {example}, found {given!r}")
+        raise InputError(f"{what}: expected a list such as {example}, found {shown(given)}")
     found = list(given)
     if not found:
         raise InputError(f"{what}: expected at least one, found none; for example {example}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, shown
 
 _LONGEST = 2**31 - 1
 _LAST_SEED = 2**62
@@ -19,7 +19,7 @@ def whole_numbers(what: str, given: Any, least: int = 0, most: int = _LAST_SEED,
     """
     numbers = list(given) if isinstance(given, Iterable) else [given]
     if not numbers or (wrong := [n for n in numbers if not _is_whole(n) or n < least]):
-        found = repr(wrong[0]) if numbers else "none"
+        found = shown(wrong[0]) if numbers else "none"
         hint = "" if example is None else f"; for example {example}"
         raise InputError(f"{what}: expected whole numbers of at least {least}, found {found}{hint}")
     if max(numbers) > most:
@@ -30,7 +30,7 @@ def whole_numbers(what: str, given: Any, least: int = 0, most: int = _LAST_SEED,
 def whole_number(what: str, given: Any, least: int = 0) -> int:
     """One such number."""
     if not _is_whole(given) or given < least:
-        raise InputError(f"{what}: expected a whole number of at least {least}, found {given!r}")
+        raise InputError(f"{what}: expected a whole number of at least {least}, found {shown(given)}")
     return int(given)
 
 

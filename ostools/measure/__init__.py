@@ -7,6 +7,10 @@ from ostools.measure.attention.difference import AttentionDifference, attention_
 from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.attention.variation import AttentionVariation, attention_variation
 from ostools.measure.collapse.collapse import Collapse, collapse
+from ostools.measure.contributions.contributions import Contributions, contributions
+from ostools.measure.fate.decodable import Decodable, decodable
+from ostools.measure.fate.fate import Fate, fate
+from ostools.measure.fate.readout import Readout, readout
 from ostools.measure.hosted.behaviour import hosted_behaviour
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.hosted.given import Hosted, read_answers
@@ -15,6 +19,7 @@ from ostools.measure.paths.flow import Flow, flow
 from ostools.measure.paths.path_sum import PathSum, path_sum
 from ostools.measure.profiles.compare import Comparison, compare
 from ostools.measure.profiles.looseness import Looseness, looseness
+from ostools.measure.profiles.nulls import Nulls, nulls
 from ostools.measure.profiles.profile import Profile, profile
 from ostools.measure.profiles.spectra import Spectra, spectra
 
@@ -25,13 +30,18 @@ __all__ = [
     "Behaviour",
     "Collapse",
     "Comparison",
+    "Contributions",
     "Counting",
+    "Decodable",
+    "Fate",
     "Flow",
     "HeadScores",
     "Hosted",
     "Looseness",
+    "Nulls",
     "PathSum",
     "Profile",
+    "Readout",
     "Sensitivity",
     "Spectra",
     "ask_endpoint",
@@ -41,16 +51,21 @@ __all__ = [
     "behaviour",
     "collapse",
     "compare",
+    "contributions",
     "counting",
+    "decodable",
+    "fate",
     "flow",
     "head_scores",
     "hosted_behaviour",
     "jacobian",
     "looseness",
+    "nulls",
     "path_sum",
     "profile",
     "prompts_table",
     "read_answers",
+    "readout",
     "sensitivity",
     "spectra",
 ]

@@ -13,11 +13,15 @@ from transformer_lens.model_bridge import TransformerBridge
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
+from ostools.models.chat import LOW, ON
 from ostools.models.tokens import offsets
 from ostools.tasks import Task
 from ostools.tasks.questions import question
 
 Span = tuple[int, int]
+
+OPENED = "<think>"
+"""With this at its end a template has begun the model's thoughts."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,12 @@ class Posed:
     chat: bool
 
     @property
+    def thinks(self) -> bool:
+        """Whether the model is to think before it answers, so that no answer can stand right behind the prompt."""
+        found, text = self.prompt.chat, self.prompt.text or ""
+        return found is not None and (found.thinking in (ON, LOW) or text.rstrip().endswith(OPENED))
+
+    @property
     def tokens(self) -> int:
         """How many tokens the prompt has."""
         return len(self.prompt.ids)
@@ -54,10 +64,13 @@ def pose(
     seed: int = 0,
     mitigation: Mitigation | None = None,
     chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool = False,
 ) -> Posed:
     """The task's question at `length` items, as `mitigation` rewrites it and the model reads it.
 
-    `chat`: whether as a user's turn in the tokenizer's chat template; None: where it has one. The answer key is the
+    `chat`: whether as a user's turn in the tokenizer's chat template; None: where it has one. `system`, `thinking`: a system
+    prompt before it, and whether the model is to think before it answers; as for `models.encode`. The answer key is the
     generator's, and stands whatever was inserted (`mitigations.insert`).
 
     Raises `InputError` for a length that the task cannot have, inserted text that the tokenizer joins with an item into one
@@ -69,7 +82,7 @@ def pose(
         raise InputError(f"chat: expected True, False or None, found {chat!r}")
     asked = question(task, length, seed=seed, mitigation=mitigation)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
-    prompt = encode(model, asked.text, chat=in_chat)
+    prompt = encode(model, asked.text, chat=in_chat, system=system, thinking=thinking)
     posed = Posed(task, length, seed, asked.text, prompt, asked.pieces, asked.key, asked.line, asked.rewritten, in_chat)
     items = task.items(length, seed)
     if asked.pieces != items:
@@ -124,7 +137,8 @@ def _copies(posed: Posed) -> list[int]:
     before, sequence, after = posed.task.parts(posed.pieces)
     # A chat template may strip a message's ends; the words next to the sequence stay.
     anchored = before.lstrip() + sequence + (after[:8].rstrip() if after.strip() else "")
-    found, at = [], whole.find(anchored)
+    # A system prompt may say the same.
+    found, at = [], whole.find(anchored, 0 if posed.prompt.chat is None else posed.prompt.chat.message[0])
     while at >= 0:
         found.append(at + len(before.lstrip()))
         at = whole.find(anchored, at + len(anchored))

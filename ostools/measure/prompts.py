@@ -8,9 +8,11 @@ from typing import Literal
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, shown
 from ostools.models import Prompt, encode
+from ostools.models.chat import TEXT
 from ostools.models.tokens import fitted
+from ostools.results import Frame
 
 
 def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
@@ -52,11 +54,28 @@ def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[i
     found = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
     wrong = [layer for layer in found if type(layer) is not int or not 0 <= layer <= last]
     if wrong or not found:
-        raise InputError(f"layers: expected 'all' or numbers out of 0..{last}, found {wrong or 'none'}")
+        raise InputError(
+            f"layers: expected 'all' or numbers out of 0..{last}, found {shown(wrong) if wrong else 'none'}"
+        )
     return tuple(sorted({layer for layer in found if isinstance(layer, int)}))
 
 
 def token_columns(prompt: Prompt) -> pd.DataFrame:
-    """One row a token: position (from 0), token_id, token (as text, for display)."""
+    """One row a token: position (from 0), token_id, token (as text, for display), origin (one of `models.ORIGINS`: the user's
+    text, the chat template's own, ...; missing where that is not known)."""
     ids = prompt.ids.tolist()
-    return pd.DataFrame({"position": range(len(ids)), "token_id": ids, "token": list(prompt.tokens)})
+    columns = {"position": range(len(ids)), "token_id": ids, "token": list(prompt.tokens)}
+    origins = pd.array(prompt.origins or [None] * len(ids), dtype="str")
+    return pd.DataFrame({**columns, "origin": origins})
+
+
+def named_by(frame: Frame) -> list[str]:
+    """The columns of a table that say which token a row is of."""
+    return [name for name in ("position", "token_id", "token", "origin") if name in frame]
+
+
+def of_text(frame: Frame) -> Frame:
+    """The rows of the user's own text; every row where it is not known whose the tokens are, and where none is the text's."""
+    known = "origin" in frame and bool(frame["origin"].notna().all())
+    rows = frame[frame["origin"] == TEXT] if known else frame
+    return rows if len(rows) else frame

@@ -28,16 +28,28 @@ _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a 
 
 
 @dataclass(frozen=True)
+class Null:
+    """A null model: its kind and seed, and the name and weight hash of the model that it stands beside."""
+
+    kind: str
+    seed: int
+    of: str
+    of_weight_hash: str
+
+
+@dataclass(frozen=True)
 class Metadata:
     """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on, how the
-    checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), how it came
-    into memory (None: it was loaded as it is stored), and what refuses it where it is no longer what was checked."""
+    checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), which null
+    model it is (None: it is none), how it came into memory (None: it was loaded as it is stored), and what refuses it where it
+    is no longer what was checked."""
 
     name: str
     revision: str | None = None
     trained_lengths: dict[str, int] | None = None
     quantisation: str | None = None
     device_map: dict[str, str] | None = None
+    null: Null | None = None
     origin: str | None = None
     check: Callable[[], None] | None = None
 
@@ -47,7 +59,8 @@ class ModelDescription:
     """The identity of a model. `trained_lengths`: task -> longest length it was trained on, where its card says.
 
     `origin`: "adopted" from memory, or merged of which parts; None: loaded as it is stored. `device`: where it computes;
-    `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there.
+    `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there. `null`: which null model of which
+    model it is, None if it is none.
     """
 
     name: str
@@ -67,6 +80,7 @@ class ModelDescription:
     trained_lengths: dict[str, int] | None
     quantisation: str | None = None
     device_map: dict[str, str] | None = None
+    null: Null | None = None
     origin: str | None = None
 
 
@@ -92,6 +106,10 @@ def read_trained_lengths(directory: Path) -> dict[str, int] | None:
     if not isinstance(lengths, dict) or not all(type(value) is int for value in lengths.values()):
         raise InputError(f"expected trained_lengths in {card} to map tasks to whole numbers, found {lengths!r}")
     return lengths
+
+
+IN_WORDS = {TransformerBridge: "a model, as ostools.load_model gives it"}
+"""What a message expects in the place of a class."""
 
 
 def describe(model: TransformerBridge) -> ModelDescription:
@@ -129,6 +147,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
         trained_lengths=known.trained_lengths,
         quantisation=known.quantisation,
         device_map=known.device_map,
+        null=known.null,
         origin=known.origin,
     )
 

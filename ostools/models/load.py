@@ -14,7 +14,7 @@ from transformer_lens.model_bridge.sources import detect_tokenizer_bos_eos
 
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
-from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, int8, whole
+from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, quantised, whole
 from ostools.models.files.checks import check_config, check_tokenizer, check_weight_files, has_tokenizer
 from ostools.models.files.config import quiet, read_config, read_tokenizer
 from ostools.models.files.sources import locate
@@ -27,7 +27,7 @@ from ostools.theory.distances import dtype_named
 def load_model(
     name: str | os.PathLike[str] | None = None,
     *,
-    dtype: str = "float32",
+    dtype: str | torch.dtype = "float32",
     device: str = "auto",
     device_map: DeviceMap | None = None,
     revision: str | None = None,
@@ -35,12 +35,13 @@ def load_model(
     """Load a model as a raw `TransformerBridge`: eval mode, no parameter requires grad, attention computed eagerly.
 
     `name` is nothing or "embedded" (the model that the package carries), a directory with a Hugging Face model,
-    or a hub id (`ostools models` lists the families; of a multimodal Gemma 3 the text part). A checkpoint in torchao's int8
-    weight-only format computes with the weights that it stands for, dequantised in float32 where they are read: it takes a byte
-    a number in memory, and more time. Such weights are neither written to, nor saved, nor moved by torch. `dtype` is float32,
-    float64, bfloat16 or float16; `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub branch, tag or
-    commit. Its tokenizer is `model.tokenizer`; turn text into ids with `encode`. That of a directory without one is None: such
-    a model takes ids (`Prompt.from_ids`), and its tokens are shown as `<17>`.
+    or a hub id (`ostools models` lists the families; of a multimodal Gemma 3 the text part). A checkpoint whose weights are in
+    few bits (torchao's int8 weight-only, bitsandbytes, GPTQ, AWQ, fp8, compressed-tensors: docs/quantised.md) computes with the
+    weights that it stands for, dequantised where they are read: they take the memory that they take on disk, and more time.
+    Such weights are neither written to, nor saved, nor moved by torch. `dtype` is float32, float64, bfloat16 or float16;
+    `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub branch, tag or commit. Its tokenizer is
+    `model.tokenizer`; turn text into ids with `encode`. That of a directory without one is None: such a model takes ids
+    (`Prompt.from_ids`), and its tokens are shown as `<17>`.
 
     `device_map` is for a model that is larger than the memory. Weights then lie where it says, and each operation brings what
     it reads to `device`, where everything is computed, and drops it again. "auto": blocks in their order where 0.6 of what is
@@ -66,23 +67,21 @@ def load_model(
         tokenizer = read_tokenizer(source.directory)
         if tokenizer is not None:
             check_tokenizer(tokenizer, config.vocab_size, source.directory)
-        checkpoint = Checkpoint(source.directory, shards, family, config)
-        check_storage(family, source, device_map is not None, quantisation)
-        if device_map is None:
-            build = whole if quantisation is None else int8
-            module, placed = build(checkpoint, torch_dtype, torch_device), None
-        elif quantisation is not None:
-            raise InputError(
-                f"device_map: expected weights that can be read where they lie, found int8 ones in {source.directory}: "
-                "leave the device map out, or save the model in full precision"
-            )
-        else:
+        checkpoint = Checkpoint(source.directory, shards, family, config, quantisation)
+        words = None if quantisation is None else quantisation.words
+        check_storage(family, source, device_map is not None, words)
+        placed = None
+        if device_map is not None:
             module, placed = in_places(checkpoint, torch_dtype, torch_device, device_map)
+        elif quantisation is not None:
+            module = quantised(checkpoint, quantisation, torch_dtype, torch_device)
+        else:
+            module = whole(checkpoint, torch_dtype, torch_device)
         bridge = wrapped(module, family, source.name)
     if tokenizer is not None:
         bridge.tokenizer = tokenizer
         bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
-    remember(bridge, Metadata(source.name, source.revision, trained_lengths, quantisation, placed))
+    remember(bridge, Metadata(source.name, source.revision, trained_lengths, words, placed))
     return bridge
 
 
@@ -91,9 +90,11 @@ def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.dev
     mps = torch.backends.mps.is_available()
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "gpu":
+        raise InputError("unknown device 'gpu': torch calls it 'cuda' (NVIDIA, AMD) or 'mps' (Apple); 'auto' finds it")
     try:
         found = torch.device(device)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise unknown_name("device", device, ("auto", "cpu", "cuda", "mps")) from None
     count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(mps)}
     if found.type not in count:

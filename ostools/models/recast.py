@@ -87,6 +87,27 @@ class Recast(Tensor):
         ]
         return self.read(*(part[tuple(once)] for part in self.parts)).expand(self.shape)
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of a table, of which no others are made."""
+        return self._each(lambda part: part.index_select(0, ids.to(part.device))).dense()
+
+    def product(self, function: Any, others: list[Tensor], **kwargs: Any) -> Tensor:
+        """A product with this matrix, its last argument: of a large one a block of columns at a time."""
+        columns = max(1, chunk(BLOCK) // max(1, self.shape[-2]))
+        if self.whole or self.shape[-1] <= columns:
+            return function(*others, self.dense(), **kwargs)
+        parts = []
+        for start in range(0, self.shape[-1], columns):
+            here = slice(start, start + columns)
+            bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
+            parts.append(function(*bias, others[-1], dense(self[..., here]), **kwargs))
+        return torch.cat(parts, dim=-1)
+
+    @property
+    def stored(self) -> Tensor:
+        """Where the numbers are stored."""
+        return self.parts[0]
+
     @property
     def data(self) -> Recast:
         """The same numbers, without a gradient."""
@@ -112,7 +133,7 @@ class Recast(Tensor):
         return Recast(self.read, parts, self.dtype, device=self.device, whole=self.whole)  # pyright: ignore[reportCallIssue]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"Recast({tuple(self.shape)}, {self.dtype}, stored as {self.parts[0].dtype})"
+        return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype}, stored as {self.stored.dtype})"
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -124,10 +145,13 @@ class Recast(Tensor):
             return args[0]._each(lambda part: _viewed(function, part, *args[1:], **kwargs))
         if function is _aten.embedding.default and isinstance(args[0], Recast):
             table, ids = args[:2]
-            rows = table._each(lambda part: part.index_select(0, ids.flatten().to(part.device))).dense()
-            return rows.view(*ids.shape, rows.shape[-1])
+            return table.rows(ids.flatten()).view(*ids.shape, table.shape[-1])
         if function in _PRODUCTS:
-            return _product(function, args, kwargs)
+            *others, weight = args
+            others = _dense(others)
+            if isinstance(weight, Recast):
+                return weight.product(function, others, **kwargs)
+            return function(*others, weight, **kwargs)
         if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args, kwargs)):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
@@ -138,7 +162,7 @@ def _viewed(function: Any, part: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     try:
         return function(part, *args, **kwargs)
     except RuntimeError:
-        if 0 not in part.stride():
+        if 0 not in part.stride() or part.is_meta:  # a `Packed` tensor's part holds no numbers to write out
             raise
         return function(part.contiguous(), *args, **kwargs)
 
@@ -151,7 +175,7 @@ def dense(x: Tensor) -> Tensor:
 def stored_part(x: Tensor) -> Tensor:
     """Where the numbers are stored: the tensor itself, or what it is read from."""
     while isinstance(x, Recast):
-        x = x.parts[0]
+        x = x.stored
     return x
 
 
@@ -172,18 +196,3 @@ def _refusal(what: str) -> InputError:
         f"{what}: expected a weight of the model itself to write to, found one that is made where it is read (a view in "
         "another dtype, a weight on disk, an int8 weight): load the model whole and in full precision, and write there"
     )
-
-
-def _product(function: Any, args: Any, kwargs: Any) -> Tensor:
-    """A product with a weight W, its last argument: of a large one a block of columns at a time."""
-    *others, weight = args
-    others = _dense(others)
-    columns = max(1, chunk(BLOCK) // max(1, weight.shape[-2]))
-    if not isinstance(weight, Recast) or weight.whole or weight.shape[-1] <= columns:
-        return function(*others, dense(weight), **kwargs)
-    parts = []
-    for start in range(0, weight.shape[-1], columns):
-        here = slice(start, start + columns)
-        bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
-        parts.append(function(*bias, others[-1], dense(weight[..., here]), **kwargs))
-    return torch.cat(parts, dim=-1)

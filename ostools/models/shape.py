@@ -4,6 +4,8 @@ and how many threads they are worth."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,6 +121,19 @@ def _context(config: Any) -> int:
         if getattr(config, name, None):
             return int(getattr(config, name))
     return 2048
+
+
+@contextmanager
+def enough_threads(models: Iterable[TransformerBridge]) -> Iterator[None]:
+    """One thread of torch within the block, where all of the models are small; as many as before where one is not."""
+    before = torch.get_num_threads()
+    found = list(models)
+    if found and all(one_is_enough(model) for model in found):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def one_is_enough(model: TransformerBridge) -> bool:

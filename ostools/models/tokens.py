@@ -16,7 +16,10 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
+from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
+from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -29,13 +32,22 @@ class Prompt:
 
     `ids` is what the model gets, special tokens included, int64 on the CPU. `tokens` has one non-empty string an
     id: the text it stands for, bytes that are no text by themselves as `<0xE2>`. `text` is what was encoded (after
-    the chat template, where there is one), None for ids. `bos`: the first id is the tokenizer's BOS.
+    the chat template, where there is one), None for ids. `bos`: the first id is the tokenizer's BOS. `origins`: whose each
+    token is, one of `models.ORIGINS`; None where that is not known, of ids and of a tokenizer that does not say which
+    characters its tokens come from. `chat`: how the chat template was asked, None where it was not.
     """
 
     text: str | None
     ids: Int[Tensor, " pos"]
     tokens: tuple[str, ...]
     bos: bool
+    origins: tuple[str, ...] | None = None
+    chat: Chat | None = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a provenance says of the chat template; nothing where there is none."""
+        return {} if self.chat is None else self.chat.asked
 
     @classmethod
     def from_ids(cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
@@ -47,15 +59,21 @@ class Prompt:
         return _prompt(model, None, _whole_numbers(ids))
 
 
-def encode(model: TransformerBridge, text: str, *, chat: bool = False) -> Prompt:
+@checked_arguments(InputError, IN_WORDS)
+def encode(
+    model: TransformerBridge, text: str, *, chat: bool = False, system: str | None = None, thinking: bool = False
+) -> Prompt:
     """The prompt of a text: special tokens once, as the model's tokenizer adds them; the text itself never one.
 
     `chat` puts the text into the tokenizer's chat template as a user's turn, with the answer's opening, and adds
-    nothing on top. Raises `InputError` for empty text, text longer than the context, text that the tokenizer cannot
-    keep from becoming a special token, two leading BOS, unknown tokens and ids outside the embedding.
+    nothing on top. `system`: a system prompt before it. `thinking`: whether the model is to think before it answers, where its
+    template has a switch (`enable_thinking`, `thinking`, `reasoning_effort`); what was made of it stands in `Prompt.chat`.
+
+    Raises `InputError` for empty text, text longer than the context, text that the tokenizer cannot keep from becoming a
+    special token, two leading BOS, unknown tokens and ids outside the embedding; for a system prompt that the template does
+    not take, for `thinking` without a switch, for either without a chat, and for a template that rewrites the message.
     """
-    if not isinstance(text, str):
-        raise InputError(f"expected text, found {type(text).__name__}: a Prompt is encoded already")
+    require_chat(chat, system, thinking)
     if not text:
         raise InputError("expected a prompt, found empty text: give it at least one character")
     tokenizer = tokenizer_of(model)
@@ -63,13 +81,29 @@ def encode(model: TransformerBridge, text: str, *, chat: bool = False) -> Prompt
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
-    text, ids = _encode_chat(tokenizer, text) if chat else (text, _encode_plain(tokenizer, text))
-    return _prompt(model, text, ids)
+    if not chat:
+        ids = _encode_plain(tokenizer, text)
+        before, after = frame(tokenizer)
+        inside = len(ids) - len(before) - len(after)
+        return _prompt(model, text, ids, [SPECIAL] * len(before) + [TEXT] * inside + [SPECIAL] * len(after))
+    rendered, ids = _encode_chat(tokenizer, text, system, thinking)
+    return _prompt(model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
 
 
-def count_tokens(tokenizer: Any, text: str, *, chat: bool = False) -> int:
+def require_chat(chat: bool, system: object, thinking: object) -> None:
+    """Refuse, with `InputError`, what only a chat template knows of where there is none."""
+    given = [name for name, value in (("system", system), ("thinking", thinking or None)) if value is not None]
+    if given and not chat:
+        raise InputError(
+            f"{given[0]}: expected a chat, found plain text: ask in the chat template, or leave {given[0]} out"
+        )
+
+
+def count_tokens(
+    tokenizer: Any, text: str, *, chat: bool = False, system: str | None = None, thinking: bool = False
+) -> int:
     """How many ids `encode` would make of a text, where there is a tokenizer and no model yet."""
-    return len(_encode_chat(tokenizer, text)[1] if chat else _encode_plain(tokenizer, text))
+    return len(_encode_chat(tokenizer, text, system, thinking)[1] if chat else _encode_plain(tokenizer, text))
 
 
 def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
@@ -82,7 +116,7 @@ def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
                 f"expected a Prompt of this model, found one of another: its token {index} is {found!r}, here it is "
                 f"{expected!r}; make it again with ost.encode(model, text) or ost.Prompt.from_ids(model, ids)"
             )
-    return replace(here, text=prompt.text)
+    return replace(here, text=prompt.text, origins=prompt.origins, chat=prompt.chat)
 
 
 def _whole_numbers(ids: Any) -> list[int]:
@@ -97,6 +131,23 @@ def _whole_numbers(ids: Any) -> list[int]:
     return [int(index) for index in tensor.tolist()]
 
 
+def one_token(model: TransformerBridge, given: str | int) -> int:
+    """The id of a text that the tokenizer makes one token of, or of an id itself; others are refused with `InputError`."""
+    d_vocab = int(model.W_E.shape[0])
+    if isinstance(given, str):
+        ids = _ids(tokenizer_of(model), given, add_special_tokens=False, split_special_tokens=True)
+        if len(ids) != 1:
+            words = [token_text(model.tokenizer, index) for index in ids]
+            raise InputError(
+                f"expected text that is one token, found {given!r}, which is {len(ids)}: {words}; give one of them, or an id"
+            )
+        return ids[0]
+    if type(given) is not int or not 0 <= given < d_vocab:
+        raise InputError(f"expected a token's text, or an id from 0 to {d_vocab - 1}, found {given!r}")
+    return given
+
+
+@checked_arguments(InputError, IN_WORDS)
 def context_length(model: TransformerBridge) -> int:
     """The longest prompt the model has positions for, in tokens."""
     return int(model.cfg.n_ctx)
@@ -117,7 +168,13 @@ def required(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def _prompt(model: TransformerBridge, text: str | None, ids: list[int]) -> Prompt:
+def _prompt(
+    model: TransformerBridge,
+    text: str | None,
+    ids: list[int],
+    whose: Sequence[str] | None = None,
+    chat: Chat | None = None,
+) -> Prompt:
     """Check ids against the model, and find what to show for each."""
     context, d_vocab = context_length(model), int(model.W_E.shape[0])
     if not ids:
@@ -137,7 +194,8 @@ def _prompt(model: TransformerBridge, text: str | None, ids: list[int]) -> Promp
             f"expected one leading {tokenizer.bos_token!r}, found two: leave it out, encoding adds it once"
         )
     shown = {index: token_text(tokenizer, index) for index in set(ids)}
-    return Prompt(text, torch.tensor(ids), tuple(shown[index] for index in ids), bos is not None and ids[0] == bos)
+    tokens, starts = tuple(shown[index] for index in ids), bos is not None and ids[0] == bos
+    return Prompt(text, torch.tensor(ids), tokens, starts, None if whose is None else tuple(whose), chat)
 
 
 def _encode_plain(tokenizer: Any, text: str) -> list[int]:
@@ -184,15 +242,13 @@ def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     raise InputError("expected a tokenizer that puts special tokens around a text, found one that changes the text's")
 
 
-def _encode_chat(tokenizer: Any, text: str) -> tuple[str, list[int]]:
+def _encode_chat(tokenizer: Any, text: str, system: str | None, thinking: bool) -> tuple[Rendered, list[int]]:
     """The chat template around the text: the same control tokens as around any other text, nothing on top."""
-    if not tokenizer.chat_template:
-        raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
-    rendered, ids = _rendered(tokenizer, text)
+    rendered = render(tokenizer, text, system, thinking)
+    ids, others = (_in_template(tokenizer, one) for one in (rendered.text, rendered.harmless))
     _refuse_unknown(tokenizer, ids, text)
     control = control_ids(tokenizer) - {tokenizer.unk_token_id}
-    own = [index for index in _rendered(tokenizer, _HARMLESS)[1] if index in control]
-    found = [index for index in ids if index in control]
+    own, found = ([index for index in one if index in control] for one in (others, ids))
     if found != own:
         raise InputError(
             f"expected a message that leaves the chat template's {len(own)} control tokens as they are, found "
@@ -201,13 +257,20 @@ def _encode_chat(tokenizer: Any, text: str) -> tuple[str, list[int]]:
     return rendered, ids
 
 
-def _rendered(tokenizer: Any, text: str) -> tuple[str, list[int]]:
-    message = [{"role": "user", "content": text}]
-    try:
-        rendered = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # templates are programs; they raise what they like
-        raise InputError(f"expected a chat template that takes one user turn, found: {one_line(error)}") from None
-    return rendered, _ids(tokenizer, rendered, add_special_tokens=False, split_special_tokens=False)
+def _in_template(tokenizer: Any, text: str) -> list[int]:
+    return _ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
+
+
+def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, ...] | None:
+    """Whose each token of a chat is; None where the tokenizer does not say which characters they come from."""
+    if not getattr(tokenizer, "is_fast", False):
+        return None
+    options = {"add_special_tokens": False, "split_special_tokens": False}
+    places = tokenizer(rendered.text, return_offsets_mapping=True, verbose=False, **options).offset_mapping
+    shown = {index: token_text(tokenizer, index) for index in set(ids)}
+    before, _ = frame(tokenizer)
+    specials = len(before) if before and ids[: len(before)] == before else int(ids[:1] == [tokenizer.bos_token_id])
+    return origins(rendered, [tuple(place) for place in places], [shown[index] for index in ids], specials)
 
 
 def _ids(tokenizer: Any, text: str, **options: bool) -> list[int]:

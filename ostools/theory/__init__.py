@@ -1,11 +1,11 @@
 """The paper's mathematics as pure tensor functions: no model, no I/O.
 
-`paths`: Theorem 5.1 as a product of matrices. `second_moment`: the path sum that predicts. `operators`, `edges`: norms of
-heads, MLPs and pairs of tokens. `distances`: Theorem 4.2's distances and the units of a dtype. `profiles`: shares, and the test
-for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that read as their statements.
-`decoder`: one decoder in pure torch, its `positions`. `fits`: by which law a distance falls. `bootstrap`: the interval of a
-mean over seeds. `intervals`: of a share of right answers. `estimates`: norms out of random cotangents. `live_moments`: what
-prediction adds where patterns move. `pareto`: fronts.
+`paths`: Theorem 5.1 as a product of matrices. `cesaro`: that of uniform attention. `second_moment`: the path sum that predicts.
+`operators`, `edges`: norms of heads, MLPs and pairs of tokens. `distances`: Theorem 4.2's distances and the units of a dtype.
+`profiles`: shares, and the test for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that
+read as their statements. `decoder`: one decoder in pure torch, its `positions`. `fits`: by which law a distance falls.
+`bootstrap`: the interval of a mean over seeds. `intervals`: of a share of right answers. `estimates`: norms out of random
+cotangents. `live_moments`: what prediction adds where patterns move. `pareto`: fronts.
 """
 
 from ostools.theory import decoder as decoder
@@ -14,6 +14,7 @@ from ostools.theory import lemmas as lemmas
 from ostools.theory import positions as positions
 from ostools.theory import profiles as profiles
 from ostools.theory import spectra as spectra
+from ostools.theory.path_sum import cesaro as cesaro
 from ostools.theory.path_sum import edges as edges
 from ostools.theory.path_sum import live_moments as live_moments
 from ostools.theory.path_sum import operators as operators
@@ -27,6 +28,7 @@ from ostools.theory.statistics import pareto as pareto
 
 __all__ = [
     "bootstrap",
+    "cesaro",
     "decoder",
     "distances",
     "edges",

@@ -27,11 +27,12 @@ DTYPES: dict[str, torch.dtype] = {str(dtype).removeprefix("torch."): dtype for d
 """The dtypes by name."""
 
 
-def dtype_named(name: str) -> torch.dtype:
-    """The dtype of that name; an unknown one raises `InputError` with the nearest."""
-    if name not in DTYPES:
-        raise unknown_name("dtype", name, DTYPES)
-    return DTYPES[name]
+def dtype_named(name: str | torch.dtype) -> torch.dtype:
+    """The dtype of that name (also "torch.bfloat16", or itself); an unknown one raises `InputError` with the nearest."""
+    found = str(name).removeprefix("torch.")
+    if found not in DTYPES:
+        raise unknown_name("dtype", found, DTYPES)
+    return DTYPES[found]
 
 
 def vector_norm(x: Vectors, norm: str) -> Scalars:

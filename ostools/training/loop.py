@@ -127,7 +127,7 @@ def train(
 
 
 def save_checkpoint(run: Run, directory: Path) -> None:
-    """Write the whole state under a temporary name, then rename: a checkpoint is whole or absent."""
+    """Write the whole state under a temporary name, to the disk, then rename: a checkpoint is whole or absent."""
     directory.mkdir(parents=True, exist_ok=True)
     state = {
         "recipe": dataclasses.asdict(run.recipe),
@@ -142,6 +142,8 @@ def save_checkpoint(run: Run, directory: Path) -> None:
     }
     temporary = directory / (CHECKPOINT + ".tmp")
     torch.save(state, temporary)
+    with temporary.open("rb") as written:
+        os.fsync(written.fileno())
     os.replace(temporary, directory / CHECKPOINT)
 
 

@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 COMMANDS = (
-    "report", "reproduce", "sensitivity", "path-sum", "looseness", "profile", "flow", "spectra", "attention",
-    "attention-variation", "collapse",
-    "repeats", "counting", "behaviour", "prompts", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval",
+    "report", "reproduce", "sensitivity", "contributions", "nulls", "path-sum", "looseness", "profile", "flow", "spectra",
+    "attention", "attention-variation", "collapse",
+    "repeats", "counting", "behaviour", "decodable", "readout", "fate",
+    "prompts", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval",
     "chain-of-thought", "predict-errors", "run", "results", "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip
 

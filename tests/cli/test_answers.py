@@ -191,7 +191,7 @@ def test_out_is_written_by_its_ending(run, tmp_path: Path, directory: str, endin
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("command", ["looseness", "profile", "flow", "spectra"])
+@pytest.mark.parametrize("command", ["contributions", "nulls", "looseness", "profile", "flow", "spectra"])
 def test_what_is_read_off_a_prompt_is_drawn(run, directory: str, tmp_path: Path, command: str) -> None:
     code, out, err = run(command, "--prompt", "The 11", "--model", directory, "--out", "x.svg")
     assert (code, out) == (0, "wrote x.svg\n")
@@ -294,6 +294,7 @@ def test_a_file_holds_every_count(run, tmp_path: Path, directory: str) -> None:
     assert pd.read_csv(tmp_path / "counts.csv")["length"].tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_windows_to_a_file(run, bare: str, tmp_path: Path) -> None:
     out = tmp_path / "windows.parquet"
     code, said, _ = run("windows", "--model", bare, "--lengths", "3", "--windows", "2,40", "--out", str(out))

@@ -49,9 +49,11 @@ def test_an_hour_is_not_begun_unasked(run, directory: str, monkeypatch: pytest.M
 
 
 ASKED = (
-    *((name, "--prompt", "The 11") for name in ("sensitivity", "path-sum", "looseness", "profile", "flow", "spectra")),
+    *((name, "--prompt", "The 11") for name in ("sensitivity", "contributions", "nulls", "path-sum", "looseness")),
+    *((name, "--prompt", "The 11") for name in ("profile", "flow", "spectra")),
     ("attention", "--prompt", "The 11"),
     *((name, "--lengths", "1,2") for name in ("attention-variation", "collapse", "repeats", "counting", "behaviour")),
+    *((name, "--lengths", "1,2") for name in ("decodable", "readout", "fate")),
     ("study", "--task", "copy-last", "--lengths", "4", "--mitigation", "hint"),
     ("windows", "--task", "copy-last", "--lengths", "4"),
     ("ablate", "--task", "copy-last", "--length", "4"),
@@ -89,7 +91,7 @@ ERRORS = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu"])
-@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
     run, directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, fits: bool
 ) -> None:

@@ -39,6 +39,7 @@ def plain(frame: Any, columns: list[str]) -> list[tuple[Any, ...]]:
 # --- Figure 2
 
 
+@pytest.mark.slow
 def test_figure_2_is_each_of_its_six_tasks_asked_alone(embedded: TransformerBridge) -> None:
     lengths = [2, 40, 260]
     found: Any = experiments.figure_2(embedded, lengths).frame
@@ -92,6 +93,7 @@ def test_figure_2_says_how_it_was_asked(embedded: TransformerBridge) -> None:
 # --- Figures 3 and 6
 
 
+@pytest.mark.slow
 def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerBridge) -> None:
     lengths, seeds = [4], [0, 2]
     found = figure_3(embedded, lengths, seeds, panels=TASKS, max_new_tokens=12)

@@ -259,6 +259,7 @@ def test_what_cannot_be_drawn_is_refused(call: Any, message: str) -> None:
 # --- charts
 
 
+@pytest.mark.slow
 def test_the_charts_hold_the_numbers_and_the_laws() -> None:
     nine = ost.experiments.figure_9(spread_lengths(1, 40_000, 50), range(2))
     rows = rows_of(nine.plot().to_dict())

@@ -187,6 +187,7 @@ def last_token(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return found[0, -1], seen[0][0, -1]
 
 
+@pytest.mark.slow
 def test_every_number_is_that_of_its_own_measurement() -> None:
     model = tiny_model("llama", seed=1, context=512)
     found = error_prediction(model, "copy-last:uniform=true", lengths=[3, 5], seeds=[0, 4], max_new_tokens=8)

@@ -37,6 +37,7 @@ def row(result: Figure5, **wanted: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
     frame: Any = figure.frame
     pairs = list(zip(frame["panel"], frame["pair"], strict=True))

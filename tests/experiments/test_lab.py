@@ -291,6 +291,7 @@ def test_the_chart_has_a_row_a_study_and_its_data(small: Lab) -> None:
     assert ROUNDING_NOTE in spec["title"]["subtitle"]
 
 
+@pytest.mark.slow
 def test_what_is_below_its_rounding_stands_below_the_axis_whatever_its_size(small: Lab) -> None:
     frame: Any = small.frame
     steps = (frame["quantity"] == "score_step") & (frame["encoding"] == "none")

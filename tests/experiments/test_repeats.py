@@ -20,6 +20,7 @@ from tests.checkpoints import make_model, tiny_model
 from tests.reporting.charts.test_charts import rows_of
 
 
+@pytest.mark.slow
 def test_curves_and_laws() -> None:
     model = tiny_model("llama", seed=1)
     told: list[tuple[int, int]] = []

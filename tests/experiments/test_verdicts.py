@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from ostools.experiments.study import arms, study
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.verdicts import corrected, effects, verdicts
 
@@ -90,6 +92,29 @@ def test_too_few_lengths_for_a_verdict() -> None:
     assert np.isnan(judged(pairs(lengths=[4, 9], value=2.0))[0]["low"])
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_p_value_alone_decides(sign: int) -> None:
+    """Six effects of 1 and one of -0.01: the interval leaves 0 out, and 4 of 128 sign patterns are as extreme."""
+    made = [1.0] * 6 + [-0.01]
+    row, said = judged(pairs(lengths=range(1, 8), value=lambda n, s: 10 ** (sign * made[n - 1])))
+    near, far = sorted([abs(row["verdict_low"]), abs(row["verdict_high"])])
+    assert row["verdict_low"] * row["verdict_high"] > 0
+    assert 0 < near < far
+    assert row["p_value"] == 4 / 128 > 1 - WIDE
+    assert said["collapse"] == "no measurable effect"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_interval_alone_decides(sign: int) -> None:
+    """An effect in every row of a table of verdicts, whose p-value is clear and whose interval holds 0."""
+    row = effects(pairs(value=lambda n, s: 10**sign), LEVEL, WIDE)
+    assert verdicts(row, WIDE)["collapse"].tolist() == ["helps" if sign > 0 else "hurts"]
+    ends = ("verdict_low", -0.01) if sign > 0 else ("verdict_high", 0.01)
+    assert float(row["p_value"].iloc[0]) <= 1 - WIDE
+    assert verdicts(row.assign(**dict([ends])), WIDE)["collapse"].tolist() == ["no measurable effect"]
+    assert verdicts(row.assign(**{ends[0]: 0.0}), WIDE)["collapse"].tolist() == ["no measurable effect"]
+
+
 def test_what_changed_nothing_is_no_evidence() -> None:
     _, said = judged(pairs("correct", status="inactive"))
     assert said["answers"] == "inactive"
@@ -155,6 +180,16 @@ def test_a_ratio_to_rounding_is_none() -> None:
     assert "[" not in said["sentence"]
     _, said = judged(pairs(value=0.0, baseline=0.0, rounding=1e-6))
     assert "no measurable effect (rounding on both sides, ×1)" in said["sentence"]
+
+
+def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
+    """A ratio's floor is the larger rounding of its sides; a mean's is the rounding of the largest norm, not of its own."""
+    key = ("collapse_distance", "float64", 4, 0)
+    for with_it, without in ((2e-7, 5e-7), (5e-7, 2e-7)):
+        row = study._row("m", key, arms.Cell(1.0, rounding=with_it), arms.Cell(3.0, rounding=without))
+        assert row["rounding"] == 5e-7
+    found = arms._mean_at(torch.tensor([0.0, 8.0, 0.0, 4.0]), [0, 2], "active")
+    assert (found.value, found.rounding) == (0.0, 8.0 * torch.finfo(torch.float32).eps)
 
 
 def test_only_the_reference_is_judged() -> None:

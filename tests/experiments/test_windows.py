@@ -30,6 +30,7 @@ def model() -> TransformerBridge:
     return tiny_model("llama", seed=1, **SMALL)
 
 
+@pytest.mark.slow
 def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge) -> None:
     found = ost.windows(model, TASK, lengths=[3, 6], windows=[400, 20], layers=[1], sinks=1, chat=False)
     frame: Any = found.frame

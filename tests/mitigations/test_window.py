@@ -89,7 +89,7 @@ def test_generation_through_a_cache_is_hugging_faces_token_for_token() -> None:
     own = make_model("gemma2", seed=1, n_layers=4, window=4)
     model = tiny_model("gemma2", seed=1, n_layers=4, window=WIDE)
     assert greedy(own, prompts, 30) != greedy(make_model("gemma2", seed=1, n_layers=4, window=WIDE), prompts, 30)
-    given = [Prompt(None, ids, tuple(map(str, ids.tolist())), False) for ids in prompts]
+    given = [Prompt.from_ids(model, ids) for ids in prompts]
     with running(model, SlidingWindow(4, layers="alternate")):
         found = answers(model, given, max_new_tokens=30)
     for answer, ids in zip(found, greedy(own, prompts, 30), strict=True):

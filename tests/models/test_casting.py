@@ -193,6 +193,7 @@ def test_a_hooked_model_is_refused() -> None:
     view_in(model, torch.bfloat16)
 
 
+@pytest.mark.slow
 def test_views_are_freed() -> None:
     model = tiny_model("gemma")
     seen = view_in(model, torch.bfloat16)

@@ -46,12 +46,23 @@ def _figure_3() -> Any:
     return EXPERIMENTS.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, chat=False)
 
 
+def _probes() -> Any:
+    return _fate().probes
+
+
+@cache
+def _fate() -> Any:
+    task = "count-ones-bernoulli:tidy=true"
+    return ost.fate(model(), task, lengths=range(3, 8), seeds=range(9), dtypes=["float32"])
+
+
 EVERY: dict[str, Callable[[], Result]] = {
     "Sensitivity": _sensitivity,
     "PathSum": _chain,
     "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
     "Profile": lambda: ost.profile(_sensitivity()),
     "Looseness": lambda: ost.looseness(_sensitivity(), _chain()),
+    "Nulls": lambda: ost.nulls(model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]),
     "Flow": lambda: ost.flow(model(), prompt()),
     "Spectra": lambda: ost.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
     "Attention": lambda: ost.attention(model(), prompt()),
@@ -61,7 +72,11 @@ EVERY: dict[str, Callable[[], Result]] = {
     "AttentionVariation": lambda: ost.attention_variation(model(), "figure-5b", lengths=[1, 3, 8], seeds=[0, 1]),
     "HeadScores": lambda: ost.head_scores(model(), prompt()),
     "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
+    "Contributions": lambda: ost.contributions(model(), prompt()),
     "Counting": lambda: ost.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
+    "Decodable": lambda: _probes(),
+    "Fate": lambda: _fate(),
+    "Readout": lambda: ost.readout(model(), "count-ones-bernoulli:tidy=true", lengths=[1, 2, 3], seeds=range(8)),
     "Behaviour": lambda: ost.behaviour(model(), "count-ones", lengths=[2, 4], max_new_tokens=4, chat=False),
     "Study": lambda: ost.study(
         model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False

@@ -84,6 +84,7 @@ def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, writt
     pd.testing.assert_frame_equal(mine, theirs, check_dtype=False)
 
 
+@pytest.mark.slow
 def test_a_model_on_disk_gives_the_same_rows(whole: Path, written: Path, tmp_path: Path) -> None:
     run(sweep_of(asked(written, device_map="disk")), tmp_path / "out")
     assert table(tmp_path / "out").equals(table(whole))
@@ -195,6 +196,7 @@ def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_p
     assert results(tmp_path)["length"].tolist() == [3, 3]
 
 
+@pytest.mark.slow
 def test_lengths_added_later_give_the_rows_of_one_run(written: Path, tmp_path: Path) -> None:
     """A row may not depend on which other lengths stand in its cell: not even where an answer is cut."""
     sweep = asked(written, tasks="copy-last", mitigations="none")

@@ -118,6 +118,24 @@ def test_noise_on_the_first_places_stays_below_its_rate(places: int, noise: floa
     assert all(delta <= bound * (1 + 1e-12) + 1e-15 for delta, bound in zip(found, bounds, strict=True))
 
 
+@pytest.mark.parametrize(("places", "noise", "spread"), [(1, 0.5, 1.0), (7, 0.5, 2.0), (40, 2.0, 0.0)])
+def test_noise_on_top_scores_of_a_long_softmax_meets_its_rate(places: int, noise: float, spread: float) -> None:
+    """k places at the top score, all with the whole noise, before very many of the least: delta / bound -> 1."""
+    n = 100_000
+    x = torch.zeros(n, dtype=torch.float64)
+    x[:places] = spread
+    x_star = x.clone()
+    x_star[:places] += noise
+    (delta,) = softmax.prefix_total_variation(x, x_star, [n]).tolist()
+    assert delta == pytest.approx(softmax.first_places_bound(places, noise, spread, n), rel=1e-2)
+    general = float(softmax.total_variation_bound(x, x_star))
+    assert delta == pytest.approx(general, rel=1e-2)
+
+
+def test_there_are_no_more_first_places_than_tokens() -> None:
+    assert softmax.first_places_bound(9, 0.5, 1.0, 4) == softmax.first_places_bound(4, 0.5, 1.0, 4)
+
+
 # --- B.4
 
 

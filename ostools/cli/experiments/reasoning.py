@@ -8,7 +8,7 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Chat, Device, Dtype, Model, Out, Seed, Task
+from ostools.cli.kit.options import Chat, Device, Dtype, Model, Out, Seed, System, Task, Thinking
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def chain_of_thought(
         int, typer.Option(metavar="N", min=1, help="Longest reasoning and answer of the model's own.")
     ] = 256,
     chat: Chat = None,
+    system: System = None,
+    thinking: Thinking = False,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -55,8 +57,10 @@ def chain_of_thought(
     check(out)
     form, names = tasks.task(task), checked_names("linearisation", linearisation, LINEARISATIONS)
 
+    wrapped: dict[str, Any] = {"chat": chat, "system": system, "thinking": thinking}
+
     def cost(on: Unloaded) -> Cost:
-        return costs.chain_of_thought(on, form, length, names, method, max_new_tokens, chat)
+        return costs.chain_of_thought(on, form, length, names, method, max_new_tokens, wrapped)
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         result = experiments.chain_of_thought(
@@ -70,6 +74,8 @@ def chain_of_thought(
             max_new_tokens=max_new_tokens,
             max_memory=MANNERS.max_memory,
             chat=chat,
+            system=system,
+            thinking=thinking,
             progress=progress,
         )
     give(result, out, _show)

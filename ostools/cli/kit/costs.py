@@ -90,14 +90,16 @@ def behaviour(
     seeds: int = 1,
     mitigation: Mitigation | None = None,
     chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool = False,
     samples: int = 1,
     max_new_tokens: int | None = None,
     probability: bool = True,
 ) -> Cost:
     """Of one task, asked at every length and seed; one that reasons goes on to the limit."""
-    found = model.asked(task, lengths, mitigation=mitigation, chat=chat)
+    found = model.asked(task, lengths, mitigation=mitigation, chat=chat, system=system, thinking=thinking)
     every = PromptTokens(found.prompts * seeds, found.after, found.answer, found.hooked)
-    reasons = str(getattr(task, "mode", "none")).startswith("cot")
+    reasons = thinking or str(getattr(task, "mode", "none")).startswith("cot")
     return behaviour_cost(
         model.shape,
         every,
@@ -166,11 +168,11 @@ def retrieval(
 
 
 def chain_of_thought(
-    model: Unloaded, task: Task, length: int, names: Sequence[str], method: str, tokens: int, chat: bool | None
+    model: Unloaded, task: Task, length: int, names: Sequence[str], method: str, tokens: int, wrapped: Mapping[str, Any]
 ) -> Cost:
     """The model's own reasoning, up to the limit, and the profile of all of it."""
-    asked = behaviour(model, task, [length], chat=chat, max_new_tokens=tokens, probability=False)
-    pos = max(model.asked(task, [length], chat=chat).prompts) + tokens
+    asked = behaviour(model, task, [length], **wrapped, max_new_tokens=tokens, probability=False)
+    pos = max(model.asked(task, [length], **wrapped).prompts) + tokens
     return asked + sensitivity_cost(model.shape, pos, names, method=method, max_memory=model.limit)
 
 

@@ -44,6 +44,13 @@ Seeds = Annotated[
 Chat = Annotated[
     bool | None, typer.Option("--chat/--no-chat", help="In the chat template or not; else where there is one.")
 ]
+InChat = Annotated[bool, typer.Option("--chat", help="The text as a user's turn in the chat template.")]
+System = Annotated[
+    str | None, typer.Option("--system", metavar="TEXT", help="In the chat template: a system prompt before it.")
+]
+Thinking = Annotated[
+    bool, typer.Option("--thinking", help="In the chat template: leave its switch for thinking on. Else it is off.")
+]
 Site = Annotated[
     str | None,
     typer.Option(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.kit.manners import MANNERS, on_one_line
-from ostools.ground.progress import Progress
+from ostools.ground.progress import told_here
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,7 @@ SHOWN = 16
 
 
 @contextmanager
-def progress(description: str) -> Iterator[Progress]:
+def progress(description: str) -> Iterator[Callable[[int, int], None]]:
     """A bar with the time left, on stderr and only on a terminal; gone when the block ends."""
     from rich import progress as parts
     from rich.console import Console
@@ -35,7 +35,7 @@ def progress(description: str) -> Iterator[Progress]:
         parts.TimeRemainingColumn(),
     )
     hidden = MANNERS.quiet or not console.is_terminal
-    with parts.Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    with told_here(), parts.Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(description, total=None)
 
         def report(done: int, total: int) -> None:

@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from ostools.ground.errors import InputError
-
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
-
-    from ostools.models import Prompt as Tokens
 
 Given: TypeAlias = str | tuple[int, ...]
 """A prompt as a user gives it: a text, or its token ids."""
@@ -66,13 +61,6 @@ def given_prompts(prompts: Iterable[str] | None, file: Path | None, ids: Iterabl
     if "" in texts:
         raise InputError("--prompt: expected text, found nothing; give at least one character")
     return [*texts, *map(parse_ids, numbers)]
-
-
-def taken(model: TransformerBridge, given: Given) -> str | Tokens:
-    """The prompt as measurements take it."""
-    from ostools.models import Prompt
-
-    return given if isinstance(given, str) else Prompt.from_ids(model, given)
 
 
 def parse_ids(text: str) -> tuple[int, ...]:

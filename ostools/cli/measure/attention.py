@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Dtype, Model, Out, Seed
-from ostools.cli.kit.prompts import Ids, chosen, taken
+from ostools.cli.kit.chat import Turn
+from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, Seed, System, Thinking
+from ostools.cli.kit.prompts import Ids, chosen
 from ostools.cli.kit.steps import at_work, check, give, tell_written
 from ostools.ground.errors import InputError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from ostools.measure import Attention, AttentionDifference
     from ostools.measure.passes.cost import Cost
-    from ostools.models import Prompt as Tokens
     from ostools.runs.forecast.forecast import Unloaded
 
 SHOWN = 10
@@ -40,6 +40,9 @@ def attention(
     ] = None,
     against_prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="Compare: with this text.")] = None,
     against_model: Annotated[str | None, typer.Option(metavar="NAME", help="Compare: with this model.")] = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -75,24 +78,28 @@ def attention(
         raise InputError("--against-prompt: expected text, found nothing; give at least one character")
     if mitigation is not None:
         named(mitigation)
-    asked: dict[str, Any] = {"task": task, "length": length, "seed": seed}
-    compared = bool(given)
+    turn, compared = Turn(chat, system, thinking, ids), bool(given)
+    if chat and task is not None:
+        raise InputError(
+            "--chat: a task is asked in the chat template where there is one; expected --prompt beside --chat"
+        )
+
+    def asked(on: TransformerBridge) -> dict[str, Any]:
+        tokens = None if words is None else turn.prompt(on, words)
+        return {"prompt": tokens, "task": task, "length": length, "seed": seed}
 
     def cost(on: Unloaded) -> Cost:
-        return costs.attention(on, words, task, length, compared)
-
-    def read(loaded: TransformerBridge) -> str | Tokens | None:
-        return None if words is None else taken(loaded, words)
+        return costs.attention(turn.of(on), words, task, length, compared)
 
     with at_work("reading the patterns", model, device, dtype, cost) as (loaded, _):
-        first, second = measure.attention(loaded, read(loaded), **asked), None
+        first, second = measure.attention(loaded, **asked(loaded)), None
         if mitigation is not None:
-            second = measure.attention(loaded, read(loaded), **asked, mitigation=mitigation)
+            second = measure.attention(loaded, **asked(loaded), mitigation=mitigation)
         elif against_prompt is not None:
-            second = measure.attention(loaded, against_prompt)
+            second = measure.attention(loaded, turn.prompt(loaded, against_prompt))
     if against_model is not None:
         with at_work("reading the patterns", against_model, device, dtype, cost) as (loaded, _):
-            second = measure.attention(loaded, read(loaded), **asked)
+            second = measure.attention(loaded, **asked(loaded))
     if out is not None and out.suffix.lower() == ".html":
         tell_written(first.view(second).save(out))
         return

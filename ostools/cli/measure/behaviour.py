@@ -9,7 +9,7 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.hosted import Answers, Endpoint, answered, refuse_with_answers
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Chat, Device, Dtype, Lengths64, Out, Seeds, Task, parse_lengths
+from ostools.cli.kit.options import Chat, Device, Dtype, Lengths64, Out, Seeds, System, Task, Thinking, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.cli.measure.prompts import with_mode
 
@@ -37,6 +37,8 @@ def behaviour(
         int | None, typer.Option(metavar="N", help="Where an answer is cut; else 48 behind the longest right one.")
     ] = None,
     chat: Chat = None,
+    system: System = None,
+    thinking: Thinking = False,
     probability: Annotated[
         bool, typer.Option("--probability/--no-probability", help="How likely the right line was, too.")
     ] = True,
@@ -75,6 +77,8 @@ def behaviour(
         "--temperature": temperature or None,
         "--samples": None if samples == 1 else samples,
         "--chat/--no-chat": chat,
+        "--system": system,
+        "--thinking": thinking or None,
         "--no-probability": None if probability else True,
         "--device": None if device == "auto" else device,
         "--device-map": MANNERS.device_map,
@@ -95,6 +99,8 @@ def behaviour(
             seeds=len(seeds),
             mitigation=given,
             chat=chat,
+            system=system,
+            thinking=thinking,
             samples=samples,
             max_new_tokens=max_new_tokens,
             probability=probability,
@@ -108,6 +114,8 @@ def behaviour(
             seeds=seeds,
             mitigation=given,
             chat=chat,
+            system=system,
+            thinking=thinking,
             temperature=temperature,
             samples=samples,
             max_new_tokens=max_new_tokens,

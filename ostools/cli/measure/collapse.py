@@ -61,7 +61,8 @@ def collapse(
         typer.Option(
             metavar="NAME",
             help="float32, bfloat16, float16, float64: the model cast; or one part stored in few bits: int8-weights, "
-            "bfloat16-residual, float8_e4m3fn-kv, ...; repeatable. Else float32, bfloat16, float16.",
+            "bfloat16-residual, float8_e4m3fn-kv, ...; or int8-dynamic: int8 products; repeatable. "
+            "Else float32, bfloat16, float16.",
         ),
     ] = None,
     seed: Annotated[

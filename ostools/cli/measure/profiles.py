@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.kit import output
+from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, Model, Out
-from ostools.cli.kit.prompts import Ids, Prompt, given_prompt, taken
+from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking
+from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.progress import part_of
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 def looseness(
     prompt: Prompt = None,
     ids: Ids = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -38,14 +42,17 @@ def looseness(
     from ostools.measure.profiles.looseness import CHAIN
 
     check(out)
-    given = given_prompt(prompt, ids)
-    with at_work("measuring", model, device, dtype, lambda on: costs.looseness(on, given)) as (loaded, progress):
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    with at_work("measuring", model, device, dtype, lambda on: costs.looseness(turn.of(on), given)) as (
+        loaded,
+        progress,
+    ):
         differentiating, folding = (part_of(progress, index, index + 1, 2, units=100) for index in range(2))
-        tokens = taken(loaded, given)
+        words = turn.prompt(loaded, given)
         measured = measure.sensitivity(
-            loaded, tokens, method="exact", max_memory=MANNERS.max_memory, progress=differentiating
+            loaded, words, method="exact", max_memory=MANNERS.max_memory, progress=differentiating
         )
-        chain = measure.path_sum(loaded, tokens, variants=CHAIN, progress=folding)
+        chain = measure.path_sum(loaded, words, variants=CHAIN, progress=folding)
     result = measure.looseness(measured, chain)
     give(result, out, lambda result: _show("Looseness by part, in decades", result.summary))
 
@@ -53,6 +60,9 @@ def looseness(
 def profile(
     prompt: Prompt = None,
     ids: Ids = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -70,13 +80,15 @@ def profile(
     from ostools.cli.kit import costs
 
     check(out)
-    given = given_prompt(prompt, ids)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(on, [given], ("full", "frozen"), (0,), "auto")
+        return costs.sensitivity(turn.of(on), [given], ("full", "frozen"), (0,), "auto")
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
-        measured = measure.sensitivity(loaded, taken(loaded, given), max_memory=MANNERS.max_memory, progress=progress)
+        measured = measure.sensitivity(
+            loaded, turn.prompt(loaded, given), max_memory=MANNERS.max_memory, progress=progress
+        )
         result = measure.profile(measured)
     give(result, out, _show_profile)
 
@@ -84,6 +96,9 @@ def profile(
 def flow(
     prompt: Prompt = None,
     ids: Ids = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -101,19 +116,22 @@ def flow(
     from ostools.measure.paths.cost import path_sum_cost
 
     check(out)
-    given = given_prompt(prompt, ids)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
 
     def cost(on: Unloaded) -> Cost:
-        return path_sum_cost(on.shape, on.pos(given), ("second-moment",)) * 2
+        return path_sum_cost(on.shape, turn.of(on).pos(given), ("second-moment",)) * 2
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, _):
-        result = measure.flow(loaded, taken(loaded, given))
+        result = measure.flow(loaded, turn.prompt(loaded, given))
     give(result, out, lambda result: _show("Strongest edges", result.frame.nlargest(20, "flow")))
 
 
 def spectra(
     prompt: Prompt = None,
     ids: Ids = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -131,20 +149,20 @@ def spectra(
     from ostools.measure.passes.cost import pass_cost
 
     check(out)
-    given = given_prompt(prompt, ids)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
 
     def cost(on: Unloaded) -> Cost:
-        return pass_cost(on.shape, on.pos(given), 6)
+        return pass_cost(on.shape, turn.of(on).pos(given), 6)
 
     with at_work("reading the patterns", model, device, dtype, cost) as (loaded, _):
-        result = measure.spectra(loaded, taken(loaded, given))
+        result = measure.spectra(loaded, turn.prompt(loaded, given))
     give(result, out, lambda result: _show("Products of the patterns", result.depth))
 
 
 def _show_profile(result: Profile) -> None:
-    top = ["position", "token", "value", "share", "share_without_sink", "over_frozen"]
+    top = ["position", "token", "origin", "value", "share", "share_without_sink", "over_frozen"]
     shape = ["linearisation", "kept", "verdict", "start", "middle", "end", "start_contrast", "end_contrast"]
-    shares = ["linearisation", "sink_share", "last_share", "effective_tokens", "over_frozen_median"]
+    shares = ["linearisation", "sink_share", "last_share", "text_share", "effective_tokens", "over_frozen_median"]
     for title, frame in (
         ("Tokens that matter most to the last representation", result.top(10)[top]),
         ("Shares of the sink and of the last token, and how many tokens matter in effect", result.summary[shares]),

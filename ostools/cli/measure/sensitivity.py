@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
+from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, Model, Out, parse_layers
-from ostools.cli.kit.prompts import Ids, ManyIds, Prompt, Prompts, PromptsFile, given_prompt, given_prompts, taken
+from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking, parse_layers
+from ostools.cli.kit.prompts import Ids, ManyIds, Prompt, Prompts, PromptsFile, given_prompt, given_prompts
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def sensitivity(
     linearisation: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="full, frozen, frozen-attention, frozen-norm; repeatable. Else full and frozen."
+            metavar="NAME",
+            help="full, frozen, frozen-attention, frozen-norm, detached; repeatable. Else full and frozen.",
         ),
     ] = None,
     layers: Annotated[
@@ -43,6 +45,9 @@ def sensitivity(
     precision: Annotated[
         str | None, typer.Option(metavar="NAME", help="tf32: rows in TF32, on a GPU alone, with their error.")
     ] = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -69,7 +74,7 @@ def sensitivity(
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
     from ostools.results import TABLES, checked_output
 
-    given = given_prompts(prompt, prompts, ids)
+    given, turn = given_prompts(prompt, prompts, ids), Turn(chat, system, thinking, ids)
     check(out)
     if out is not None and len(given) > 1:
         checked_output(out, TABLES)
@@ -77,12 +82,12 @@ def sensitivity(
     wanted = parse_layers(layers)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(on, given, names, wanted, method)
+        return costs.sensitivity(turn.of(on), given, names, wanted, method)
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         found = measure.sensitivity(
             loaded,
-            [taken(loaded, one) for one in given],
+            [turn.prompt(loaded, one) for one in given],
             linearisations=names,
             layers=wanted,
             method=method,
@@ -107,7 +112,7 @@ def path_sum(
         typer.Option(
             metavar="NAME",
             help="uniform, local, heads, edge, windowed(k), local-full, edge-full, theorem-5.1[-literal], "
-            "theorem-b5[-literal], proof, multi-head, second-moment[-diagonal|-full], rollout; repeatable.",
+            "theorem-b5[-literal], proof, multi-head, second-moment[-diagonal|-full], rollout, cesaro; repeatable.",
         ),
     ] = None,
     positions: Annotated[
@@ -123,6 +128,9 @@ def path_sum(
         str,
         typer.Option(metavar="NAME", help="Of predictions: exact, probes (few random directions), or auto: by cost."),
     ] = "auto",
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -142,11 +150,11 @@ def path_sum(
     from ostools.measure.paths.variants import checked_variants
 
     check(out)
-    given = given_prompt(prompt, ids)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
     names = checked_variants(variant or ("proof", "uniform", "local", "second-moment"))
 
     def cost(on: Unloaded) -> Cost:
-        pos = on.pos(given)
+        pos = turn.of(on).pos(given)
         return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, traces=traces, positions=positions)
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
@@ -155,7 +163,7 @@ def path_sum(
             output.note(f"left out: {name}: {reason}")
         result = measure.path_sum(
             loaded,
-            taken(loaded, given),
+            turn.prompt(loaded, given),
             variants=[name for name in names if name not in without],
             mlp_norm=mlp_norm,
             traces=traces,

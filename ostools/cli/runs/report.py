@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ostools.cli.kit import output
+from ostools.cli.kit.chat import PLAIN
 from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.options import Device, Dtype, Model, parse_lengths
-from ostools.cli.kit.prompts import Ids, chosen, taken
+from ostools.cli.kit.prompts import Ids, chosen
 from ostools.cli.kit.steps import at_work, tell_written
 from ostools.ground.errors import InputError
 
@@ -84,7 +85,7 @@ def report(
         return report_cost(on, text, longest, section or None)
 
     with at_work("measuring", model, device, dtype, cost) as (loaded, progress):
-        read = None if given is None else taken(loaded, given)
+        read = None if given is None else PLAIN.prompt(loaded, given)
         written = reporting.report(
             loaded, prompt=read, out=out, sections=section or None, lengths=wanted, progress=progress
         )

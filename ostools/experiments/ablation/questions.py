@@ -68,6 +68,11 @@ def of_task(
 ) -> Question:
     """A task's question; `begun`: with the right line begun, so that the last token is the one the answer is read from."""
     posed = pose(model, task, length, seed=seed, chat=chat)
+    if posed.thinks:
+        raise InputError(
+            "ablation: expected a chat template with which the answer stands right behind the prompt, found one with which the "
+            "model thinks first: ask without it, chat=False"
+        )
     carriers = carrier_positions(model, posed) if "sensitivity" in measures else None
     prompt, answer = _split(model, posed, begun)
     extended = (

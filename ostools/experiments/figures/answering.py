@@ -13,7 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.words import short_name
 from ostools.measure.answers.answers import Answer, answers, how_read
-from ostools.measure.answers.judging import answer_columns, stops_of
+from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
 from ostools.measure.answers.probability import answer_room, right_lines
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
 from ostools.measure.hosted.behaviour import hosted_rows
@@ -27,6 +27,8 @@ from ostools.tasks.questions import Question, question
 
 PAPERS = {2: "Gemini 1.5", 3: "Gemini 1.5", 4: "Gemini 1.5", 6: "Gemma 7B", 7: "Gemma 7B"}
 """Of which model the paper shows each figure."""
+
+_WHOLE = ("number", "absolute_error", "reasoning_tokens")
 
 
 def answered(
@@ -54,7 +56,8 @@ def answered(
         chosen = [index for index, one in enumerate(posed) if one.task.reasons is reasons]
         if chosen:
             here = [posed[index] for index in chosen]
-            limit = max_new_tokens if reasons else answer_room(right_lines(model, here))
+            thinks = any(one.thinks for one in here)
+            limit = max_new_tokens if reasons else answer_room(right_lines(model, here), thinks)
             limits |= dict.fromkeys((task.mode for task in asked if task.reasons is reasons), limit)
             said = answers(
                 model,
@@ -65,18 +68,20 @@ def answered(
             )
             found |= zip(chosen, said, strict=True)
     trained = metadata_of(model).trained_lengths or {}
-    frame = pd.DataFrame([_row(one, found[index], trained) for index, one in enumerate(posed)])
-    whole = frame.astype(dict.fromkeys(("number", "absolute_error"), "Int64") | {"within_training": "boolean"})
-    how = {"chat": any(one.chat for one in posed), "temperature": 0.0, "max_new_tokens": limits, "stop": STOP}
+    frame = pd.DataFrame([_row(model, one, found[index], trained) for index, one in enumerate(posed)])
+    whole = frame.astype(dict.fromkeys(_WHOLE, "Int64") | {"within_training": "boolean"})
+    how = {"chat": any(one.chat for one in posed), **posed[0].prompt.asked}
+    how |= {"temperature": 0.0, "max_new_tokens": limits, "stop": STOP}
     return whole, how | how_read(model)
 
 
-def _row(posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
+def _row(model: TransformerBridge, posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
     task = posed.task
     longest = trained.get(task.trained_as or "")
     named = {"form": task, "task": task.name, "mode": getattr(task, "mode", "none")}
     within = None if longest is None else posed.length <= longest
-    return named | answer_columns(posed, answer) | {"within_training": within, "seconds": answer.seconds}
+    told = answer_columns(posed, answer, reasoning_tokens(model, posed, answer))
+    return named | told | {"within_training": within, "seconds": answer.seconds}
 
 
 def _answered_elsewhere(
@@ -91,7 +96,7 @@ def _answered_elsewhere(
     frame.insert(0, "form", forms)
     frame.insert(1, "task", [form.name for form in forms])
     frame.insert(2, "mode", [getattr(form, "mode", "none") for form in forms])
-    kinds = dict.fromkeys(("tokens", "number", "absolute_error"), "Int64")
+    kinds = dict.fromkeys(("tokens", *_WHOLE), "Int64")
     kinds |= dict.fromkeys(("correct", "within_training"), "boolean")
     limits = dict.fromkeys(frame["mode"], hosted.settings.get("max_tokens"))
     return frame.astype(kinds), {"chat": None, "max_new_tokens": limits, "stop": None}

@@ -32,6 +32,7 @@ from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import short_name
+from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.readings import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
 from ostools.results import Provenance, Result
@@ -112,6 +113,7 @@ def _of_seeds(seeds: int) -> str:
     )
 
 
+@asked
 def figure_5(
     model: TransformerBridge,
     panels: Iterable[str] = PANELS,
@@ -206,8 +208,8 @@ def _common(curves: Mapping[str, Collapse], seeds: list[int]) -> dict[str, Any]:
     return {name: first[name] for name in ("items", "lengths", "dtypes")} | {
         "seeds": seeds,
         "routes": {panel: given["route"] for panel, given in parameters.items()},
-        "difference_from_separate_pass": {
-            panel: given["difference_from_separate_pass"] for panel, given in parameters.items()
+        "difference_at_probed_lengths": {
+            panel: given["difference_at_probed_lengths"] for panel, given in parameters.items()
         },
     }
 

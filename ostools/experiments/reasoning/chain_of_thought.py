@@ -20,6 +20,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.answers.answers import require_limit
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.posed import pose
 from ostools.models.tokens import token_text
@@ -44,6 +45,7 @@ class ChainOfThought(Result):
     lines: pd.DataFrame
 
 
+@asked
 def chain_of_thought(
     model: TransformerBridge,
     task: Task | str,
@@ -57,6 +59,8 @@ def chain_of_thought(
     max_new_tokens: int = 256,
     max_memory: int | None = None,
     chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool = False,
     progress: Progress | None = None,
 ) -> ChainOfThought:
     """d y_n / d v_i over a question, the reasoning behind it and the begun answer line, by part (Theorem B.5).
@@ -73,22 +77,20 @@ def chain_of_thought(
         linearisations, method, relative_error, max_memory: as of `ostools.sensitivity`.
         max_new_tokens: of the model's own reasoning and answer.
         chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
+        system, thinking: a system prompt before it, and whether the model is to think, where the template has a switch; as for
+            `ostools.behaviour`.
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` for what `pose` and `sensitivity` refuse, reasoning that holds the words of the answer line, a
-    line that cannot be begun in tokens, a whole over the context, and where it is not known which tokens are the items. Cost:
-    the answer's generation, and `sensitivity` on the whole sequence.
+    line that cannot be begun in tokens, thoughts that are not closed before it, a whole over the context, and where it is not
+    known which tokens are the items. Cost: the answer's generation, and `sensitivity` on the whole sequence.
 
     Source: arXiv 2406.04267, Theorem B.5; docs/theory.md 2.
     """
     form = tasks.task(task)
     whole_number("length", length, 1)
     require_limit(max_new_tokens)
-    posed = pose(model, form, length, seed=_checked_seed(form, seed), chat=chat)
-    if not (reasoning is None or isinstance(reasoning, str)):
-        raise InputError(
-            f"reasoning: expected a text, or None for what the model writes, found {type(reasoning).__name__}"
-        )
+    posed = pose(model, form, length, seed=_checked_seed(form, seed), chat=chat, system=system, thinking=thinking)
     opening = form.answer_line("\ue000").partition("\ue000")[0].strip()
     if reasoning is not None and opening and opening in reasoning:
         raise InputError(
@@ -109,7 +111,8 @@ def chain_of_thought(
     asked: dict[str, Any] = {
         **found.provenance.parameters,
         "measurement": "chain-of-thought",
-        **{"task": tasks.label(form), "length": length, "seed": seed, "chat": posed.chat, "key": posed.key},
+        **{"task": tasks.label(form), "length": length, "seed": seed, "key": posed.key},
+        **{"chat": posed.chat, **posed.prompt.asked},
         **{"reasoning": text.reasoning, "reasoning_source": text.source},
         "max_new_tokens": max_new_tokens if reasoning is None else None,
         **_answer(model, text),

@@ -58,6 +58,11 @@ def written(model: TransformerBridge, posed: Posed, reasoning: str | None, max_n
         (said,) = answers(model, [posed.prompt], max_new_tokens=max_new_tokens)
         kept = said.ids[:-1] if said.ended == "eos" else said.ids
         ids, behind, source = _up_to_the_answer(model, posed, kept, said.text)
+    if reader_of(posed).still_thinking(behind):
+        raise InputError(
+            f"{posed.task.name}: expected thoughts that are closed before the answer line, found {behind[-40:]!r}: raise "
+            "max_new_tokens, close them in `reasoning`, or ask without the chat template"
+        )
     begun, wanted = _begun(model, posed, behind)
     ids = list(begun) if ids is None else ids
     needed, context = len(posed.prompt.ids) + len(ids), context_length(model)
@@ -83,7 +88,8 @@ def _up_to_the_answer(
     """The model's own tokens up to the answer, its reasoning, and whose the begun line is; no tokens where it began none."""
     reader = reader_of(posed)
     found = reader.read(text, "eos")
-    at = text.find(found.line) if found.kind == ANSWERED and reader.form is not None else -1
+    start = reader.answer_start(text)  # thoughts may hold the same line
+    at = text.find(found.line, start) if found.kind == ANSWERED and reader.form is not None else -1
     match = None if at < 0 or reader.form is None else reader.form.search(found.line)
     if match is None:
         return None, text, BEHIND

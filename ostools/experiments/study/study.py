@@ -22,6 +22,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import several
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.measure.asked import asked
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.results import Provenance, Result
@@ -57,6 +58,7 @@ class Study(Result):
     collapse_lengths: pd.DataFrame
 
 
+@asked
 def study(
     model: TransformerBridge,
     task: Task | str,

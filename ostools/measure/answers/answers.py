@@ -182,18 +182,19 @@ class _Reading:
     def of(self, index: int, prompt: list[int], written: list[int]) -> Answer:
         """Of what was written behind the prompt with that number."""
         if written[-1] in self.ends:
-            return Answer(tuple(written), self._text(prompt, written[:-1]), "eos")
-        text = self._text(prompt, written)
+            return Answer(tuple(written), text_behind(self.tokenizer, prompt, written[:-1]), "eos")
+        text = text_behind(self.tokenizer, prompt, written)
         stopped = self.stops is not None and self.stops[index](text)
         return Answer(tuple(written), text, "stop" if stopped else "length")
 
-    def _text(self, prompt: list[int], written: list[int]) -> str:
-        """Decoded behind the prompt's end, because decoders strip the space at the start of a text."""
-        if self.tokenizer is None:
-            return "".join(token_text(None, index) for index in written)
-        anchor, options = prompt[-_ANCHOR:], {"clean_up_tokenization_spaces": False}
-        before, both = (self.tokenizer.decode(ids, **options) for ids in (anchor, anchor + written))
-        return both[len(before) :] if both.startswith(before) else self.tokenizer.decode(written, **options)
+
+def text_behind(tokenizer: Any, prompt: list[int], written: list[int]) -> str:
+    """Decoded behind the prompt's end, because decoders strip the space at the start of a text."""
+    if tokenizer is None:
+        return "".join(token_text(None, index) for index in written)
+    anchor, options = prompt[-_ANCHOR:], {"clean_up_tokenization_spaces": False}
+    before, both = (tokenizer.decode(ids, **options) for ids in (anchor, anchor + written))
+    return both[len(before) :] if both.startswith(before) else tokenizer.decode(written, **options)
 
 
 def can_end(model: TransformerBridge) -> bool:

@@ -24,9 +24,10 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, can_end, end_ids, how_read, writes_lines
-from ostools.measure.answers.judging import answer_columns, stops_of
+from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
 from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
+from ostools.measure.asked import asked
 from ostools.measure.passes.sampling import require_temperature
 from ostools.measure.posed import Posed, pose
 from ostools.models.describe import metadata_of
@@ -38,7 +39,7 @@ from ostools.theory.statistics.intervals import wilson
 COLUMNS = {
     **{"task": "str", "mode": "str", "mitigation": "str", "status": "str"},
     **{"length": "int64", "seed": "int64", "sample": "int64", "tokens": "int64"},
-    **{"key": "str", "answer": "str", "text": "str", "ended": "str"},
+    **{"key": "str", "answer": "str", "text": "str", "ended": "str", "reasoning_tokens": "Int64"},
     **{"kind": "str", "correct": "boolean", "number": "Int64", "absolute_error": "Int64"},
     **{"log_probability": "float64", "seconds": "float64", "within_training": "boolean"},
 }
@@ -62,15 +63,16 @@ class Behaviour(Result):
     ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of
     what it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as
     `reading` finds it; where there is none the last line that was read), text (all it wrote), ended (by "eos", a "stop"
-    behind the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`), kind ("answered";
-    "something else": it came to its end without an answer; "cut
+    behind the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`), reasoning_tokens (how many of its
+    tokens are thoughts before the answer, their marks counted; NA of a hosted model), kind ("answered"; "something else": it
+    came to its end without an answer; "cut
     off" before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
     (absolute_error is 0; where there is none, the answer in that line is the right one, exactly, whatever the decoration around
     it, see `judging.Verdict`), number
     (in the answer; NA: none or several), absolute_error (|number - key|, where the answer is a number); log_probability
-    (natural, of the right line behind the prompt, with its end; NaN where it was not asked for, and where reasoning comes
-    first), seconds (its share of its batch's time), within_training (whether the model's card lists training of the task up
-    to this length; NA: not known. That is of the task's own text: what a mitigation makes of it may have been in no
+    (natural, of the right line behind the prompt, with its end; NaN where it was not asked for, and where reasoning or
+    thinking comes first), seconds (its share of its batch's time), within_training (whether the model's card lists training of
+    the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes of it may have been in no
     training at all).
 
     `summary`: one row a length, see `summarise`.
@@ -79,6 +81,7 @@ class Behaviour(Result):
     summary: pd.DataFrame
 
 
+@asked
 @in_smaller_chunks
 def behaviour(
     model: TransformerBridge,
@@ -88,6 +91,8 @@ def behaviour(
     seeds: Sequence[int] = (0,),
     mitigation: Mitigation | str | None = None,
     chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool = False,
     temperature: float | int = 0.0,
     samples: int = 1,
     max_new_tokens: int | None = None,
@@ -103,11 +108,15 @@ def behaviour(
         mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3". Its hooks are active, and it
             verifies itself, at every step.
         chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
+        system: a system prompt before it, where the template takes one.
+        thinking: whether the model is to think before it answers, where the template has a switch for that; what was made of it
+            is the provenance's `thinking`.
         temperature: 0 for the most likely token at every step; else `samples` answers are drawn behind every prompt, by seeds
             made of task, length, seed and sample: under another mitigation the same.
         max_new_tokens: after which an answer is cut; None: as many as the longest right line has, 48 more for a preamble and
-            for the line's end, and 256 more where the prompt asks for reasoning.
-        probability: whether to measure the probability of the right line too, if the model can write an end of it.
+            for the line's end, and 256 more where the prompt asks for reasoning or the model thinks first.
+        probability: whether to measure the probability of the right line too, if the model can write an end of it; none is
+            measured where the model thinks first.
         progress: called as progress(done, total).
 
     Raises `InputError` for what is not a task or a length, seeds for a task that draws nothing, several samples of what is not
@@ -121,19 +130,19 @@ def behaviour(
     form = tasks.task(task)
     given = mitigations.optional(mitigation)
     wanted, chosen = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
-    posed = [pose(model, form, length, seed=seed, mitigation=given, chat=chat) for length in wanted for seed in chosen]
-    scored = probability and not form.reasons and can_end(model)
+    asked: dict[str, Any] = {"mitigation": given, "chat": chat, "system": system, "thinking": thinking}
+    posed = [pose(model, form, length, seed=seed, **asked) for length in wanted for seed in chosen]
+    scored = probability and not form.reasons and not any(one.thinks for one in posed) and can_end(model)
     run = _Run(model, form, posed, temperature, samples, max_new_tokens, scored, progress)
     with mitigations.running(model, given):
         said, likely, how = run.said(), run.likely(), run.described()
     names = {"task": tasks.label(form), "mitigation": mitigations.label(given)}
     longest = (metadata_of(model).trained_lengths or {}).get(form.trained_as or "")
     how |= {"rewritten": any(one.rewritten for one in posed), "trained_length": longest}
-    provenance = Provenance.collect(
-        model, measurement="behaviour", **names, lengths=wanted, seeds=chosen, chat=posed[0].chat, **how
-    )
+    how |= {"lengths": wanted, "seeds": chosen, "chat": posed[0].chat, **posed[0].prompt.asked}
+    provenance = Provenance.collect(model, measurement="behaviour", **names, **how)
     rows = [
-        _row(one, sample, answer, log_p, status, longest)
+        _row(one, sample, answer, reasoning_tokens(model, one, answer), log_p, status, longest)
         for one, group, log_p, kinds in zip(posed, said, likely, _statuses(model, given, posed, said), strict=True)
         for sample, (answer, status) in enumerate(zip(group, kinds, strict=True))
     ]
@@ -164,7 +173,7 @@ class _Run:
         """How many tokens an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        return answer_room(self.lines, self.form.reasons)
+        return answer_room(self.lines, self.form.reasons or any(one.thinks for one in self.posed))
 
     def said(self) -> list[list[Answer]]:
         """The samples behind each prompt."""
@@ -236,8 +245,10 @@ def _statuses(
     ]
 
 
-def _row(one: Posed, sample: int, answer: Answer, log_p: float, status: str, trained: int | None) -> dict[str, Any]:
-    return answer_columns(one, answer) | {
+def _row(
+    one: Posed, sample: int, answer: Answer, reasoning: int, log_p: float, status: str, trained: int | None
+) -> dict[str, Any]:
+    return answer_columns(one, answer, reasoning) | {
         "status": status,
         "sample": sample,
         "log_probability": log_p,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ostools.measure.answers.answers import Answer, Stop
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.measure.answers.answers import Answer, Stop, text_behind
 from ostools.measure.answers.reading import ANSWERED, CUT_OFF, Found, Reader, begun, digits_in, free, reader
 from ostools.measure.posed import Posed
 from ostools.tasks.questions import Question
@@ -67,8 +70,20 @@ def _verdict(found: Found, key: str, line: str, numeric: bool) -> Verdict:
     return Verdict(found.line, ANSWERED if exact else found.kind, right, found.number, error)
 
 
-def answer_columns(posed: Posed | Question, answer: Answer) -> dict[str, Any]:
-    """What every table of answers says of one: its question, what was written, and what was made of it."""
+def reasoning_tokens(model: TransformerBridge, posed: Posed, answer: Answer) -> int:
+    """How many of an answer's tokens are thoughts, their marks counted; 0 of an answer without."""
+    at, prompt = reader_of(posed).answer_start(answer.text), posed.prompt.ids.tolist()
+    written = list(answer.ids[: len(answer.ids) - (answer.ended == "eos")])
+
+    def long_enough(count: int) -> bool:
+        return len(text_behind(model.tokenizer, prompt, written[:count])) >= at
+
+    return bisect_left(range(len(written)), True, key=long_enough)
+
+
+def answer_columns(posed: Posed | Question, answer: Answer, reasoning: int | None = None) -> dict[str, Any]:
+    """What every table of answers says of one: its question, what was written, and what was made of it; `reasoning`: how many
+    tokens of it are thoughts, where that is known."""
     verdict = judge(posed, answer)
     return {
         "length": posed.length,
@@ -78,6 +93,7 @@ def answer_columns(posed: Posed | Question, answer: Answer) -> dict[str, Any]:
         "answer": verdict.line,
         "text": answer.text,
         "ended": answer.ended,
+        "reasoning_tokens": reasoning,
         "kind": verdict.kind,
         "correct": verdict.correct,
         "number": verdict.number,

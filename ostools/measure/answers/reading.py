@@ -12,7 +12,8 @@ not say. Here, from its beginning:
 - Another question ends the reading, before an answer line too: what is answered behind it is not this prompt's answer. It is
   known by the words with which the task opens its question. The prompt's own question with its own sequence may be repeated
   before the answer.
-- Of text that opens with <think>, what stands behind </think> is read.
+- Of text that opens with thoughts (<think>, [THINK], or another channel than the final one) what stands behind them is read
+  (</think>, [/THINK], the final channel). Thoughts that do not end before the text is cut are "cut off".
 
 Tasks that ask for no form (`copy`, `count-ones-figure-5`, retrieval) are answered by the FIRST line that could be an answer,
 right or wrong: by one with one whole number where a number is asked for, else by one of which `Task.could_answer` says so. A
@@ -29,6 +30,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from ostools.measure.posed import OPENED
 from ostools.tasks import Task
 
 ANSWERED, SOMETHING_ELSE, CUT_OFF = "answered", "something else", "cut off"
@@ -50,7 +52,8 @@ _WRAPPED = re.compile(
 _OPENED = re.compile(r"\A\\(?:boxed|fbox|text|textbf|mathbf|mathrm)\s*(?=\{)")
 _MARKS = " \t\r\n*_`$\"'\u201c\u201d\u2018\u2019\u00ab\u00bb"
 _BRACKETS = {"}": "{", ")": "(", "]": "[", ">": "<"}
-_THINK, _THOUGHT = "<think>", "</think>"
+_THOUGHTS = {OPENED: "</think>", "[THINK]": "[/THINK]", "<|channel|>": "<|channel|>final<|message|>"}
+"""How a text opens that begins with thoughts, and how they end: tags, and the channels of harmony's format."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,21 @@ class Reader:
         """Whether nothing that may be written behind `text` changes what is read in it."""
         return _Scan(self, text, False).closed
 
+    def answer_start(self, text: str) -> int:
+        """Where the text begins that is no thought: behind the mark that ends them; at the text's end where none does."""
+        close = self._closing(text)
+        end = text.find(close)
+        return len(text) if end < 0 else end + len(close)
+
+    def still_thinking(self, text: str) -> bool:
+        """Whether the thoughts with which the text begins do not end in it."""
+        return self._closing(text) not in text
+
+    def _closing(self, text: str) -> str:
+        """The mark that ends the thoughts with which the text begins; empty where it begins with none."""
+        opened = OPENED if self.thinking else next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
+        return _THOUGHTS.get(opened, "")
+
     @cached_property
     def form(self) -> re.Pattern[str] | None:
         """Finds the form in a line, with what stands in the answer's place; None where no form is asked for."""
@@ -137,7 +155,7 @@ def reader(task: Task, pieces: tuple[str, ...], prompt: str = "") -> Reader:
         f"{question} {sequence}",
         task.numeric,
         could_answer,
-        prompt.rstrip().endswith(_THINK),
+        prompt.rstrip().endswith(OPENED),
     )
 
 
@@ -182,7 +200,7 @@ class _Scan:
 
     def _lines(self, text: str, complete: bool) -> Iterator[tuple[str, bool]]:
         """The lines that are read, and whether each is finished; `closed` is set where another question ends them."""
-        at = _behind_thoughts(text, self.reader.thinking)
+        at = self.reader.answer_start(text)
         opening = self.reader.opening
         for match in opening.finditer(text, at) if opening else ():
             if match.start() < at:
@@ -235,14 +253,6 @@ def _last(form: re.Pattern[str], line: str) -> re.Match[str] | None:
     while match is not None:
         found, match = match, form.search(line, max(match.start(1), match.start() + 1))
     return found
-
-
-def _behind_thoughts(text: str, thinking: bool) -> int:
-    """Where the text begins that is no thought."""
-    if not thinking and not text.lstrip().startswith(_THINK):
-        return 0
-    end = text.find(_THOUGHT)
-    return len(text) if end < 0 else end + len(_THOUGHT)
 
 
 def _repeats(text: str, at: int, own: str) -> int | None:

@@ -23,6 +23,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
+from ostools.measure.asked import asked
 from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.posed import item_positions, pose
 from ostools.measure.prompts import as_prompt, token_columns
@@ -38,8 +39,8 @@ SIDE = 64
 class Attention(Result):
     """What the last token attends to: one row is one layer, head and token attended to.
 
-    Columns: layer, head, position, token_id, token, item (of the task's sequence; missing for other tokens, and where that is
-    not known), weight (of the last token's row; a head's sum to 1).
+    Columns: layer, head, position, token_id, token, origin (whose it is, of `models.ORIGINS`), item (of the task's sequence;
+    missing for other tokens, and where that is not known), weight (of the last token's row; a head's sum to 1).
 
     squares: the whole patterns, positions max-pooled into `bins` (start, end, end excluded), of which the last holds the last
     token alone: the last row of a square is its own.
@@ -52,6 +53,12 @@ class Attention(Result):
     def tokens(self) -> tuple[str, ...]:
         """The prompt's tokens."""
         return tuple(self.frame["token"].iloc[: self.bins[-1][1]])
+
+    @property
+    def origins(self) -> tuple[str, ...] | None:
+        """Whose each token is, of `models.ORIGINS`; None where that is not known."""
+        found: Any = self.frame["origin"].iloc[: self.bins[-1][1]] if "origin" in self.frame else None
+        return None if found is None or found.isna().any() else tuple(found)
 
     @property
     def last(self) -> Float[Tensor, "layer head key"]:
@@ -69,6 +76,7 @@ class Attention(Result):
         return drawing().attention_view(self, against)
 
 
+@asked
 @in_smaller_chunks
 def attention(
     model: TransformerBridge,
@@ -104,6 +112,7 @@ def attention(
         status=status,
         side=SIDE,
         **asked,
+        **words.asked,
     )
     columns: Any = token_columns(words).assign(item=pd.array(items, dtype="Int64"))
     layers, heads, _ = last.shape

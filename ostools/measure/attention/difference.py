@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.measure.asked import asked
 from ostools.measure.attention.attention import Attention
 from ostools.results import Provenance, Result
 
@@ -40,6 +41,7 @@ class AttentionDifference(Result):
         return self.first.view(self.second)
 
 
+@asked
 def attention_difference(first: Attention, second: Attention) -> AttentionDifference:
     """What the second last token attends to more, and less, than the first: second - first, head by head.
 

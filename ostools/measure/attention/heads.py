@@ -17,19 +17,21 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks.register import hidden
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, shown
 from ostools.ground.names import several
+from ostools.measure.asked import asked
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.posed import Posed, carrier_positions
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt
+from ostools.models.chat import TEXT
 from ostools.results import Provenance, Result
 
 SINK = 0.3
 """Gu et al.'s epsilon: a weight above it makes the first token a sink."""
 SCORES = (
     *("first_token", "sink_rate", "is_sink", "previous_token", "entropy", "normalised_entropy"),
-    *("last_to_first", "last_to_itself", "last_to_carriers"),
+    *("last_to_first", "last_to_itself", "last_to_text", "last_to_carriers"),
 )
 """The columns of `HeadScores.frame` that are scores."""
 
@@ -41,15 +43,17 @@ PerHead = Float[Tensor, " head"] | Bool[Tensor, " head"]
 class HeadScores(Result):
     """One row per prompt, layer and head; queries are all but the first token, which can only attend to itself.
 
-    Columns: prompt (its index), tokens, layer, head; first_token (mean weight on the first token), sink_rate (share of queries
+    Columns: prompt (its index), tokens, first_origin (whose the first token is, of `models.ORIGINS`; missing where that is not
+    known), layer, head; first_token (mean weight on the first token), sink_rate (share of queries
     that give it more than 0.3), is_sink (first_token > 0.3); previous_token (mean weight on key = query - 1); entropy (nats,
     mean over queries), normalised_entropy (mean of entropy / log of the number of keys that the query may see, 1: uniform);
-    last_to_first, last_to_itself, last_to_carriers (the last token's weight on the tokens that carry the answer, summed; NA
-    where nobody said which they are).
+    last_to_first, last_to_itself, last_to_text (the last token's weight on the user's text, summed; NA where it is not known
+    whose the tokens are), last_to_carriers (the same of the tokens that carry the answer; NA where nobody said which they are).
 
     `is_sink` is the sink of Gu et al., "When attention sink emerges in language models", arXiv 2410.10781, with epsilon = 0.3,
     except that their mean has the first query in it, whose weight is always 1; `sink_rate` counts queries by the same
-    threshold. A short prompt leaves few keys to attend to: compare heads on prompts of one length.
+    threshold. Where the chat template wrote the first token (`first_origin`), a sink there says nothing of the text. A short
+    prompt leaves few keys to attend to: compare heads on prompts of one length.
     """
 
     @property
@@ -59,6 +63,7 @@ class HeadScores(Result):
         return table.groupby(["layer", "head"], as_index=False)[list(SCORES)].mean()
 
 
+@asked
 def head_scores(
     model: TransformerBridge,
     prompts: str | Prompt | Posed | Sequence[str | Prompt | Posed],
@@ -77,14 +82,16 @@ def head_scores(
     rows: list[dict[str, Any]] = []
     for index, one in enumerate(given):
         prompt, chosen = _prompt(model, one, carriers)
+        first = None if prompt.origins is None else prompt.origins[0]
         for layer, scores in enumerate(_scores(model, prompt, chosen)):
             columns = {name: values.tolist() for name, values in scores.items()}
             rows.extend(
-                {"prompt": index, "tokens": len(prompt.ids), "layer": layer, "head": head}
+                {"prompt": index, "tokens": len(prompt.ids), "first_origin": first, "layer": layer, "head": head}
                 | {name: column[head] for name, column in columns.items()}
                 for head in range(int(model.cfg.n_heads))
             )
-    frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "layer", "head", *SCORES]]
+    frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "first_origin", "layer", "head", *SCORES]]
+    frame = frame.astype({"first_origin": "str"})
     ids = tuple(prompt.ids.tolist()) if len(given) == 1 else None  # pyright: ignore[reportPossiblyUnboundVariable]
     texts = [one.text if isinstance(one, Posed | Prompt) else one for one in given]
     return HeadScores(frame, Provenance.collect(model, ids, prompts=texts, carriers=carriers, threshold=SINK))
@@ -99,14 +106,17 @@ def _prompt(
             raise InputError("head_scores: a question knows its own carriers; leave carriers out")
         prompt, chosen = one.prompt, carrier_positions(model, one)
     else:
-        prompt, chosen = as_prompt(model, one), tuple(carriers or ())
+        prompt, chosen = (
+            as_prompt(model, one),
+            tuple(() if carriers is None else several("carriers", carriers, "[3, 4]")),
+        )
     n = len(prompt.ids)
     if n < 2:
         raise InputError(
             "head_scores: expected a prompt of at least two tokens, found one: the first has no other to see"
         )
-    if wrong := [place for place in chosen if not 0 <= place < n]:
-        raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {wrong}")
+    if wrong := [place for place in chosen if type(place) is not int or not 0 <= place < n]:
+        raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {shown(wrong)}")
     return prompt, chosen
 
 
@@ -117,8 +127,9 @@ def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...])
         return (~hidden(scores[0])).sum(-1)
 
     def reduced(pattern: Tensor, layer: int | None) -> Mapping[str, Tensor]:
-        return _of_pattern(pattern[0].double(), carriers, f"layer {layer}")
+        return _of_pattern(pattern[0].double(), carriers, text, f"layer {layer}")
 
+    text = tuple(place for place, origin in enumerate(prompt.origins or ()) if origin == TEXT)
     ids = prompt.ids[None].to(next(model.parameters()).device)
     reducers = {"scores": room, "pattern": reduced}
     with torch.no_grad(), true_arithmetic(model), hooks.capture(model, *reducers, reduce=reducers) as record:
@@ -133,7 +144,9 @@ def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...])
     return found
 
 
-def _of_pattern(pattern: Float[Tensor, "head query key"], carriers: tuple[int, ...], where: str) -> dict[str, Tensor]:
+def _of_pattern(
+    pattern: Float[Tensor, "head query key"], carriers: tuple[int, ...], text: tuple[int, ...], where: str
+) -> dict[str, Tensor]:
     """The scores that one layer's patterns hold, and `entropies` of every query but the first."""
     # Written so that NaN fails too. 16-bit weights are each rounded; a weight that an edit cut out is more than that.
     if not bool(((pattern.sum(-1) - 1).abs() < _ROUNDING).all()):
@@ -152,5 +165,6 @@ def _of_pattern(pattern: Float[Tensor, "head query key"], carriers: tuple[int, .
         "entropies": torch.special.entr(pattern[:, 1:]).sum(-1),
         "last_to_first": last[:, 0],
         "last_to_itself": last[:, -1],
+        "last_to_text": last[:, list(text)].sum(-1) if text else missing,
         "last_to_carriers": last[:, list(carriers)].sum(-1) if carriers else missing,
     }

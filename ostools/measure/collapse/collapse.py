@@ -6,9 +6,10 @@ smaller than the error of what it is a distance of; what is left of the differen
 is no noise by this definition: it moves v and v* alike, by `weight_shift`.
 
 Cost: one forward pass per precision and seed for all lengths, the same in float64 once for each way in which the weights
-are stored, and in each a shorter pass to check it; O(N) tokens for N lengths, where a loop reads O(N^2). With `layers` the
-attention total variation adds passes in float64, with the attention weights: one for all lengths of a repeated token and one
-for each prompt of drawn digits, or two a pair where every prompt goes through a pass of its own.
+are stored, and in each a shorter pass to check it (in 16 bits five, and one for every prompt that decides a collapse length);
+O(N) tokens for N lengths, where a loop reads O(N^2). With `layers` the attention total variation adds passes in float64, with
+the attention weights: one for all lengths of a repeated token and one for each prompt of drawn digits, or two a pair where
+every prompt goes through a pass of its own.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.asked import asked
 from ostools.measure.collapse.posed_pairs import as_pairs
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.readings import VECTOR, Reading
 from ostools.measure.collapse.run import COLUMNS as COLUMNS
 from ostools.measure.collapse.run import REFERENCE, Run, Views
+from ostools.measure.collapse.starts import ONE_CURVE, hidden_curves
 from ostools.measure.collapse.variation import variation_of
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.prompts import checked_layers
 from ostools.models import Prompt
-from ostools.results import Column, Provenance, Result
+from ostools.results import Column, Provenance, Result, frame_of
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.base import seeds_of
 from ostools.tasks.repeats import TaskOfIds
@@ -45,7 +48,6 @@ FITTED_FROM = 8
 """Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
 SAME_IN_FLOAT64 = 1e-6
 """A float64 distance that small relative to ||v|| is rounding: rotary angles are float32, whatever the model is cast to."""
-TOP_TOKEN, IDENTICAL = "top-token", "identical-logits"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,12 @@ class Collapse(Result):
     (with the same stored weights), noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces;
     and, on `logits` rows, total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit). NA
     where a column has no meaning. Head chunks are left out where the number of heads does not divide d_model.
+
+    In 16 bits kernels may round otherwise at another length of the pass. So the lengths that decide a collapse length of whole
+    vectors in L2 (the last one that is not hidden, and the next) have the rows of passes of their prompts' own, and
+    `provenance.parameters["lengths_in_passes_of_their_own"]` names them. The rows of all other lengths are of the shared pass;
+    `provenance.parameters["difference_at_probed_lengths"]` is how far that is at most from passes of their own at the lengths
+    where both were run.
 
     `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance, relative to ||v||): of the weights
     as given, and of every other way in which a precision stores them.
@@ -99,31 +107,11 @@ class Collapse(Result):
         status (in words), pair_collapse_length.
         float64 is the reference, and has no row; neither have rows that were stored without their float64 distance.
         """
-        table: Any = self.frame
-        table = table[(table["per"] == per) & (table["norm"] == norm) & (table["dtype"] != REFERENCE.name)]
-        table = table[table["float64_distance"].notna()].sort_values(by="length", kind="stable")
         rows = []
-        for key, group in table.groupby(["task", "pair", "seed", "dtype", "site", "layer"], sort=False):
-            *curve, site, layer = key
-            lengths, distance, same = group["length"].tolist(), group["float64_distance"], group["mean"] == 0
-            hidden = (distance < group["noise"]) | same
-            of_pair = collapse_start(((distance < group["pair_noise"]) | same).tolist(), lengths)
-            rows.append((*curve, site, layer, *_verdict(hidden.tolist(), lengths), of_pair))
-            if site == "logits":
-                rows.append((*curve, TOP_TOKEN, layer, *_verdict(group["same_top_token"].tolist(), lengths), None))
-                rows.append((*curve, IDENTICAL, layer, *_verdict(group["identical_logits"].tolist(), lengths), None))
-        names = [
-            "task",
-            "pair",
-            "seed",
-            "dtype",
-            "site",
-            "layer",
-            "collapse_length",
-            "n_max",
-            "status",
-            "pair_collapse_length",
-        ]
+        for curve in hidden_curves(frame_of(self), REFERENCE.name, per, norm):
+            of_pair = None if curve.below_of_pair is None else collapse_start(curve.below_of_pair, curve.lengths)
+            rows.append((*curve.key, *_verdict(curve.below, curve.lengths), of_pair))
+        names = [*ONE_CURVE, "collapse_length", "n_max", "status", "pair_collapse_length"]
         return pd.DataFrame(rows, columns=names).astype({name: "Int64" for name in names if "collapse" in name})
 
 
@@ -194,6 +182,7 @@ def collapse(
 ) -> list[Collapse]: ...
 
 
+@asked
 @in_smaller_chunks
 def collapse(
     model: TransformerBridge,
@@ -218,8 +207,9 @@ def collapse(
             that task has it alone: the model is cast once for all, which short prompts spend most of their time on.
         lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
         dtypes: float32, bfloat16, float16, float64: the model cast; or "<format>-<part>", such as "int8-weights",
-            "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format
-            (`measure.passes.precisions`). What is read is rounded; the model itself stays as it is.
+            "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format; or
+            "int8-dynamic": products of int8 weights and activations (`measure.passes.precisions`). What is read is rounded; the
+            model itself stays as it is.
         seeds: one digit stream each, for a task that draws digits.
         layers: after which blocks v^(l) is compared too, out of the same passes: "all", or numbers out of 0 ... L. 0 is the
             embedding, L the last block, which is always there. This is the induction over layers in the proof of B.3.
@@ -285,7 +275,8 @@ def _measured(
         "layers": run.layers,
         "route": found.way.name,
         "route_reason": found.way.reason,
-        "difference_from_separate_pass": found.differences,
+        "difference_at_probed_lengths": found.differences,
+        "lengths_in_passes_of_their_own": found.own,
         **told,
     }
     longest = max((prompts.longest() for prompts in run.sets), key=len)

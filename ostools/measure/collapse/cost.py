@@ -38,11 +38,11 @@ def collapse_cost(
 
 
 def _passes(shape: Shape, tokens: PromptTokens, element: int) -> Cost:
-    """The longest prompt in one pass, the others as branches off it; by a loop under hooks. And prompts in passes of their own,
-    that check it."""
+    """The longest prompt in one pass, the others as branches off it; by a loop under hooks. And prompts in passes of their own:
+    some that check it, and in 16 bits those of the lengths that decide a collapse length, mostly two."""
     trunk, pairs = max(tokens.prompts), len(tokens.prompts)
     branches = (tokens.after + 2) * 2 * pairs
-    probes = 5 if element == 2 else 1
+    probes = 9 if element == 2 else 1
     work = one_pass(shape, 1, trunk) * (1 + probes) + branches * one_pass(shape, 1, trunk) / trunk
     passes = 2 + probes + branches // _GROUP
     if tokens.hooked:

@@ -6,7 +6,7 @@ Cost: all in float64, in chunks of pairs, so that the logits of a large vocabula
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -43,6 +43,10 @@ class LastTokens:
     rows: LastRows
     unembedding: Unembedding
     w_o: Heads
+
+    def of(self, prompts: Int[Tensor, " row"]) -> LastTokens:
+        """Those of some of the prompts alone, in that order."""
+        return replace(self, rows=self.rows.of(prompts))
 
     @property
     def places(self) -> list[tuple[str, int]]:
@@ -92,6 +96,11 @@ class References:
 
     same_weights: LastTokens | None
     given_weights: LastTokens | None
+
+    def of(self, prompts: Int[Tensor, " row"]) -> References:
+        """Those of some of the prompts alone, in that order."""
+        runs = (self.same_weights, self.given_weights)
+        return References(*(None if run is None else run.of(prompts) for run in runs))
 
 
 def pair_columns(

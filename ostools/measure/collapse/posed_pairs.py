@@ -79,7 +79,7 @@ def as_pairs(
         task = task.form
     if isinstance(task, Task):
         return PosedPairs(model, task, mitigation, chat)
-    if mitigation is not None and _rewrites(mitigation):
+    if mitigation is not None and not isinstance(task, PosedPairs) and _rewrites(mitigation):
         raise InputError(
             f"{task.name} ends in what is repeated, and {label(mitigation)} rewrites prompts: give a task such as 'copy-last', "
             "or a mitigation of the forward pass"

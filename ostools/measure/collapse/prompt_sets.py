@@ -96,6 +96,14 @@ class PromptSet:
         second = torch.tensor([index.setdefault(pair.extended, len(index)) for pair in pairs])
         return cls(seed, pairs, tuple(index), first, second, prefix_tree(tuple(index)))
 
+    def only(self, pairs: Sequence[int]) -> tuple[PromptSet, Int[Tensor, " prompt"]]:
+        """Some of the pairs alone, by number, and which of the prompts are theirs."""
+        both = torch.stack([self.first, self.second])[:, list(pairs)]
+        kept, (first, second) = torch.unique(both, return_inverse=True)
+        prompts = tuple(self.prompts[prompt] for prompt in kept.tolist())
+        chosen = tuple(self.pairs[pair] for pair in pairs)
+        return PromptSet(self.seed, chosen, prompts, first, second, prefix_tree(prompts)), kept
+
     def longest(self) -> tuple[int, ...]:
         return max(self.prompts, key=len)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,16 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, rising, tell
 from ostools.measure.collapse.distances import LastTokens, References, pair_columns, require_finite, vector_distances
 from ostools.measure.collapse.prompt_sets import PromptSet
-from ostools.measure.passes.last_tokens import Unembedding, Way, last_rows, separate_rows, way_of
+from ostools.measure.collapse.starts import deciding, hidden_curves
+from ostools.measure.passes.last_tokens import (
+    LastRows,
+    Unembedding,
+    Way,
+    joined,
+    last_rows,
+    separate_rows,
+    way_of,
+)
 from ostools.measure.passes.precisions import GIVEN, Precision
 
 CURVE = ["task", "pair", "seed", "weights", "length", "site"]
@@ -67,12 +76,14 @@ class Passes:
 @dataclass(frozen=True)
 class Found:
     """What a run found: a table for each precision, in the order given, the float64 curves for each way of storing weights,
-    the way that it ended with, and each precision's `Passes.difference`."""
+    the way that it ended with, and each precision's `Passes.difference`; `own`: in 16 bits, by precision, the lengths whose
+    rows are of passes of their prompts' own."""
 
     tables: list[pd.DataFrame]
     curves: list[pd.DataFrame]
     way: Way
     differences: dict[str, float]
+    own: dict[str, list[int]]
 
 
 @dataclass(frozen=True)
@@ -115,7 +126,7 @@ class Run:
         told = (part_of(whole, index, index + 1, parts) for index in range(parts))
         way, given = self._way(), None
         tables: dict[str, pd.DataFrame] = {}
-        curves, differences = [], {}
+        curves, differences, own = [], {}, {}
         for key, precisions in by_weights.items():
             stored = self.views.exact(precisions[0] if precisions else REFERENCE, key)
             exact = self._passes(REFERENCE, stored, way, next(told))
@@ -129,8 +140,12 @@ class Run:
                     differences[precision.name] = here.difference
                     moved = [None] * len(self.sets) if key == GIVEN else given.tokens
                     references = [References(*runs) for runs in zip(exact.tokens, moved, strict=True)]
-                tables[precision.name] = self._table(here, references, key)
-        return Found([tables[precision.name] for precision in self.precisions], curves, way, differences)
+                table = self._table(here.tokens, references, key)
+                if precision.dtype in _SIXTEEN_BITS and here.way.name != "loop":
+                    own[precision.name], error = self._decided(table, here.tokens, references)
+                    differences[precision.name] = max(here.difference, error)
+                tables[precision.name] = table
+        return Found([tables[precision.name] for precision in self.precisions], curves, way, differences, own)
 
     def _by_weights(self) -> dict[str, list[Precision]]:
         """The precisions by how they store the weights, the given ones first: they share a float64 reference."""
@@ -165,13 +180,45 @@ class Run:
             tell(progress, len(tokens), len(self.sets))
         return Passes(tokens, way, max(differences))
 
-    def _table(self, passes: Passes, references: list[References], key: str) -> pd.DataFrame:
+    def _decided(
+        self, table: pd.DataFrame, tokens: list[LastTokens], references: list[References]
+    ) -> tuple[list[int], float]:
+        """Replace the rows of the lengths that decide a collapse length, of whole vectors in L2, by those of passes of their
+        prompts' own, until all of them are. Gives those lengths, and how far such a pass is at most from `tokens`.
+
+        In 16 bits a kernel may round otherwise at another length, which can move a collapse length.
+        """
+        done: set[tuple[str, int, int]] = set()
+        largest, key = 0.0, str(table["weights"].iloc[0])
+        while asked := deciding(hidden_curves(table, REFERENCE.name)) - done:
+            for prompts, here, reference in zip(self.sets, tokens, references, strict=True):
+                chosen = [i for i, pair in enumerate(prompts.pairs) if (pair.kind, prompts.seed, pair.length) in asked]
+                if not chosen:
+                    continue
+                cut, kept = prompts.only(chosen)
+                shared = here.of(kept)
+                own = replace(shared, rows=self._in_own_passes(here.precision, cut))
+                largest = max(largest, *map(_relative, shared.rows.y, own.rows.y))
+                new = self._rows(cut, own, reference.of(kept), key)
+                _put(table, new)
+            done |= asked
+        return sorted({length for _, _, length in done}), largest
+
+    def _in_own_passes(self, precision: Precision, prompts: PromptSet) -> LastRows:
+        prepared = self.views.prepared(precision)
+        with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
+            return joined([separate_rows(prepared, prompt, self.layers)[0] for prompt in prompts.prompts])
+
+    def _table(self, tokens: list[LastTokens], references: list[References], key: str) -> pd.DataFrame:
         """The rows of one precision."""
-        parts = []
-        for prompts, here, reference in zip(self.sets, passes.tokens, references, strict=True):
-            same = prompts.columns() | {"task": self.task, "dtype": here.precision.name, "weights": key}
-            for names, columns in pair_columns(here, reference, prompts.first, prompts.second):
-                parts.append(same | names | columns)
+        parts = zip(self.sets, tokens, references, strict=True)
+        return pd.concat([self._rows(*part, key) for part in parts], ignore_index=True)
+
+    def _rows(self, prompts: PromptSet, here: LastTokens, reference: References, key: str) -> pd.DataFrame:
+        """The rows of one set of prompts."""
+        same = prompts.columns() | {"task": self.task, "dtype": here.precision.name, "weights": key}
+        found = pair_columns(here, reference, prompts.first, prompts.second)
+        parts = [same | names | columns for names, columns in found]
         sizes = [len(part["mean"]) for part in parts]
         table = {
             column: np.concatenate([np.full(n, part.get(column, np.nan)) for part, n in zip(parts, sizes, strict=True)])
@@ -194,6 +241,14 @@ class Run:
                 }
                 parts.append(pd.DataFrame(columns, columns=pd.Index([*CURVE, "distance", "relative"])))
         return pd.concat(parts, ignore_index=True)
+
+
+def _put(table: pd.DataFrame, new: pd.DataFrame) -> None:
+    """Put rows in the place of those of the same pairs, lengths and seed; both tables have them in one order."""
+    there, here = (each.set_index(["pair", "seed", "length"]).index for each in (table, new))
+    replaced = there.isin(here)
+    for column in COLUMNS:
+        table.loc[replaced, column] = new[column].array
 
 
 def _last_tokens(

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+import hooks
 from hooks import Norm, StripAttention
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.closeness import require_close
@@ -208,6 +209,14 @@ class Block:
     def q(self) -> Float[Tensor, "pos d_mlp"] | None:
         """act(a) of a gated MLP; None without a gate."""
         return self._slopes[1]
+
+    @cached_property
+    def held_slopes(self) -> tuple[Tensor | None, Tensor | None]:
+        """The same with the activation held: (None, act(a)) of a gated MLP; (act(a) / a, None) without a gate."""
+        if self.q is not None:
+            return None, self.q
+        original: Any = self.model.blocks[self.layer].mlp.original_component
+        return hooks.activation_ratio(activation(original), self._site("mlp_gate")), None
 
     @cached_property
     def _slopes(self) -> tuple[Tensor, Tensor | None]:

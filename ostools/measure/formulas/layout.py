@@ -91,13 +91,10 @@ def position_bias(model: TransformerBridge, given: Mapping[str, Any], pos: int) 
 
 
 def activation(mlp: Any) -> Any:
-    """The activation function of an MLP, by the names that transformers gives it."""
-    names = ("act_fn", "activation_fn", "act", "gelu_impl")
-    found = next((getattr(mlp, name) for name in names if callable(getattr(mlp, name, None))), None)
+    """The activation function of an MLP."""
+    found = hooks.activation_of(mlp)
     if found is None:
-        raise InputError(
-            f"the formulas do not describe {type(mlp).__name__}: expected an activation, found none of {names}"
-        )
+        raise InputError(f"the formulas do not describe {type(mlp).__name__}: expected an activation, found none")
     return found
 
 

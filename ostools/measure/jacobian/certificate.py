@@ -39,6 +39,8 @@ _NOISE = {torch.float32: 2e-6, torch.float64: 1e-14}
 # Scores of one pass over moved prompts: a long prompt goes through alone.
 _SQUARES = 1 << 21
 _SEED = 0
+ADDS_UP = {torch.float32: 1e-5, torch.float64: 1e-12}
+"""What the parts of a linear network may be off y_n, relative to the sizes of what is added."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,10 @@ def certify(
     """
     generator = torch.Generator().manual_seed(_SEED)
     pos, d_model = embedded.shape
-    stream = _stream(model, embedded, layer)
+    stream = stream_of(model, embedded, layer)
 
     def network(moved: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row d_model"]:
-        return _last_tokens(model, embedded, moved, linearisation, layer)
+        return held_last_tokens(model, embedded, moved, linearisation, layer)
 
     positions = [pos - 1, *torch.randint(pos, (PAIRS - 1,), generator=generator).tolist()]
     drawn = [torch.randn(d_model, generator=generator, dtype=torch.float64).to(embedded) for _ in positions]
@@ -92,7 +94,53 @@ def certify(
     return Certificate(max(errors, default=float("nan")), len(errors), len(positions))
 
 
-def _stream(
+def certify_sum(
+    model: TransformerBridge,
+    embedded: Float[Tensor, "pos d_model"],
+    linearisation: str,
+    layer: int,
+    total: Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, " d_model"]],
+    within: float | None = None,
+) -> float:
+    """sum_i J_i v_i + bias terms = y_n, for a linearisation that holds all parts; the error, relative to what is added.
+
+    `total` gives sum_i J_i v_i of any v. The bias terms are what the network, held at this prompt, makes of v = 0: by no
+    formula. y_n is the plain network's. Raises `InputError` where they do not add up `within` rounding, that of the dtype if
+    none is given. Cost: 4 forward passes.
+    """
+    stream = stream_of(model, embedded, layer)
+    parts, bias = total(stream).double(), bias_terms(model, embedded, linearisation, layer).double()
+    y = last_token(model, embedded).double()
+    error = float((parts + bias - y).norm() / (parts.norm() + bias.norm() + y.norm()))
+    require_adds_up(error, within or ADDS_UP[embedded.dtype], "sum_i J_i v_i + bias terms", "y_n")
+    return error
+
+
+def require_adds_up(error: float, within: float, parts: str, whole: str) -> None:
+    """Refuse, with `InputError`, a sum that is off by more than rounding of its terms."""
+    if not error <= within:
+        raise InputError(
+            f"the detached linearisation failed its check: {parts} differs from {whole} by {error:.2g} of what is added, "
+            f"expected {within:g} at most; an edit that the held network does not repeat is no part of it, and in float32 "
+            "rounding may be too large: leave the edit, or load the model with dtype='float64'"
+        )
+
+
+def bias_terms(
+    model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], linearisation: str, layer: int = 0
+) -> Float[Tensor, " d_model"]:
+    """What the network, held at this prompt, makes of v^(layer) = 0: all that its biases add to y_n."""
+    return held_last_tokens(model, embedded, torch.zeros_like(embedded)[None], linearisation, layer)[0]
+
+
+def last_token(model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_model"]:
+    """y_n of the plain network."""
+    with torch.no_grad(), hooks.capture(model, "final_norm") as record:
+        run_from(model, embedded[None])
+    return record["final_norm"][0, -1]
+
+
+def stream_of(
     model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], layer: int
 ) -> Float[Tensor, "pos d_model"]:
     """v^(layer) of the prompt, as edited."""
@@ -146,19 +194,20 @@ def _difference(
     return best, bar
 
 
-def _last_tokens(
+def held_last_tokens(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],
     moved: Float[Tensor, "row pos d_model"],
     linearisation: str,
-    layer: int,
+    layer: int = 0,
 ) -> Float[Tensor, "row d_model"]:
     """y_n from every moved v^(layer); what the linearisation holds is held at the values of the prompt itself."""
-    held = HELD[linearisation]
+    parts = HELD[linearisation]
+    held = hooks.held(model, parts.attention, parts.norms, parts.activations)
     together = max(1, _SQUARES // (int(model.cfg.n_heads) * len(embedded) ** 2))
     found = []
-    with torch.no_grad(), hooks.held(model, held.attention, held.norms), hooks.capture(model, "final_norm") as record:
-        if held.attention or held.norms:
+    with torch.no_grad(), held, hooks.capture(model, "final_norm") as record:
+        if parts.any:
             run_from(model, embedded[None])
         for part in moved.split(together):
             with _imposed(model, layer, part):

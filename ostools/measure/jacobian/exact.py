@@ -86,3 +86,15 @@ def row(found: Jacobians) -> Callable[[Float[Tensor, " d_out"]], Float[Tensor, "
         return torch.cat([cotangent @ part.to(cotangent) for part in found.split(1 + NORM_BUDGET // found[0].nbytes)])
 
     return read
+
+
+def total(found: Jacobians) -> Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, " d_out"]]:
+    """sum_i J_i v_i over the first places, as many as there are v_i, read off the rows themselves."""
+
+    def read(field: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_out"]:
+        sums = field.new_zeros(found.shape[1])
+        for rows, vector in zip(found[: len(field)], field, strict=True):
+            sums += rows.to(vector) @ vector
+        return sums
+
+    return read

@@ -5,7 +5,8 @@
 
 In a parallel block g_j <- g_j D_j + sum_i g_i T_ij, with v_j in the place of z_j.
 
-Holding patterns constant leaves out keys and queries, holding norm scales every N(x) = I - u u^T (docs/theory.md 3.2).
+Holding patterns constant leaves out keys and queries, holding norm scales every N(x) = I - u u^T (docs/theory.md 3.2), holding
+activations the p_i of a gated MLP; the p_i of a plain one is then act(a) / a.
 """
 
 from __future__ import annotations
@@ -67,11 +68,12 @@ class LinearNorm:
 
 
 def mlp_core(block: Block, rows: slice) -> Float[Tensor, "pos d_model d_model"]:
-    """W_down (diag(p_i) W_gate + diag(q_i) W_up) at the positions `rows`: D without its norms, the same in every linearisation.
+    """W_down (diag(p_i) W_gate + diag(q_i) W_up) at the positions `rows`: D without its norms, the same in every linearisation
+    that does not hold activations.
 
     Where d_model rows go through each of two linearisations it is worth 2.5 times its own making.
     """
-    down, inner, slopes = _mlp_parts(block, rows)
+    down, inner, slopes = _mlp_parts(block, rows, live_activation=True)
     d_model = len(down)
     core = down.new_empty(len(slopes[0]), d_model, d_model)
     for part in torch.arange(len(core)).split(max(1, _CORE_ROWS // d_model)):
@@ -83,11 +85,16 @@ def mlp_core(block: Block, rows: slice) -> Float[Tensor, "pos d_model d_model"]:
     return core
 
 
-def _mlp_parts(block: Block, rows: slice) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """W_down; W_gate and W_up, or W_in alone; and the slope between each of these and W_down."""
+def _mlp_parts(block: Block, rows: slice, live_activation: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """W_down; W_gate and W_up, or W_in alone; and the slope between each of these and W_down. Without a slope there is none."""
     weights = block.weights
-    inner = [weights.bare_gate] if weights.bare_up is None else [weights.bare_gate, weights.bare_up]
-    return weights.bare_down, inner, [slope[rows, None] for slope in (block.p, block.q) if slope is not None]
+    pairs = zip(
+        (weights.bare_gate, weights.bare_up),
+        (block.p, block.q) if live_activation else block.held_slopes,
+        strict=True,
+    )
+    there = [(weight, slope[rows, None]) for weight, slope in pairs if weight is not None and slope is not None]
+    return weights.bare_down, [weight for weight, _ in there], [slope for _, slope in there]
 
 
 class LinearMlp:
@@ -98,6 +105,7 @@ class LinearMlp:
         block: Block,
         rows: slice,
         live_norms: bool,
+        live_activation: bool,
         core: Float[Tensor, "pos d_model d_model"] | None = None,
     ) -> None:
         before, post = block.layout.before_mlp, block.layout.after_mlp
@@ -107,7 +115,7 @@ class LinearMlp:
             self.after = LinearNorm.of(post, block.post_norm2_scale, block.post_norm2_direction, rows, live_norms)
         self.core = core
         if core is None:
-            self.down, self.inner, self.slopes = _mlp_parts(block, rows)
+            self.down, self.inner, self.slopes = _mlp_parts(block, rows, live_activation)
 
     def pull(self, gradient: Gradients) -> Gradients:
         after = gradient if self.after is None else self.after.pull(gradient)

@@ -1,4 +1,4 @@
-"""The four linearisations of docs/theory.md 2, and what each holds constant: the one place that knows."""
+"""The five linearisations of docs/theory.md 2, and what each holds constant: the one place that knows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ import hooks
 
 @dataclass(frozen=True)
 class HeldParts:
-    """Whether attention patterns, and whether norm scales, are constants of the derivative."""
+    """Whether attention patterns, norm scales and the activations of MLPs are constants of the derivative."""
 
     attention: bool
     norms: bool
+    activations: bool = False
+
+    @property
+    def any(self) -> bool:
+        return self.attention or self.norms or self.activations
+
+    @property
+    def all(self) -> bool:
+        """The network is then linear in its embeddings, but for its biases."""
+        return self.attention and self.norms and self.activations
 
 
 HELD: Mapping[str, HeldParts] = {
@@ -24,6 +34,7 @@ HELD: Mapping[str, HeldParts] = {
     "frozen": HeldParts(attention=True, norms=True),
     "frozen-attention": HeldParts(attention=True, norms=False),
     "frozen-norm": HeldParts(attention=False, norms=True),
+    "detached": HeldParts(attention=True, norms=True, activations=True),
 }
 LINEARISATIONS = tuple(HELD)
 
@@ -31,6 +42,4 @@ LINEARISATIONS = tuple(HELD)
 def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:
     """The context in which a forward pass has that linearisation."""
     held = HELD[linearisation]
-    if not (held.attention or held.norms):
-        return nullcontext()
-    return hooks.frozen(model, attention=held.attention, norms=held.norms)
+    return hooks.frozen(model, held.attention, held.norms, held.activations) if held.any else nullcontext()

@@ -52,7 +52,8 @@ class Linearised:
 
     `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves. `chunk`: so many rows go through a
     block's products at a time. `run`: the forward pass over the prompt, where there was one already. `cores`: each block's
-    `mlp_core`, filled here and read again by the next linearisation of the prompt; None: rows go through the MLP's weights.
+    `mlp_core`, filled here and read again by the next linearisation of the prompt; None, and where activations are held: rows
+    go through the MLP's weights.
 
     Every block is checked here, once. Raises `InputError` where `forward` does: for a model or an edit that the formulas do
     not describe.
@@ -69,8 +70,13 @@ class Linearised:
         cores: dict[int, Tensor] | None = None,
     ) -> None:
         held = HELD[linearisation]
-        self._model, self._cores, self._parallel = model, cores, is_parallel(model)
-        self._live_pattern, self._live_norms = not held.attention, not held.norms
+        # A core is of live activations.
+        self._model, self._cores, self._parallel = model, None if held.activations else cores, is_parallel(model)
+        self._live_pattern, self._live_norms, self._live_activation = (
+            not held.attention,
+            not held.norms,
+            not held.activations,
+        )
         self._dtype, self._chunk = next(model.parameters()).dtype, chunk
         self.pos, self.layers, self.n_layers = len(ids), tuple(layers), int(model.cfg.n_layers)
         shape = Shape.of(model)
@@ -99,7 +105,7 @@ class Linearised:
             if block.layer not in self._cores:
                 self._cores[block.layer] = mlp_core(block, rows)
             core = self._cores[block.layer]
-        mlp = LinearMlp(block, rows, self._live_norms, core)
+        mlp = LinearMlp(block, rows, self._live_norms, self._live_activation, core)
         return mlp, LinearAttention(self._model, block, rows, self._live_pattern, self._live_norms)
 
     def _maps(self, layer: int) -> Maps:

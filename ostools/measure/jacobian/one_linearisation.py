@@ -18,7 +18,7 @@ from ostools.ground.memory import available_memory
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.jacobian import exact
-from ostools.measure.jacobian.certificate import Product, certify
+from ostools.measure.jacobian.certificate import Product, certify, certify_sum
 from ostools.measure.jacobian.estimate import choose_method, estimate_norms, most_rows
 from ostools.measure.jacobian.linearisations import HELD, freezing
 from ostools.measure.jacobian.linearised import Linearised
@@ -84,14 +84,16 @@ class MeasuredNorms:
 
 
 Row = Callable[[Float[Tensor, " d_model"]], Float[Tensor, "place d_model"]]
+Total = Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, " d_model"]]
 
 
 @dataclass(frozen=True)
 class _Products:
-    """What checks read: J_i u of pairs (i, u), and g^T J_i at every place."""
+    """What checks read: J_i u of pairs (i, u), g^T J_i at every place, and sum_i J_i v_i of a field v at the lowest layer."""
 
     columns: Product
     row: Row
+    total: Total
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ class OneLinearisation:
                 checked = self._agreed(oracle, products.row)
             else:
                 checked = self._certified(linear, products)
+            if HELD[self.name].all:
+                checked = {**checked, "adds_up_within": self._adds_up(products.total)}
         if linear.method == "estimate":  # an exact one tells each block of its rows
             tell(progress, 1, 1)
         return MeasuredNorms(columns, linear.method, {**linear.account, **checked, **reached})
@@ -180,7 +184,7 @@ class OneLinearisation:
         with exact.jacobians(linear.route, like, linear.plan.rows_on_disk, progress) as rows:
             norms = exact.norms(rows, like.device)
             operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
-            products = _Products(exact.product(rows), exact.row(rows))
+            products = _Products(exact.product(rows), exact.row(rows), exact.total(rows))
             yield dict(zip(NORMS, [operator] * 3 + [frobenius] * 3, strict=True)), products, {}
 
     @contextmanager
@@ -205,8 +209,14 @@ class OneLinearisation:
 
         operator = (found.operator_lower, found.operator_lower, found.operator_upper)
         frobenius = (found.frobenius, found.frobenius_lower, found.frobenius_upper)
+
+        def total(field: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_model"]:
+            tangents = field.new_zeros(1, self._places, field.shape[-1])
+            tangents[0, : len(field)] = field
+            return linear.route.push(tangents)[0]
+
         reached = {"passes": found.passes, "relative_error_reached": found.relative_error}
-        products = _Products(product, lambda cotangent: linear.route.pull(cotangent[None])[0])
+        products = _Products(product, lambda cotangent: linear.route.pull(cotangent[None])[0], total)
         yield dict(zip(NORMS, operator + frobenius, strict=True)), products, reached
 
     def _certified(self, linear: _Linear, products: _Products) -> dict[str, Any]:
@@ -216,6 +226,11 @@ class OneLinearisation:
         if linear.account["route"] == "analytic" and not found["informative"]:
             found["against_autograd"] = self._against_autograd(products.row)
         return {"certificate": found}
+
+    def _adds_up(self, total: Total) -> float:
+        """Of a linear network: its parts against y_n, at the lowest layer."""
+        where = self.model, self.start.embedded, self.name, self.layers[0]
+        return certify_sum(*where, total, Tf32Route.LARGEST if self.settings.precision == "tf32" else None)
 
     def _against_autograd(self, row: Row) -> float:
         """Where finite differences say nothing (a network at the edge of a step, in float32): one random row by both routes."""

@@ -1,7 +1,7 @@
 """Measured sensitivity: the Jacobian of the last token with respect to every other, exact or estimated.
 
 Purpose: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, its operator norm (the one that Theorem 5.1
-bounds) and its Frobenius norm, in up to four linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
+bounds) and its Frobenius norm, in up to five linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
 d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer;
 estimated: some 64 passes, whatever d_model. Of many prompts in one call those of one length share what is not their own
 (`together`). The cheaper choice is `path_sum(variants="second-moment")`: a prediction of the
@@ -27,6 +27,7 @@ from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress
+from ostools.measure.asked import asked
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.estimate import check_settings
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
@@ -36,6 +37,7 @@ from ostools.measure.jacobian.together import Asked, measured
 from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
 from ostools.measure.prompts import as_prompt, as_prompts, checked_layers, token_columns
 from ostools.models import Prompt
+from ostools.models.chat import CHAT_ASKED
 from ostools.results import Frame, Provenance, Result
 
 # Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
@@ -46,8 +48,9 @@ _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
 class Sensitivity(Result):
     """Measured norms: one row is one token at one layer under one linearisation.
 
-    Columns: position, token_id, token, linearisation (full | frozen | frozen-attention | frozen-norm), layer (l of v_i^(l):
-    0 the embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower,
+    Columns: position, token_id, token, origin (whose it is: special | template | system | text | mixed, see `models.ORIGINS`;
+    missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm | detached), layer (l of
+    v_i^(l): 0 the embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower,
     operator_upper, frobenius_norm, frobenius_lower, frobenius_upper; pure numbers, change of y_n per change of v_i^(l).
 
     Exact rows have both limits equal to the norm. An estimate's Frobenius norm has a confidence interval a token, and its
@@ -92,6 +95,7 @@ def sensitivity(
 ) -> list[Sensitivity]: ...
 
 
+@asked
 @in_smaller_chunks
 def sensitivity(
     model: TransformerBridge,
@@ -120,7 +124,10 @@ def sensitivity(
         prompt: a text or a `Prompt`; or a list of them, for a list of results in its order, each with the numbers that it has
             alone. Prompts of one length share their forward passes, as many as the memory holds.
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: attention patterns and norm
-            scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two.
+            scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two. `detached`: patterns,
+            scales and the activations of MLPs, act(a) of a gated one and act(a) / a of a plain one. The network is then linear
+            but for its biases, and every run proves that sum_i J_i v_i + bias terms = y_n (`adds_up_within` in `runs`). No
+            bound of `path_sum` is of it. Refused for experts.
         layers: which residual streams, all out of the same passes: 0 ... L, or "all".
         method: "exact"; "estimate": norms from random cotangents, each with its interval; "auto": exact unless it does not
             fit or costs over 16 times the passes. The column `method` and the provenance say which.
@@ -157,19 +164,22 @@ def sensitivity(
 def prompts_table(found: Sequence[Sensitivity]) -> Result:
     """The rows of many prompts in one table, with each prompt's number, from 1, in the column `prompt`.
 
-    The provenance holds the first one's arguments; `prompts`, by number: token_ids and `runs`. Raises `InputError` for none.
+    The provenance holds the first one's arguments; `prompts`, by number: token_ids, `runs` and, of a chat, how it was asked.
+    Raises `InputError` for none.
     """
     if not found:
         raise InputError("expected the results of at least one prompt, found none")
     numbered = list(enumerate(found, start=1))
     frames = [result.frame.assign(prompt=number) for number, result in numbered]
     table: Frame = pd.concat(frames, ignore_index=True)
+    own = ("runs", *CHAT_ASKED)
     prompts = {
-        str(number): {"token_ids": result.provenance.token_ids, "runs": result.provenance.parameters["runs"]}
+        str(number): {"token_ids": result.provenance.token_ids}
+        | {name: value for name, value in result.provenance.parameters.items() if name in own}
         for number, result in numbered
     }
     first = found[0].provenance
-    asked = {name: value for name, value in first.parameters.items() if name != "runs"} | {"prompts": prompts}
+    asked = {name: value for name, value in first.parameters.items() if name not in own} | {"prompts": prompts}
     columns = ["prompt", *found[0].frame.columns]
     return Result(table[columns], replace(first, token_ids=None, parameters=asked))
 
@@ -178,7 +188,7 @@ def _result(
     tokens: Prompt, norms: Mapping[str, MeasuredNorms], provenance: Provenance, layers: Sequence[int]
 ) -> Sensitivity:
     runs = {name: found.account for name, found in norms.items()}
-    asked = {**provenance.parameters, "runs": runs}
+    asked = {**provenance.parameters, **tokens.asked, "runs": runs}
     where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters=asked)
     return Sensitivity(_table(tokens, norms, layers), where)
 
@@ -227,12 +237,13 @@ def jacobian(
 def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]) -> pd.DataFrame:
     """A row a token, layer by layer, linearisation by linearisation: as the measured places are."""
     of_tokens, pos, places = token_columns(tokens), len(tokens.ids), len(tokens.ids) * len(layers)
-    columns: dict[str, Any] = {name: np.tile(of_tokens[name], len(layers) * len(norms)) for name in of_tokens}
+    columns: dict[str, Any] = {}
     columns["linearisation"] = np.repeat(list(norms), places)
     columns["layer"] = np.tile(np.repeat(layers, pos), len(norms))
     columns["method"] = np.repeat([found.method for found in norms.values()], places)
     columns |= {name: torch.cat([found.columns[name] for found in norms.values()]).numpy() for name in NORMS}
-    return pd.DataFrame(columns)
+    tiled: Any = of_tokens.iloc[np.tile(np.arange(pos), len(layers) * len(norms))]
+    return tiled.reset_index(drop=True).assign(**columns)
 
 
 __all__ = ["LINEARISATIONS", "Sensitivity", "freezing", "jacobian", "prompts_table", "sensitivity"]

@@ -73,6 +73,11 @@ class LastRows:
         """v^(L)."""
         return self.residuals[max(self.residuals)]
 
+    def of(self, prompts: Int[Tensor, " row"]) -> LastRows:
+        """Those of some of the prompts alone, in that order."""
+        at = prompts.to(self.y.device)
+        return LastRows({layer: rows[at] for layer, rows in self.residuals.items()}, self.y[at], self.z[at])
+
 
 @dataclass(frozen=True)
 class Way:
@@ -123,10 +128,20 @@ def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
     return LastRows(residuals, *(torch.cat([getattr(part, name) for part in parts])[back] for name in ("y", "z")))
 
 
-def separate_rows(model: TransformerBridge, prompt: Sequence[int]) -> tuple[LastRows, Float[Tensor, " d_vocab"]]:
-    """One prompt in a pass of its own: its representations, and the logits that the model itself returns."""
-    layers = (int(model.cfg.n_layers),)
-    with torch.no_grad(), true_arithmetic(model), _recording(model, None, layers) as record:
+def joined(parts: Sequence[LastRows]) -> LastRows:
+    """The rows of all parts, one part's behind the other's."""
+    return _in_order(parts, range(sum(len(part.y) for part in parts)))
+
+
+def separate_rows(
+    model: TransformerBridge, prompt: Sequence[int], layers: Sequence[int] = ()
+) -> tuple[LastRows, Float[Tensor, " d_vocab"]]:
+    """One prompt in a pass of its own: its representations, and the logits that the model itself returns.
+
+    layers: of which l v^(l) is kept, beside L.
+    """
+    chosen = (*layers, int(model.cfg.n_layers))
+    with torch.no_grad(), true_arithmetic(model), _recording(model, None, chosen) as record:
         logits = model(_batch(model, [prompt]), use_cache=False, logits_to_keep=1)
     return _rows(record), logits[0, -1]
 

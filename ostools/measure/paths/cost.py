@@ -17,8 +17,10 @@ PROOF = 7
 """A proof of the norm by repeated squaring in place of those eigenvalues."""
 SMALL_PROOF = 24
 """The same of a pair's small matrix, where calls and small products take their time too."""
-_SIMPLE = ("uniform", "local", "rollout")
+_SIMPLE = ("uniform", "local", "rollout", "cesaro")
 """They read no head's pattern alone."""
+_SHAPES = ("rollout", "cesaro")
+"""Predictions that carry no second moments."""
 _WITHOUT_MLP = ("theorem-5.1", "theorem-5.1-literal", "multi-head")
 """They have a constant in place of the MLP's norms."""
 _PAIRS = ("heads", "edge", "windowed")
@@ -41,7 +43,7 @@ def path_sum_cost(
     live = any(one.linearisation == "full" for one in known)
     element = work.element if len(predicted) == len(known) else 8
     heads = any(one.kind != "paper" and one.name not in _SIMPLE for one in known)
-    kernels = [one for one in predicted if one.name != "second-moment-diagonal"]
+    kernels = [one for one in predicted if one.name not in ("second-moment-diagonal", "cesaro")]
     last = pos if positions == "all" else 1
     memory = _reading(work, pos, heads=heads, live=live) + 2 * element * shape.block_parameters
     bounds = [one.name for one in known if one.kind != "predicted"]
@@ -49,7 +51,7 @@ def path_sum_cost(
     memory += _terms(shape, pos, element, columns if predicted else 0, bounds)
     memory += last * len(kernels) * work.element * (pos**2 + 2 * shape.d_model * columns)
     products = _norms(shape, pos, bounds, mlp_norm)
-    products += sum(_kernel(shape, pos, traces, one.name) * last for one in predicted if one.name != "rollout")
+    products += sum(_kernel(shape, pos, traces, one.name) * last for one in predicted if one.name not in _SHAPES)
     products += 2 * one_pass(work, 1, pos) / shape.n_layers
     each = work_in(element, shape.n_layers * products)
     read = 3.0 * shape.n_layers * shape.block_parameters

@@ -24,6 +24,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
+from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
@@ -42,13 +43,15 @@ class Flow(Result):
     Columns: layer (the block l), key (the token j before it), query (the token i after it), key_token, query_token, weight
     (w_ij^(l), squared units), flow (what passes there of all that the tokens send to y_n; a block's flows sum to 1).
 
-    `nodes`: layer (0 ... L: what enters block l; L is what the final norm reads), position, token_id, token, frobenius_norm
-    (predicted ||d y_n / d v^(l)||_F), interference (what paths of different queries add to its square, or take away).
+    `nodes`: layer (0 ... L: what enters block l; L is what the final norm reads), position, token_id, token, origin,
+    frobenius_norm (predicted ||d y_n / d v^(l)||_F), interference (what paths of different queries add to its square, or take
+    away).
     """
 
     nodes: pd.DataFrame
 
 
+@asked
 @in_smaller_chunks
 def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress | None = None) -> Flow:
     """The edges of `second-moment`'s recursion at the last token of a prompt, with patterns and norm scales held.
@@ -58,7 +61,8 @@ def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress |
     """
     tokens = as_prompt(model, prompt)
     traces = chosen_traces(Shape.of(model), len(tokens.ids))
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), linearisation="frozen", traces=TRACES[traces])
+    ids, how = tuple(tokens.ids.tolist()), {"linearisation": "frozen", "traces": TRACES[traces]}
+    provenance = Provenance.collect(model, ids, **how, **tokens.asked)
     work = full_precision(model, "flow")
     with torch.inference_mode(False), torch.no_grad(), float32_products():
         run = forward(work, tokens.ids)

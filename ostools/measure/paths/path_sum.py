@@ -28,6 +28,7 @@ from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_n
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
+from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
@@ -46,12 +47,13 @@ from ostools.theory.path_sum.certificates import OUTCOMES
 class PathSum(Result):
     """Path sums: one row is one token under one variant.
 
-    Columns: last (the position m whose y_m is meant), position, token_id, token, variant, kind (certified | paper | predicted),
-    linearisation ("frozen": patterns and norm scales held, the theorem's assumptions; "full": the real derivative), norm
-    (operator | frobenius), value.
+    Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant, kind (certified |
+    paper | predicted), linearisation ("frozen": patterns and norm scales held, the theorem's assumptions; "full": the real
+    derivative), norm (operator | frobenius), value.
     """
 
 
+@asked
 @in_smaller_chunks
 def path_sum(
     model: TransformerBridge,
@@ -74,7 +76,9 @@ def path_sum(
             `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed (docs/fidelity.md),
             with one more index, k_L.
             `second-moment`: a prediction of the frozen Frobenius norm, `second-moment-full` of the real derivative's;
-            `second-moment-diagonal`: cheaper, blind to interference (repeated tokens); `rollout`: a ranking.
+            `second-moment-diagonal`: cheaper, blind to interference (repeated tokens); `rollout`: a ranking;
+            `cesaro`: the shape that uniform causal attention would have with each block's own residual weight, in closed form
+            (arXiv 2603.10123; docs/theory.md 3.3): what the mask and the skip connections do without any pattern.
         mlp_norm: ||D_i||, in every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i) T_ij as a whole.
             "certified": proved from above by repeated squaring, within 0.1%; the provenance counts in which precision each was
             proved. What is proved is the norm of the D_i that float64 computed from the weights. The norms of `heads` and
@@ -115,6 +119,7 @@ def path_sum(
         mlp_norm=mlp_norm,
         traces=TRACES[traces],
         positions=positions,
+        **tokens.asked,
     )
     n = len(tokens.ids)
     last = [n - 1] if positions == "last" else list(range(n))

@@ -20,6 +20,7 @@ from ostools.measure.formulas.weights import final_gain
 from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import DiagonalFold, FullFold, KernelFold
+from ostools.measure.paths.uniform_attention import CesaroFold
 from ostools.measure.paths.windowed import WindowedFold
 from ostools.theory.path_sum import paths
 
@@ -172,6 +173,7 @@ VARIANTS: dict[str, Variant] = {
         Variant("second-moment-diagonal", "predicted", "frobenius", True, DiagonalFold),
         Variant("second-moment-full", "predicted", "frobenius", True, FullFold, "full"),
         _rows("rollout", "predicted", lambda view: paths.rollout_edges(view.mean_pattern)),
+        Variant("cesaro", "predicted", "frobenius", False, CesaroFold),
     )
 }
 """Every name but `windowed(k)` of k >= 2, which `variant_named` makes."""

@@ -14,9 +14,11 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.paths.variants import variant_named
+from ostools.measure.prompts import named_by
 from ostools.results import Provenance, Result
 from ostools.theory.profiles import rank_correlation
 
@@ -28,8 +30,8 @@ _ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 class Comparison(Result):
     """Measured, certified, the paper's and predicted values of one prompt on one axis.
 
-    `frame`, one row a token and source: position, token_id, token, source (a linearisation for measured rows, a variant for
-    the others), kind (measured | estimated | certified | paper | predicted), linearisation, norm, value.
+    `frame`, one row a token and source: position, token_id, token, origin, source (a linearisation for measured rows, a variant
+    for the others), kind (measured | estimated | certified | paper | predicted), linearisation, norm, value.
 
     `summary`, one row a variant: variant, kind, linearisation, norm, method (of the norms that it stands beside: exact |
     estimate), holds (certified variants; NA for the others, which promise nothing), median_log10_looseness and
@@ -45,6 +47,7 @@ class Comparison(Result):
     summary: pd.DataFrame
 
 
+@asked
 def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
     """Join path sums with the measured norms that they stand beside.
 
@@ -72,7 +75,7 @@ def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
         ),
         of_last.rename(columns={"variant": "source"}),
     ]
-    columns = ["position", "token_id", "token", "source", "kind", "linearisation", "norm", "value"]
+    columns = [*named_by(of_last), "source", "kind", "linearisation", "norm", "value"]
     frame = pd.concat(shown, ignore_index=True).reindex(columns=columns)
     return Comparison(frame, measured.provenance, pd.DataFrame(rows))
 
@@ -82,10 +85,6 @@ def profile_beside(asked: str, measured: Sensitivity, paths: PathSum) -> Any:
 
     Raises `InputError`, on behalf of what was asked for, where path sums cannot stand beside it.
     """
-    if not isinstance(measured, Sensitivity) or not isinstance(paths, PathSum):
-        raise InputError(
-            f"{asked}: expected a Sensitivity and a PathSum, found {type(measured).__name__} and {type(paths).__name__}"
-        )
     require_same_run(asked, measured.provenance, paths.provenance, "the path sum")
     frame: Any = measured.frame
     frame = frame[frame["layer"] == 0]
@@ -94,7 +93,7 @@ def profile_beside(asked: str, measured: Sensitivity, paths: PathSum) -> Any:
             f"{asked}: path sums stand beside the derivative at the embeddings, layer 0, which this profile lacks: "
             "measure it with sensitivity(..., layers=[0])"
         )
-    columns = ["position", "token_id", "token", "linearisation", "method"]
+    columns = [*named_by(frame), "linearisation", "method"]
     norms = [
         frame[columns].assign(
             norm=norm, value=frame[f"{norm}_norm"], lower=frame[f"{norm}_lower"], upper=frame[f"{norm}_upper"]

@@ -22,9 +22,11 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.profiles.compare import log10_ratio, profile_beside
+from ostools.measure.prompts import named_by
 from ostools.results import Result
 
 CHAIN = ("uniform", "local", "heads", "edge", "windowed(1)")
@@ -43,8 +45,8 @@ PARTS = {
 
 @dataclass(frozen=True, eq=False)
 class Looseness(Result):
-    """One row a token and part: position, token_id, token, part, larger, smaller (the two terms of the quotient), is_looseness
-    (False for `assumptions`), log10 (in decades; infinite where the smaller term alone is exactly 0).
+    """One row a token and part: position, token_id, token, origin, part, larger, smaller (the two terms of the quotient),
+    is_looseness (False for `assumptions`), log10 (in decades; infinite where the smaller term alone is exactly 0).
 
     `summary`, one row a part in the order of the chain: part, larger, smaller, is_looseness, tokens (those whose parts are all
     finite, of which the numbers are), mean (means add up as the parts do), median, lower and upper quartile.
@@ -53,6 +55,7 @@ class Looseness(Result):
     summary: pd.DataFrame
 
 
+@asked
 def looseness(measured: Sensitivity, paths: PathSum) -> Looseness:
     """Split log10(uniform / measured) of every token into what the bound gives away where; see the module.
 
@@ -68,7 +71,7 @@ def looseness(measured: Sensitivity, paths: PathSum) -> Looseness:
     profile = profile_beside("looseness", measured, paths)
     profile = profile[profile["norm"] == "operator"]
     terms = {**_bounds(paths), **_measured(profile)}
-    columns = profile.loc[profile["linearisation"] == "full", ["position", "token_id", "token"]].reset_index(drop=True)
+    columns = profile.loc[profile["linearisation"] == "full", named_by(profile)].reset_index(drop=True)
     tables = [
         columns.assign(
             part=part,

@@ -2,12 +2,12 @@
 
 Everything is read off a `Sensitivity`; no model is run. The first token is the sink of most trained models: nearly every
 head attends to it, whatever it says. The last token is y_n's own: its residual stream is carried up by every skip. Both can
-hide what lies between them, so that every share and every shape is given with and without.
+hide what lies between them, so that every share and every shape is given with and without. In a chat template the last token
+is the template's, and so are many others: what is said of the text is said of the user's own tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -15,17 +15,17 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError, unknown_name
+from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.prompts import named_by
+from ostools.models.chat import ORIGINS, SYSTEM, TEMPLATE, TEXT
 from ostools.results import Result
 from ostools.theory import profiles as theory
 
 Norm = Literal["operator", "frobenius"]
 
-KEPT: Mapping[str, slice] = {
-    "all": slice(None),
-    "without the sink": slice(1, None),
-    "without sink and last": slice(1, -1),
-}
+ALL, NO_SINK, BETWEEN, OF_TEXT = "all", "without the sink", "without sink and last", "the text"
+KEPT = (ALL, NO_SINK, BETWEEN, OF_TEXT)
 """The tokens that a shape is of."""
 _INTERVALS = ("start_contrast", "end_contrast", "curvature")
 _SHAPE_COLUMNS = (
@@ -39,35 +39,44 @@ _SHAPE_COLUMNS = (
 class Profile(Result):
     """Which tokens matter to y_n, of d y_n / d v_i^(0).
 
-    `frame`, one row a token and linearisation: position, token_id, token, linearisation, method (exact | estimate), norm,
-    value, share (of the sum over all tokens), share_without_sink (the first token taken out and the shares renormalised; NaN
-    for it), rank (1 the largest), over_frozen (value / the same token's frozen value; NaN where frozen was not measured).
+    `frame`, one row a token and linearisation: position, token_id, token, origin (whose it is, of `models.ORIGINS`),
+    linearisation, method (exact | estimate), norm, value, share (of the sum over all tokens), share_without_sink (the first
+    token taken out and the shares renormalised; NaN for it), rank (1 the largest), over_frozen (value / the same token's frozen
+    value; NaN where frozen was not measured).
 
-    `summary`, one row a linearisation: sink_share, last_share, largest_share_between (of one token that is neither),
-    effective_tokens and effective_tokens_without_sink (exp of the entropy of the shares), and against frozen
-    over_frozen_median, _min, _max and _spearman.
+    `summary`, one row a linearisation: sink_share, last_share, text_share, template_share and system_share (of all the tokens
+    of that origin), largest_share_between (of one token of the text that is neither first nor last), effective_tokens,
+    effective_tokens_without_sink and effective_tokens_of_text (exp of the entropy of the shares), and against frozen
+    over_frozen_median, _min, _max and _spearman. Where it is not known whose the tokens are, the three shares by origin and
+    effective_tokens_of_text are NaN, and every token counts as the text's.
 
-    `shapes`, one row a linearisation and choice of tokens (`kept`: all | without the sink | without sink and last), in
-    decades: start, middle, end (mean log10 norm of each third); start_contrast, end_contrast (that third minus the middle one)
-    and curvature (of a quadratic, position from -1 to 1), each with _low, _high (95%) and _p; vertex (where the quadratic
+    `shapes`, one row a linearisation and choice of tokens (`kept`: all | without the sink | without sink and last | the text),
+    in decades: start, middle, end (mean log10 norm of each third); start_contrast, end_contrast (that third minus the middle
+    one) and curvature (of a quadratic, position from -1 to 1), each with _low, _high (95%) and _p; vertex (where the quadratic
     turns, as a fraction of the prompt), neighbours (correlation of neighbouring tokens), verdict.
     """
 
     summary: pd.DataFrame
     shapes: pd.DataFrame
 
-    def top(self, k: int = 10, *, linearisation: str | None = None) -> pd.DataFrame:
-        """The k tokens with the largest shares, largest first; of the first linearisation if none is named."""
+    def top(self, k: int = 10, *, linearisation: str | None = None, origin: str | None = None) -> pd.DataFrame:
+        """The k tokens with the largest shares, largest first; of the first linearisation if none is named.
+
+        origin: only tokens that are so, such as "text"; None: all. Where it is not known whose they are, none is."""
         known = list(dict.fromkeys(self.frame["linearisation"]))
         chosen = known[0] if linearisation is None else linearisation
         if chosen not in known:
             raise unknown_name("linearisation", chosen, known)
         if k < 1:
             raise InputError(f"top: expected a number of tokens from 1, found {k}")
+        if origin is not None and origin not in ORIGINS:
+            raise unknown_name("origin", origin, ORIGINS)
         rows: Any = self.frame[self.frame["linearisation"] == chosen]
+        rows = rows if origin is None else rows[rows["origin"] == origin]
         return rows.sort_values("rank").head(k).reset_index(drop=True)
 
 
+@asked
 def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile:
     """Shares, ranks and the U-shape of a measured sensitivity, sink included and removed.
 
@@ -91,14 +100,16 @@ def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile
     if norm == "operator" and estimated:
         raise InputError("profile: an estimate knows a lower bound of the operator norms only; use norm='frobenius'")
     values = rows[f"{norm}_norm"].to_numpy(dtype=float)
-    table = rows[["position", "token_id", "token", "linearisation", "method"]].assign(norm=norm, value=values)
+    if "origin" not in rows:  # of a table that was made elsewhere
+        rows = rows.assign(origin=pd.array([None] * len(rows), dtype="str"))
+    table = rows[[*named_by(rows), "linearisation", "method"]].assign(norm=norm, value=values)
     frozen = table.loc[table["linearisation"] == "frozen", "value"].to_numpy()
     parts, summary, shapes = [], [], []
     for name, group in table.groupby("linearisation", sort=False):
         part = _with_shares(group, frozen)
         parts.append(part)
         summary.append({"linearisation": name, "norm": norm} | _summary(part, frozen))
-        shapes += [{"linearisation": name, "norm": norm} | _shape(part["value"].to_numpy(), kept) for kept in KEPT]
+        shapes += [{"linearisation": name, "norm": norm} | _shape(part, kept) for kept in KEPT]
     frame = pd.concat(parts, ignore_index=True)
     return Profile(
         frame, measured.provenance, pd.DataFrame(summary), pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS))
@@ -124,14 +135,21 @@ def _over(value: np.ndarray, frozen: np.ndarray) -> np.ndarray:
 
 def _summary(part: Any, frozen: np.ndarray) -> dict[str, float]:
     share, over = part["share"].to_numpy(), part["over_frozen"].to_numpy()
-    between = share[1:-1]
     known = len(frozen) > 0
+    of_text, origins = _is_text(part), part["origin"]
+    between = share[1:-1][of_text[1:-1]]
+    by_origin = {origin: float(share[origins == origin].sum()) for origin in (TEXT, TEMPLATE, SYSTEM)}
+    effective_of_text = theory.effective_tokens(theory.shares(share[of_text]))
+    if origins.isna().any():
+        by_origin, effective_of_text = dict.fromkeys(by_origin, float("nan")), float("nan")
     return {
         "sink_share": float(share[0]),
         "last_share": float(share[-1]),
+        **{f"{origin}_share": value for origin, value in by_origin.items()},
         "largest_share_between": float(between.max()) if len(between) else float("nan"),
         "effective_tokens": theory.effective_tokens(share),
         "effective_tokens_without_sink": theory.effective_tokens(part["share_without_sink"].to_numpy()[1:]),
+        "effective_tokens_of_text": effective_of_text,
         "over_frozen_median": float(np.median(over)) if known else float("nan"),
         "over_frozen_min": float(over.min()) if known else float("nan"),
         "over_frozen_max": float(over.max()) if known else float("nan"),
@@ -139,9 +157,25 @@ def _summary(part: Any, frozen: np.ndarray) -> dict[str, float]:
     }
 
 
-def _shape(value: np.ndarray, kept: str) -> dict[str, Any]:
+def _is_text(part: Any) -> np.ndarray:
+    """Which tokens are the user's; all where that is not known."""
+    origins = part["origin"]
+    return np.ones(len(part), dtype=bool) if origins.isna().any() else (origins == TEXT).to_numpy()
+
+
+def places(part: Any, kept: str) -> np.ndarray:
+    """The rows of one linearisation that `kept` names, in order."""
+    found = np.arange(len(part))
+    if kept == OF_TEXT:
+        return found[_is_text(part)]
+    return found[0 if kept == ALL else 1 : -1 if kept == BETWEEN else None]
+
+
+def _shape(part: Any, kept: str) -> dict[str, Any]:
     """The numbers of `theory.profiles.u_shape` as columns; a verdict in words where there can be none."""
-    chosen = value[KEPT[kept]]
+    if kept == OF_TEXT and part["origin"].isna().any():
+        return {"kept": kept, "verdict": "not tested: it is not known whose the tokens are"}
+    chosen = part["value"].to_numpy()[places(part, kept)]
     zeros = int((chosen == 0).sum())
     if len(chosen) < theory.SHORTEST:
         return {"kept": kept, "verdict": f"not tested: {len(chosen)} tokens, {theory.SHORTEST} needed"}

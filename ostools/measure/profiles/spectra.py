@@ -21,6 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
@@ -68,6 +69,7 @@ class Spectra(Result):
     against: pd.DataFrame
 
 
+@asked
 @in_smaller_chunks
 def spectra(
     model: TransformerBridge, prompt: str | Prompt, *, measured: Sensitivity | None = None, powers: int = 64
@@ -93,7 +95,7 @@ def spectra(
             f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
             f"products would describe another network; leave the edit's block"
         )
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers)
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers, **tokens.asked)
     if measured is not None:
         require_same_run("spectra", measured.provenance, provenance, "these patterns")
     rows, patterns = _patterns(full_precision(model, "spectra"), tokens)

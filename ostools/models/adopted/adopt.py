@@ -131,7 +131,7 @@ def _built(
     name: str,
 ) -> PreTrainedModel:
     """The model of that configuration, as loading builds it, around the user's weights."""
-    checkpoint = Checkpoint(Path(name), [], family, config)
+    checkpoint = Checkpoint(Path(name), [], family, config, None)
     held: dict[str, Tensor] = {path: weight.detach() for path, weight in weights.items()}
     with checkpoint.fitting():
         ours = checkpoint.filled(held, dtype, device, lambda stored, path: held[stored])

@@ -1,8 +1,8 @@
-"""The Hugging Face model that the files of a checkpoint make: whole in memory, of int8 weights, or in several places."""
+"""The Hugging Face model that the files of a checkpoint make: whole in memory, of weights in few bits, or in several places."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +11,17 @@ import torch
 import transformers
 from safetensors import safe_open
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.checks import check_finite, check_loaded, check_size, one_line
 from ostools.models.files.sources import Source
+from ostools.models.packed import Stored
 from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
 from ostools.models.placed.mapped import MappedWeights
 from ostools.models.placed.place import Placing, fill, placeholders
-from ostools.models.quantised.int8 import int8_weights
+from ostools.models.quantised.formats import Quantisation
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,10 @@ class Checkpoint:
     shards: list[Path]
     family: Family
     config: PreTrainedConfig
+    quantisation: Quantisation | None
+
+    def check_size(self) -> None:
+        check_size(self.config, self.family, self.shards, self.directory, self.quantisation is not None)
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
@@ -61,7 +67,7 @@ class Checkpoint:
 
     def filled(
         self,
-        weights: dict[str, torch.Tensor],
+        weights: Mapping[str, torch.Tensor | Stored],
         dtype: torch.dtype,
         device: torch.device,
         weight: Callable[[str, str], torch.Tensor],
@@ -69,6 +75,8 @@ class Checkpoint:
         """The Hugging Face model in `dtype`, built without the `weights` and then filled with what `weight` makes of each."""
         held = placeholders(weights, dtype)
         module = self.built(dict(held), dtype)
+        if any(isinstance(one, Stored) for one in weights.values()):
+            _refuse_inputs_first(module, self.directory)
         fill(module, held, device, weight)
         return module
 
@@ -89,19 +97,28 @@ def whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> P
     """The Hugging Face model with every weight in the memory of the device."""
     shards = checkpoint.shards
     with checkpoint.fitting():
-        check_size(checkpoint.config, checkpoint.family, shards, checkpoint.directory)
+        checkpoint.check_size()
         module = checkpoint.built(_stored_weights(shards, dtype), dtype)
     module = checkpoint.finished(module)
     module.to(device)  # pyright: ignore[reportArgumentType]
     return module
 
 
-def int8(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+def quantised(
+    checkpoint: Checkpoint, quantisation: Quantisation, dtype: torch.dtype, device: torch.device
+) -> PreTrainedModel:
     """The Hugging Face model with its quantised matrices in memory as they are stored."""
     with checkpoint.fitting():
-        check_size(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
-        weights = int8_weights(checkpoint.shards, dtype, device)
-        module = checkpoint.filled(weights, dtype, device, lambda name, path: weights[name])
+        checkpoint.check_size()
+        tensors = {name: part.to(device) for name, part in _each_stored(checkpoint.shards)}
+        weights = quantisation.weights(tensors, _headers(checkpoint.shards))
+        del tensors
+
+        def weight(name: str, path: str) -> torch.Tensor:
+            one = weights.pop(name)
+            return one.weight(dtype, device) if isinstance(one, Stored) else one.to(dtype)
+
+        module = checkpoint.filled(weights, dtype, device, weight)
     return checkpoint.finished(module)
 
 
@@ -111,36 +128,60 @@ def in_places(
     """The Hugging Face model with its weights where the map says, and the map with nothing left to be found out."""
     device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
     with checkpoint.fitting():
-        check_size(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
+        checkpoint.check_size()
         with torch.device("meta"):
             without_weights = getattr(transformers, checkpoint.family.module)(checkpoint.config)
         placed = checked_map(device_map, without_weights, dtype, device)
         weights = MappedWeights.of(checkpoint.shards)
-        placing = Placing(weights, placed, dtype, device)
-        module = checkpoint.filled(weights.by_name, dtype, device, placing.weight)
+        named: Mapping[str, torch.Tensor | Stored] = weights.by_name
+        if checkpoint.quantisation is not None:
+            named = checkpoint.quantisation.weights(weights.by_name, _headers(checkpoint.shards))
+        module = checkpoint.filled(named, dtype, device, Placing(weights, named, placed, dtype, device).weight)
     module = checkpoint.finished(module)
     weights.let_go()
     return module, placed
 
 
 def _stored_weights(shards: list[Path], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Every weight by name, in memory of its own and in `dtype`.
+    """Every weight by name, in `dtype`."""
+    return {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in _each_stored(shards)}
 
-    A file is mapped for one weight at a time, so that what was read does not stay in memory beside its copy.
+
+def _each_stored(shards: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor by name, in memory of its own.
+
+    A file is mapped for one tensor at a time, so that what was read does not stay in memory beside its copy.
     """
-    weights = {}
     for shard in shards:
         with safe_open(shard, "pt") as file:
             names = list(file.keys())
         for name in names:
             with safe_open(shard, "pt") as file:
-                weight = file.get_tensor(name)
-            weights[name] = weight.to(dtype if weight.is_floating_point() else weight.dtype, copy=True)
-    return weights
+                weight = file.get_tensor(name).clone()
+            yield name, weight
+
+
+def _headers(shards: list[Path]) -> dict[str, str]:
+    """What the files say of themselves."""
+    found: dict[str, str] = {}
+    for shard in shards:
+        with safe_open(shard, "pt") as file:
+            found |= file.metadata() or {}
+    return found
+
+
+def _refuse_inputs_first(module: PreTrainedModel, directory: Path) -> None:
+    """GPT-2's matrices are [in, out], those of every format [out, in]: a square one would be read transposed."""
+    found = [name for name, part in module.named_modules() if isinstance(part, Conv1D)]
+    if found:
+        raise InputError(
+            f"expected matrices stored [out, in] in the quantised checkpoint {directory}, found {found[0]}, which computes "
+            "with [in, out]: use the model in full precision"
+        )
 
 
 def check_storage(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
-    """A device map and int8 weights ask for weights that are computed with one by one, as the file holds them."""
+    """A device map and quantised weights ask for weights that are computed with one by one, as the file holds them."""
     joint = (
         f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
         if family.copied

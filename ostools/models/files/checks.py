@@ -19,7 +19,7 @@ from torch import nn
 
 from ostools.ground.errors import InputError
 from ostools.models.families import FAMILIES, KNOWN, Family, family_of_config
-from ostools.models.quantised.int8 import check_quantisation
+from ostools.models.quantised.formats import check_quantisation
 
 TEMPLATES = "additional_chat_templates"
 """The folder where transformers looks for chat templates too; the one that is called default is then the model's."""
@@ -38,6 +38,8 @@ _PARTS_OF_ONE = (
 )
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _LARGEST_JSON = 64 << 20  # bytes; the largest known index or tokenizer has a few MB
+_IN_A_WORD = 16
+"""Weights that a number of a quantised checkpoint stands for, at most: 2 bits each in a word of 32."""
 _CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
 
 
@@ -167,7 +169,7 @@ def _check_safetensors(file: Path) -> None:
         ) from None
 
 
-def check_size(config: Any, family: Family, shards: Iterable[Path], directory: Path) -> None:
+def check_size(config: Any, family: Family, shards: Iterable[Path], directory: Path, quantised: bool) -> None:
     """The model that config.json describes is about as large as its weights, before memory for it is asked for.
 
     Which weight is missing or of another shape, `check_loaded` says.
@@ -184,7 +186,7 @@ def check_size(config: Any, family: Family, shards: Iterable[Path], directory: P
         )
     with torch.device("meta"):  # shapes without memory
         described = sum(weight.numel() for weight in getattr(transformers, family.module)(config).parameters())
-    if described > 2 * sum(stored):
+    if described > 2 * sum(stored) * (_IN_A_WORD if quantised else 1):
         raise InputError(
             f"expected {described} weights in {directory} as config.json says, found {sum(stored)}: "
             "weights and config.json belong to different models"

@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.checks import has_tokenizer, one_line, read_json
-from ostools.models.quantised.int8 import check_quantisation
+from ostools.models.quantised.formats import Quantisation, check_quantisation
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, str | None]:
+def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quantisation | None]:
     """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation."""
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)

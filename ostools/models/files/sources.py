@@ -9,7 +9,7 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub import errors as hub_errors
 
-from ostools.ground.errors import InputError, did_you_mean, unknown_name
+from ostools.ground.errors import InputError, did_you_mean, shown, unknown_name
 from ostools.models.families import EMBEDDED
 
 EMBEDDED_DIRECTORY = Path(__file__).parents[1] / "embedded"
@@ -99,6 +99,8 @@ def locate(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
                 "oversquashing-tools, or name a directory or a hub id"
             )
     else:
+        if not isinstance(name, str | os.PathLike):
+            raise InputError(f"name: expected a directory, a hub id or 'embedded', found {shown(name)}")
         text = os.fspath(name)
         if not text.strip() or "\0" in text:
             found = repr(text[:60]) if text.strip() else "an empty name"
@@ -117,7 +119,7 @@ def locate(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
             return _download(text, revision)
     if revision is not None:
         raise InputError(
-            f"expected no revision for {source.name!r}, found {revision!r}: only models from the hub have revisions"
+            f"expected no revision for {source.name!r}, found {shown(revision)}: only models from the hub have revisions"
         )
     return source
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, shown, unknown_name
 from ostools.ground.memory import free_memory
 from ostools.ground.names import checked_name
 
@@ -32,7 +32,7 @@ def checked_map(asked: DeviceMap, model: nn.Module, dtype: torch.dtype, device: 
     if isinstance(asked, str):
         return {"": DISK} if checked_name("device map", asked, NAMED_MAPS) == DISK else _auto(model, dtype, device)
     if not isinstance(asked, Mapping):
-        raise InputError(f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {asked!r}")
+        raise InputError(f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {shown(asked)}")
     known = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
     placed = {}
     for name, place in asked.items():

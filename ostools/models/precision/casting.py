@@ -16,14 +16,17 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
-from ostools.models.describe import metadata_of, refuse_processed, remember
+from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
 from ostools.models.families import Family, family_of
 from ostools.models.recast import SMALL_WEIGHT, Recast
 
 Reader = Callable[..., Tensor]
+Reading = Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
 
 
+@checked_arguments(InputError, IN_WORDS)
 def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     """A model that computes what loading the weights of `model` in `dtype` gives, and reads them from `model`.
 
@@ -35,16 +38,22 @@ def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     `SMALL_WEIGHT` bytes. Time: a cast of every weight at every forward or backward pass. Raises `InputError` while hooks are
     on the model: the view would run them, and they would not know it.
     """
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+    if not dtype.is_floating_point:
         raise InputError(f"dtype: expected a floating dtype such as torch.float64, found {dtype!r}")
     cast = partial(torch.Tensor.to, dtype=dtype)
     return view(model, dtype, lambda weight: (cast, (weight,)))
 
 
 def view(
-    model: TransformerBridge, dtype: torch.dtype, reading: Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
+    model: TransformerBridge,
+    dtype: torch.dtype,
+    reading: Reading,
+    made: Callable[[Tensor], Tensor | None] = lambda weight: None,
 ) -> TransformerBridge:
-    """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads."""
+    """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads.
+
+    `made`: a tensor of one's own in the place of a weight, None for what `reading` makes.
+    """
     refuse_processed(model)
     _refuse_hooked(model)
     _refuse_patched(model)
@@ -54,7 +63,9 @@ def view(
     # deepcopy takes what the memo already holds: it copies the modules, and no weight.
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
-        memo[id(parameter)] = _seen(parameter, dtype, *reading(parameter))
+        own = made(parameter)
+        seen = _seen(parameter, dtype, *reading(parameter)) if own is None else nn.Parameter(own, requires_grad=False)
+        memo[id(parameter)] = seen
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)

@@ -19,7 +19,7 @@ from hooks.rounding import FLOATS, FORMATS, integer_scale, stored
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models.describe import named_weights
-from ostools.models.precision.casting import Reader, view
+from ostools.models.precision.casting import Reader, Reading, view
 from ostools.models.recast import BLOCK, dense
 
 # What holds every number of a dtype; nothing has to be read to know it.
@@ -43,6 +43,12 @@ def view_rounded(model: TransformerBridge, format: str) -> TransformerBridge:
     """
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
+    require_held(model, format)
+    return view(model, torch.float32, reading_of(model, format))
+
+
+def reading_of(model: TransformerBridge, format: str) -> Reading:
+    """How each weight of the model is read in that format; for an integer one, a matrix and the scale of each output."""
     # GPT-2's projections are stored [in, out], where everybody else's are [out, in].
     inputs_first = {id(module.weight) for module in model.modules() if isinstance(module, Conv1D)}
 
@@ -53,10 +59,9 @@ def view_rounded(model: TransformerBridge, format: str) -> TransformerBridge:
             return _as_stored, (weight,)
         inputs = 0 if id(weight) in inputs_first else 1
         scale = integer_scale(_largest(weight, inputs), format)
-        return partial(_as_integer, format=format), (weight, scale.expand(weight.shape))
+        return partial(as_integer, format=format), (weight, scale.expand(weight.shape))
 
-    _require_held(model, format)
-    return view(model, torch.float32, reading)
+    return reading
 
 
 def _as_stored(weight: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -67,9 +72,7 @@ def _as_float(weight: Float[Tensor, "*shape"], format: str) -> Float[Tensor, "*s
     return stored(weight.float(), format)
 
 
-def _as_integer(
-    weight: Float[Tensor, "*shape"], scale: Float[Tensor, "*shape"], format: str
-) -> Float[Tensor, "*shape"]:
+def as_integer(weight: Float[Tensor, "*shape"], scale: Float[Tensor, "*shape"], format: str) -> Float[Tensor, "*shape"]:
     return stored(weight.float(), format, scale)
 
 
@@ -79,7 +82,7 @@ def _largest(weight: Float[Tensor, "out in"], inputs: int) -> Float[Tensor, ...]
     return torch.maximum(weight.amax(inputs, keepdim=True), -weight.amin(inputs, keepdim=True)).float()
 
 
-def _require_held(model: TransformerBridge, format: str) -> None:
+def require_held(model: TransformerBridge, format: str) -> None:
     """Every weight is finite, and within what a floating format holds: said before the run, with the weight's name."""
     for name, weight in named_weights(model):
         if format not in FLOATS and weight.ndim > 2:

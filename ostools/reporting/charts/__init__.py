@@ -22,6 +22,7 @@ from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.answers.ablation import ablation_chart
 from ostools.reporting.charts.answers.behaviour import behaviour_chart
 from ostools.reporting.charts.answers.error_prediction import error_prediction_chart
+from ostools.reporting.charts.answers.fate import decodable_chart, fate_chart, readout_chart
 from ostools.reporting.charts.answers.heads import heads_chart
 from ostools.reporting.charts.answers.retrieval import retrieval_chart
 from ostools.reporting.charts.answers.study import study_chart
@@ -42,8 +43,10 @@ from ostools.reporting.charts.figures.figure5 import figure_5_chart
 from ostools.reporting.charts.figures.figure8_and_9 import figure_8_chart, figure_9_chart
 from ostools.reporting.charts.figures.lab import lab_chart
 from ostools.reporting.charts.figures.theory import theory_chart
+from ostools.reporting.charts.sensitivity.contributions import contributions_chart
 from ostools.reporting.charts.sensitivity.flow import flow_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
+from ostools.reporting.charts.sensitivity.nulls import nulls_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, path_sum_chart, sensitivity_chart
 from ostools.reporting.charts.sensitivity.reasoning import chain_of_thought_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
@@ -78,12 +81,17 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Behaviour: behaviour_chart,
     measure.Collapse: _collapse,
     measure.Comparison: comparison_chart,
+    measure.Contributions: contributions_chart,
     measure.Counting: counting_chart,
+    measure.Decodable: decodable_chart,
+    measure.Fate: fate_chart,
     measure.Flow: flow_chart,
     measure.HeadScores: heads_chart,
     measure.Looseness: looseness_chart,
+    measure.Nulls: nulls_chart,
     measure.PathSum: path_sum_chart,
     measure.Profile: profile_chart,
+    measure.Readout: readout_chart,
     measure.Sensitivity: _sensitivity,
     measure.Spectra: spectra_chart,
     experiments.Ablation: ablation_chart,
@@ -127,11 +135,13 @@ __all__ = [
     "collapse_chart",
     "collapse_layers_chart",
     "comparison_chart",
+    "contributions_chart",
     "counting_chart",
     "error_prediction_chart",
     "heads_chart",
     "layers_chart",
     "looseness_chart",
+    "nulls_chart",
     "path_sum_chart",
     "precision_chart",
     "profile_chart",

@@ -28,6 +28,12 @@ def behaviour_notes(result: Behaviour) -> list[str]:
     without = [(name, int(summary[name].sum())) for name in ("something_else", "cut_off")]
     if any(count for _, count in without):
         notes.append(f"{_without(without, how['max_new_tokens'])}: they are not right, and in no error.")
+    thought = frame["reasoning_tokens"].dropna() if "reasoning_tokens" in frame else frame["seed"].iloc[:0]
+    if (thought > 0).any():
+        notes.append(
+            f"{int((thought > 0).sum())} answers begin with thoughts, {int(thought[thought > 0].median())} tokens in the "
+            "median: the answer is what stands behind them."
+        )
     if inactive := int((frame["status"] == "inactive").sum()):
         notes.append(f"Hollow: the mitigation changed nothing of the prompt or the logits ({inactive} answers).")
     return notes

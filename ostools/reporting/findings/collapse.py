@@ -217,14 +217,14 @@ def _answers(rows: Frame) -> str:
 
 def _route_differences(result: Collapse) -> list[str]:
     """How far rows of the shared pass are from passes of their own, where that is more than float32's rounding."""
-    given = result.provenance.parameters.get("difference_from_separate_pass", {})
+    given = result.provenance.parameters.get("difference_at_probed_lengths", {})
     seen = {name: value for name, value in given.items() if value > LENGTH_DEPENDENT}
     if not seen:
         return []
     parts = ", ".join(f"{number(value)} in {name}" for name, value in seen.items())
     return [
         "Kernels may round otherwise at another length: y of a prompt in a pass of its own differs from these rows by up to "
-        f"{parts} (relative L2, at the lengths tried)."
+        f"{parts} (relative L2, at the probed lengths)."
     ]
 
 

@@ -1,4 +1,8 @@
-"""What sensitivities, bounds, predictions and their looseness say."""
+"""What sensitivities, bounds, predictions and their looseness say.
+
+What is said of tokens is said of the user's text: which token counts most, how far they are apart, how they go with position.
+What BOS and chat template have of the sum is said beside it. Whether a bound holds is said of every token.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from scipy.stats import spearmanr
 
 from ostools.ground.words import factor, number, ratio
 from ostools.measure import Comparison, Looseness, Sensitivity
+from ostools.measure.prompts import of_text
+from ostools.reporting.findings.origins import among, others, tokens_said
 from ostools.reporting.look import theme
 from ostools.reporting.look.theme import display_token
 from ostools.results import Frame, Row, frame_of
@@ -28,17 +34,20 @@ NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 
 
 def sensitivity_findings(result: Sensitivity) -> list[str]:
-    """Where the measured sensitivity is large and small, and what freezing changes."""
+    """Where in the text the measured sensitivity is large and small, what the other tokens have, and what freezing changes."""
     profiles = _profiles(result)
     word, norm = _known(result)
     said = []
-    for name, rows in profiles.items():
+    for name, every in profiles.items():
+        rows = of_text(every)
         norms = rows[f"{norm}_norm"].to_numpy()
         top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
+        before = rows[rows["position"] < every["position"].max()]
         said.append(
-            f"{word.capitalize()}, {name}: the last token's representation responds most to {_place(top)}, {NORMS[norm]} "
-            f"{number(float(norms.max()))}, and least to {_place(low)}, {number(float(norms.min()))}; {_spread(norms)}. "
-            f"{_trend(norms)}".strip()
+            f"{word.capitalize()}, {name}: {among(rows, every)}the last token's representation responds most to {_place(top)}, "
+            f"{NORMS[norm]} {number(float(norms.max()))}, and least to {_place(low)}, {number(float(norms.min()))}; "
+            f"{_spread(norms)}. {_trend(before[f'{norm}_norm'].to_numpy())}".strip()
+            + others(every, rows, f"{norm}_norm")
         )
     if {"full", "frozen"} <= profiles.keys():
         full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
@@ -75,9 +84,8 @@ def _spread(norms: np.ndarray) -> str:
     return f"they are a factor of {number(float(norms.max() / norms.min()))} apart"
 
 
-def _trend(norms: np.ndarray) -> str:
-    """How sensitivity goes with position. The last token is left out: its skip path goes straight to y."""
-    before = norms[:-1]
+def _trend(before: np.ndarray) -> str:
+    """How sensitivity goes with position before the last token, which is left out: its skip path goes straight to y."""
     if len(before) < 8 or np.ptp(before) == 0:
         return ""
     rank = _spearman(np.arange(len(before)), before)
@@ -197,13 +205,17 @@ def sensitivity_summary(result: Sensitivity) -> list[str]:
     profiles = _profiles(result)
     word, norm = _known(result)
     name = "full" if "full" in profiles else next(iter(profiles))
-    norms = profiles[name][f"{norm}_norm"].to_numpy()
-    if len(norms) == 1:
-        return [f"{word.capitalize()} ({name} derivative, 1 token): {NORMS[norm]} {number(float(norms[0]))}."]
-    middle = number(ratio(float(norms[-1]), float(np.median(norms[:-1]))))
+    every = profiles[name]
+    rows, last = of_text(every), every.iloc[-1]
+    norms, before = rows[f"{norm}_norm"], rows[rows["position"] < last["position"]][f"{norm}_norm"]
+    tokens = tokens_said(rows, every)
+    if not len(before):
+        return [f"{word.capitalize()} ({name} derivative, {tokens}): {NORMS[norm]} {number(float(norms.iloc[0]))}."]
+    middle = number(ratio(float(last[f"{norm}_norm"]), float(before.median())))
     return [
-        f"{word.capitalize()} ({name} derivative, {len(norms)} tokens): {NORMS[norm]}s from {number(float(norms.min()))} to "
+        f"{word.capitalize()} ({name} derivative, {tokens}): {NORMS[norm]}s from {number(float(norms.min()))} to "
         f"{number(float(norms.max()))}; the last token's own is {middle} times the median of the others."
+        + others(every, rows, f"{norm}_norm")
     ]
 
 
@@ -260,7 +272,7 @@ def layers_finding(result: Sensitivity) -> str:
     ends = rows[rows["layer"].isin((low, high))].groupby("layer")
     said = {"the last token's own": ends.apply(lambda here: here.loc[here["position"] == last, f"{norm}_norm"].iloc[0])}
     if last > 0:
-        said["the others' median"] = ends.apply(lambda here: here.loc[here["position"] < last, f"{norm}_norm"].median())
+        said["the others' median"] = of_text(rows[rows["position"] < last]).groupby("layer")[f"{norm}_norm"].median()
     if low == high:
         values = ", ".join(f"{who} is {number(float(norms[low]))}" for who, norms in said.items())
         return f"At layer {low}, which the only block reads ({name}, {words}), {values}."

@@ -22,6 +22,8 @@ ROUNDING_NOTE = (
     "Triangles at the bottom edge are below rounding (exact zeros, or what sums in another order would change)."
 )
 """In place of `ZERO_NOTE` where the values have a rounding."""
+PALE = 0.5
+"""Opacity of a name that stands aside."""
 TOKENS_NAMED = 48
 """Most tokens that an axis names one by one."""
 
@@ -123,8 +125,12 @@ def length_ticks(first: int, last: int) -> list[int]:
     return [tick for tick in ticks if first <= tick <= last]
 
 
-def named_places(tokens: Sequence[str], places: Sequence[int | float], title: str, ticks: bool = True) -> alt.Axis:
-    """Each token with its position, upright, at its place."""
+def named_places(
+    tokens: Sequence[str], places: Sequence[int | float], title: str, ticks: bool = True, aside: Sequence[int] = ()
+) -> alt.Axis:
+    """Each token with its position, upright, at its place; the tokens `aside` pale."""
+    test = f"indexof({theme.safe_json([places[position] for position in aside])}, datum.value) >= 0"
+    opacity: Any = {"condition": {"test": test, "value": PALE}, "value": 1}
     words = [f"{token} {position}" for position, token in enumerate(tokens)]
     return alt.Axis(
         grid=False,
@@ -138,14 +144,22 @@ def named_places(tokens: Sequence[str], places: Sequence[int | float], title: st
         labelOverlap=False,
         labelFontSize=10,
         labelLimit=0,
+        labelOpacity=opacity if aside else alt.Undefined,
     )
 
 
-def token_axis(tokens: Sequence[str], labelled: bool = True, field: str = "position", margin: float = 0.0) -> alt.X:
-    """The positions of a prompt, each with its token where there is room; `margin` on both sides for marks that are wide."""
+def token_axis(
+    tokens: Sequence[str],
+    labelled: bool = True,
+    field: str = "position",
+    margin: float = 0.0,
+    aside: Sequence[int] = (),
+) -> alt.X:
+    """The positions of a prompt, each with its token where there is room; `margin` on both sides for marks that are wide; the
+    names of the tokens `aside` are pale."""
     axis = alt.Axis(grid=False, tickMinStep=1, title="position i of the token")
     if len(tokens) <= TOKENS_NAMED:
-        axis = named_places(tokens, list(range(len(tokens))), "token and its position i")
+        axis = named_places(tokens, list(range(len(tokens))), "token and its position i", aside=aside)
     if not labelled:
         axis.labels, axis.title = False, None
     return alt.X(

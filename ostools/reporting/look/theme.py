@@ -37,6 +37,7 @@ COLOURS: dict[str, str] = {
     "frozen": "#c9431e",
     "frozen-attention": "#2e8b9a",
     "frozen-norm": "#a0662f",
+    "detached": "#6a4fb3",
     # certified
     "uniform": "#8a7a4f",
     "local": "#178a5b",
@@ -57,6 +58,7 @@ COLOURS: dict[str, str] = {
     "second-moment-diagonal": "#8f7d00",
     "second-moment-full": "#4a7fa8",
     "rollout": "#7d7d7d",
+    "cesaro": "#a05a78",
     # dtypes, and formats that numbers are only stored in
     "float64": "#7d7d7d",
     "float32": "#0072b2",

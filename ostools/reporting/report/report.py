@@ -19,6 +19,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.asked import asked
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.reporting.page.shell import loading, quoted, stored_at
@@ -38,6 +39,7 @@ def default_prompt() -> str:
     return tasks.AppendixTask("copy-last").prompt(ONES)
 
 
+@asked
 def report(
     model: TransformerBridge | None = None,
     *,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ostools.ground.words import number
 from ostools.measure import Collapse
-from ostools.measure.collapse.collapse import IDENTICAL
+from ostools.measure.collapse.starts import IDENTICAL
 from ostools.reporting.charts.collapse.precision import precision_chart
 from ostools.reporting.findings.collapse import collapse_ends, main_pair, precision_summary
 from ostools.reporting.findings.precision import precision_findings, tails

@@ -116,12 +116,17 @@ def provenance_of(found: Reading, rows: Frame, *names: str) -> Provenance:
     parameters = dict(first["parameters"])
     if "rewritten" in parameters:
         parameters["rewritten"] = any(source["parameters"]["rewritten"] for source in sources)
-    if "difference_from_separate_pass" in parameters:
+    if "difference_at_probed_lengths" in parameters:
         differences: dict[str, float] = {}
         for source in sources:
-            for name, value in source["parameters"]["difference_from_separate_pass"].items():
+            for name, value in source["parameters"]["difference_at_probed_lengths"].items():
                 differences[name] = max(value, differences.get(name, 0.0))
-        parameters["difference_from_separate_pass"] = differences
+        parameters["difference_at_probed_lengths"] = differences
+        parts = [source["parameters"]["lengths_in_passes_of_their_own"] for source in sources]
+        dtypes = {name: None for part in parts for name in part}
+        parameters["lengths_in_passes_of_their_own"] = {
+            name: sorted({length for part in parts for length in part.get(name, [])}) for name in dtypes
+        }
     return Provenance(first["model"], parameters, None, first["versions"], tuple(first["edits"]), str(first["time"]))
 
 

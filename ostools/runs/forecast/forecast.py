@@ -8,10 +8,11 @@ is counted in products and in small operations, times what this machine does wit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -33,6 +34,9 @@ from ostools.theory.distances import dtype_named
 
 LIBRARIES = 560 << 20
 """Bytes that a process holds before it has a model: Python, torch, transformers and what they keep."""
+_FEW_BITS = {"I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4}
+"""Bytes of what quantised matrices are stored in."""
+_WHOLE = {"F32": 4, "F64": 8}
 _LOAD_OPERATIONS, _LAYER_OPERATIONS, _READ = 60_000, 8_000, 5e8
 """Of loading: small operations of any model, of each layer; bytes of weights read, hashed, copied and checked a second."""
 
@@ -68,7 +72,8 @@ class Forecast:
 @dataclass(frozen=True)
 class Unloaded:
     """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a device map: its shape, and
-    its tokens of prompts. `limit`: bytes that the work may take beside it, where the work can be fitted to that.
+    its tokens of prompts. `limit`: bytes that the work may take beside it, where the work can be fitted to that. `chat`: how
+    texts are put to it, as `models.encode` takes it.
 
     Raises `InputError` as loading would."""
 
@@ -77,17 +82,18 @@ class Unloaded:
     kind: str
     device_map: str | None = None
     limit: int | None = None
+    chat: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def shape(self) -> Shape:
         """Weights that may lie on disk are made where they are read, a large table in one piece; so are quantised ones."""
         mapped = self.device_map is not None
         found = _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
-        return replace(found, cast=mapped or self._weights.int8 > 0, whole=mapped)
+        return replace(found, cast=mapped or self._weights.packed > 0, whole=mapped)
 
     def pos(self, prompt: str | Sequence[int]) -> int:
         """Tokens of a prompt, given as text or as ids."""
-        return text_tokens(prompt, self.source.directory) if isinstance(prompt, str) else len(prompt)
+        return text_tokens(prompt, self.source.directory, **self.chat) if isinstance(prompt, str) else len(prompt)
 
     def asked(
         self,
@@ -97,9 +103,12 @@ class Unloaded:
         mitigation: Mitigation | None = None,
         pairs: bool = False,
         chat: bool | None = None,
+        system: str | None = None,
+        thinking: bool = False,
     ) -> PromptTokens:
         """Tokens of a task's prompts."""
-        return task_tokens(form, self.source.directory, lengths, mitigation=mitigation, pairs=pairs, chat=chat)
+        how: Any = {"mitigation": mitigation, "pairs": pairs, "chat": chat, "system": system, "thinking": thinking}
+        return task_tokens(form, self.source.directory, lengths, **how)
 
     @property
     def _weights(self) -> _Weights:
@@ -109,7 +118,7 @@ class Unloaded:
     def held(self) -> int:
         """Bytes of the loaded weights: none of those on disk, of `auto` what has room."""
         weights = self._weights
-        whole = weights.int8 + weights.others * self.dtype.itemsize
+        whole = weights.packed + weights.others * self.dtype.itemsize
         if self.device_map is None:
             return whole
         free = available_memory(torch.device(self.kind))
@@ -162,18 +171,18 @@ def _shape(stamp: tuple[Path, int, int], source: Source, dtype: torch.dtype, kin
     """A model is read once, and not for each of its cells. Raises `InputError` where its weights are not those of its shape."""
     family = check_config(source.directory)
     with quiet():
-        config, _ = read_config(source.directory, family)
-    check_size(config, family, check_weight_files(source.directory), source.directory)
+        config, quantisation = read_config(source.directory, family)
+    check_size(config, family, check_weight_files(source.directory), source.directory, quantisation is not None)
     return Shape.of_config(config, dtype, kind)
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """Of a checkpoint: bytes of its files, how many numbers are whole ones of 8 bits and how many are not, and the bytes of the
-    largest tensor."""
+    """Of a checkpoint: bytes of its files, and of tensors that stay as they are stored (few bits a number), how many other
+    numbers there are, and the bytes of the largest tensor."""
 
     stored: int
-    int8: int
+    packed: int
     others: int
     largest: int
 
@@ -181,7 +190,7 @@ class _Weights:
 @lru_cache(maxsize=64)
 def _weights(stamp: tuple[Path, int, int]) -> _Weights:
     """Reads headers."""
-    stored, sizes = 0, {True: 0, False: 0}
+    stored = packed = others = 0
     largest = 0
     for shard in check_weight_files(stamp[0]):
         stored += shard.stat().st_size
@@ -189,6 +198,8 @@ def _weights(stamp: tuple[Path, int, int]) -> _Weights:
             for name in file.keys():  # noqa: SIM118 (a file is no mapping)
                 part = file.get_slice(name)
                 size = math.prod(part.get_shape())
-                sizes[part.get_dtype() == "I8"] += size
-                largest = max(largest, size)
-    return _Weights(stored, sizes[True], sizes[False], largest * stored // max(sum(sizes.values()), 1))
+                few_bits = part.get_dtype() in _FEW_BITS
+                packed += size * _FEW_BITS.get(part.get_dtype(), 0)
+                others += 0 if few_bits else size
+                largest = max(largest, size * (_FEW_BITS | _WHOLE).get(part.get_dtype(), 2))
+    return _Weights(stored, packed, others, largest)

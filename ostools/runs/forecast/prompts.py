@@ -12,7 +12,7 @@ from mitigations import Mitigation, changes_pass, insert, rewrite
 from ostools.measure.passes.cost import PromptTokens
 from ostools.models.files.config import quiet, read_tokenizer
 from ostools.models.files.sources import Source
-from ostools.models.tokens import count_tokens, required
+from ostools.models.tokens import count_tokens, require_chat, required
 from ostools.runs.asked.sweep import form_of
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Cell
@@ -41,13 +41,17 @@ def task_tokens(
     mitigation: Mitigation | None = None,
     pairs: bool = False,
     chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool = False,
 ) -> PromptTokens:
     """Of the prompts of a task, by the tokenizer in `directory`; `pairs`: they are compared, in no chat."""
     shortest, longest = min(lengths), max(lengths)
     if isinstance(form, Task):
         tokenizer = required(_tokenizer(directory))
         chat = bool(tokenizer.chat_template) and not pairs if chat is None else chat
-        low, high = (count_tokens(tokenizer, _text(form, mitigation, n, seed), chat=chat) for n in (shortest, longest))
+        require_chat(chat, system, thinking)
+        how: Any = {"chat": chat, "system": system, "thinking": thinking}
+        low, high = (count_tokens(tokenizer, _text(form, mitigation, n, seed), **how) for n in (shortest, longest))
         after = form.parts(form.items(shortest, seed))[2]
         line = form.answer_line(form.answer(longest, seed))
         behind, answer = (count_tokens(tokenizer, text) if text.strip() else 0 for text in (after, line))
@@ -60,9 +64,11 @@ def task_tokens(
     return PromptTokens(prompts, behind, answer, mitigation is not None and changes_pass(mitigation))
 
 
-def text_tokens(text: str, directory: Path) -> int:
-    """Of a text, encoded as a prompt, without a chat."""
-    return count_tokens(required(_tokenizer(directory)), text)
+def text_tokens(
+    text: str, directory: Path, *, chat: bool = False, system: str | None = None, thinking: bool = False
+) -> int:
+    """Of a text, encoded as a prompt."""
+    return count_tokens(required(_tokenizer(directory)), text, chat=chat, system=system, thinking=thinking)
 
 
 def _text(form: Task, given: Mitigation | None, length: int, seed: int) -> str:

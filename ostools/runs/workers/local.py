@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from ostools.ground.out_of_memory import SMALLEST, free_what_is_left, held_to_wh
 from ostools.models import load_model
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
-from ostools.models.shape import one_is_enough
+from ostools.models.shape import enough_threads
 from ostools.runs.asked.cells import base_key, checkpoint_hash, code_version, to_load
 from ostools.runs.forecast.forecast import forecast
 from ostools.runs.measurements import measure
@@ -77,7 +76,7 @@ class Bench:
         start, model = time.perf_counter(), None
         try:
             model = self._model(cell)
-            with _threads(model), smaller_chunks(share), held_to_what_is_free(self.terms.device):
+            with enough_threads([model]), smaller_chunks(share), held_to_what_is_free(self.terms.device):
                 table, provenance = measure(model, cell)
             took: dict[str, Any] = {"cell_seconds": time.perf_counter() - start}
             how = took if share == 1.0 else took | {"chunk_share": share}
@@ -125,13 +124,3 @@ class ThisProcess(Executor):
         bench = Bench(terms)
         for job in jobs:
             yield job.wanted, bench.measure_planned(job.wanted)
-
-
-@contextmanager
-def _threads(model: TransformerBridge) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if one_is_enough(model) else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

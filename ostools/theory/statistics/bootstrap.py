@@ -20,6 +20,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from ostools.ground.errors import InputError
+from ostools.theory.statistics.intervals import wilson
 
 _FLIPPED = 16  # 2^16 sign patterns
 FEWEST = 3
@@ -104,4 +105,39 @@ def bootstrap_mean(
     # Around the first sample, so that samples that are all the same have an interval without rounding.
     means = samples[0] + torch.tensordot(counts / n, samples - samples[0], dims=1)
     ends = torch.quantile(means, means.new_tensor([(1 - level) / 2, (1 + level) / 2]), dim=0)
+    return Interval(ends[0], ends[1])
+
+
+def bootstrap_share(
+    right: Float[Tensor, " group"],
+    of: Float[Tensor, " group"],
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """The interval of sum(right) / sum(of) over groups whose members are not independent of each other, such as the prompts of
+    one sequence: groups are resampled whole. `right` may be a difference of two counts on the same members.
+
+    The percentile bootstrap at the `expanded` level of that many groups. Where every group has the same share it would be
+    empty: then it is Wilson's, with groups as trials, around that share (of a difference d between -1 and 1, around
+    (1 + d) / 2).
+
+    Raises `InputError` for fewer than three groups, and for an empty one.
+    """
+    n = len(right)
+    if n < FEWEST or not bool((of > 0).all()):
+        raise InputError(
+            f"bootstrap: expected at least {FEWEST} groups with members, found {n}, {int((of <= 0).sum())} empty"
+        )
+    shares = (right / of).double()
+    if bool((shares == shares[0]).all()):
+        share, signed = float(shares[0]), bool((right < 0).any()) or bool((right > of).any())
+        low, high = wilson((1 + share) / 2 * n if signed else share * n, n, level)
+        ends = torch.tensor([low, high], dtype=torch.float64)
+        return Interval(*(2 * ends - 1 if signed else ends))
+    drawn = torch.randint(n, (resamples, n), generator=torch.Generator().manual_seed(seed))
+    found = right.double()[drawn].sum(1) / of.double()[drawn].sum(1)
+    wide = expanded(level, n)
+    ends = torch.quantile(found, found.new_tensor([(1 - wide) / 2, (1 + wide) / 2]))
     return Interval(ends[0], ends[1])

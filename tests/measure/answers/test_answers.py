@@ -201,8 +201,10 @@ def test_refuses_what_is_no_prompt_and_a_model_without_a_tokenizer() -> None:
         answers(model, [3], max_new_tokens=4)  # pyright: ignore[reportArgumentType]
     prompt = encode(model, "11")
     model.tokenizer = None
-    with pytest.raises(InputError, match="with a tokenizer, found none"):
+    with pytest.raises(InputError, match="expected a Prompt of this model, found one of another"):
         answers(model, [prompt], max_new_tokens=4)
+    with pytest.raises(InputError, match="expected a tokenizer, which text needs, found a model without one"):
+        answers(model, ["11"], max_new_tokens=4)
 
 
 def test_refuses_logits_that_are_not_finite() -> None:

@@ -286,6 +286,7 @@ def test_the_provenance_says_what_was_run(embedded, counted: Behaviour) -> None:
         - 1
         + SPARE,
         "stop": "the end of the answer",
+        "answers_end_at": "the end of its line, or of the text",
         "probability": True,
         "line_tokens": ["behind the prompt"],
         "batches": "padded",

@@ -187,7 +187,11 @@ def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(monkeypatch: 
     with pytest.raises(InputError, match="joins 'b1' with the text before it"):
         line_ids(model, Prompt.from_ids(model, [4]), "b1")
     model.tokenizer.eos_token, prompt = None, Prompt.from_ids(model, [4])
-    monkeypatch.setattr(model.tokenizer, "convert_ids_to_tokens", lambda ids: ["a"] * len(ids))
+    monkeypatch.setattr(
+        model.tokenizer,
+        "convert_ids_to_tokens",
+        lambda ids: ["a"] * len(ids) if isinstance(ids, list) else prompt.tokens[0],
+    )
     own: Any = model.original_model
     own.generation_config.eos_token_id = None
     with pytest.raises(InputError, match="a token that ends a text or a line, found none"):

@@ -23,7 +23,7 @@ import hooks
 from mitigations.window import own_windows
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.collapse import COLUMNS, Collapse, collapse
+from ostools.measure.collapse.collapse import COLUMNS, Collapse, collapse, exact_from, float64_rounding
 from ostools.measure.collapse.distances import pair_columns
 from ostools.measure.passes.last_tokens import last_rows, way_of
 from ostools.measure.passes.trees import prefix_tree
@@ -91,7 +91,7 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
             assert set(select(rows, site="logits")["same_top_token"]) == {top_tokens[0] == top_tokens[1]}
 
 
-@pytest.mark.parametrize("name", ["figure-5b", "figure-5d"])
+@pytest.mark.parametrize("name", ["figure-5b", pytest.param("figure-5d", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     """In float64, to rounding; the packed prompts are longer than GPT-2's table of positions and Gemma's window."""
@@ -216,6 +216,38 @@ def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
     assert min(float(value[0]) for value in apart.values()) > 0
 
 
+def test_relative_distances_are_relative_to_v() -> None:
+    """v* = 3 v: the distance is twice the size of v, and two thirds of that of v*. In every norm, at every site, in pieces."""
+    from ostools.measure.collapse.distances import LastTokens, References, vector_distances
+    from ostools.measure.passes.last_tokens import Unembedding
+    from ostools.measure.passes.precisions import Precision
+
+    model = tiny_model("llama", seed=1, dtype=torch.float64)
+    prompts = [(5, 6, 7), (5, 6, 8)]
+    tree = prefix_tree(prompts)
+    rows = last_rows(model, prompts, tree, way_of(model, [tree]))
+    for tensor in (*rows.residuals.values(), rows.y, rows.z):
+        tensor[1] = 3 * tensor[0]
+    here = LastTokens(Precision.named("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
+    first, second = torch.tensor([0]), torch.tensor([1])
+    for names, columns in pair_columns(here, References(None, None), first, second):
+        if names["norm"] == "cosine":
+            assert columns["mean"] == pytest.approx(0.0, abs=1e-15)
+        else:
+            assert columns["relative"] == pytest.approx(2.0, rel=1e-12), names
+    for site, (_, relative) in vector_distances(here, first, second).items():
+        assert relative == pytest.approx(2.0, rel=1e-12), site
+
+
+def test_what_float64_rounds_is_a_millionth_of_v() -> None:
+    """1e-6 of ||v||, whatever the distance; of a pair without a size, 1e-6."""
+    table = pd.DataFrame({"distance": [3.0, 1e-3, 0.0], "relative": [0.5, 1e-4, 0.0]})
+    assert list(float64_rounding(table)) == pytest.approx([6e-6, 1e-5, 1e-6], rel=1e-12)
+    curve = pd.DataFrame({"relative": [0.1, 1.01e-6, 0.99e-6, 0.0]}, index=[3, 4, 5, 6])
+    assert exact_from(curve) == 5
+    assert exact_from(curve.iloc[:2]) is None
+
+
 @pytest.mark.parametrize(("n_layers", "window"), [(2, 3), (3, 4), (1, 6)])
 def test_under_windows_everywhere_collapse_is_exact(n_layers: int, window: int) -> None:
     """From L (w - 1) + 1 copies on, the last token sees copies only; one copy fewer, and it sees the question."""
@@ -335,6 +367,7 @@ def test_progress_is_told_to_the_end() -> None:
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
+@pytest.mark.slow
 def test_progress_rises_to_the_end_when_the_way_changes_midway(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second seed's packed pass does not fit, so that the first seed's is done again, by the loop."""
     from ostools.measure.passes import last_tokens
@@ -586,6 +619,7 @@ def test_make_model_is_what_the_bridge_runs() -> None:
     assert select(row, site="logits")["mean"].item() == pytest.approx(logits, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_every_task_of_a_list_is_as_it_is_alone() -> None:
     """Rounded weights; a branching task beside a chain; equal tasks; progress to the whole."""
     own = tiny_model("gemma3", seed=1)

@@ -177,6 +177,7 @@ def test_a_sweep_keeps_every_layer(tmp_path: Path) -> None:
     assert not rows.duplicated(["length", "site", "layer", "per", "norm"]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mitigation", [None, SlidingWindow(3)])
 def test_the_attentions_variation_stands_beside_to_the_last_bit(mitigation: Mitigation | None) -> None:
     model = tiny_model("gemma3", seed=1, n_layers=3)

@@ -97,7 +97,7 @@ def test_the_mitigation_reaches_every_precision_and_float64(mitigation: Mitigati
     assert found.provenance.parameters["route"] == ("packed pass" if isinstance(mitigation, Separator) else "loop")
 
 
-@pytest.mark.parametrize("task", ["copy-last", "figure-5b"])
+@pytest.mark.parametrize("task", ["figure-5b", pytest.param("copy-last", marks=pytest.mark.slow)])
 def test_a_window_as_wide_as_the_prompt_is_no_mitigation_exactly(task: str) -> None:
     model = tiny_model("llama", seed=1, context=512)
     dtypes = ["float64", "float32", "bfloat16"]
@@ -126,6 +126,7 @@ def test_windows_make_collapse_exact(family: Family, window: int) -> None:
     assert exact_from(sink.reference_curve("theorem")) is None
 
 
+@pytest.mark.slow
 def test_windows_make_collapse_exact_on_the_embedded_model(embedded: TransformerBridge) -> None:
     model = embedded
     lengths = range(1, 13)

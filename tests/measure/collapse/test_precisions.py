@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import hooks
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse import run
+from ostools.measure.collapse.collapse import Collapse, collapse
+from ostools.measure.collapse.starts import Hidden, deciding
+from ostools.measure.passes.last_tokens import LastRows
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models import encode, view_in
 from ostools.models.precision.rounding import view_rounded
@@ -77,6 +81,7 @@ def test_a_model_loaded_in_bfloat16_has_the_same_noise_as_its_float32_cast() -> 
     assert rows[0]["weight_shift"] == rows[1]["weight_shift"] == 0
 
 
+@pytest.mark.slow
 def test_rows_come_in_the_order_of_the_precisions_asked_for() -> None:
     names = ["int8-weights", "float64", "bfloat16", "float32", "bfloat16-weights"]
     found = collapse(tiny_model("llama"), "figure-5a", lengths=[1, 2], dtypes=names)
@@ -87,6 +92,7 @@ def test_rows_come_in_the_order_of_the_precisions_asked_for() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_precision_runs_on_every_site_with_numbers() -> None:
     found = collapse(tiny_model("gpt2", seed=1), "figure-5d", lengths=[1, 4], dtypes=list(PRECISIONS))
     assert set(found.frame["dtype"]) == set(PRECISIONS)
@@ -121,7 +127,7 @@ def test_task_pairs_go_through_the_packed_pass_or_the_loop_and_equal_their_own_p
 def test_in_16_bits_the_difference_to_passes_of_their_own_is_measured_at_several_lengths() -> None:
     model = tiny_model("gemma", seed=1)
     found = collapse(model, "figure-5a", lengths=range(1, 41), dtypes=["bfloat16", "float32"])
-    measured = found.provenance.parameters["difference_from_separate_pass"]
+    measured = found.provenance.parameters["difference_at_probed_lengths"]
     low = view_in(model, torch.bfloat16)
     ids = encode(model, tasks.figure_5a().text(41)).ids.tolist()
     with torch.no_grad(), hooks.capture(low, "final_norm") as record:
@@ -134,3 +140,60 @@ def test_in_16_bits_the_difference_to_passes_of_their_own_is_measured_at_several
         differences.append(float((record["final_norm"][0, end - 1].double() - alone).norm() / alone.norm()))
     assert measured["bfloat16"] == pytest.approx(max(differences), rel=1e-6)
     assert measured["float32"] < 1e-5
+
+
+def by_site(found: Collapse) -> dict[str, int]:
+    table: Any = found.collapse_lengths()
+    return dict(zip(table["site"], table["collapse_length"], strict=True))
+
+
+def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the shared pass rounds y otherwise at the last length that is not hidden, which no other probe sees."""
+    kinds = ["sliding_attention"] * 2
+    model = tiny_model("gemma2", seed=1, window=3, layer_types=kinds)
+    lengths = range(1, 48)
+    honest = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
+    truth = by_site(honest)
+    start = truth["y"]
+    assert start > 1
+    assert set(honest.provenance.parameters["lengths_in_passes_of_their_own"]["bfloat16"]) >= {start - 1, start}
+    shared_pass = run.last_rows
+
+    def planted(view: Any, *given: Any) -> LastRows:
+        rows = shared_pass(view, *given)
+        if rows.y.dtype == torch.bfloat16:
+            rows.y[start - 2] *= 2
+        return rows
+
+    monkeypatch.setattr(run, "last_rows", planted)
+    found = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
+    assert by_site(found) == truth
+    parameters = found.provenance.parameters
+    assert parameters["difference_at_probed_lengths"]["bfloat16"] == 1.0
+    own = parameters["lengths_in_passes_of_their_own"]["bfloat16"]
+    assert own[-1] < 47
+    for length in own:
+        here, there = (select(each.frame, length=length) for each in (found, honest))
+        pd.testing.assert_frame_equal(here, there, check_exact=True)
+    # Without them the planted row hides the pair.
+    monkeypatch.setattr(run, "deciding", lambda curves: set())
+    spoiled = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
+    assert by_site(spoiled)["y"] < start
+    assert spoiled.provenance.parameters["difference_at_probed_lengths"]["bfloat16"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("below", "of_pair", "lengths"),
+    [
+        ([False, False, True, True], None, {2, 3}),
+        ([True, False, True, True], [False, False, False, True], {2, 3, 4}),
+        ([False, False, False, False], None, {4}),
+        ([True, True, True, True], None, {1}),
+        ([True, True, True, False], [True] * 4, {1, 4}),
+    ],
+)
+def test_the_lengths_that_decide_are_the_last_that_is_not_hidden_and_the_next(
+    below: list[bool], of_pair: list[bool] | None, lengths: set[int]
+) -> None:
+    curve = Hidden(("t", "theorem", 7, "bfloat16", "y", 2), [1, 2, 3, 4], below, of_pair)
+    assert deciding([curve]) == {("theorem", 7, length) for length in lengths}

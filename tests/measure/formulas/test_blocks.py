@@ -164,6 +164,7 @@ class Live:
     prompt: Prompt
     updates: list[Tensor]  # [query, key, d_model, d_model]: d attention_output_i / d residual_pre_j
     mlps: list[Tensor]  # [pos, d_model, d_model]: d mlp_output_j / d residual_mid_j
+    final_jacobian: Tensor  # d y_n / d v_n^(L)
 
     def views(self) -> list[BlockView]:
         """The blocks as `ostools.measure` reads them, from the first to the last."""
@@ -173,23 +174,24 @@ class Live:
 
 
 @cache
-def live(family: Family, sharp: float = 1.0, temperature: float = 1.0) -> Live:
+def live(family: Family, sharp: float = 1.0, temperature: float = 1.0, layers: int = 2, seed: int = 11) -> Live:
     """One forward pass, its graph kept and differentiated block by block; `sharp` makes attention nearly one-hot."""
-    model = tiny_model(family, seed=11, dtype=torch.float64, n_layers=2, fresh=True)
+    model = tiny_model(family, seed=seed, dtype=torch.float64, n_layers=layers, fresh=True)
     for block in model.blocks:
         block.attn.q.weight.mul_(sharp)
     prompt = Prompt.from_ids(model, IDS)
-    sites = ["residual_pre", "residual_mid", "attention_output", "mlp_output"]
+    sites = ["residual_pre", "residual_mid", "residual_post", "attention_output", "mlp_output", "final_norm"]
     with torch.enable_grad(), hooks.exact_arithmetic(model), hooks.scale_scores(model, temperature):
         start = model.input_to_embed(prompt.ids[None])[0].detach().clone().requires_grad_(True)
         with hooks.capture(model, *sites, detach=False) as record:
             model(start, start_at_layer=0)
     updates, mlps = [], []
-    for layer in range(2):
+    for layer in range(layers):
         attention, pre = record["attention_output"][layer], record["residual_pre"][layer]
         updates.append(torch.stack([jacobian(attention[0, i], pre).transpose(0, 1) for i in range(N)]))
         mlps.append(position_by_position(record["mlp_output"][layer], record["residual_mid"][layer]))
-    return Live(model, prompt, updates, mlps)
+    final = jacobian(record["final_norm"][0, -1], record["residual_post"][layers - 1])[:, -1]
+    return Live(model, prompt, updates, mlps, final)
 
 
 def jacobian(output: Tensor, source: Tensor) -> Tensor:

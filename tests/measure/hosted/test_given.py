@@ -18,7 +18,7 @@ from ostools.measure.hosted.given import Hosted, read_answers
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
-OWN = {"tokens", "seconds", "log_probability", "within_training", "ended"}
+OWN = {"reasoning_tokens", "tokens", "seconds", "log_probability", "within_training", "ended"}
 """Columns that say how an answer was made, and those that only a model here has."""
 
 
@@ -210,6 +210,7 @@ def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(embedded: Transform
     lacking.plot().to_dict()
 
 
+@pytest.mark.slow
 def test_figures_3_and_4_of_the_texts_of_a_model_here_are_its_figures(
     embedded: TransformerBridge, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.stats import chi2
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -128,12 +129,45 @@ def _coverage(jacobians: Tensor, repetitions: int = 500, **settings: float | int
     return worst[0], worst[1], passes
 
 
+@pytest.mark.slow
 def test_stopping_at_the_first_good_look_keeps_coverage() -> None:
     """An error at which some repetitions stop at every look, and those that stop early because they look narrow."""
     interval, bracket, passes = _coverage(low_rank(), directions=4, relative_error=0.35, max_passes=44)
     assert passes == {16, 20, 28, 44}
     assert interval >= 0.93
     assert bracket >= 0.93
+
+
+@pytest.mark.parametrize(("passes", "looks"), [(16, 1), (20, 2), (28, 3), (44, 4), (100, 5)])
+def test_all_looks_together_spend_one_minus_confidence(
+    passes: int, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that no look reaches: each spends some level, the last one what is left, and all together the whole."""
+    spent, norms = [], estimate._norms
+
+    def noted(captured: Tensor, rows: Any, level: float, confidence: float) -> Estimates:
+        spent.append(level)
+        return norms(captured, rows, level, confidence)
+
+    monkeypatch.setattr(estimate, "_norms", noted)
+    settings: Any = {"directions": 4, "relative_error": 1e-9, "max_passes": passes, "confidence": 0.9}
+    estimate_norms(Dense(low_rank()), 48, generator=seeded(0), **settings)
+    assert len(spent) == looks
+    assert sum(spent) == pytest.approx(0.1, rel=1e-12)
+    assert min(spent) > 0
+
+
+def test_a_look_has_its_level_from_the_chi_squares() -> None:
+    """One look, rows of rank one: both ends are quantiles at half of 1 - confidence, the bracket's at the whole of it."""
+    jacobians = torch.zeros(1, 48, 48, dtype=torch.float64)
+    jacobians[0, 7, 3] = 5.0
+    rows = torch.randn(8, 48, generator=seeded(3), dtype=torch.float64)
+    captured, seen = torch.zeros(1, 4, 4, dtype=torch.float64), Dense(jacobians).pull(rows)
+    found = estimate._norms(captured, [seen[:4], seen[4:]], 0.1, 0.9)
+    square = float(seen.square().sum())
+    assert float(found.frobenius_lower) ** 2 == pytest.approx(square / float(chi2.ppf(0.95, 8)), rel=1e-9)
+    assert float(found.frobenius_upper) ** 2 == pytest.approx(square / float(chi2.ppf(0.05, 8)), rel=1e-9)
+    assert float(found.operator_upper) ** 2 == pytest.approx(square / float(chi2.ppf(0.1, 8)), rel=1e-9)
 
 
 @pytest.mark.slow

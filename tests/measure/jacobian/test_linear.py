@@ -13,6 +13,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import jacobian
 from ostools.measure.formulas import forward
+from ostools.measure.formulas.strips import strip_bounds, whole_strips
 from ostools.measure.jacobian import linearised
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
@@ -48,6 +49,35 @@ def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
 def test_every_row_is_autograds(family: Family, linearisation: str) -> None:
     model = tiny_model(family, seed=3, dtype=torch.float64, n_layers=3)
     same(rows(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
+
+
+@pytest.mark.parametrize("family", TWO_FAMILIES)
+@pytest.mark.parametrize("linearisation", ["full", "frozen"])
+def test_every_row_of_several_strips_is_autograds(family: Family, linearisation: str) -> None:
+    """70 tokens: strips of 32, 32 and 6 queries; one head of the patterns is windowed, so that strips begin behind key 0."""
+    assert strip_bounds(70) == [(0, 32), (32, 64), (64, 70)]
+    model = tiny_model(family, seed=3, dtype=torch.float64, d_model=16, d_mlp=16)
+    ids = torch.randint(10, 200, (70,), generator=torch.Generator().manual_seed(1))
+    same(rows(model, ids, linearisation), by_autograd(model, ids, linearisation), 1e-9)
+
+
+@pytest.mark.parametrize(("queries", "window"), [(33, 33), (70, 5), (150, 40), (200, 200)])
+def test_strips_are_the_pattern_and_cover_it(queries: int, window: int) -> None:
+    back = torch.arange(queries)[:, None] - torch.arange(queries)
+    scores = torch.randn(2, queries, queries, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    pattern = scores.masked_fill((back < 0) | (back >= window), -torch.inf).softmax(-1)
+    slope = torch.rand_like(pattern)
+    found, answers = torch.zeros(2, 2, queries, queries, dtype=torch.float64)
+    strips = whole_strips(pattern, slope)
+    for strip in strips:
+        found[:, strip.queries, strip.keys] += strip.pattern
+        assert strip.answer is not None
+        answers[:, strip.queries, strip.keys] += strip.answer
+    assert torch.equal(found, pattern)
+    assert torch.equal(answers, pattern * slope)
+    assert [strip.queries.stop for strip in strips][-1] == queries
+    if window < queries // 2:  # what no query of a strip sees is not in it
+        assert strips[-1].keys.start > 0
 
 
 @every_family

@@ -74,6 +74,7 @@ def test_layers_that_are_not_there_are_refused(layers: Any) -> None:
         ost.sensitivity(model, prompt_of(model), layers=layers)
 
 
+@pytest.mark.slow
 def test_rows_in_a_file_are_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for less than all rows: they go to a file; for less than one block: a refusal with the figures."""
     for module in (exact, memory):

@@ -129,7 +129,7 @@ def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Fam
 def test_columns_and_rows_are_as_promised() -> None:
     model = tiny_model("gemma")
     result: Any = ost.sensitivity(model, "ab 12", linearisations=("frozen", "full", "frozen"))
-    columns = ["position", "token_id", "token", "linearisation", "layer", "method"]
+    columns = ["position", "token_id", "token", "origin", "linearisation", "layer", "method"]
     columns += [f"{norm}_{end}" for norm in ("operator", "frobenius") for end in ("norm", "lower", "upper")]
     assert list(result.frame.columns) == columns
     ids = ost.encode(model, "ab 12").ids.tolist()

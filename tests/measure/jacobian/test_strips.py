@@ -98,8 +98,8 @@ def long(monkeypatch: pytest.MonkeyPatch, heads: int, pos: int, element: int) ->
     monkeypatch.setattr(passes, "STRIP", LONG * heads * pos * element)
 
 
-@pytest.mark.parametrize("method", ["exact", "estimate"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", ["exact", pytest.param("estimate", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64])
 @pytest.mark.parametrize("family", ["gemma2", "gpt2"])
 def test_long_prompts_are_measured_and_certified_as_short_ones(
     family: Family, dtype: torch.dtype, method: str, monkeypatch: pytest.MonkeyPatch

@@ -37,7 +37,7 @@ def assert_same(found: ost.Sensitivity, alone: ost.Sensitivity, rel: float) -> N
 @pytest.mark.parametrize(
     ("family", "method", "dtype", "rel"),
     [
-        *((family, "exact", torch.float32, 1e-6) for family in TWO_FAMILIES),
+        *(pytest.param(family, "exact", torch.float32, 1e-6, marks=pytest.mark.slow) for family in TWO_FAMILIES),
         ("gpt2", "estimate", torch.float64, 1e-12),
     ],
 )
@@ -88,6 +88,7 @@ def test_under_an_edit_every_prompt_has_its_own_passes() -> None:
         assert runs(result)["full"]["certificate"]["informative"] >= 1
 
 
+@pytest.mark.slow
 def test_a_wrong_derivative_of_one_prompt_of_a_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """One percent too much at a single token of the third prompt; finite differences are taken of the first."""
     model = tiny_model("gemma", seed=3, dtype=torch.float64)
@@ -129,6 +130,7 @@ def test_a_cores_product_is_the_mlps(family: Family) -> None:
     torch.testing.assert_close(cored.push(tangents), plain.push(tangents), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_batch_is_split_where_the_memory_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gemma", seed=3)
     prompts, shape = prompts_of(model, (6,) * 5), Shape.of(model)

@@ -31,7 +31,7 @@ def run(precision: Precision, model: TransformerBridge) -> Tensor:
 
 
 def test_names() -> None:
-    assert len(PRECISIONS) == 4 + 6 * 3
+    assert len(PRECISIONS) == 4 + 6 * 3 + 1
     for name, precision in PRECISIONS.items():
         assert Precision.named(name) is precision
         assert precision.name == name
@@ -43,7 +43,16 @@ def test_names() -> None:
         Precision.named("int8-weight")
 
 
-KINDS = ("float32", "bfloat16", "float64", "bfloat16-weights", "float8_e5m2-weights", "int8-weights", "int4-kv")
+KINDS = (
+    "float32",
+    "bfloat16",
+    "float64",
+    "bfloat16-weights",
+    "float8_e5m2-weights",
+    "int8-weights",
+    "int8-dynamic",
+    "int4-kv",
+)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from ostools.measure.paths import variants
 from ostools.measure.paths.windowed import WindowedFold
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, _fill, tiny_model
+from tests.measure.formulas.test_blocks import N, held
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
 FROZEN = ("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)", "windowed(3)")
@@ -139,6 +140,33 @@ def test_windows_fall_as_they_grow_on_a_deep_model() -> None:
     for name in ("windowed(5)", "windowed(6)"):
         assert found[name] == pytest.approx(frozen, rel=1e-9)
     assert (found["windowed(4)"] > frozen * 1.001).any()
+
+
+@pytest.mark.parametrize("family", TWO_FAMILIES)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_windows_are_the_least_over_all_cuts(family: Family, k: int) -> None:
+    """Four blocks, dense: norms of products of at most k whole blocks by autograd, and every cut of the rest tried."""
+    case = held(family, 4)
+    eye = torch.eye(32, dtype=torch.float64)
+    skip = torch.eye(N, dtype=torch.float64)[:, :, None, None] * eye
+    whole = [torch.einsum("iab,ijbc->ijac", eye + one.mlp, one.update + skip) for one in case.blocks]
+    whole[-1] = torch.einsum("ab,ijbc->ijac", case.final_jacobian, whole[-1])
+
+    def least(bottom: int, top: int) -> torch.Tensor:
+        """W[bottom, top] as the docstring of `windowed` defines it."""
+        if top - bottom <= k:
+            product = whole[bottom]
+            for block in whole[bottom + 1 : top]:
+                product = torch.einsum("ikab,kjbc->ijac", block, product)
+            return torch.linalg.matrix_norm(product, ord=2)
+        cuts = [least(middle, top) @ least(bottom, middle) for middle in range(bottom + 1, top)]
+        return torch.stack(cuts).amin(0)
+
+    found = case.values(f"windowed({k})")
+    assert found == pytest.approx(least(0, 4)[-1].numpy(), rel=1e-9)
+    if k > 1:  # the cuts differ, so that taking any one of them would be another number
+        last = least(3, 4) @ least(0, 3)
+        assert found.max() < float(last[-1].max()) or not np.allclose(found, last[-1].numpy(), rtol=1e-6)
 
 
 @every_family

@@ -48,6 +48,7 @@ def test_flow_is_conserved_causal_and_adds_up(family: Family) -> None:
     assert started == pytest.approx(shares / shares.sum())
 
 
+@pytest.mark.slow
 def test_the_last_block_is_exact_and_has_no_interference() -> None:
     model = tiny_model("gemma3", seed=2, dtype=torch.float64, n_layers=2)
     prompt = Prompt.from_ids(model, IDS)

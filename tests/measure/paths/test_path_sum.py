@@ -50,7 +50,7 @@ def scalar_llama(gain: float, layers: int) -> TransformerBridge:
     return model
 
 
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("layers", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_local_and_second_moment_are_exact_where_the_theorem_is_tight(layers: int) -> None:
     model = scalar_llama(0.7, layers)
     prompt = Prompt.from_ids(model, IDS)
@@ -122,7 +122,7 @@ def test_windows_reach_no_further_than_they_can() -> None:
 def test_columns_and_kinds() -> None:
     model = tiny_model("gemma2")
     result = ost.path_sum(model, "ab 12", variants=list(VARIANTS))
-    columns = ["last", "position", "token_id", "token", "variant", "kind", "linearisation", "norm", "value"]
+    columns = ["last", "position", "token_id", "token", "origin", "variant", "kind", "linearisation", "norm", "value"]
     assert list(result.frame.columns) == columns
     kinds: Any = result.frame.groupby("variant")[["kind", "norm"]].first()
     certified = {"uniform", "local", "heads", "edge", "windowed(1)", "local-full", "edge-full"}

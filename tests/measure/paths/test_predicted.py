@@ -24,7 +24,7 @@ from ostools.models.shape import Shape
 from ostools.theory.path_sum import edges, second_moment
 from ostools.theory.path_sum.live_moments import LiveHeads
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
-from tests.measure.formulas.test_blocks import IDS, N, held
+from tests.measure.formulas.test_blocks import IDS, N, held, live
 
 LINEARISATION = {"second-moment": "frozen", "second-moment-full": "full"}
 every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
@@ -140,7 +140,46 @@ def test_second_moment_is_its_recursion_in_dense_matrices(family: Family, layers
         shared = torch.stack(each).sum(0)
         shared = shared / shared.trace()
         whole = collapsed(whole, shared)
-    assert case.values("second-moment") == pytest.approx(traces(whole).diagonal().sqrt().numpy(), rel=1e-6)
+    assert case.values("second-moment") == pytest.approx(traces(whole).diagonal().sqrt().numpy(), rel=1e-9)
+
+
+@every_family
+@pytest.mark.parametrize("layers", [2, 3])
+def test_second_moment_full_is_its_recursion_in_dense_matrices(family: Family, layers: int) -> None:
+    """What docs/theory.md says of the real derivative, in whole d x d blocks; held and live T and D by autograd.
+
+    Exact are MLPs, the last token's own block, and every tr(T_ij^T Sigma T_ij). Where paths of two tokens interfere, attention
+    is the held one, scaled with what the real derivative has more on the diagonal; so is what turns the directions.
+    """
+    still, real = held(family, layers), live(family, layers=layers, seed=7)
+    eye, one = torch.eye(still.final_jacobian.shape[0], dtype=torch.float64), torch.eye(N, dtype=torch.float64)
+    skip = one[:, :, None, None] * eye
+    whole, shared = torch.zeros(N, N, *eye.shape, dtype=torch.float64), None
+    whole[-1, -1] = real.final_jacobian.T @ real.final_jacobian
+    for block, update, mlp in list(zip(still.blocks, real.updates, real.mlps, strict=True))[::-1]:
+        rows, moved, alive = eye + mlp, block.update + skip, update + skip
+        reached = (traces(whole).diagonal() > 0)[:-1]
+        whole = torch.einsum("iba,ijbc,jcd->ijad", rows, whole, rows)
+        shared = None if shared is None else turned_by_mlp(rows[:-1][reached], shared)
+        whole = collapsed(whole, shared)
+        apart = whole.clone()
+        apart[-1, :-1] = apart[:-1, -1] = 0.0
+        # Every sum of squares on the diagonal alone, held and real.
+        squares = (torch.einsum("ijba,iibc,ijca->j", t, whole, t) for t in (moved, alive))
+        gained = -next(squares) + next(squares)
+        own = torch.einsum("ba,ibc,ijcd->jad", alive[-1, -1], whole[-1], moved)
+        last = torch.einsum("ba,bc,cd->ad", alive[-1, -1], whole[-1, -1], alive[-1, -1])
+        whole, apart = (torch.einsum("ikba,ijbc,jlcd->klad", moved, kept, moved) for kept in (whole, apart))
+        size = traces(whole).diagonal()
+        ratio = torch.where(size > 0, (size + gained) / size, 1.0).sqrt()
+        whole = whole * (ratio[:, None] * ratio)[:, :, None, None]
+        each = [apart[j, j] / whole[j, j].trace() for j in range(N - 1) if whole[j, j].trace() > 0]
+        shared = torch.stack(each).sum(0)
+        shared = shared / shared.trace()
+        whole[-1], whole[:, -1] = own, own.mT
+        whole[-1, -1] = last
+        whole = collapsed(whole, shared)
+    assert still.values("second-moment-full") == pytest.approx(traces(whole).diagonal().sqrt().numpy(), rel=1e-9)
 
 
 def traces(whole: Tensor) -> Tensor:
@@ -208,6 +247,7 @@ def test_probes_are_near_recorded_and_reproducible() -> None:
         ost.path_sum(model, prompt, variants="second-moment", traces="probe")
 
 
+@pytest.mark.slow
 def test_kernels_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
     monkeypatch.setattr(predicted, "available_memory", lambda device: 1000)

@@ -18,8 +18,8 @@ from tests.checkpoints import tiny_model
 MEASURED = [4.0, 1.0, 2.0, 8.0]
 
 
-def provenance(weight_hash: str = "a", ids: tuple[int, ...] = (1, 2, 3, 4)) -> Provenance:
-    return Provenance({"weight_hash": weight_hash, "dtype": "float32"}, {}, ids, {})
+def provenance(weight_hash: str = "a", ids: tuple[int, ...] = (1, 2, 3, 4), dtype: str = "float32") -> Provenance:
+    return Provenance({"weight_hash": weight_hash, "dtype": dtype}, {}, ids, {})
 
 
 def profile(
@@ -88,6 +88,23 @@ def test_looseness_in_decades_and_rank_correlation() -> None:
 def test_one_position_below_breaks_a_certified_bound() -> None:
     row = only(ost.compare(profile(), path("local", "certified", "operator", [400.0, 10.0, 1.99, 800.0])))
     assert not bool(row["holds"])
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 1e-4), ("float64", 1e-9), ("bfloat16", 1e-4)])
+@pytest.mark.parametrize(("short_by", "holds"), [(0.5, True), (2.0, False)])
+def test_a_bound_holds_to_the_rounding_of_its_dtype(dtype: str, rounding: float, short_by: float, holds: bool) -> None:
+    """Short of the measured norm by half of the rounding it is the same number; by twice that it is broken. At the largest."""
+    value = [400.0, 10.0, 200.0, 8.0 * (1 - short_by * rounding)]
+    found = ost.compare(profile(dtype=dtype), path("local", "certified", "operator", value, dtype=dtype))
+    assert bool(only(found)["holds"]) is holds
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_small_norm_is_no_rounding(dtype: str) -> None:
+    """A token at 1e-5 of the largest norm, bounded by half of itself, breaks the bound."""
+    measured = profile(measured=[1e-5, 1.0, 1.0, 1.0], dtype=dtype)
+    found = ost.compare(measured, path("local", "certified", "operator", [0.5e-5, 9.0, 9.0, 9.0], dtype=dtype))
+    assert not bool(only(found)["holds"])
 
 
 @pytest.mark.parametrize(("bound", "verdict"), [(4.1, True), (2.0, None), (1.0, None), (0.9, False)])

@@ -20,7 +20,15 @@ def made(rows: Sequence[Mapping[str, Any]], *, random: bool = True, task: str = 
     """A result of rows that say only what they care about."""
     plain: dict[str, Any] = {
         **{"task": task, "mode": "none", "mitigation": "none", "status": "none", "seed": 0, "sample": 0, "tokens": 9},
-        **{"key": "3", "answer": LONG, "text": LONG, "ended": "eos", "kind": "answered", "correct": False},
+        **{
+            "key": "3",
+            "answer": LONG,
+            "text": LONG,
+            "ended": "eos",
+            "reasoning_tokens": 0,
+            "kind": "answered",
+            "correct": False,
+        },
         **{"number": 5, "absolute_error": 2, "log_probability": -1.0, "seconds": 0.1, "within_training": None},
     }
     frame: Any = pd.DataFrame([plain | dict(row) for row in rows])[list(COLUMNS)].astype(COLUMNS)

@@ -10,6 +10,7 @@ import pytest
 
 from ostools.reporting.look import theme
 from tests.reporting import every
+from tests.reporting.axes import TITLES
 from tests.reporting.every import EVERY
 
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
@@ -109,6 +110,13 @@ def panels(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
     else:
         for part in parts:
             yield from panels(part)
+
+
+@every_result
+def test_every_axis_says_its_quantity_and_unit(name: str) -> None:
+    """Log-probabilities and divergences in nats, norms by their kind, lengths by what is counted."""
+    said = [axis.get("title") or (axis.get("axis") or {}).get("title") for axis in encoded(spec(name), "x", "y")]
+    assert {" ".join(words) if isinstance(words, list) else words for words in said if words} == TITLES[name]
 
 
 @every_result

@@ -246,6 +246,27 @@ def test_a_bound_that_an_estimate_leaves_open_is_neither_held_nor_broken() -> No
     assert "do not decide whether every certified bound holds" in findings.bounds_summary(open_still)[0]
 
 
+@pytest.mark.parametrize("left_open", [0, 1])
+def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
+    """Two bounds, of which one is open: not every one holds, whichever is the tightest; and a broken one goes before it."""
+    made = made_comparison([1.0, 2.0, 3.0], {"uniform": [90.0] * 3, "local": [10.0, 20.0, 30.0]})
+    verdicts: list[object] = [True, True]
+    verdicts[left_open] = pd.NA
+    said = findings.bounds_summary(replace(made, summary=made.summary.assign(holds=verdicts)))[0]
+    assert "do not decide whether every certified bound holds" in said
+    assert "holds at every token" not in said
+    verdicts[1 - left_open] = False
+    said = findings.bounds_summary(replace(made, summary=made.summary.assign(holds=verdicts)))[0]
+    assert f"DO NOT HOLD: {('local', 'uniform')[left_open]};" in said
+
+
+@pytest.mark.parametrize(
+    ("times", "words"), [(0.99, "below the measured frozen operator norm at 1 of"), (1.0, "lies above")]
+)
+def test_below_is_below_by_any_amount(times: float, words: str) -> None:
+    assert words in _of("proof", PROFILE * np.array([times] + [9.0] * (len(PROFILE) - 1)))
+
+
 def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
     made = made_comparison(
         [1.0, 2.0, 3.0], {"local": [1.0] * 3, "proof": [1.0, 2.0, 4.0], "second-moment": [2.0, 4.0, 7.0]}

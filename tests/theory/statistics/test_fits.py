@@ -122,6 +122,51 @@ def test_the_first_value_at_the_floor_ends_the_fit() -> None:
     assert (few.verdict, few.law, few.power, few.used, few.left_out) == ("too few", None, None, 7, 193)
 
 
+def law(name: str, bic: float, low: float = 0.1) -> fits.Law:
+    return fits.Law(name, 0.5, low, 0.9, 0.0, 0.0, bic)
+
+
+@pytest.mark.parametrize(
+    ("level_bic", "low", "verdict"),
+    [
+        (-2.1, 0.1, "power to a level"),
+        (-1.9, 0.1, "power"),  # better, by less than what a level has to earn
+        (1.0, 0.1, "power"),
+        (-50.0, -0.1, "power"),  # its interval holds 0
+    ],
+)
+def test_a_level_has_to_earn_its_place(level_bic: float, low: float, verdict: str) -> None:
+    plain = {"power": law("power", 0.0), "exponential": law("exponential", 9.0)}
+    bent = [law("power to a level", level_bic, low), law("exponential to a level", 9.0)]
+    assert fits._judged(plain, bent, constant=30.0)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("constant", "rival", "low", "verdict"),
+    [
+        (30.0, 2.1, 0.1, "power"),
+        (30.0, 1.9, 0.1, "undecided"),
+        (-0.1, 9.0, 0.1, "no decay"),
+        (30.0, 9.0, 0.0, "no decay"),
+    ],
+)
+def test_a_law_has_to_beat_a_constant_and_the_other_law(
+    constant: float, rival: float, low: float, verdict: str
+) -> None:
+    plain = {"power": law("power", 0.0, low), "exponential": law("exponential", rival)}
+    assert fits._judged(plain, [], constant)[0] == verdict
+
+
+def test_every_parameter_costs_the_logarithm_of_the_number_of_lengths() -> None:
+    residuals = noise(3, 0.5, 0.2)
+    assert fits._bic(residuals, 3)[0] - fits._bic(residuals, 2)[0] == pytest.approx(np.log(200))
+    independent = fits._bic(residuals, 1)[0] - 3 * np.log(200)
+    textbook = 200 * np.log(np.mean(residuals**2))
+    assert independent < textbook  # the correlation explains some of it
+    white = noise(4, 0.0, 0.2)
+    assert fits._bic(white, 1)[0] - 3 * np.log(200) == pytest.approx(200 * np.log(np.mean(white**2)), abs=3.0)
+
+
 def test_over_seeds_is_students_interval() -> None:
     mean, low, high = fits.over_seeds([1.0, 2.0, 3.0])
     assert (mean, high - mean) == pytest.approx((2.0, 4.302653 / 3**0.5))

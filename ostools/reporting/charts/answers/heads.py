@@ -17,6 +17,7 @@ PANELS = {
     "normalised_entropy": "entropy / log of visible keys",
     "last_to_first": "last token's weight on the first",
     "last_to_itself": "last token's weight on itself",
+    "last_to_text": "last token's weight on the text",
     "last_to_carriers": "last token's weight on carriers",
 }
 _COLUMNS = 4

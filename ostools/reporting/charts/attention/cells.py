@@ -12,6 +12,8 @@ from torch import Tensor
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.attention.attention import Attention
 from ostools.measure.attention.difference import AttentionDifference
+from ostools.models.chat import TEMPLATE, TEXT
+from ostools.reporting.look.aside import aside
 from ostools.reporting.look.theme import COLOURS, display_token, inert
 from ostools.results import Frame
 
@@ -32,16 +34,30 @@ def attention_findings(attention: Attention) -> list[str]:
     first, itself = float(last[..., 0].mean()), float(last[..., -1].mean())
     layer, head = divmod(int(entropy.argmin()), last.shape[1])
     target = int(last[layer, head].argmax())
+    origins = attention.origins or ()
     said = [
         f"Measured over all layers and heads, the last token puts {first:.1%} of its attention on the first token and "
         f"{itself:.1%} on itself (even attention over the {n} tokens would put {1 / n:.1%} on each); a head spreads over "
         f"{float(spread.median()):.1f} tokens in the median (exponential of the entropy).",
         f"The most concentrated head is layer {layer}, head {head}: {float(last[layer, head, target]):.0%} on token {target} "
-        f"“{display_token(attention.tokens[target])}”.",
+        f"“{display_token(attention.tokens[target])}”{_frames(origins, target)}.",
     ]
     if first >= 0.3:
-        said.append("So much on the first token, whatever stands there, is known as an attention sink.")
+        said.append(
+            f"So much on the first token{_frames(origins, 0)}, whatever stands there, is known as an attention sink."
+        )
+    if aside(attention.frame):
+        text = torch.tensor([origin == TEXT for origin in origins])
+        said.append(
+            f"Of the last token's attention {float(last[..., text].sum(-1).mean()):.1%} is on the {int(text.sum())} tokens of "
+            f"the text, the rest on the {int((~text).sum())} others: a sink among those is no finding about the text."
+        )
     return said
+
+
+def _frames(origins: Sequence[str], target: int) -> str:
+    """That a token is the chat template's, where it is."""
+    return ", one of the chat template's" if origins and origins[target] == TEMPLATE else ""
 
 
 def difference_findings(difference: AttentionDifference) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -24,6 +23,7 @@ from ostools.reporting.charts.attention.cells import (
     most_moved,
 )
 from ostools.reporting.look import axes
+from ostools.reporting.look.aside import aside, notes, underlined
 from ostools.reporting.look.theme import display_token, inert
 from ostools.results import Frame
 
@@ -41,14 +41,14 @@ _WEIGHT = {
 }
 
 
-def attention_chart(attention: Attention) -> alt.Chart:
+def attention_chart(attention: Attention) -> alt.TopLevelMixin:
     """The last token's attention weight on every token, one row per layer and head (`layer.head`), first layer on top.
 
     The colour scale runs with the square root of the weight, so that small weights are seen too.
     """
     rules = _rules(attention, "whose last row is the most concentrated")
     title = alt.TitleParams("Attention of the last token", subtitle=rules)
-    return axes.themed(_map(attention_frame(attention), _WEIGHT, labels=attention.tokens).properties(title=title))
+    return axes.themed(_map(attention_frame(attention), _WEIGHT, attention).properties(title=title))
 
 
 def attention_difference_chart(difference: AttentionDifference) -> alt.VConcatChart:
@@ -56,7 +56,7 @@ def attention_difference_chart(difference: AttentionDifference) -> alt.VConcatCh
     chosen = most_moved(difference, ROWS)
     panels: list[Any] = []
     for attention, label in zip((difference.first, difference.second), difference.labels, strict=True):
-        shown = _map(attention_frame(attention, chosen), _WEIGHT, labels=attention.tokens)
+        shown = _map(attention_frame(attention, chosen), _WEIGHT, attention)
         panels.append(
             shown.properties(title=alt.TitleParams(label, subtitle=_rules(attention, "that differ the most")))
         )
@@ -71,7 +71,7 @@ def attention_difference_chart(difference: AttentionDifference) -> alt.VConcatCh
         titleLimit=0,
     )
     scale = alt.Scale(type="sqrt", range=[LESS, "#f2f2f2", MORE], domain=[-most, 0, most])
-    shown = _map(data, {"scale": scale, "legend": legend}, labels=difference.second.tokens)
+    shown = _map(data, {"scale": scale, "legend": legend}, difference.second)
     alone = "; blank: the second's alone" if len(difference.pairs) < len(difference.second.tokens) else ""
     words = f"at the {len(difference.pairs)} tokens held against each other; blue: more in the second, red: less{alone}"
     panels.append(shown.properties(title=alt.TitleParams("Difference", subtitle=words)))
@@ -79,8 +79,9 @@ def attention_difference_chart(difference: AttentionDifference) -> alt.VConcatCh
     return axes.themed(alt.vconcat(*panels, title=title, spacing=22).resolve_scale(color="independent"))
 
 
-def _map(data: Frame, colour: dict[str, Any], labels: tuple[str, ...]) -> Any:
-    """One heat map, its cells as wide as the positions in them."""
+def _map(data: Frame, colour: dict[str, Any], attention: Attention) -> Any:
+    """One heat map, its cells as wide as the positions in them; `attention`: whose tokens stand below."""
+    labels = attention.tokens
     heads = list(dict.fromkeys(data["head"]))
     # Whole pixels a cell: else light seams show between them.
     width = len(labels) * max(1, _WIDTH // len(labels)) if len(labels) <= _WIDTH else _WIDTH
@@ -89,23 +90,29 @@ def _map(data: Frame, colour: dict[str, Any], labels: tuple[str, ...]) -> Any:
         axes.chart(data)
         .mark_rect()
         .encode(
-            x=alt.X("start:Q", scale=alt.Scale(domain=[0, len(labels)], nice=False), axis=_token_axis(labels)),
+            x=alt.X("start:Q", scale=alt.Scale(domain=[0, len(labels)], nice=False), axis=_token_axis(attention)),
             x2="end:Q",
             y=alt.Y("head:N", sort=heads, title="layer.head", axis=alt.Axis(labelOverlap=True, ticks=False)),
             color=alt.Color("weight:Q", **colour),
             tooltip=[alt.Tooltip("head:N", title="layer.head"), "token:N", alt.Tooltip("weight:Q", format=".4g")],
         )
     )
-    return axes.unfolded(chart, data).properties(width=width, height=step * len(heads))
+    height = step * len(heads)
+    return underlined(axes.unfolded(chart, data), aside(attention.frame), height, 0.0).properties(
+        width=width, height=height
+    )
 
 
-def _token_axis(tokens: Sequence[str]) -> alt.Axis:
-    """Each token under the middle of its column, where there is room for all of them."""
+def _token_axis(attention: Attention) -> alt.Axis:
+    """Each token under the middle of its column, where there is room for all of them; the chat template's pale."""
+    tokens = attention.tokens
     if len(tokens) > axes.TOKENS_NAMED:
         return alt.Axis(grid=False, tickMinStep=1, title="position of the token attended to")
     middles = [place + 0.5 for place in range(len(tokens))]
     words = [display_token(token) for token in tokens]
-    return axes.named_places(words, middles, "token attended to, and its position", ticks=False)
+    return axes.named_places(
+        words, middles, "token attended to, and its position", ticks=False, aside=aside(attention.frame)
+    )
 
 
 def _difference_frame(difference: AttentionDifference, chosen: list[int]) -> Frame:
@@ -134,4 +141,5 @@ def _furthest(values: torch.Tensor) -> torch.Tensor:
 def _rules(attention: Attention, how: str) -> list[str]:
     """How positions and heads were reduced, a line each."""
     heads = attention.last.shape[0] * attention.last.shape[1]
-    return [rule for rule in (pooling_rule(len(attention.tokens), COLUMNS), heads_rule(heads, ROWS, how)) if rule]
+    rules = [rule for rule in (pooling_rule(len(attention.tokens), COLUMNS), heads_rule(heads, ROWS, how)) if rule]
+    return rules + notes(aside(attention.frame))

@@ -8,6 +8,7 @@ import altair as alt
 
 from ostools.measure.paths.flow import Flow
 from ostools.reporting.look import axes, theme
+from ostools.reporting.look.aside import aside, banded, notes
 
 _EDGES_A_BLOCK = 60
 _HUE = theme.colour("second-moment")  # what flows is predicted from second moments
@@ -31,7 +32,8 @@ def flow_chart(flow: Flow) -> alt.TopLevelMixin:
     nodes = nodes.astype({"layer": int, "position": int})
     nodes = nodes.merge(placed[["layer", "position", "token", "frobenius_norm"]], on=["layer", "position"])
     words = placed[placed["layer"] == 0]["token"].tolist()
-    x = axes.token_axis(words, field="key", margin=0.7)
+    others = aside(placed)
+    x = axes.token_axis(words, field="key", margin=0.7, aside=others)
     labels = axes.lookup(list(range(layers + 1)), ["embedding", *[f"after block {n}" for n in range(layers)]])
     y = alt.Y(
         "layer:Q",
@@ -72,11 +74,12 @@ def flow_chart(flow: Flow) -> alt.TopLevelMixin:
         "How sensitivity flows to the last token (predicted)",
         subtitle=[
             "Each token starts with its share of all tokens' predicted norms of dy/dv; wider is more of it. "
-            f"The {_EDGES_A_BLOCK} strongest edges a block."
+            f"The {_EDGES_A_BLOCK} strongest edges a block.",
+            *notes(others),
         ],
     )
     picture = alt.layer(axes.unfolded(lines, edges), axes.unfolded(circles, nodes))
-    return axes.themed(picture.properties(title=title, width=720, height=70 + 80 * layers))
+    return axes.themed(banded(picture, others).properties(title=title, width=720, height=70 + 80 * layers))
 
 
 def _shared(most: float, low: float, high: float) -> alt.Scale:

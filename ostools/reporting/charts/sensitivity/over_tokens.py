@@ -13,7 +13,10 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.measure import Comparison, PathSum, Sensitivity
+from ostools.measure.prompts import named_by
 from ostools.reporting.look import axes, draw, theme
+from ostools.reporting.look.aside import aside as aside_of
+from ostools.reporting.look.aside import banded, notes
 from ostools.results import Frame, frame_of
 
 SHAPE = "shape"
@@ -48,7 +51,7 @@ def comparison_chart(result: Comparison) -> alt.VConcatChart:
 def measured_rows(frame: Frame) -> Frame:
     """A sensitivity table in the long form of the others: one row per position, linearisation and norm."""
     rows = frame.melt(
-        id_vars=["position", "token", "linearisation", "method"],
+        id_vars=[*named_by(frame), "linearisation", "method"],
         value_vars=["operator_norm", "frobenius_norm"],
         var_name="norm",
         value_name="value",
@@ -73,8 +76,12 @@ def _profiles(rows: Frame, title: str) -> alt.VConcatChart:
     legend = _legend(data)
     tokens = data.drop_duplicates("position").sort_values("position")["token"].tolist()
     norms = [norm for norm in NORMS if norm in set(data["norm"])]
-    panels = [_profile_panel(data[data["norm"] == norm], norm, legend, tokens, norm == norms[-1]) for norm in norms]
+    aside = aside_of(rows)
+    panels = [
+        _profile_panel(data[data["norm"] == norm], norm, legend, tokens, norm == norms[-1], aside) for norm in norms
+    ]
     subtitle = [axes.ZERO_NOTE] if 0.0 in set(data["value"]) else []
+    subtitle += notes(aside)
     if ((data["kind"] == "estimated") & (data["norm"] == "operator")).any():
         subtitle.append(ESTIMATE_NOTE)
     chart = alt.vconcat(*panels, title=alt.TitleParams(title, subtitle=subtitle), spacing=18)
@@ -113,13 +120,17 @@ def _legend(data: Frame) -> dict[str, Any]:
     }
 
 
-def _profile_panel(data: Frame, norm: str, legend: dict[str, Any], tokens: list[str], last: bool) -> alt.LayerChart:
+def _profile_panel(
+    data: Frame, norm: str, legend: dict[str, Any], tokens: list[str], last: bool, aside: list[int]
+) -> Any:
     floored, floor = axes.floored(data.drop(columns=["kind", "name", "norm"]))
     y = draw.log_y(floored["shown"], NORMS.get(norm, norm), floor)
     tooltip = [*map(alt.Tooltip, ("position:Q", "token:N", "series:N", "linearisation:N")), draw.VALUE]
-    base = axes.chart(floored).encode(x=axes.token_axis(tokens, last), y=y, color=legend["color"], tooltip=tooltip)
+    base = axes.chart(floored).encode(
+        x=axes.token_axis(tokens, last, aside=aside), y=y, color=legend["color"], tooltip=tooltip
+    )
     layers: list[Any] = [base.mark_line().encode(strokeDash=legend["strokeDash"], detail="series:N")]
     # Points carry the tooltips; they are seen only where there is room between them.
     layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
     layers += draw.zeros(base, floor)
-    return axes.unfolded(alt.layer(*layers), floored).properties(width=620, height=260)
+    return banded(axes.unfolded(alt.layer(*layers), floored), aside).properties(width=620, height=260)

@@ -11,41 +11,51 @@ import numpy as np
 import pandas as pd
 
 from ostools.measure import Profile, Sensitivity
+from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, places
 from ostools.reporting.charts.sensitivity.over_tokens import NORMS
 from ostools.reporting.look import axes, draw, theme
+from ostools.reporting.look.aside import aside as aside_of
+from ostools.reporting.look.aside import banded, notes, underlined
 from ostools.results import Column, Frame, frame_of
 
 _RANKED = 12
-_TESTED = "without the sink"
 
 
 def profile_chart(result: Profile) -> alt.VConcatChart:
     """The profile with the mean of each third, the tokens with the largest shares, and each linearisation over frozen.
 
-    The thirds and the words about their contrasts are those of the profile without its first token.
+    The thirds and the words about their contrasts are those of the profile without its first token; in a chat template, those
+    of the user's text.
     """
     frame: Frame = frame_of(result)
     axes.require_finite(frame["value"], "a profile")
     names = list(dict.fromkeys(frame["linearisation"]))
     tokens = _shown_tokens(frame)
-    panels: list[Any] = [_profile_panel(frame, result.shapes, names, tokens), _ranked_panel(frame, names)]
+    aside = aside_of(frame)
+    panels: list[Any] = [_profile_panel(frame, result.shapes, names, tokens, aside), _ranked_panel(frame, names, aside)]
     others: Any = frame[
         (frame["linearisation"] != "frozen") & np.isfinite(frame["over_frozen"]) & (frame["over_frozen"] > 0)
     ]
     if len(others):
-        panels.append(_ratio_panel(others, names, tokens))
-    title = alt.TitleParams("Which tokens matter to the last one", subtitle=_verdicts(result, names))
+        panels.append(_ratio_panel(others, names, tokens, aside))
+    said = [*_verdicts(result, names, bool(aside)), *notes(aside)]
+    title = alt.TitleParams("Which tokens matter to the last one", subtitle=said)
     return axes.themed(alt.vconcat(*panels, title=title, spacing=24).resolve_scale(color="shared"))
 
 
-def _verdicts(result: Profile, names: list[str]) -> list[str]:
-    """The sink's share; then a line a linearisation, the verdict without the sink and the two contrasts it stands on."""
+def _verdicts(result: Profile, names: list[str], chat: bool) -> list[str]:
+    """The sink's share, in a chat the text's; then a line a linearisation, the verdict on the tokens that are tested and the
+    two contrasts it stands on."""
     shapes: Any = result.shapes
-    shares = result.summary.set_index("linearisation")["sink_share"]
-    lines = ["Share of the first token: " + ", ".join(f"{shares[name]:.1%} ({name})" for name in names)]
+    table = result.summary.set_index("linearisation")
+    whose = {"the first token": "sink_share"} | ({"the text": "text_share"} if chat else {})
+    lines = [
+        f"Share of {words}: " + ", ".join(f"{table[column][name]:.1%} ({name})" for name in names)
+        for words, column in whose.items()
+    ]
     for name in names:
-        row = shapes[(shapes["linearisation"] == name) & (shapes["kept"] == _TESTED)].iloc[0]
-        line = f"{name}, first token taken out: {row['verdict']}"
+        row = shapes[(shapes["linearisation"] == name) & (shapes["kept"] == (OF_TEXT if chat else NO_SINK))].iloc[0]
+        line = f"{name}, {'the text alone' if chat else 'first token taken out'}: {row['verdict']}"
         if np.isfinite(row["middle"]):
             parts = [
                 f"{end} {row[f'{end}_contrast']:+.2f} [{row[f'{end}_contrast_low']:.2f}, {row[f'{end}_contrast_high']:.2f}]"
@@ -65,7 +75,7 @@ def _colour(names: list[str]) -> alt.Color:
     return draw.hue("linearisation", dict(zip(names, theme.colours(names), strict=True)))
 
 
-def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str]) -> Any:
+def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str], aside: list[int]) -> Any:
     data = _drawn(frame, "value")
     floored, floor = axes.floored(data)
     scale, axis = axes.log_axis(floored["shown"], floor)
@@ -78,7 +88,9 @@ def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str
     layers: list[Any] = [base.mark_line(strokeWidth=1.2)]
     layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
     layers += draw.zeros(base, floor)
-    thirds = _thirds(shapes, len(tokens))
+    tested = OF_TEXT if aside else NO_SINK
+    first = frame[frame["linearisation"] == names[0]]
+    thirds = _thirds(shapes, tested, first["position"].to_numpy()[places(first, tested)])
     if len(thirds):
         segments = axes.chart(thirds).encode(
             x=axes.token_axis(tokens, labelled=False, field="from"),
@@ -88,27 +100,30 @@ def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str
             tooltip=["linearisation:N", "third:N", alt.Tooltip("mean:Q", format=".4g")],
         )
         layers.append(axes.unfolded(segments, thirds).mark_rule(strokeWidth=3.5, strokeCap="round"))
-    return alt.layer(*layers).properties(
+    of = "of the text" if aside else "first token taken out"
+    return banded(alt.layer(*layers), aside).properties(
         width=620,
         height=240,
-        title=draw.heading("Thick: geometric mean of each third, first token taken out" if len(thirds) else "Profile"),
+        title=draw.heading(f"Thick: geometric mean of each third, {of}" if len(thirds) else "Profile"),
     )
 
 
-def _thirds(shapes: Any, count: int) -> Frame:
-    """The three means without the sink as horizontal segments over the tokens that they are of."""
-    thirds = np.array_split(np.arange(1, count), 3)
+def _thirds(shapes: Any, tested: str, positions: np.ndarray) -> Frame:
+    """The three means of what is tested as horizontal segments over the tokens that they are of."""
+    thirds = np.array_split(positions, 3)
     rows = []
-    for row in shapes[(shapes["kept"] == _TESTED) & shapes["middle"].notna()].to_dict("records"):
-        for third, places in zip(("start", "middle", "end"), thirds, strict=True):
-            ends = {"from": float(places[0]), "to": float(places[-1])}
+    for row in shapes[(shapes["kept"] == tested) & shapes["middle"].notna()].to_dict("records"):
+        for third, here in zip(("start", "middle", "end"), thirds, strict=True):
+            ends = {"from": float(here[0]), "to": float(here[-1])}
             rows.append({"linearisation": row["linearisation"], "third": third, "mean": 10.0 ** row[third], **ends})
     return pd.DataFrame(rows)
 
 
-def _ranked_panel(frame: Frame, names: list[str]) -> alt.Chart:
-    """The tokens with the largest shares of the first linearisation, largest on top, and their shares of the others."""
-    top = frame[frame["linearisation"] == names[0]].sort_values("rank").head(_RANKED)["position"].tolist()
+def _ranked_panel(frame: Frame, names: list[str], aside: list[int]) -> alt.Chart:
+    """The tokens with the largest shares of the first linearisation, largest on top, and their shares of the others; in a chat
+    template the text's."""
+    rows = frame[(frame["linearisation"] == names[0]) & ~frame["position"].isin(aside)]
+    top = rows.sort_values("rank").head(_RANKED)["position"].tolist()
     data = _drawn(frame[frame["position"].isin(top)], "share")
     data["label"] = [f"{token} {position}" for token, position in zip(data["token"], data["position"], strict=True)]
     labels = data.drop_duplicates("position").set_index("position")["label"]
@@ -123,20 +138,24 @@ def _ranked_panel(frame: Frame, names: list[str]) -> alt.Chart:
         ),
         color=_colour(names),
         tooltip=["position:Q", "token:N", "linearisation:N", alt.Tooltip("value:Q", format=".3%")],
-    ).properties(width=620, height=17 * len(top), title=draw.heading(f"The largest shares, by {names[0]}"))
+    ).properties(
+        width=620,
+        height=17 * len(top),
+        title=draw.heading(f"The largest shares{' of the text' if aside else ''}, by {names[0]}"),
+    )
 
 
-def _ratio_panel(others: Frame, names: list[str], tokens: list[str]) -> Any:
+def _ratio_panel(others: Frame, names: list[str], tokens: list[str], aside: list[int]) -> Any:
     data = _drawn(others, "over_frozen").assign(shown=lambda rows: rows["value"])
     low, high = float(data["shown"].min()), float(data["shown"].max())
     scale, axis = axes.log_axis(pd.concat([data["shown"], pd.Series([min(low, 0.5), max(high, 2.0)])]), None)
     y = alt.Y("shown:Q", title="ratio to frozen", scale=scale, axis=axis)
     tooltip = ["position:Q", "token:N", "linearisation:N", draw.VALUE]
-    base = draw.rows(data).encode(x=axes.token_axis(tokens), y=y, color=_colour(names), tooltip=tooltip)
+    base = draw.rows(data).encode(x=axes.token_axis(tokens, aside=aside), y=y, color=_colour(names), tooltip=tooltip)
     one = axes.chart(line := pd.DataFrame({"one": [1.0]})).encode(y=alt.Y("one:Q", scale=scale, axis=axis))
     rule = axes.unfolded(one, line).mark_rule(strokeDash=[3, 3])
     points = base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0)
-    return alt.layer(rule, base.mark_line(strokeWidth=1.2), points).properties(
+    return banded(alt.layer(rule, base.mark_line(strokeWidth=1.2), points), aside).properties(
         width=620, height=150, title=draw.heading("What freezing patterns and norm scales changes")
     )
 
@@ -166,14 +185,19 @@ def layers_chart(result: Sensitivity) -> alt.VConcatChart:
     shown: Any = frame[frame["value"] > 0]
     colour = _log_colour(shown["value"], NORMS[norm])
     names = list(dict.fromkeys(frame["linearisation"]))
+    aside = aside_of(frame)
     panels = [
-        _heat(shown[shown["linearisation"] == name], layers, tokens, name == names[-1]).encode(color=colour)
-        .properties(title=draw.heading(name))
+        _heat(shown[shown["linearisation"] == name], layers, tokens, name == names[-1], aside, colour).properties(
+            title=draw.heading(name)
+        )
         for name in names
-    ]  # fmt: skip
+    ]
     title = alt.TitleParams(
         "Sensitivity of the last representation to every token at every layer",
-        subtitle="Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last.",
+        subtitle=[
+            "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last.",
+            *notes(aside),
+        ],
     )
     return axes.themed(alt.vconcat(*panels, title=title, spacing=18).resolve_scale(color="shared"))
 
@@ -192,14 +216,18 @@ def _log_colour(values: Column, title: str) -> alt.Color:
     return alt.Color("value:Q", scale=alt.Scale(type="log", scheme="viridis", domain=domain), legend=legend)
 
 
-def _heat(rows: Frame, layers: list[int], tokens: list[str], labelled: bool) -> alt.Chart:
+def _heat(
+    rows: Frame, layers: list[int], tokens: list[str], labelled: bool, aside: list[int], colour: alt.Color
+) -> Any:
     data = _drawn(rows, "value").assign(layer=[str(layer) for layer in rows["layer"]])
     data = data.assign(start=data["position"] - 0.5, end=data["position"] + 0.5)
     order = [str(layer) for layer in reversed(layers)]
-    chart = draw.rows(data).mark_rect()
-    return chart.encode(
-        x=axes.token_axis(tokens, labelled=labelled, field="start", margin=0.5),
+    chart, height = draw.rows(data).mark_rect(), max(90, min(22 * len(layers), 480))
+    chart = chart.encode(
+        x=axes.token_axis(tokens, labelled=labelled, field="start", margin=0.5, aside=aside),
         x2="end:Q",
         y=alt.Y("layer:N", scale=alt.Scale(domain=order), title="layer l", axis=alt.Axis(ticks=False)),
+        color=colour,
         tooltip=["layer:N", "position:Q", "token:N", draw.VALUE],
-    ).properties(width=620, height=max(90, min(22 * len(layers), 480)))
+    )
+    return underlined(chart, aside, height).properties(width=620, height=height)

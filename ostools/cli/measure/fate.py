@@ -1,0 +1,225 @@
+"""`ostools decodable`, `readout` and `fate`: where an answer is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.options import Chat, Device, LoadDtype, Model, Out, Seeds, Task, parse_layers, parse_lengths
+from ostools.cli.kit.steps import at_work, check, check_precisions, give
+
+if TYPE_CHECKING:
+    from ostools import measure
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.tasks import Task as Form
+
+Lengths = Annotated[
+    str,
+    typer.Option(
+        metavar="RANGE", help="Both ends included (2:12), or a list (8,16,32), or both; five lengths at least."
+    ),
+]
+Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="NAME", help="A precision; repeatable.")]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="number, or token (the answer's first). Else the number, where the answer is one."
+    ),
+]
+Mitigated = Annotated[
+    str | None,
+    typer.Option(metavar="NAME[:OPTIONS]", help="Such as separator:every=3; ostools mitigations lists them."),
+]
+
+
+def decodable(
+    task: Task = "count-ones-bernoulli",
+    lengths: Lengths = "4,8,12,16,24,32,48,64",
+    layers: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="'all', or numbers out of 0 ... L, such as 0,2,4.")
+    ] = "all",
+    dtype: Dtypes = None,
+    seed: Seeds = None,
+    target: Target = None,
+    mitigation: Mitigated = None,
+    chat: Chat = None,
+    random_weights: Annotated[
+        bool,
+        typer.Option("--random-weights/--no-random-weights", help="The same architecture untrained, as a control."),
+    ] = True,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    load_dtype: LoadDtype = "float32",
+) -> None:
+    """Ask linear probes for the right answer at the last token of every layer, behind a begun answer line.
+
+    Trained and tested on different sequences; on the same lengths, on lengths between them, and beyond them. Beside it:
+    shuffled labels, random weights, and the length alone.
+
+    \b
+    Example:
+      ostools decodable --task count-ones-bernoulli --dtype float32 --dtype bfloat16 --out decodable.png
+    """
+    from ostools import measure
+    from ostools.reporting.findings.fate import decodable_findings
+
+    dtypes = tuple(dtype or ("float32",))
+    wanted, form, chosen = _asked(out, lengths, task, dtypes, seed)
+    kept = parse_layers(layers)
+
+    def cost(on: Unloaded) -> Cost:
+        return _probes(on, form, wanted, dtypes, len(chosen), random_weights)
+
+    with at_work("probing", model, device, load_dtype, cost) as (loaded, progress):
+        result = measure.decodable(
+            loaded,
+            form,
+            lengths=wanted,
+            layers=kept,
+            dtypes=dtypes,
+            seeds=chosen,
+            target=target,
+            mitigation=mitigation,
+            chat=chat,
+            random_weights=random_weights,
+            progress=progress,
+        )
+    columns = ["dtype", "site", "layer", "test", "control", "accuracy", "low", "high", "chance", "selectivity"]
+    give(result, out, _show("What linear probes decode", columns, 5, decodable_findings))
+
+
+def readout(
+    task: Task = "count-ones-bernoulli",
+    lengths: Lengths = "2:10",
+    seed: Seeds = None,
+    mitigation: Mitigated = None,
+    chat: Chat = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    load_dtype: LoadDtype = "float32",
+) -> None:
+    """Whether the output reads the number that a probe decodes: cosines, logit lens, and moving it by one.
+
+    \b
+    Example:
+      ostools readout --task count-ones-bernoulli --lengths 2:10 --out readout.png
+    """
+    from ostools import measure
+    from ostools.measure.fate.cost import readout_cost
+    from ostools.reporting.findings.fate import readout_findings
+
+    wanted, form, chosen = _asked(out, lengths, task, (), seed)
+
+    def cost(on: Unloaded) -> Cost:
+        return readout_cost(on.shape, on.asked(form, wanted), seeds=len(chosen))
+
+    with at_work("reading", model, device, load_dtype, cost) as (loaded, progress):
+        result = measure.readout(
+            loaded, form, lengths=wanted, seeds=chosen, mitigation=mitigation, chat=chat, progress=progress
+        )
+    columns = [
+        "site",
+        "layer",
+        "direction",
+        "cosine",
+        "random_low",
+        "random_high",
+        "predicted",
+        "intervention",
+        "followed",
+    ]
+    give(result, out, _show("What the output reads", [*columns, "rank"], 3, readout_findings))
+
+
+def fate(
+    task: Task = "count-ones-bernoulli",
+    lengths: Lengths = "4,8,12,16,24,32,48,64,96,128,144,160",
+    dtype: Dtypes = None,
+    seed: Seeds = None,
+    target: Target = None,
+    mitigation: Mitigated = None,
+    chat: Chat = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    load_dtype: LoadDtype = "float32",
+) -> None:
+    """Where answers are lost, a verdict a length: read, unread, undecodable, or indistinguishable.
+
+    \b
+    Example:
+      ostools fate --task count-ones-bernoulli --lengths 4,8,16,32,64,128 --out fate.png
+    """
+    from ostools import measure
+    from ostools.cli.kit import costs
+    from ostools.reporting.findings.fate import fate_findings
+
+    dtypes = tuple(dtype or ("float32", "bfloat16"))
+    wanted, form, chosen = _asked(out, lengths, task, dtypes, seed)
+
+    def cost(on: Unloaded) -> Cost:
+        answers = costs.behaviour(on, form, wanted, seeds=len(chosen), probability=False) * len(dtypes)
+        pairs = costs.collapse(on, form, wanted, dtypes, seeds=min(3, len(chosen)))
+        one = _probes(on, form, wanted, dtypes, len(chosen), True) + answers + pairs
+        return one * (1 if mitigation is None else 2)
+
+    with at_work("judging", model, device, load_dtype, cost) as (loaded, progress):
+        result = measure.fate(
+            loaded,
+            form,
+            lengths=wanted,
+            dtypes=dtypes,
+            seeds=chosen,
+            target=target,
+            mitigation=mitigation,
+            chat=chat,
+            progress=progress,
+        )
+    columns = [
+        "mitigation",
+        "dtype",
+        "length",
+        "verdict",
+        "prompts",
+        "read",
+        "unread",
+        "undecodable",
+        "indistinguishable",
+    ]
+    give(result, out, _show("Where answers are lost", columns, 4, fate_findings))
+
+
+def _asked(
+    out: Any, lengths: str, task: str, dtypes: Sequence[str], seed: list[int] | None
+) -> tuple[Any, Form, list[int]]:
+    """Lengths, task and seeds; what can be refused before a model is loaded is."""
+    from ostools import tasks
+    from ostools.measure.fate.decodable import seeds_asked
+
+    check(out)
+    check_precisions(dtypes)
+    form = tasks.task(task)
+    return parse_lengths(lengths), form, seeds_asked(form, seed)
+
+
+def _probes(on: Unloaded, form: Form, lengths: Any, dtypes: Sequence[str], seeds: int, random: bool) -> Cost:
+    from ostools.measure.fate.cost import decodable_cost
+
+    return decodable_cost(on.shape, on.asked(form, lengths), dtypes, seeds=seeds, random=random)
+
+
+def _show(
+    title: str, columns: list[str], words: int, findings: Callable[[Any], list[str]]
+) -> Callable[[measure.Decodable | measure.Readout | measure.Fate], None]:
+    def show(result: Any) -> None:
+        rows = result.frame[columns].itertuples(index=False, name=None)
+        output.print_table(f"{title}: {result.frame['task'].iloc[0]}", columns, rows, left=words)
+        output.print_text(["", *findings(result)])
+
+    return show

@@ -1,0 +1,1 @@
+"""What each token contributes to the answer: parts of a number that add up to it."""

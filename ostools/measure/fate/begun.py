@@ -1,0 +1,128 @@
+"""A task's prompts with their answer line begun: the next token is the first of the answer itself.
+
+Behind the bare prompt the next token is the same for every answer ("The final answer to ..."). Behind the begun line it is the
+answer's own, so that what the last token holds there can be compared with what the model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Mitigation
+from ostools.ground.errors import InputError
+from ostools.measure.answers.probability import line_ids, written
+from ostools.measure.collapse.posed_pairs import PosedPairs
+from ostools.measure.posed import Posed, pose
+from ostools.models import context_length
+from ostools.tasks import Encoder, Task
+
+SPARE = 4
+"""Tokens behind the longest right answer, to see that an answer ends where it should."""
+_TWO_NUMBERS = ("1", "2")
+
+
+@dataclass(frozen=True)
+class Begun:
+    """One prompt: its token `ids` with the line begun, the token ids of the right `answer` behind them, and how many of the
+    `ids` are the begun line's (`line`). `group`: prompts of one group hold the same drawn sequence, or its beginning."""
+
+    posed: Posed
+    ids: tuple[int, ...]
+    answer: tuple[int, ...]
+    line: int
+    group: int
+
+    @property
+    def token(self) -> int:
+        """The first token of the right answer."""
+        return self.answer[0]
+
+
+def begun_prompts(
+    model: TransformerBridge,
+    form: Task,
+    lengths: Sequence[int],
+    seeds: Sequence[int],
+    mitigation: Mitigation | None = None,
+    chat: bool | None = None,
+) -> list[Begun]:
+    """The prompts of all lengths and seeds, each with its line begun; those that are the same tokens once.
+
+    The line is begun up to the first token in which answers differ: of a number that in which 1 and 2 differ, of any other
+    answer that in which the right ones of these prompts do. `group` is the seed, since a task continues one drawn sequence
+    from length to length; of a task that draws nothing it is the length.
+
+    Raises `InputError` where all right answers are the same, where a tokenizer cuts the line before the right answer otherwise
+    than before others, and for a prompt that leaves no room for its answer in the context.
+    """
+    posed = [pose(model, form, n, seed=seed, mitigation=mitigation, chat=chat) for n in lengths for seed in seeds]
+    if len({one.key for one in posed}) < 2:
+        drawn = "give it an option that draws its items, such as uniform=true, or more seeds"
+        raise InputError(
+            f"{form.name}: expected questions with different right answers, found that all have {posed[0].key!r}: "
+            + (drawn if not form.numeric else "give more lengths")
+        )
+    found: dict[tuple[int, ...], Begun] = {}
+    for one in _begun(model, form, posed):
+        found.setdefault(one.ids, replace(one, group=one.posed.seed if form.random else one.posed.length))
+    prompts = list(found.values())
+    _require_room(model, form, prompts)
+    return prompts
+
+
+def answer_room(prompts: Sequence[Begun]) -> int:
+    """How many tokens an answer may have."""
+    return max(len(one.answer) for one in prompts) + SPARE
+
+
+def _begun(model: TransformerBridge, form: Task, posed: Sequence[Posed]) -> Iterator[Begun]:
+    lines = [line_ids(model, one.prompt, written(one)).ids for one in posed]
+    # What the least and the greatest have in common, all between them have.
+    shared = None if form.numeric else _common(min(lines), max(lines))
+    for one, line in zip(posed, lines, strict=True):
+        begin = shared if shared is not None else _before_numbers(model, one)
+        if line[: len(begin)] != begin or len(line) == len(begin):
+            raise InputError(
+                f"{form.name} at length {one.length}: expected the answer {one.key!r} to begin with a token of its own, found "
+                "that this tokenizer cuts the line before it otherwise than before other answers"
+            )
+        ids = (*one.prompt.ids.tolist(), *begin)
+        yield Begun(one, ids, line[len(begin) :], len(begin), 0)
+
+
+def _before_numbers(model: TransformerBridge, posed: Posed) -> tuple[int, ...]:
+    """The line's tokens up to the first in which 1 and 2 differ."""
+    texts = (replace(posed, line=posed.task.answer_line(number)) for number in _TWO_NUMBERS)
+    one, two = (line_ids(model, posed.prompt, written(text)).ids for text in texts)
+    return _common(one, two)
+
+
+def _common(one: Sequence[int], two: Sequence[int]) -> tuple[int, ...]:
+    """How both begin."""
+    return tuple(token for token, _ in takewhile(lambda both: both[0] == both[1], zip(one, two, strict=False)))
+
+
+def _require_room(model: TransformerBridge, form: Task, prompts: Sequence[Begun]) -> None:
+    longest, context = max(prompts, key=lambda one: len(one.ids)), context_length(model)
+    needed = len(longest.ids) + answer_room(prompts)
+    if needed > context:
+        raise InputError(
+            f"{form.name}: {longest.posed.length} items take {needed} tokens with the answer, the model's context holds "
+            f"{context}: ask for shorter lengths"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class BegunPairs(PosedPairs):
+    """The begun prompts of n and n + 1 items: what `collapse` is asked of, at the same token as the probes."""
+
+    def __post_init__(self) -> None:
+        """All end in the words of the line, whatever the task."""
+
+    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
+        posed = [self._posed(n, seed) for n in counts]
+        return dict(zip(counts, (one.ids for one in _begun(self.model, self.form, posed)), strict=True))

@@ -1,0 +1,46 @@
+"""What probes and a verdict take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ostools.measure.fate.splits import FOLDS, TESTS
+from ostools.measure.passes.cost import BLOCK, QUESTION, Cost, PromptTokens, one_pass, pass_bytes, work_in
+from ostools.measure.passes.precisions import Precision
+from ostools.models.shape import Shape
+
+_FITS = 12.0  # decompositions, or searches for a minimum, that one probe takes with its penalty
+_FIT = 3000  # small operations of one
+_ROWS = 32  # prompts of one batch
+
+
+def decodable_cost(
+    shape: Shape, tokens: PromptTokens, dtypes: Sequence[str], *, seeds: int, random: bool = True
+) -> Cost:
+    """`tokens`: of the prompt of every length, in which the line is yet to be begun; `random`: the control on random weights,
+    whose model stands beside the other."""
+    prompts, longest = len(tokens.prompts) * seeds, max(tokens.prompts) + tokens.answer
+    total = Cost()
+    for name in dtypes:
+        element = Precision.named(name).dtype.itemsize
+        work = sum(one_pass(shape, 1, pos + tokens.answer) for pos in tokens.prompts) * seeds * (1 + random)
+        cast = shape.view_bytes(element) if element != shape.element else 0
+        drawn = 4 * shape.parameters if random else 0
+        memory = pass_bytes(shape, min(prompts, _ROWS), longest, 1, element) + cast + drawn
+        total += Cost(memory) + work_in(element, work)
+    places = 2 * shape.n_layers + 3
+    kept = 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
+    probes = places * len(TESTS) * FOLDS * (2 + random) * len(dtypes)
+    wide = min(prompts, shape.d_model)
+    fitted = Cost(kept, double=probes * _FITS * 4.0 * prompts * wide**2, operations=probes * _FITS * _FIT)
+    asked = Cost(operations=float(prompts * QUESTION + len(dtypes) * len(tokens.prompts) * shape.n_layers * BLOCK))
+    return Cost(total.memory + kept) + total + fitted + asked
+
+
+def readout_cost(shape: Shape, tokens: PromptTokens, *, seeds: int) -> Cost:
+    """Passes from every layer along two directions, and a probe a layer."""
+    work = sum(one_pass(shape, 1, pos + tokens.answer) for pos in tokens.prompts) * seeds * (1 + 4 * shape.n_layers)
+    longest = max(tokens.prompts) + tokens.answer
+    operations = float(4 * shape.n_layers**2 * len(tokens.prompts) * BLOCK + seeds * len(tokens.prompts) * QUESTION)
+    passes = Cost(pass_bytes(shape, _ROWS, longest, 1, shape.element), operations=operations)
+    return passes + work_in(shape.element, work)

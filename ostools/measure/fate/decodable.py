@@ -1,0 +1,225 @@
+"""Is the answer in the representation? Linear probes at the last token of every layer, behind a begun answer line.
+
+Cost: one pass over every prompt in every dtype, and as many through random weights; then at every place some nine probes for
+the true labels and as many for each control, each with an inner search for its penalty. Memory: the last token of every prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+from mitigations import Mitigation
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
+from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.asked import asked
+from ostools.measure.fate.begun import Begun, begun_prompts
+from ostools.measure.fate.captured import Captured, captured
+from ostools.measure.fate.random_weights import random_weights as with_random_weights
+from ostools.measure.fate.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
+from ostools.measure.passes.precisions import Precision, checked_precisions
+from ostools.measure.prompts import checked_layers
+from ostools.results import Provenance, Result
+from ostools.tasks import Task
+from ostools.tasks.base import seeds_of
+
+TARGETS = ("number", "token")
+FLOAT32 = "float32"
+COLUMNS = {
+    **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "site": "str", "layer": "Int64"},
+    **{"test": "str", "control": "str", "trained": "int64", "tested": "int64", "groups": "int64"},
+    **{"accuracy": "float64", "low": "float64", "high": "float64", "chance": "float64"},
+    **{"selectivity": "float64", "selectivity_low": "float64", "selectivity_high": "float64"},
+    **{"mean_absolute_error": "float64", "r2": "float64", "penalty": "float64", "finding": "str"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Decodable(Result):
+    """One row per dtype, place, test and control: how often linear probes say the right answer.
+
+    Columns: task, target ("number": the answer as a number, by ridge regression, right where it rounds to it; "token": the
+    first token of the right answer, by logistic regression), mitigation, dtype, site and layer (embedding; residual: v^(l);
+    residual_mid: behind the attention of block l, before its MLP; y; logits; length: no representation, the number of items
+    and its square alone), test ("same lengths": other sequences of the lengths trained on; "interpolated": of lengths between
+    them; "extrapolated": longer than all of them), control ("none": the measurement; "shuffled": the same labels, permuted, in
+    training and test; "random weights": the same architecture, untrained), trained (prompts, the fewest of the probes),
+    tested (prompts), groups (sequences, or lengths where a task has one sequence a length); accuracy with its interval (low,
+    high: 95%, groups resampled whole), chance (the accuracy of always saying what was most common in training), selectivity
+    (accuracy minus that on shuffled labels) with its interval, NaN of controls; mean_absolute_error and r2 (1 - squared error /
+    that of the mean of what was tested), of numbers; penalty (the median chosen); finding: "decodable" where accuracy is above
+    chance and selectivity above 0, both with their whole interval, else "not linearly decodable from k examples"; "as the
+    length alone from k examples" where it is not above what the length alone gives, of a task whose answers differ at one
+    length.
+
+    An interval is of these probes over sequences such as these: training on other sequences would give other probes. The three
+    folds train on each other's prompts, so that it is somewhat too narrow: on pure noise it held chance in 88% of 250 trials.
+    "decodable", which takes two intervals, was said in 2 of those.
+
+    `predictions`: a row per prompt, with what the probe said that had not seen it: dtype, site, layer, test, control, length,
+    seed, label, said, right. `steps`: a row per sublayer, dtype and test, attention and MLP apart: the accuracy
+    before and behind it, and by how much it differs (step, low, high).
+    """
+
+    predictions: pd.DataFrame
+    steps: pd.DataFrame
+
+
+@asked
+@in_smaller_chunks
+def decodable(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    lengths: Iterable[int],
+    layers: Literal["all"] | Iterable[int] = "all",
+    dtypes: Sequence[str] = (FLOAT32,),
+    seeds: Sequence[int] | None = None,
+    target: str | None = None,
+    mitigation: Mitigation | str | None = None,
+    chat: bool | None = None,
+    random_weights: bool = True,
+    progress: Progress | None = None,
+) -> Decodable:
+    """Whether the right answer can be read off the last token's representation by a linear probe, at every layer.
+
+    Args:
+        task: a `tasks.Task`, or its name with options. Its right answers must differ between prompts.
+        lengths: numbers of items; five at least. The upper third is what probes extrapolate to.
+        layers: of which v^(l) is probed, and the place before the MLP of the block that writes it: "all", or numbers out of
+            0 ... L. y and logits always are.
+        dtypes: precisions by name: probes are trained and tested on the representations as that precision rounds them.
+        seeds: one sequence each, for a task that draws one; six at least (24 where none are given). Probes are never tested
+            on a sequence, or its beginning, that they were trained on.
+        target: "number" or "token"; by default the number where the task's answer is one.
+        mitigation, chat: as in `behaviour`.
+        random_weights: whether to probe the same architecture with random weights too: for so long a second model is in memory.
+        progress: called as progress(done, total), in percent.
+
+    Raises `InputError` for what is not a task, a length or a dtype; a number asked of a task without; right answers that are
+    all the same; too few lengths or sequences for tests and intervals; a prompt over the context; and representations that are
+    not finite.
+
+    Source: Alain and Bengio 2016 (arXiv 1610.01644) for probes of layers; Hewitt and Liang 2019 (arXiv 1909.03368) for
+    selectivity.
+    """
+    asked = Asked.of(model, task, lengths, seeds, target, mitigation, chat)
+    precisions, kept = checked_precisions(dtypes), checked_layers(model, layers)
+    labelled = asked.labelled
+    told = partial(part_of, progress, whole=len(precisions) * (1 + random_weights), units=100)
+    said = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
+    for done, precision in enumerate(precisions):
+        found = in_layers(asked.captured(precision, told(done, done + 1)), kept)
+        said.append(said_by_probes(labelled, found, ("none", "shuffled")).assign(dtype=precision.name))
+    if random_weights:
+        other = replace(asked, model=with_random_weights(model, seed=0))
+        for done, precision in enumerate(precisions, start=len(precisions)):
+            found = in_layers(other.captured(precision, told(done, done + 1)), kept)
+            untrained = said_by_probes(labelled, found, ("none",))
+            said.append(untrained.assign(dtype=precision.name, control="random weights"))
+    predictions: Any = pd.concat(said, ignore_index=True)
+    names = asked.names | {"target": asked.target}
+    frame: Any = rows_of(predictions, asked.target, asked.form.random).assign(**names)
+    provenance = Provenance.collect(
+        model,
+        measurement="decodable",
+        **names,
+        **asked.described,
+        dtypes=[precision.name for precision in precisions],
+        layers=list(kept),
+        random_weights=random_weights,
+    )
+    return Decodable(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions))
+
+
+def in_layers(found: Captured, layers: Sequence[int]) -> Captured:
+    """Without the v^(l) that were not asked for, and without the places before the MLPs that write them."""
+    dropped = {"residual": 0, "embedding": 0, "residual_mid": 1}
+    return {
+        place: rows
+        for place, rows in found.items()
+        if place.site not in dropped or place.layer + dropped[place.site] in layers
+    }
+
+
+def seeds_asked(form: Task, seeds: Sequence[int] | None) -> list[int]:
+    """The seeds given; else 24, of a task that draws nothing one."""
+    return seeds_of(form, (range(24) if form.random else [0]) if seeds is None else seeds)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a model: the prompts, and what a probe is to find in each."""
+
+    model: TransformerBridge
+    form: Task
+    prompts: list[Begun]
+    target: str
+    mitigation: Mitigation | None
+
+    @classmethod
+    def of(
+        cls,
+        model: TransformerBridge,
+        task: Task | str,
+        lengths: Iterable[int],
+        seeds: Sequence[int] | None,
+        target: str | None,
+        mitigation: Mitigation | str | None,
+        chat: bool | None,
+    ) -> Asked:
+        """Checked, the prompts made. Raises `InputError`."""
+        form, given = tasks.task(task), mitigations.optional(mitigation)
+        chosen = seeds_asked(form, seeds)
+        target = ("number" if form.numeric else "token") if target is None else checked_name("target", target, TARGETS)
+        if target == "number" and not form.numeric:
+            raise InputError(
+                f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"
+            )
+        prompts = begun_prompts(model, form, checked_lengths(lengths), chosen, given, chat)
+        return cls(model, form, prompts, target, given)
+
+    @property
+    def labelled(self) -> Labelled:
+        """Lengths, groups and labels. Raises `InputError` for too few of them."""
+        labels = [int(one.posed.key) if self.target == "number" else one.token for one in self.prompts]
+        return Labelled.of(
+            [one.posed.length for one in self.prompts],
+            [one.posed.seed for one in self.prompts],
+            [one.group for one in self.prompts],
+            labels,
+            self.target,
+            self.form.random,
+        )
+
+    def captured(self, precision: Precision, progress: Progress | None = None) -> Captured:
+        """Every place in one precision, under the mitigation."""
+        prepared = precision.prepared(self.model)
+        longest = max((one.ids for one in self.prompts), key=len)
+        with mitigations.running(prepared, self.mitigation), precision.running(prepared, longest):
+            return captured(prepared, self.prompts, progress)
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {"task": tasks.label(self.form), "mitigation": mitigations.label(self.mitigation)}
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """For the provenance."""
+        return {
+            "lengths": sorted({one.posed.length for one in self.prompts}),
+            "seeds": sorted({one.posed.seed for one in self.prompts}),
+            "chat": self.prompts[0].posed.chat,
+            "prompts": len(self.prompts),
+            "line_tokens": sorted({one.line for one in self.prompts}),
+        }

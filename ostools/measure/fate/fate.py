@@ -1,0 +1,264 @@
+"""Where an answer is lost: of every length and precision one verdict, with the numbers behind it.
+
+Cost: `decodable`, an answer to every prompt in every precision, and a collapse curve of the begun prompts; under a mitigation
+all of it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+from mitigations import Mitigation
+from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.progress import Progress, part_of
+from ostools.measure.answers.answers import answers, line_written
+from ostools.measure.answers.judging import judge
+from ostools.measure.asked import asked
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.fate.begun import BegunPairs, answer_room
+from ostools.measure.fate.captured import LOGITS
+from ostools.measure.fate.decodable import FLOAT32, Asked, Decodable, decodable
+from ostools.measure.fate.scores import DECODABLE, LENGTH
+from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME
+from ostools.measure.passes.precisions import Precision, checked_precisions
+from ostools.models import Prompt
+from ostools.results import Frame, Provenance, Result, Row, frame_of
+from ostools.tasks import Task
+
+READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED = "read", "unread", "undecodable", "indistinguishable", "not tested"
+VERDICTS = (READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED)
+_PAIR_SEEDS = 3  # sequences of which the pairs of n and n + 1 items are compared
+COLUMNS = {
+    **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "length": "int64", "verdict": "str"},
+    **{"prompts": "int64", "read": "float64", "unread": "float64", "undecodable": "float64"},
+    **{"answered": "float64", "decoded": "float64", "site": "str", "layer": "int64", "test": "str", "trained": "int64"},
+    **{"answer_error": "float64", "probe_error": "float64"},
+    **{"distance": "float64", "pair_noise": "float64", "indistinguishable": "boolean"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Fate(Result):
+    """One row per mitigation, dtype and length: what becomes of the answers.
+
+    Of every prompt it is asked whether the model's answer is right (greedily, behind the begun line), and whether a linear
+    probe that has not seen its sequence says the right answer. Columns: task, target, mitigation ("none", or its name), dtype,
+    length; prompts (those that a probe was tested on); read (the share answered right), unread (answered wrong, and the probe
+    is right), undecodable (answered wrong, and the probe is wrong too): together 1; answered and decoded (the shares right of
+    the model and of the probe); site, layer, test and trained (prompts) of that probe: of all places from the embedding to y
+    the one with the highest accuracy over all lengths, tested on other sequences of the same lengths, or where a task has one
+    sequence a length on lengths left out (and the longest beyond them); answer_error and probe_error (mean |number - right
+    number|; NaN without numbers); distance, pair_noise and indistinguishable (of `collapse`, n against n + 1 items at y behind
+    the begun line: whether the float64 distance is below the noise of the difference in that dtype, in all sequences compared).
+
+    verdict: "read", where that is the largest share; else "indistinguishable", where the pair is; else "unread", where that is
+    the next largest share and the probe is "decodable" over all lengths (`Decodable`), or "undecodable"; "not tested": answered
+    wrong, and no probe could be tested there (the shortest length of a task with one sequence a length). Undecodable means not
+    linearly decodable from so many examples, and no more.
+
+    `answers`: a row per prompt. `probes`: what `decodable` found, without the mitigation, and `probes_under` with it.
+    """
+
+    answers: pd.DataFrame
+    probes: Decodable
+    probes_under: Decodable | None = None
+
+    def repaired(self) -> pd.DataFrame:
+        """A row per dtype and length at which the mitigation changes the verdict: without (before) and with it (after)."""
+        table: Any = self.frame
+        keys = ["dtype", "length"]
+        without, under = table[table["mitigation"] == "none"], table[table["mitigation"] != "none"]
+        both = without[[*keys, "verdict"]].merge(under[[*keys, "verdict"]], on=keys, suffixes=("_before", "_after"))
+        both = both.rename(columns={"verdict_before": "before", "verdict_after": "after"})
+        return both[both["before"] != both["after"]].reset_index(drop=True)
+
+
+@asked
+@in_smaller_chunks
+def fate(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    lengths: Iterable[int],
+    dtypes: Sequence[str] = (FLOAT32, "bfloat16"),
+    seeds: Sequence[int] | None = None,
+    target: str | None = None,
+    mitigation: Mitigation | str | None = None,
+    chat: bool | None = None,
+    progress: Progress | None = None,
+) -> Fate:
+    """Whether answers are lost before they can be decoded, or decodable and not read; at every length and dtype.
+
+    Args: as of `decodable`, with every layer. mitigation: both without and with it, for `Fate.repaired`.
+
+    Raises `InputError` for what `decodable`, `behaviour` and `collapse` refuse; n + 1 items have to fit the context too.
+    """
+    lengths = list(lengths) if isinstance(lengths, Iterable) else lengths
+    given = mitigations.optional(mitigation)
+    arms = [None] if given is None else [None, given]
+    names = [precision.name for precision in checked_precisions(dtypes)]
+    parts = []
+    for number, arm in enumerate(arms):
+        asked = Asked.of(model, task, lengths, seeds, target, arm, chat)
+        told = part_of(progress, number, number + 1, len(arms), units=100)
+        parts.append(_arm(asked, names, chat, told))
+    table: Any = pd.concat([part.frame for part in parts], ignore_index=True)
+    said = pd.concat([part.answers for part in parts], ignore_index=True)
+    asked_for = parts[-1].probes.provenance.parameters | {"measurement": "fate", "pair_seeds": _PAIR_SEEDS}
+    provenance = Provenance.collect(model, **asked_for)
+    under = parts[1].probes if len(parts) > 1 else None
+    return Fate(table[list(COLUMNS)].astype(COLUMNS), provenance, said, parts[0].probes, under)
+
+
+@dataclass(frozen=True)
+class _Arm:
+    frame: pd.DataFrame
+    answers: pd.DataFrame
+    probes: Decodable
+
+
+def _arm(asked: Asked, names: Sequence[str], chat: bool | None, progress: Progress | None) -> _Arm:
+    """All of one mitigation."""
+    told = partial(part_of, progress, whole=4, units=100)
+    described = asked.described
+    lengths, seeds = described["lengths"], described["seeds"]
+    probes = decodable(
+        asked.model,
+        asked.form,
+        lengths=lengths,
+        dtypes=names,
+        seeds=seeds,
+        target=asked.target,
+        mitigation=asked.mitigation,
+        chat=chat,
+        progress=told(0, 2),
+    )
+    steps = range(len(names))
+    each = (part_of(told(2, 3), step, step + 1, len(names), units=100) for step in steps)
+    said = pd.concat([_said(asked, name, part) for name, part in zip(names, each, strict=True)], ignore_index=True)
+    pairs = BegunPairs(asked.model, asked.form, asked.mitigation, chat)
+    curve = collapse(
+        asked.model,
+        pairs,
+        lengths=lengths,
+        dtypes=names,
+        seeds=seeds[:_PAIR_SEEDS],
+        mitigation=asked.mitigation,
+        chat=chat,
+        progress=told(3, 4),
+    )
+    frame = pd.DataFrame(list(_rows(said, probes, _pairs(curve.frame))))
+    return _Arm(frame.assign(**asked.names, target=asked.target), said.assign(**asked.names), probes)
+
+
+def _said(asked: Asked, name: str, progress: Progress | None) -> pd.DataFrame:
+    """The model's answer to every prompt in one precision."""
+    precision = Precision.named(name)
+    prepared, prompts = precision.prepared(asked.model), asked.prompts
+    longest = max((one.ids for one in prompts), key=len)
+    tokenizer: Any = prepared.tokenizer
+    with mitigations.running(prepared, asked.mitigation), precision.running(prepared, longest):
+        chosen = [Prompt.from_ids(prepared, one.ids) for one in prompts]
+        ends = [line_written] * len(chosen)
+        found = answers(prepared, chosen, max_new_tokens=answer_room(prompts), stops=ends, progress=progress)
+    rows = []
+    for one, answer in zip(prompts, found, strict=True):
+        begun = tokenizer.decode(list(one.ids[-one.line :])) if one.line else ""
+        verdict = judge(one.posed, replace(answer, text=begun + answer.text))
+        rows.append(
+            {
+                "dtype": name,
+                "length": one.posed.length,
+                "seed": one.posed.seed,
+                "key": one.posed.key,
+                "answer": answer.text,
+                "correct": verdict.correct,
+                "absolute_error": np.nan if verdict.absolute_error is None else float(verdict.absolute_error),
+                "first_token_right": answer.ids[0] == one.token,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _pairs(frame: Frame) -> Frame:
+    """Of every dtype and length: the mean distance and noise at y, and whether all pairs are below the noise."""
+    at_y = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
+    hidden = (at_y["float64_distance"] < at_y["pair_noise"]) | (at_y["mean"] == 0)
+    columns = {
+        "distance": ("float64_distance", "mean"),
+        "pair_noise": ("pair_noise", "mean"),
+        "indistinguishable": ("hidden", "all"),
+    }
+    return at_y.assign(hidden=hidden).groupby(["dtype", "length"]).agg(**columns)
+
+
+def _rows(said: Frame, probes: Decodable, pairs: Frame) -> Iterator[dict[str, Any]]:
+    """A row per dtype and length."""
+    for dtype, here in said.groupby("dtype", sort=False):
+        best, tested = best_probe(probes, str(dtype))
+        both = here.merge(
+            tested[["length", "seed", "right", "said", "label", "test"]], on=["length", "seed"], how="left"
+        )
+        for length, prompts in both.groupby("length"):
+            pair = pairs.loc[(dtype, length)].to_dict()
+            place = {name: best[name] for name in ("site", "layer", "trained")}
+            yield (
+                {"dtype": dtype, "length": length}
+                | place
+                | pair
+                | _verdict(prompts, best, bool(pair["indistinguishable"]))
+            )
+
+
+def _probed(table: Frame, dtype: str) -> Frame:
+    """The measurement itself, at places from which a verdict may come."""
+    return table[(table["control"] == "none") & (table["dtype"] == dtype) & ~table["site"].isin([LENGTH.site, LOGITS])]
+
+
+def best_probe(probes: Decodable, dtype: str) -> tuple[Row, Frame]:
+    """The row of the place from which most right answers are decoded over all lengths, and what was said there of each prompt,
+    once: on the same lengths, or lengths between, or the longest beyond them."""
+    table, every = frame_of(probes), cast(Frame, probes.predictions)
+    table, every = (_probed(part, dtype) for part in (table, every))
+    main = SAME if (table["test"] == SAME).any() else BETWEEN
+    table = table[table["test"] == main]
+    best = table.loc[table["accuracy"].idxmax()]
+    here = every[(every["site"] == best["site"]) & (every["layer"] == best["layer"])]
+    order = here["test"].map({main: 0, BEYOND: 1})
+    once = here[order.notna()].assign(order=order).sort_values("order", kind="stable")
+    return best, once.drop_duplicates(["length", "seed"])
+
+
+def _verdict(prompts: Frame, best: Row, hidden: bool) -> dict[str, Any]:
+    tested = prompts[prompts["right"].notna()]
+    counted = tested if len(tested) else prompts
+    correct, right = counted["correct"].to_numpy(bool), counted["right"].eq(True).to_numpy(bool)
+    shares = {READ: correct.mean(), UNREAD: (~correct & right).mean(), UNDECODABLE: (~correct & ~right).mean()}
+    found: dict[str, Any] = {"prompts": len(tested), **shares, "answered": correct.mean(), "decoded": right.mean()}
+    found["answer_error"] = counted["absolute_error"].mean()
+    numbers = best["target"] == "number"
+    found["probe_error"] = (counted["said"] - counted["label"]).abs().mean() if numbers else np.nan
+    found["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
+    if not len(tested):
+        found |= {UNREAD: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
+    found["verdict"] = _named(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
+    return found
+
+
+def _named(shares: dict[str, Any], decodable: bool, hidden: bool, tested: bool) -> str:
+    most = max(shares.values())
+    if shares[READ] == most:
+        return READ
+    if hidden:
+        return SAME_VECTOR
+    if not tested:
+        return UNTESTED
+    return UNREAD if decodable and shares[UNREAD] == most else UNDECODABLE

@@ -1,0 +1,121 @@
+"""Linear probes: ridge regression for a number, logistic regression for a class; the penalty is chosen on training groups.
+
+Representations are centred and divided by one number, their root mean squared length in training: a probe is then the same
+in every rotated basis, and its penalty means the same at every place. Cost: one fit a penalty and inner fold, and one more.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GroupKFold
+
+Rows = Float[np.ndarray, "prompt d"]
+Labels = Int[np.ndarray, " prompt"]
+
+PENALTIES = tuple(10.0**power for power in range(0, -11, -1))
+"""Of ridge, a prompt: the strongest first, which stands where several are as good."""
+INVERSE_PENALTIES = (1.0, 30.0, 1e3, 3e4)
+"""Of logistic regression (scikit-learn's C), the strongest penalty first."""
+_INNER = {"number": 3, "token": 2}
+_STEPS = 200
+_CONSTANT = 1e-9  # of the mean's own length: what varies less is rounding
+
+
+@dataclass(frozen=True)
+class Probe:
+    """scores = (x - mean) W^T + b. Of a number the one score is the number; of a class the greatest says which.
+
+    `classes`: None for a number. `penalty`: the one chosen.
+    """
+
+    mean: Float[np.ndarray, " d"]
+    weights: Float[np.ndarray, "score d"]
+    offset: Float[np.ndarray, " score"]
+    classes: Int[np.ndarray, " score"] | None
+    penalty: float
+
+    def scores(self, rows: Rows) -> Float[np.ndarray, "prompt score"]:
+        return (rows - self.mean) @ self.weights.T + self.offset
+
+    def said(self, rows: Rows) -> Float[np.ndarray, " prompt"]:
+        """The number, not rounded; or the class."""
+        scores = self.scores(rows)
+        return scores[:, 0] if self.classes is None else self.classes[scores.argmax(1)].astype(float)
+
+
+def fitted(target: str, rows: Rows, labels: Labels, groups: Labels) -> Probe:
+    """A probe of these prompts. `target`: "number" (ridge) or "token" (logistic).
+
+    The penalty is the one with the least error on groups that an inner probe has not seen; with fewer groups than folds there
+    is nothing to choose by, and the strongest stands.
+    """
+    mean = rows.mean(0)
+    centred = rows - mean
+    size = float(np.sqrt((centred**2).sum(1).mean()))
+    if size <= _CONSTANT * float(np.linalg.norm(mean)):
+        centred, size = np.zeros_like(centred), 1.0
+    basis = _basis(centred)
+    x = centred @ basis.T / size
+    known = PENALTIES if target == "number" else INVERSE_PENALTIES
+    errors = np.zeros(len(known))
+    for train, held in _inner(groups, _INNER[target]):
+        errors += _errors(target, x, labels, train, held)
+    penalty = known[int(errors.argmin())]
+    fit = _ridge(x, labels, (penalty,)) if target == "number" else _logistic(x, labels, penalty)
+    return Probe(mean, fit[0] @ basis / size, fit[1], fit[2], penalty)
+
+
+def _basis(centred: Rows) -> Float[np.ndarray, "direction d"]:
+    """Orthonormal directions in which all rows lie: a penalised probe has no part outside them."""
+    n, d = centred.shape
+    return np.eye(d) if d <= n else np.linalg.svd(centred, full_matrices=False)[2]
+
+
+def _inner(groups: Labels, folds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    folds = min(folds, len(np.unique(groups)))
+    if folds > 1:
+        yield from GroupKFold(folds).split(groups[:, None], groups=groups)
+
+
+def _errors(target: str, x: Rows, labels: Labels, train: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Of each penalty: squared errors of a number, wrong classes."""
+    if target == "number":
+        weights, offset, _ = _ridge(x[train], labels[train], PENALTIES)
+        return ((x[held] @ weights.T + offset - labels[held, None]) ** 2).sum(0)
+    wrong = []
+    for penalty in INVERSE_PENALTIES:
+        weights, offset, classes = _logistic(x[train], labels[train], penalty)
+        wrong.append((classes[(x[held] @ weights.T + offset).argmax(1)] != labels[held]).sum())
+    return np.array(wrong)
+
+
+def _ridge(x: Rows, labels: Labels, penalties: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, None]:
+    """Weights [penalty, d] and offsets, of all penalties out of one decomposition."""
+    targets = np.tile(labels.astype(float)[:, None], len(penalties))
+    strengths: Any = np.array(penalties) * len(x)  # one a target
+    found: Any = Ridge(alpha=strengths, solver="svd").fit(x, targets)
+    return found.coef_.reshape(len(penalties), -1), np.atleast_1d(found.intercept_), None
+
+
+def _logistic(x: Rows, labels: Labels, penalty: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights [class, d], offsets and classes."""
+    classes = np.unique(labels)
+    if len(classes) == 1:
+        return np.zeros((1, x.shape[1])), np.zeros(1), classes
+    with warnings.catch_warnings():
+        # Stopping early is one more penalty, and what is tested is what was found.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found: Any = LogisticRegression(C=penalty, max_iter=_STEPS, tol=1e-3).fit(x, labels)
+    if len(classes) > 2:
+        return found.coef_, found.intercept_, classes
+    # One score, of the second class against the first: half of it for each.
+    half = found.coef_ / 2, found.intercept_ / 2
+    return np.concatenate([-half[0], half[0]]), np.concatenate([-half[1], half[1]]), classes

@@ -1,0 +1,79 @@
+"""Which prompts a probe is trained on and which it is tested on. Those of one group are never on both sides.
+
+Three tests, which answer three questions and are never mixed:
+
+- "same lengths": other sequences of the lengths that the probe was trained on;
+- "interpolated": other sequences, of lengths between those that it was trained on;
+- "extrapolated": other sequences, longer than all that it was trained on (the upper third of the lengths).
+
+A task that draws nothing has one sequence a length: its groups are the lengths, and the first test does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from ostools.ground.errors import InputError
+
+SAME, BETWEEN, BEYOND = "same lengths", "interpolated", "extrapolated"
+TESTS = (SAME, BETWEEN, BEYOND)
+FOLDS = 3
+FEWEST_GROUPS, FEWEST_LENGTHS = 6, 5
+"""Groups for an interval at 95%, and lengths for a test between and beyond them."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One probe: the test it is for, and the numbers of the prompts that it is trained on and tested on."""
+
+    test: str
+    train: Int[np.ndarray, " trained"]
+    held: Int[np.ndarray, " tested"]
+
+
+def splits(lengths: Int[np.ndarray, " prompt"], groups: Int[np.ndarray, " prompt"], drawn: bool) -> list[Split]:
+    """Every probe's prompts. `drawn`: groups are drawn sequences (seeds); else each length is a group of its own.
+
+    Raises `InputError` for too few groups or lengths.
+    """
+    _require_enough(len(np.unique(groups)), len(np.unique(lengths)), drawn)
+    known, rank = np.unique(lengths, return_inverse=True)
+    sequence = np.unique(groups, return_inverse=True)[1] % FOLDS
+    inner = (rank > 0) & (rank < len(known) - 1)
+    upper = rank >= len(known) - max(1, len(known) // FOLDS)
+    return [
+        Split(test, np.flatnonzero(train), np.flatnonzero(held))
+        for test, train, held in _masks(rank, inner, upper, sequence, drawn)
+        if train.any() and held.any()
+    ]
+
+
+def _masks(
+    rank: np.ndarray, inner: np.ndarray, upper: np.ndarray, sequence: np.ndarray, drawn: bool
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    for fold in range(FOLDS):
+        here, others = (sequence == fold, sequence != fold) if drawn else (np.full(len(rank), True),) * 2
+        left_out = inner & (rank % FOLDS == fold)
+        if drawn:
+            yield SAME, others, here
+        yield BETWEEN, others & ~left_out, here & left_out
+        if drawn or fold == 0:
+            yield BEYOND, others & ~upper, here & upper
+
+
+def _require_enough(groups: int, lengths: int, drawn: bool) -> None:
+    if lengths < FEWEST_LENGTHS:
+        raise InputError(
+            f"expected at least {FEWEST_LENGTHS} lengths, so that some lie between and beyond those of training, found "
+            f"{lengths}; for example range(4, 33, 4)"
+        )
+    if groups < FEWEST_GROUPS:
+        what, example = ("seeds", "seeds=range(12)") if drawn else ("lengths", "lengths=range(1, 33)")
+        raise InputError(
+            f"expected at least {FEWEST_GROUPS} {what}, each a sequence of its own, found {groups}: of fewer there is no "
+            f"interval; for example {example}"
+        )

@@ -1,0 +1,145 @@
+"""A measured profile beside those of null models: which of its shape was there before training?
+
+Cost: one sensitivity for the model and one for every null (kinds times seeds), one null in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_names
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_seeds
+from ostools.measure.asked import asked
+from ostools.measure.jacobian.linearisations import LINEARISATIONS
+from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.paths.path_sum import path_sum
+from ostools.measure.profiles.profile import profile
+from ostools.measure.prompts import as_prompt
+from ostools.models import Prompt, null_model
+from ostools.models.null import KINDS
+from ostools.results import Frame, Result
+from ostools.theory.profiles import rank_correlation
+
+OWN = "model"
+"""The source of the model's own rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Nulls(Result):
+    """Profiles over the tokens of one prompt: of the model, and of its null models.
+
+    `frame`, one row a token and profile: position, token_id, token, source ("model", or a kind of null), seed (NA of the
+    model), linearisation, norm, method, value, share (of the sum over all tokens: norms of different weights have different
+    sizes, shares compare).
+
+    `summary`, one row a profile: source, seed, verdict (the shape without the first token; `ost.profile`), start_contrast,
+    end_contrast (decades), end_without_last (the same without the last token), sink_share, last_share, spearman (rank
+    correlation with the model's own profile), cesaro_spearman (with the `cesaro` path sum of the same weights; NaN where no
+    formula describes the family), weight_hash.
+
+    `band`, one row a token and kind of null: low, median, high of the shares over the seeds.
+    """
+
+    summary: pd.DataFrame
+
+    @property
+    def band(self) -> Frame:
+        table: Any = self.frame
+        of_nulls = table[table["source"] != OWN]
+        grouped = of_nulls.groupby(["source", "position", "token"], sort=False)["share"]
+        return grouped.agg(low="min", median="median", high="max").reset_index()
+
+
+@asked
+def nulls(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    kinds: str | Sequence[str] = ("initialised",),
+    seeds: Iterable[int] = range(3),
+    linearisation: str = "full",
+    method: str = "auto",
+    max_memory: int | None = None,
+    announce: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+) -> Nulls:
+    """The measured profile of `model` and of its null models, on one prompt.
+
+    Args:
+        kinds: "initialised", "embeddings-kept", "shuffled": what `ost.null_model` makes.
+        seeds: of the null models; one profile a kind and seed.
+        linearisation, method, max_memory, announce: as in `ost.sensitivity`, of every profile. The norm is the operator norm,
+            or of estimates the Frobenius norm; all profiles have the same.
+        progress: called as progress(done, total), in percent.
+
+    Every profile is checked as `ost.sensitivity` checks it. Raises `InputError` for unknown kinds and linearisations, and under
+    active edits, which a null model does not have.
+    """
+    chosen = checked_names("kind of null model", [kinds] if isinstance(kinds, str) else kinds, KINDS)
+    (name,) = checked_names("linearisation", [linearisation], LINEARISATIONS)
+    drawn = checked_seeds(seeds)
+    tokens = as_prompt(model, prompt)
+    if edits := hooks.active_edits(model):
+        raise InputError(
+            f"nulls: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: null models would not have "
+            "it; leave its block"
+        )
+    cases: list[tuple[str, int | None]] = [(OWN, None), *((kind, seed) for kind in chosen for seed in drawn)]
+    frames, rows, own = [], [], None
+    for index, (source, seed) in enumerate(cases):
+        one = model if seed is None else null_model(model, source, seed=seed)
+        told = part_of(progress, index, index + 1, len(cases), units=100)
+        norms = sensitivity(
+            one, tokens, linearisations=[name], method=method, max_memory=max_memory, announce=announce, progress=told
+        )
+        found = profile(norms)
+        own = found if own is None else own
+        shape: Any = found.shapes
+        value = found.frame["value"].to_numpy()
+        frames.append(
+            found.frame.drop(columns=["rank", "share_without_sink", "over_frozen"]).assign(source=source, seed=seed)
+        )
+        rows.append(
+            {
+                "source": source,
+                "seed": seed,
+                **shape[shape["kept"] == "without the sink"].iloc[0][["verdict", "start_contrast", "end_contrast"]],
+                "end_without_last": shape[shape["kept"] == "without sink and last"].iloc[0]["end_contrast"],
+                **found.summary.iloc[0][["sink_share", "last_share"]],
+                "spearman": rank_correlation(value, own.frame["value"].to_numpy()),
+                "cesaro_spearman": _cesaro(one, tokens, value),
+                "weight_hash": found.provenance.model["weight_hash"],
+            }
+        )
+    assert own is not None
+    columns = ["position", "token_id", "token", "source", "seed", "linearisation", "norm", "method", "value", "share"]
+    table: Any = pd.concat([frame.astype({"seed": "Int64"}) for frame in frames], ignore_index=True)[columns]
+    _require_one_norm(table)
+    asked = {"kinds": chosen, "seeds": drawn, **own.provenance.parameters}
+    return Nulls(table, replace(own.provenance, parameters=asked), pd.DataFrame(rows).astype({"seed": "Int64"}))
+
+
+def _cesaro(model: TransformerBridge, tokens: Prompt, value: np.ndarray) -> float:
+    """How the profile of uniform causal attention ranks the tokens as they were measured."""
+    try:
+        predicted: Any = path_sum(model, tokens, variants="cesaro").frame
+    except InputError:
+        return float("nan")
+    return rank_correlation(value, predicted["value"].to_numpy())
+
+
+def _require_one_norm(table: Frame) -> None:
+    if table["norm"].nunique() > 1:
+        raise InputError(
+            "nulls: expected one norm of all profiles, found some exact and some estimated ones: give method='exact' or "
+            "method='estimate'"
+        )

@@ -1,0 +1,219 @@
+"""A text in its model's chat template: which characters are whose, and whether the model is to think.
+
+A template is a program that writes a conversation as one text. Here it writes one user turn, behind a system prompt where one
+is given, up to where the answer begins. It is run a second time with marks in place of the two: what stands around the marks
+is the template's own, so that the user's characters are found exactly, whatever they say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any, ClassVar
+
+import jinja2
+import jinja2.ext
+import jinja2.meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ostools.ground.errors import InputError
+from ostools.models.files.checks import one_line
+
+SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED = "special", "template", "system", "text", "mixed"
+ORIGINS = (SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED)
+"""Whose a token is. special: put around the whole by the tokenizer or the template (BOS, EOS). template: the chat template's
+own (turn markers, role names, line ends, the opening of the answer, a system prompt of its own). system: the system prompt that
+was given. text: the user's. mixed: of several at once. Blanks decide only where a token has nothing else."""
+
+ON, OFF, LOW, NO_SWITCH = "on", "off", "low effort", "no switch"
+"""What a provenance says of thinking. low effort: of a template that grades its effort and cannot switch it off."""
+
+CHAT_ASKED = ("chat", "system", "thinking", "dated")
+"""The names in `Chat.asked`."""
+
+Span = tuple[int, int]
+
+_MESSAGE, _SYSTEM = "\ue000", "\ue001"  # of private use: in no template, and no blanks that one would strip
+_SWITCHES = ("enable_thinking", "thinking")
+_EFFORT = "reasoning_effort"
+_DATES = frozenset({"strftime_now", "date_string"})
+
+
+@dataclass(frozen=True)
+class Chat:
+    """How a chat template was asked.
+
+    system: the system prompt that was given, None for none. thinking: "on", "off", "low effort" or "no switch". dated: whether
+    the template can write the day's date, so that the prompt may be another one tomorrow. message: where the user's text stands
+    in the encoded text, from the first character to the one behind the last.
+    """
+
+    system: str | None
+    thinking: str
+    dated: bool
+    message: Span
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """For a provenance."""
+        return dict(zip(CHAT_ASKED, (True, self.system, self.thinking, self.dated), strict=True))
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What a template made of a message. `harmless`: what it makes of others in which no control token can stand. `spans`:
+    whose characters stand where; all others are the template's."""
+
+    text: str
+    harmless: str
+    spans: tuple[tuple[Span, str], ...]
+    chat: Chat
+
+
+def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool = False) -> Rendered:
+    """A user's turn in the tokenizer's template, behind `system` where it is given, up to where the answer begins.
+
+    `thinking`: whether the model is to think before it answers, where the template has a switch: `enable_thinking` or
+    `thinking`, found among the variables that it reads, where they change what it writes. `reasoning_effort` has no off: False
+    asks for "low", True leaves the template's own. A template without a switch is left as it is.
+
+    Raises `InputError` for no template, one that fails, takes no system prompt, or writes the message otherwise than whole and
+    once (blanks at its ends aside), for empty `system`, and for `thinking` without a switch.
+    """
+    if not tokenizer.chat_template:
+        raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
+    _checked(system, thinking)
+    variables = _variables(_template(tokenizer))
+    said, options = _thinking(tokenizer, variables, thinking)
+    marked = _written(tokenizer, _MESSAGE, None if system is None else _SYSTEM, options)
+    if marked.count(_MESSAGE) != 1:
+        raise InputError(
+            f"expected a chat template that writes the user's message once, found it {marked.count(_MESSAGE)} times: leave "
+            "chat out"
+        )
+    if system is not None and marked.count(_SYSTEM) != 1:
+        raise InputError(
+            f"system: expected a chat template that writes a system prompt once, found it {marked.count(_SYSTEM)} times: leave "
+            "it out, or write it into the text"
+        )
+    whole = _written(tokenizer, text, system, options)
+    spans = _spans(marked, whole, text, system)
+    (message,) = (span for span, origin in spans if origin == TEXT)
+    harmless = marked.replace(_MESSAGE, "a").replace(_SYSTEM, "a")
+    return Rendered(whole, harmless, spans, Chat(system, said, bool(variables & _DATES), message))
+
+
+def _checked(system: object, thinking: object) -> None:
+    if system is not None and (not isinstance(system, str) or not system.strip()):
+        raise InputError(f"system: expected text, or None for no system prompt, found {system!r}")
+    if not isinstance(thinking, bool):
+        raise InputError(f"thinking: expected True or False, found {thinking!r}")
+
+
+def _template(tokenizer: Any) -> str:
+    try:
+        return str(tokenizer.get_chat_template())
+    except ValueError as error:  # several, and none is the default
+        raise InputError(f"expected one chat template, found: {one_line(error)}") from None
+
+
+class _Generation(jinja2.ext.Extension):
+    """Reads the block by which templates mark what the model writes; transformers knows it, jinja does not."""
+
+    tags: ClassVar = {"generation"}
+
+    def parse(self, parser: Any) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+
+@lru_cache(maxsize=32)
+def _variables(template: str) -> frozenset[str]:
+    """The names that a template takes from whoever runs it."""
+    environment = ImmutableSandboxedEnvironment(extensions=[_Generation, jinja2.ext.loopcontrols])
+    try:
+        return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(template)))
+    except jinja2.TemplateError as error:
+        raise InputError(f"expected a chat template that can be read, found: {one_line(error)}") from None
+
+
+def _thinking(tokenizer: Any, variables: frozenset[str], wanted: bool) -> tuple[str, dict[str, Any]]:
+    """What is said of thinking, and the template's variables that make it so."""
+
+    def differs(name: str, one: object, other: object) -> bool:
+        return _written(tokenizer, _MESSAGE, None, {name: one}) != _written(tokenizer, _MESSAGE, None, {name: other})
+
+    for name in _SWITCHES:
+        if name in variables and differs(name, True, False):
+            return (ON if wanted else OFF), {name: wanted}
+    if _EFFORT in variables and differs(_EFFORT, "low", "high"):
+        return (ON, {}) if wanted else (LOW, {_EFFORT: "low"})
+    if wanted:
+        raise InputError(
+            f"thinking: expected a chat template with a switch ({', '.join((*_SWITCHES, _EFFORT))}), found none: leave "
+            "thinking out; a model that always thinks does so all the same"
+        )
+    return NO_SWITCH, {}
+
+
+def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, Any]) -> str:
+    messages = [{"role": "user", "content": text}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+    except Exception as error:  # templates are programs; they raise what they like
+        if system is not None:
+            raise InputError(
+                f"system: this model's chat template takes no system prompt ({one_line(error)}): leave it out, or write "
+                "it into the text"
+            ) from None
+        raise InputError(f"expected a chat template that takes one user turn, found: {one_line(error)}") from None
+
+
+def _spans(marked: str, whole: str, text: str, system: str | None) -> tuple[tuple[Span, str], ...]:
+    """Where the message and the system prompt stand in `whole`, in their order; templates may strip blanks at their ends."""
+    given = {_MESSAGE: (text, TEXT)} | ({} if system is None else {_SYSTEM: (system, SYSTEM)})
+    order = sorted(given, key=marked.index)
+    first, *behind = re.split("|".join(order), marked)
+    forms = [
+        dict.fromkeys((said, said.strip(), said.lstrip(), said.rstrip())) for said, _ in (given[mark] for mark in order)
+    ]
+    for chosen in product(*forms):
+        written, spans = first, []
+        for mark, said, after in zip(order, chosen, behind, strict=True):
+            spans.append(((len(written), len(written) + len(said)), given[mark][1]))
+            written += said + after
+        if written == whole:
+            return tuple(spans)
+    raise InputError(
+        "expected a chat template that writes the message as it is, found one that rewrites it: which tokens are the user's is "
+        "not known; change the message, or leave chat out"
+    )
+
+
+def origins(rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], specials: int) -> tuple[str, ...]:
+    """Whose each token is, by the characters that it comes from (`places`); the first `specials` are special.
+
+    tokens: what each says, which tells blanks that a tokenizer leaves out of `places`.
+    """
+    whose = [TEMPLATE] * len(rendered.text)
+    for (low, high), origin in rendered.spans:
+        whose[low:high] = [origin] * (high - low)
+    found, at = [SPECIAL] * specials, 0
+    for index, ((low, high), token) in enumerate(zip(places, tokens, strict=True)):
+        between, end = rendered.text[at:low], at + len(token)
+        if at <= low and not between.strip() and end >= high and rendered.text.startswith(token, at):
+            low, high = at, end
+        at = max(at, high)
+        if index >= specials:
+            found.append(_whose(whose[low:high], rendered.text[low:high]))
+    return tuple(found)
+
+
+def _whose(whose: Sequence[str], text: str) -> str:
+    seen = {origin for origin, letter in zip(whose, text, strict=True) if not letter.isspace()} or set(whose)
+    return seen.pop() if len(seen) == 1 else MIXED

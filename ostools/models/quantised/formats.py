@@ -1,0 +1,84 @@
+"""Which quantised checkpoints are read, and by which module of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ostools.ground.errors import InputError
+from ostools.models.packed import Stored
+from ostools.models.quantised import bitsandbytes, fp8, grouped, int8
+from ostools.models.quantised.taking import Tensors, refusal
+
+_Words = Callable[[Mapping[str, Any]], str | None]
+_Matrices = Callable[[Mapping[str, Any], Tensors, Mapping[str, str]], dict[str, Stored]]
+
+READ: dict[str, tuple[_Words, _Matrices]] = {
+    "torchao": (int8.words, int8.matrices),
+    "bitsandbytes": (bitsandbytes.words, bitsandbytes.matrices),
+    "gptq": (grouped.gptq_words, grouped.gptq_matrices),
+    "awq": (grouped.awq_words, grouped.awq_matrices),
+    "fp8": (fp8.fp8_words, fp8.fp8_matrices),
+    "compressed-tensors": (fp8.compressed_words, fp8.compressed_matrices),
+}
+"""By `quant_method`: what is read in words, None where it is not; and the matrices among the tensors of the files."""
+_WHICH = (
+    "torchao's Int8WeightOnlyConfig, bitsandbytes of 4 bits or LLM.int8, GPTQ of 2, 4 or 8 bits, AWQ (gemm), fp8, "
+    "compressed-tensors of float8, int8 or packed symmetric 4 or 8 bits"
+)
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """How the matrices of a checkpoint are stored. `words`: for people, and for the provenance of what is computed."""
+
+    words: str
+    method: str
+    settings: Mapping[str, Any]
+
+    def weights(self, tensors: Mapping[str, Tensor], written: Mapping[str, str]) -> dict[str, Tensor | Stored]:
+        """The weights by name, of the tensors of the files and what their headers say (`written`).
+
+        Raises `InputError` for a tensor that is not as the format's library writes it.
+        """
+        left = dict(tensors)
+        found = READ[self.method][1](self.settings, left, written)
+        if not found:
+            raise InputError(
+                f"expected matrices of a quantised checkpoint ({_told(self.settings)}), found none: is config.json this "
+                "checkpoint's own?"
+            )
+        for name, tensor in left.items():
+            if (tensor.element_size() == 1 and tensor.is_floating_point()) or _is_codes(name, tensor):
+                raise refusal(name, "with the scales of its numbers", f"none beside {tensor.dtype}")
+        return {**left, **found}
+
+
+def check_quantisation(config: Mapping[str, Any], directory: Path) -> Quantisation | None:
+    """The quantisation of the checkpoint, None in full precision; `InputError` for one that is not read here."""
+    settings = config.get("quantization_config")
+    if settings is None:
+        return None
+    settings = settings if isinstance(settings, dict) else {}
+    method = str(settings.get("quant_method"))
+    found = READ[method][0](settings) if method in READ else None
+    if found is None:
+        raise InputError(
+            f"expected full-precision weights or one of {_WHICH}, found a quantised checkpoint ({_told(settings)}) in "
+            f"{directory}: use the original, or dequantise it with the library that wrote it and save it in full precision"
+        )
+    return Quantisation(found, method, settings)
+
+
+def _is_codes(name: str, tensor: Tensor) -> bool:
+    return name.endswith(".weight") and not tensor.is_floating_point()
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    """The settings that say what it is, shortly."""
+    names = ("quant_method", "quant_type", "bits", "format", "checkpoint_format", "version", "scale_fmt")
+    return ", ".join(f"{name} {str(settings[name])[:60]}" for name in names if name in settings) or "no quant_method"

@@ -1,0 +1,125 @@
+"""Where an answer is lost: shares of prompts by length, and how often probes are right by place."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from ostools.measure import Decodable, Fate, Readout
+from ostools.measure.fate.fate import READ, UNDECODABLE, UNREAD
+from ostools.measure.fate.splits import TESTS
+from ostools.reporting.findings.fate import decodable_findings, fate_findings, readout_findings
+from ostools.reporting.look import axes, draw, theme
+from ostools.results import Frame, frame_of
+
+WIDTH, HEIGHT, NARROW = 600, 150, 180
+_SQUARE: dict[str, Any] = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 6, "columns": 3}
+_SHARES = {READ: "right", UNREAD: "full", UNDECODABLE: "wrong"}
+_CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
+_HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "float64"}
+
+
+def fate_chart(result: Fate) -> alt.VConcatChart:
+    """Lengths by verdict: the shares of prompts whose answer is read, decodable and unread, and not decodable, a panel a dtype
+    and mitigation; below them layers by decodability. A length whose pair is indistinguishable is named in the notes."""
+    frame = frame_of(result)
+    panels: list[Any] = [
+        _bars(here, f"{dtype}{'' if mitigation == 'none' else f', under {mitigation}'}")
+        for (mitigation, dtype), here in frame.groupby(["mitigation", "dtype"], sort=False)
+    ]
+    panels += _places(result.probes)
+    title = alt.TitleParams(
+        f"Where answers are lost: {frame['task'].iloc[0]}", subtitle=_wrapped(fate_findings(result))
+    )
+    return axes.themed(alt.vconcat(*panels, spacing=14, title=title).resolve_scale(color="independent"))
+
+
+def decodable_chart(result: Decodable) -> alt.VConcatChart:
+    """The share that linear probes say right, with its 95% interval, at every place in the order of the forward pass; beside it
+    the controls. A panel per dtype and test: tests are never in one line."""
+    title = alt.TitleParams(
+        f"What linear probes decode: {frame_of(result)['task'].iloc[0]}", subtitle=_wrapped(decodable_findings(result))
+    )
+    panels = _places(result)
+    return axes.themed(alt.vconcat(*panels, spacing=14, title=title).resolve_scale(color="independent"))
+
+
+def readout_chart(result: Readout) -> alt.VConcatChart:
+    """By how much the expected answer moves where the probe says one more, by place and direction."""
+    frame = frame_of(result)
+    rows = frame.assign(place=_names(frame), value=frame["intervention"], quantity=frame["direction"])
+    order = list(dict.fromkeys(rows["place"]))
+    colours = {"probe": theme.colour("full"), "data": theme.colour("frozen")}
+    bars = draw.rows(rows[["place", "value", "quantity", "cosine", "followed"]]).mark_bar()
+    shown = bars.encode(
+        x=alt.X("place:N", sort=order, title="v^(l), z behind attention, y"),
+        xOffset="quantity:N",
+        y=alt.Y("value:Q", title="answer moved (counts; predicted 1)"),
+        color=draw.hue("quantity", colours, **_SQUARE),
+        tooltip=["place:N", "quantity:N", draw.VALUE, "cosine:Q", "followed:Q"],
+    )
+    title = alt.TitleParams(f"Is it read? {frame['task'].iloc[0]}", subtitle=_wrapped(readout_findings(result)))
+    return axes.themed(alt.vconcat(draw.layers(shown, width=WIDTH, height=HEIGHT), title=title))
+
+
+def _wrapped(sentences: list[str], width: int = 110) -> list[str]:
+    return [line for sentence in sentences for line in textwrap.wrap(sentence, width)]
+
+
+def _bars(here: Frame, name: str) -> Any:
+    parts = [
+        here[["length", "verdict", share]].rename(columns={share: "value"}).assign(kind=share) for share in _SHARES
+    ]
+    rows: Frame = pd.concat(parts).dropna(subset=["value"])
+    order = [str(length) for length in sorted(here["length"])]
+    rows = rows.assign(n=rows["length"].astype(str))
+    x = alt.X("n:N", sort=order, title="length n (items of the sequence)", axis=alt.Axis(labelAngle=0, grid=False))
+    colours = {share: theme.colour(look) for share, look in _SHARES.items()}
+    bars = draw.rows(rows[["n", "value", "kind", "verdict"]]).mark_bar()
+    bars = bars.encode(
+        x=x,
+        y=alt.Y("value:Q", title="share of prompts", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%")),
+        color=draw.hue("kind", colours, **_SQUARE),
+        tooltip=["n:N", "kind:N", draw.VALUE, "verdict:N"],
+    )
+    return draw.layers(bars, width=WIDTH, height=HEIGHT, title=draw.heading(name))
+
+
+def _names(frame: Frame) -> list[str]:
+    short = {"residual": "v", "residual_mid": "z", "embedding": "v"}
+    return [
+        f"{short[site]}{layer}" if site in short else str(site)
+        for site, layer in zip(frame["site"], frame["layer"], strict=True)
+    ]
+
+
+def _places(result: Decodable) -> list[Any]:
+    """A row a dtype, in it a panel a test."""
+    frame = frame_of(result)
+    frame = frame[frame["site"] != "length"]
+    depth = result.predictions[["site", "layer", "depth"]].drop_duplicates()
+    frame = frame.merge(depth, on=["site", "layer"]).sort_values("depth", kind="stable")
+    rows = []
+    for dtype in dict.fromkeys(frame_of(result)["dtype"]):
+        here = frame[frame["dtype"] == dtype]
+        tests = [test for test in TESTS if (here["test"] == test).any()]
+        panels: list[Any] = [_place_panel(here[here["test"] == test], f"{dtype}, {test}") for test in tests]
+        rows += [alt.hconcat(*panels, spacing=18).resolve_scale(color="shared")] if panels else []
+    return rows
+
+
+def _place_panel(here: Frame, name: str) -> Any:
+    rows = here.assign(place=_names(here), quantity=here["control"].map(_CONTROLS), value=here["accuracy"])
+    rows = rows[["place", "quantity", "value", "low", "high"]]
+    order = list(dict.fromkeys(rows["place"]))
+    base = draw.rows(rows).encode(
+        x=alt.X("place:N", sort=order, title="v^(l), z behind attention, y"),
+        color=draw.hue("quantity", {name: theme.colour(look) for name, look in _HUES.items()}, columns=3),
+        tooltip=["place:N", "quantity:N", draw.VALUE, "low:Q", "high:Q"],
+    )
+    y = alt.Y("value:Q", title="right (held-out prompts)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"))
+    marks = [base.mark_rule().encode(y="low:Q", y2="high:Q"), base.mark_point(filled=True, size=34).encode(y=y)]
+    return draw.layers(*marks, width=NARROW, height=HEIGHT, title=draw.heading(name))

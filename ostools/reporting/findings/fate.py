@@ -1,0 +1,95 @@
+"""What probes, the output and the verdicts say, in sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ostools.measure import Decodable, Fate, Readout
+from ostools.measure.fate.fate import UNDECODABLE, VERDICTS, best_probe
+from ostools.measure.fate.splits import TESTS
+from ostools.results import Frame, frame_of
+
+_MEANT = {
+    UNDECODABLE: "Undecodable: not by a linear probe from so many examples. It says nothing of what is not linear, or of more "
+    "examples."
+}
+
+
+def fate_findings(result: Fate) -> list[str]:
+    """A sentence a dtype and mitigation on the verdicts, what the probe found, and what the mitigation changed."""
+    frame, said = frame_of(result), []
+    for (mitigation, dtype), here in frame.groupby(["mitigation", "dtype"], sort=False):
+        under = "" if mitigation == "none" else f" under {mitigation}"
+        lengths = {name: here[here["verdict"] == name]["length"].tolist() for name in VERDICTS}
+        words = "; ".join(f"{name} at n = {', '.join(map(str, at))}" for name, at in lengths.items() if at)
+        said.append(f"{dtype}{under}: {words}.")
+        probes = result.probes if mitigation == "none" else result.probes_under
+        said += [] if probes is None else [_best(probes, str(dtype))]
+    if len(set(frame["mitigation"])) > 1:
+        repaired = result.repaired()
+        rows = repaired[["dtype", "length", "before", "after"]].itertuples(index=False, name=None)
+        changed = [f"{dtype} n = {length}: {before} to {after}" for dtype, length, before, after in rows]
+        said.append(f"What the mitigation changes: {'; '.join(changed) or 'no verdict'}.")
+    return said + [words for name, words in _MEANT.items() if (frame["verdict"] == name).any()]
+
+
+def decodable_findings(result: Decodable) -> list[str]:
+    """What stands out: the best place, its controls, and the sublayers that write and overwrite."""
+    frame = frame_of(result)
+    dtypes = [str(name) for name in frame["dtype"].unique() if name != "none"]
+    return [words for dtype in dtypes for words in (_best(result, dtype), *_steps(result, dtype))]
+
+
+def readout_findings(result: Readout) -> list[str]:
+    """Whether moving along a direction moves the answer, at the place where it moves it most."""
+    frame, said = frame_of(result), []
+    for direction, here in frame.groupby("direction", sort=False):
+        most = here.loc[here["intervention"].abs().idxmax()]
+        of = "the weights of the probe" if direction == "probe" else "the direction of the data"
+        said.append(
+            f"Along {of}: one more by the probe moves the expected answer by at most {most['intervention']:.2f} "
+            f"({_place(most)}), and the answer follows at {most['followed']:.0%} of {most['asked']} prompts."
+        )
+    return said
+
+
+def _place(row: Any) -> str:
+    name = str(row["site"])
+    return {
+        "residual": f"v^({row['layer']})",
+        "residual_mid": f"between attention and MLP of block {row['layer']}",
+    }.get(name, name)
+
+
+def _best(probes: Decodable, dtype: str) -> str:
+    best, _ = best_probe(probes, dtype)
+    frame = frame_of(probes)
+    here = frame[(frame["site"] == best["site"]) & (frame["layer"] == best["layer"]) & (frame["dtype"] == dtype)]
+    words = [f"{dtype}: {best['finding']}, at {_place(best)}, the best place:"]
+    for test in (test for test in TESTS if (here["test"] == test).any()):
+        rows = here[here["test"] == test].set_index("control")
+        own = rows.loc["none"]
+        words.append(f"{own['accuracy']:.0%} right on {test} [{own['low']:.0%}, {own['high']:.0%}]")
+        shares = {name: rows.loc[name]["accuracy"] for name in ("shuffled", "random weights") if name in rows.index}
+        length = frame[(frame["site"] == "length") & (frame["test"] == test)]["accuracy"]
+        shares |= {"length alone": length.iloc[0]} if len(length) else {}
+        words.append(f"({', '.join(f'{name} {share:.0%}' for name, share in shares.items())});")
+    return " ".join(words).rstrip(";") + "."
+
+
+def _steps(result: Decodable, dtype: str) -> list[str]:
+    table: Frame = result.steps
+    here = table[(table["dtype"] == dtype) & (table["test"] == table["test"].iloc[0])]
+    said = []
+    for words, sure, pick in (("writes", here["low"] > 0, "idxmax"), ("overwrites", here["high"] < 0, "idxmin")):
+        if sure.any():
+            row = here.loc[getattr(here["step"][sure], pick)()]
+            name = (
+                f"the {row['sublayer']} of block {row['block']}"
+                if row["sublayer"] != "final norm"
+                else "the final norm"
+            )
+            said.append(
+                f"{dtype}: {name} {words} most of it, {row['before']:.0%} before and {row['behind']:.0%} behind it."
+            )
+    return said

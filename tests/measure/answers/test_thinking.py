@@ -1,0 +1,109 @@
+"""Answers that begin with thoughts: what stands behind them is the answer, and they are counted apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.answers import behaviour as asking
+from ostools.measure.answers.answers import Answer
+from ostools.measure.answers.reading import ANSWERED, CUT_OFF, SOMETHING_ELSE, Found, reader
+from ostools.reporting.findings.behaviour import behaviour_notes
+from ostools.tasks import task
+from tests.models.chat.templates import Template, on_template, with_template
+
+MATHS = "The final answer to your maths question is:"
+HARMONY = "<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>{}"
+THOUGHTS = {
+    "tags": "<think>\nOne: {} 7\n</think>\n\n{}",
+    "tags in brackets": "[THINK]{} 7[/THINK]{}",
+    "channels": HARMONY,
+}
+
+
+def _read(text: str, ended: str = "eos", prompt: str = "") -> Found:
+    form = task("count-ones")
+    return reader(form, form.items(5), prompt).read(text, ended)
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_the_answer_stands_behind_the_thoughts(name: str) -> None:
+    text = THOUGHTS[name].format(MATHS, f"{MATHS} 5")
+    found = _read(text)
+    assert (found.kind, found.number) == (ANSWERED, 5)
+    form = task("count-ones")
+    start = reader(form, form.items(5)).answer_start(text)
+    assert text[start:].strip() == f"{MATHS} 5"
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_thoughts_that_never_end_are_cut_off_whatever_they_say(name: str) -> None:
+    thought = THOUGHTS[name].format(f"{MATHS} 5\n", "").rsplit("<|end|>", 1)[0]
+    for close in ("</think>", "[/THINK]"):
+        thought = thought.replace(close, "")
+    form = task("count-ones")
+    reading = reader(form, form.items(5))
+    assert reading.still_thinking(thought)
+    assert _read(thought, "length").kind == CUT_OFF
+    assert _read(thought).kind == SOMETHING_ELSE
+    assert not reading.closed(thought)  # generation goes on
+
+
+def test_a_final_channel_without_thoughts_is_read() -> None:
+    assert _read(f"<|channel|>final<|message|>{MATHS} 5").number == 5
+
+
+def _said(monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> None:
+    def answers(model: Any, prompts: Any, **options: Any) -> list[Answer]:
+        ids = tuple(model.tokenizer(text, add_special_tokens=False).input_ids)
+        return [Answer(ids, text, ended) for _ in prompts]  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(asking, "answers", answers)
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "thoughts", "kind"),
+    [
+        (f"<think>\nfive, é\n</think>{MATHS} 5\n", "stop", "<think>\nfive, é\n</think>", ANSWERED),
+        (f"{MATHS} 5\n", "stop", "", ANSWERED),
+        ("<think>\nfive", "length", "<think>\nfive", CUT_OFF),
+    ],
+)
+def test_thoughts_are_counted_in_tokens(
+    monkeypatch: pytest.MonkeyPatch, text: str, ended: str, thoughts: str, kind: str
+) -> None:
+    model = on_template("qwen-3")
+    _said(monkeypatch, text, ended)
+    found = ost.behaviour(model, "count-ones", lengths=[5], thinking=True, system="Be short.", max_new_tokens=64)
+    row: Any = found.frame.iloc[0]
+    tokenizer: Any = model.tokenizer
+    assert row["reasoning_tokens"] == len(tokenizer(thoughts, add_special_tokens=False).input_ids)
+    assert (row["kind"], row["text"]) == (kind, text)
+    assert math.isnan(row["log_probability"])  # the answer does not stand right behind the prompt
+    asked = found.provenance.parameters
+    assert (asked["chat"], asked["system"], asked["thinking"]) == (True, "Be short.", "on")
+    notes = " ".join(behaviour_notes(found))
+    assert ("begin with thoughts" in notes) == bool(thoughts)
+
+
+def test_with_thinking_off_the_right_line_is_scored_behind_the_prompt() -> None:
+    found = ost.behaviour(on_template("qwen-3"), "count-ones", lengths=[5], max_new_tokens=2)
+    row: Any = found.frame.iloc[0]
+    assert math.isfinite(row["log_probability"])
+    assert row["reasoning_tokens"] == 0
+    assert found.provenance.parameters["thinking"] == "off"
+
+
+def test_what_needs_the_answer_right_behind_the_prompt_is_refused() -> None:
+    source = "{{ '<|u|>' + messages[-1]['content'] + '<|a|><think>\n' }}"
+    model = with_template(Template(source, ("<|u|>", "<|a|>"), ("", ""), None))
+    with pytest.raises(InputError, match="with which the model thinks first: ask without it, chat=False"):
+        ost.ablation(model, task="copy-first", lengths=[3], what="layers")
+    with pytest.raises(InputError, match="expected thoughts that are closed before the answer line"):
+        ost.experiments.chain_of_thought(model, "count-ones", 3, reasoning="one")
+    closed = ost.experiments.chain_of_thought(model, "count-ones", 3, reasoning="one\n</think>\n", chat=True)
+    assert closed.provenance.parameters["thinking"] == "no switch"

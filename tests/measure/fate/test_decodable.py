@@ -1,0 +1,119 @@
+"""`decodable` on models: its prompts, its representations, its control on random weights, and what it refuses."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.fate.begun import begun_prompts
+from ostools.measure.fate.captured import captured
+from ostools.measure.fate.random_weights import random_weights
+from ostools.measure.passes.last_tokens import separate_rows
+from ostools.results import frame_of
+from ostools.tasks import AppendixTask, task
+from ostools.tasks.opened import OpenedPairs
+from tests.checkpoints import TEXT_FAMILIES, tiny_model
+
+
+def test_a_count_is_asked_as_counting_asks_it(embedded) -> None:
+    form = AppendixTask("count-ones")
+    opened = OpenedPairs(form).prompts(ModelEncoder(embedded), range(1, 40))
+    found = {one.posed.length: one for one in begun_prompts(embedded, form, range(1, 40), [0])}
+    for n, other in opened.items():
+        assert (found[n].ids, found[n].answer) == (other.ids, other.answer)
+        assert found[n].group == n
+
+
+def test_any_answer_begins_behind_the_begun_line(embedded) -> None:
+    for name in ("copy-last:uniform=true", "retrieve-at-position", "copy:uniform=true"):
+        prompts = begun_prompts(embedded, task(name), [4, 7], range(8))
+        assert len({one.token for one in prompts}) > 2
+        for one in prompts:
+            line = embedded.tokenizer.decode([*one.ids[-one.line :], *one.answer]) if one.line else one.posed.key
+            assert line.strip() == one.posed.line.strip()
+            assert one.group == one.posed.seed
+
+
+def test_prompts_that_are_the_same_are_one(embedded) -> None:
+    prompts = begun_prompts(embedded, task("count-ones-bernoulli"), [1, 2], range(30))
+    assert len(prompts) == len({one.ids for one in prompts}) == 6  # 1, 0, 11, 10, 01, 00
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_every_place_is_the_models_own(family: str) -> None:
+    model = tiny_model(family)
+    prompts = begun_prompts(model, task("count-ones-bernoulli:tidy=true"), [1, 3], range(2))
+    found = {(place.site, place.layer): rows for place, rows in captured(model, prompts).items()}
+    for number, one in enumerate(prompts):
+        alone, logits = separate_rows(model, one.ids)
+        assert torch.allclose(found["residual", 2][number], alone.residual[0], rtol=0, atol=1e-4)
+        assert torch.allclose(found["y", 2][number], alone.y[0], rtol=0, atol=1e-5)
+        assert torch.allclose(found["logits", 2][number], logits, rtol=0, atol=1e-5)
+        with torch.no_grad(), hooks.capture(model, "mlp_output", layers=[1]) as record:
+            model(torch.tensor([one.ids]))
+        behind = found["residual_mid", 1][number] + record["mlp_output"][1][0, -1]
+        assert torch.allclose(found["residual", 2][number], behind, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_random_weights_are_the_architectures_own_and_leave_the_model_alone(family: str) -> None:
+    model, ids = tiny_model(family), torch.tensor([[2, 40, 41, 50]])
+    before, drawn = model(ids), torch.get_rng_state()
+    one, same, other = (random_weights(model, seed)(ids) for seed in (0, 0, 1))
+    assert torch.equal(drawn, torch.get_rng_state())
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert torch.equal(before, model(ids))
+    assert 0.01 < float(random_weights(model, 0).blocks[0].attn.W_O.std()) < 0.03  # normal of 0.02
+
+
+def test_random_weights_of_an_unknown_family_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("ostools.measure.fate.random_weights")
+    monkeypatch.setattr(module, "family_of", lambda model: None)
+    with pytest.raises(InputError, match="known family"):
+        random_weights(tiny_model("gemma"), 0)
+
+
+@pytest.mark.slow
+def test_the_copied_digit_is_decodable_and_rows_say_what_they_are(embedded) -> None:
+    found = ost.decodable(
+        embedded, "copy-last:uniform=true", lengths=range(3, 8), seeds=range(12), layers=[0], random_weights=False
+    )
+    frame = frame_of(found)
+    assert set(frame["site"]) == {"embedding", "y", "logits", "length"}
+    whole = frame[(frame["site"] == "y") & (frame["control"] == "none")]
+    assert whole.set_index("test")["accuracy"]["same lengths"] > 0.9
+    at_embedding = frame[(frame["site"] == "embedding") & (frame["control"] == "none")]
+    assert not at_embedding["finding"].eq("decodable").any()
+    assert set(frame["dtype"]) == {"float32", "none"}
+    assert found.provenance.parameters["prompts"] == 60
+    assert len(found.predictions[found.predictions["test"] == "same lengths"]) == 60 * (3 * 2 + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("copy-last", {}, "found that all have '0': give it an option that draws its items, such as uniform=true"),
+        ("count-ones", {"lengths": [4]}, "found that all have '4': give more lengths"),
+        ("copy-last:uniform=true", {"target": "number"}, "expected a task whose answer is a number"),
+        ("count-ones", {"target": "tokens"}, "unknown target 'tokens': did you mean 'token'"),
+        ("count-ones", {"lengths": range(1, 5)}, "at least 5 lengths"),
+        ("count-ones", {"seeds": [1]}, "draws nothing at random"),
+        ("count-ones", {"dtypes": ["float31"]}, "unknown dtype 'float31': did you mean 'float32'"),
+        ("count-ones", {"layers": [9]}, r"layers: expected 'all' or numbers out of 0..2, found \[9\]"),
+        (
+            "count-ones",
+            {"lengths": [1, 250]},
+            "at most 256 tokens",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(name: str, given: dict, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        ost.decodable(tiny_model("gemma"), name, **{"lengths": range(1, 9), **given})

@@ -1,0 +1,160 @@
+"""The detached linearisation: patterns, scales and activations held, the network is linear but for its biases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.jacobian import exact
+from ostools.measure.jacobian.linearised import Linearised
+from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.models import Prompt
+from tests.checkpoints import TEXT_FAMILIES, tiny_model
+from tests.families import EXPERTS, OTHERS
+from tests.measure.test_families import spoiled
+
+IDS = [2, 40, 50, 60, 60, 61, 70, 71]
+DESCRIBED = (*TEXT_FAMILIES, *(family for family in OTHERS if family not in EXPERTS))
+
+
+def run_of(model: TransformerBridge, name: str = "detached", **settings: Any) -> dict[str, Any]:
+    found = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=[name], **settings)
+    return found.provenance.parameters["runs"][name]
+
+
+def without_biases(model: TransformerBridge) -> TransformerBridge:
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.zero_()
+    return model
+
+
+@pytest.mark.parametrize("family", DESCRIBED)
+def test_without_biases_the_parts_are_y_itself(family: str) -> None:
+    """sum_i J_i v_i = y_n, by the formulas, and y_n from the network's own forward pass."""
+    model = without_biases(tiny_model(family, seed=3, dtype=torch.float64, n_layers=3, fresh=True))
+    ids = torch.tensor(IDS)
+    with torch.no_grad(), true_arithmetic(model):
+        embedded = model.input_to_embed(ids[None])[0][0]
+        with hooks.capture(model, "final_norm") as record:
+            model(ids[None])
+        y = record["final_norm"][0, -1]
+        found = Linearised(model, ids, "detached").push(embedded[None])[0]
+    torch.testing.assert_close(found, y, rtol=1e-12, atol=1e-12 * float(y.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "family", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "neox"))]
+)
+def test_every_run_proves_that_its_parts_add_up(family: str) -> None:
+    """Biases and all, at every layer, exact and estimated."""
+    model = tiny_model(family, seed=4, dtype=torch.float64)
+    for settings in ({"layers": "all"}, {"layers": [1], "method": "estimate"}):
+        assert run_of(model, **settings)["adds_up_within"] < 1e-14
+    assert "adds_up_within" not in run_of(model, "frozen")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["sharp", "sparse", "one-sided"])
+def test_adversarial_weights_add_up_too(how: str) -> None:
+    for family in ("qwen3", "phi"):
+        model = tiny_model(family, seed=5, scale=3.0, dtype=torch.float64, fresh=True)
+        spoiled(model, how)
+        assert run_of(model)["adds_up_within"] < 1e-13
+
+
+def test_by_autograd_the_parts_add_up_under_an_edit_that_no_formula_knows() -> None:
+    model = tiny_model("llama", seed=4, dtype=torch.float64)
+    with hooks.ablate_heads(model, [(0, 1)]):
+        run = run_of(model)
+    assert run["route"] == "autograd"
+    assert run["adds_up_within"] < 1e-14
+
+
+def test_a_wrong_jacobian_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are one part in 10^9 too large, which finite differences cannot see."""
+    honest = exact.total
+    monkeypatch.setattr(exact, "total", lambda rows: lambda field: (1 + 1e-9) * honest(rows)(field))
+    with pytest.raises(InputError, match=r"sum_i J_i v_i \+ bias terms differs from y_n by .* expected 1e-12 at most"):
+        run_of(tiny_model("gpt2", seed=4, dtype=torch.float64))
+
+
+def test_a_prompt_that_shares_its_certificate_proves_its_own_sum() -> None:
+    model = tiny_model("llama", seed=4, dtype=torch.float64)
+    prompts = [Prompt.from_ids(model, IDS), Prompt.from_ids(model, IDS[::-1])]
+    found = ost.sensitivity(model, prompts, linearisations=["detached"])
+    accounts = [one.provenance.parameters["runs"]["detached"] for one in found]
+    assert "shared_certificate" in accounts[1]
+    assert all(account["adds_up_within"] < 1e-14 for account in accounts)
+
+
+def test_a_linear_activation_is_detached_as_it_is() -> None:
+    """ReLU's act(a) / a is its slope, and so detached is frozen where the MLP has no gate: exact, and known."""
+    model = tiny_model("gpt2", seed=4, dtype=torch.float64, activation_function="relu")
+    found = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["frozen", "detached"])
+    frozen, detached = (
+        part["operator_norm"].to_numpy() for _, part in found.frame.groupby("linearisation", sort=False)
+    )
+    assert detached == pytest.approx(frozen, rel=1e-13)
+
+
+def test_ratios_of_known_activations() -> None:
+    """GELU: the normal distribution function; SiLU: the logistic function; ReLU: its slope; and the limit at 0."""
+    a = torch.tensor([-40.0, -3.0, -1e-300, 0.0, 1e-300, 0.5, 7.0], dtype=torch.float64)
+    known = {
+        functional.gelu: (1 + torch.erf(a / 2**0.5)) / 2,
+        functional.silu: torch.sigmoid(a),
+        functional.relu: (a > 0).double(),
+    }
+    for activation, expected in known.items():
+        torch.testing.assert_close(hooks.activation_ratio(activation, a), expected, rtol=1e-12, atol=1e-15)
+    with pytest.raises(hooks.HookError, match=r"expected act\(0\) = 0, .* found 0\.693"):
+        hooks.activation_ratio(functional.softplus, a)
+
+
+def test_experts_are_refused_with_the_reason() -> None:
+    model = tiny_model("mixtral", dtype=torch.float64)
+    with pytest.raises(hooks.HookError, match=r"expected one MLP a block, found MoEBridge .* router chooses experts"):
+        run_of(model)
+
+
+def test_an_activation_that_is_not_what_the_model_computes_is_refused() -> None:
+    model = tiny_model("llama", fresh=True)
+    model.blocks[
+        1
+    ].mlp.original_component.act_fn = torch.nn.Tanh()  # the bridge goes on with what it was built with, or not
+    hidden = model.hook_dict["blocks.1.mlp.hook_post"]
+    hidden.add_hook(lambda tensor, hook: 1.5 * tensor)
+    with (
+        pytest.raises(hooks.HookError, match=r"freezing blocks\.1\.mlp: its held form differs"),
+        hooks.frozen(model, attention=False, norms=False, activations=True),
+    ):
+        model(torch.tensor([IDS]))
+    hidden.remove_hooks()
+
+
+@pytest.mark.parametrize("family", ["gemma", "gpt2", "phi3", "bloom"])
+def test_holding_activations_changes_no_bit(family: str) -> None:
+    model, ids = tiny_model(family, seed=4), torch.tensor([IDS])
+    plain = model(ids)
+    with hooks.frozen(model, activations=True):
+        assert torch.equal(model(ids), plain)
+    assert torch.equal(model(ids), plain)
+    assert hooks.active_edits(model) == ()
+
+
+def test_no_bound_stands_beside_it() -> None:
+    model = tiny_model("llama", seed=4)
+    prompt = Prompt.from_ids(model, IDS)
+    measured = ost.sensitivity(model, prompt, linearisations=["detached"])
+    with pytest.raises(
+        InputError, match="variant 'local' stands beside the 'frozen' derivative, the profile has detached"
+    ):
+        ost.compare(measured, ost.path_sum(model, prompt, variants="local"))

@@ -1,0 +1,227 @@
+"""Whose each token of a prompt is: the template's own, the system prompt, the user's text."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import processors
+
+from ostools.ground.errors import InputError
+from ostools.models import Prompt, encode
+from ostools.models.chat import MIXED, ORIGINS, SPECIAL, SYSTEM, TEMPLATE, TEXT
+from ostools.models.tokens import count_tokens
+from tests.checkpoints import trained
+from tests.models.chat.templates import TEMPLATES, Template, on_template, with_template
+
+NAMES = tuple(TEMPLATES)
+TAKES_SYSTEM = tuple(name for name, template in TEMPLATES.items() if template.behind is not None)
+BYTES = tuple(name for name, template in TEMPLATES.items() if not template.sentencepiece)
+TEXTS = (
+    "Hi",
+    "user",
+    "user\nmodel\nassistant",
+    "  Hi\n",
+    "H 12?",
+    "\ue000 and \ue001",
+    "a\n\nb",
+    "é€",
+    "You are Qwen.",
+)
+
+
+def _said(prompt: Prompt, *wanted: str) -> str:
+    """The tokens of these origins, joined."""
+    assert prompt.origins is not None
+    pairs = zip(prompt.tokens, prompt.origins, strict=True)
+    return "".join(token for token, origin in pairs if origin in wanted)
+
+
+def _applied(name: str, text: str, system: str | None = None) -> list[int]:
+    """The independent route: transformers' own rendering and encoding in one."""
+    tokenizer: Any = on_template(name).tokenizer
+    messages = [{"role": "user", "content": text}]
+    messages = messages if system is None else [{"role": "system", "content": system}, *messages]
+    found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=False)
+    return list(found["input_ids"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", TEXTS)
+def test_ids_are_transformers_own_and_origins_cover_them(name: str, text: str) -> None:
+    prompt = encode(on_template(name), text, chat=True)
+    assert prompt.ids.tolist() == _applied(name, text)
+    assert prompt.origins is not None
+    assert len(prompt.origins) == len(prompt.ids)
+    # Only OLMo 2's template has a blank next to a blank of the text.
+    assert set(prompt.origins) <= {SPECIAL, TEMPLATE, TEXT} | ({MIXED} if text.endswith("\n") else set())
+    assert len(prompt.ids) == count_tokens(on_template(name).tokenizer, text, chat=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_the_text_is_the_frame_and_what_is_left_is_the_text(name: str) -> None:
+    template = TEMPLATES[name]
+    prompt = encode(on_template(name), "Hi", chat=True)
+    blank = " " if name == "mistral" else ""  # joined with the first word into one token, which is the text's
+    assert _said(prompt, TEXT) == blank + "Hi"
+    assert _said(prompt, SPECIAL, TEMPLATE) == "".join(template.frame).replace("[INST] ", "[INST]")
+    assert _said(prompt, SPECIAL) == (template.bos or "")
+    assert prompt.text == "Hi".join(template.frame)
+    assert prompt.chat is not None
+    assert prompt.text is not None
+    low, high = prompt.chat.message
+    assert prompt.text[low:high] == "Hi"
+
+
+@pytest.mark.parametrize("name", BYTES)
+@given(
+    text=st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="<?"), min_size=1, max_size=40)
+)
+def test_removing_the_templates_tokens_leaves_the_users_text(name: str, text: str) -> None:
+    """Here every token is ASCII and ends at the border; what a template strips is the text's no more."""
+    if TEMPLATES[name].strips and not text.strip():
+        return
+    prompt = encode(on_template(name), text, chat=True)
+    assert _said(prompt, TEXT) == (text.strip() if TEMPLATES[name].strips else text)
+    assert _said(prompt, SPECIAL, TEMPLATE) == "".join(TEMPLATES[name].frame)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_that_is_the_templates_own_words_is_still_found(name: str) -> None:
+    """A search for the message in the rendered text would find the template's "user" first."""
+    prompt = encode(on_template(name), "user", chat=True)
+    assert prompt.chat is not None
+    assert prompt.chat.message[0] == len(TEMPLATES[name].frame[0])
+    assert _said(prompt, TEXT).strip() == "user"
+
+
+@pytest.mark.parametrize("name", TAKES_SYSTEM)
+@pytest.mark.parametrize(("system", "text"), [("Be short.", "Hi"), ("Hi", "Hi"), ("user", "Be")])
+def test_a_system_prompt_stands_where_the_template_puts_it(name: str, system: str, text: str) -> None:
+    prompt = encode(on_template(name), text, chat=True, system=system)
+    behind = TEMPLATES[name].behind
+    assert behind is not None
+    assert prompt.text == behind[0] + system + behind[1] + text + behind[2]
+    assert prompt.ids.tolist() == _applied(name, text, system)
+    assert prompt.origins is not None
+    assert [one for one, _ in groupby(o for o in prompt.origins if o in (SYSTEM, TEXT))] == [SYSTEM, TEXT]
+    assert (_said(prompt, SYSTEM).strip(), _said(prompt, TEXT).strip()) == (system, text)
+    assert prompt.asked["system"] == system
+
+
+def test_gemma_2_refuses_a_system_prompt_in_one_line() -> None:
+    wanted = r"^system: this model's chat template takes no system prompt \(System role not supported\): leave it out, or write"
+    with pytest.raises(InputError, match=wanted) as caught:
+        encode(on_template("gemma-2"), "Hi", chat=True, system="Be short.")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("system", "shown"), [("", "''"), (" \n", r"' \\n'")])
+def test_what_is_no_system_prompt(system: str, shown: str) -> None:
+    with pytest.raises(InputError, match=f"system: expected text, or None for no system prompt, found {shown}"):
+        encode(on_template("phi-3"), "Hi", chat=True, system=system)
+
+
+def test_a_system_prompt_and_thinking_need_a_chat() -> None:
+    with pytest.raises(
+        InputError, match="system: expected a chat, found plain text: ask in the chat template, or leave"
+    ):
+        encode(on_template("phi-3"), "Hi", system="Be short.")
+    with pytest.raises(InputError, match="thinking: expected a chat, found plain text"):
+        encode(on_template("qwen-3"), "Hi", thinking=True)
+
+
+def _changed(source: str) -> Any:
+    return with_template(Template(source, (), ("", ""), None))
+
+
+def test_templates_that_lose_repeat_or_rewrite_what_they_are_given_are_refused() -> None:
+    turn = "{{ messages[-1]['content'] }}"
+    with pytest.raises(
+        InputError, match="system: expected a chat template that writes a system prompt once, found it 0 times"
+    ):
+        encode(_changed(turn), "Hi", chat=True, system="Be short.")
+    with pytest.raises(InputError, match="writes the user's message once, found it 2 times"):
+        encode(_changed(turn + turn), "Hi", chat=True)
+    with pytest.raises(InputError, match="writes the message as it is, found one that rewrites it"):
+        encode(_changed("{{ messages[-1]['content'] | upper }}"), "Hi", chat=True)
+    with pytest.raises(InputError, match="expected a chat template that can be read, found"):
+        encode(_changed("{% if %}" + turn), "Hi", chat=True)
+
+
+@pytest.mark.parametrize("name", [name for name, template in TEMPLATES.items() if template.control])
+def test_control_tokens_in_a_message_or_a_system_prompt_are_refused(name: str) -> None:
+    for token in TEMPLATES[name].control:
+        with pytest.raises(InputError, match="the message holds text that the tokenizer reads as a control token"):
+            encode(on_template(name), f"Hi {token}", chat=True)
+        if name in TAKES_SYSTEM:
+            with pytest.raises(InputError, match="the message holds text that the tokenizer reads as a control token"):
+                encode(on_template(name), "Hi", chat=True, system=f"Be {token}")
+
+
+def test_a_token_across_the_border_is_the_texts_where_only_blanks_are_foreign() -> None:
+    """OLMo 2's message ends without a marker: "?" and the template's line end are one token."""
+    prompt = encode(on_template("olmo-2"), "Hi?", chat=True)
+    assert prompt.tokens[prompt.tokens.index("?\n")] == "?\n"
+    assert _said(prompt, TEXT) == "Hi?\n"
+    assert _said(prompt, TEMPLATE).endswith("|>\n<|assistant|>\n")
+
+
+def test_a_token_of_two_kinds_of_blanks_or_of_letters_of_both_is_mixed() -> None:
+    prompt = encode(on_template("phi-3"), "\nHi", chat=True)
+    assert prompt.origins is not None
+    assert [token for token, origin in zip(prompt.tokens, prompt.origins, strict=True) if origin == MIXED] == ["\n\n"]
+    glued = encode(_changed("{{ 'Q?' + messages[-1]['content'] }}"), "\nHi", chat=True)
+    assert glued.origins == (TEMPLATE, TEMPLATE, TEXT, TEXT)  # "?" and "\n" are one token: the text's part is a blank
+    joined = encode(_changed("{{ messages[-1]['content'] + '\n' }}"), "?", chat=True)
+    assert joined.origins == (TEXT,)
+    assert set(ORIGINS) == {SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED}
+
+
+def test_letters_of_both_in_one_token_are_mixed() -> None:
+    model = with_template(Template("{{ '?' + messages[-1]['content'] }}", (), ("", ""), None))
+    tokenizer: Any = model.tokenizer
+    tokenizer.add_tokens(["?Hi"])
+    # An added token that no template writes is ordinary text, and joins what it finds.
+    prompt = encode(model, "Hi there", chat=True)
+    assert (prompt.tokens[0], prompt.origins and prompt.origins[0]) == ("?Hi", MIXED)
+
+
+@pytest.mark.parametrize("text", ["Hi", " Hi ", "\n Hi?"])
+def test_blanks_that_a_tokenizer_leaves_out_of_its_places_are_found(text: str) -> None:
+    """GPT-NeoX's and others' byte-level tokenizers trim blanks from the places that they give."""
+    whole = encode(on_template("phi-3"), text, chat=True)
+    model = with_template(TEMPLATES["phi-3"])
+    tokenizer: Any = model.tokenizer
+    tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    assert encode(model, text, chat=True).origins == whole.origins
+
+
+def test_plain_prompts_have_their_tokenizers_special_tokens_and_text() -> None:
+    prompt = encode(trained("embedded"), "1110")
+    assert prompt.origins == (SPECIAL, *[TEXT] * (len(prompt.ids) - 1))
+    assert (prompt.chat, prompt.asked) == (None, {})
+    assert encode(on_template("qwen-3"), "Hi").origins == (TEXT, TEXT)
+    assert encode(on_template("llama-3"), "user").origins == (SPECIAL, TEXT, TEXT, TEXT, TEXT)
+
+
+def test_an_end_that_the_tokenizer_adds_is_special_too() -> None:
+    model = with_template(TEMPLATES["phi-3"])
+    tokenizer: Any = model.tokenizer
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <bos>", special_tokens=[("<bos>", tokenizer.bos_token_id)]
+    )
+    assert encode(model, "Hi").origins == (SPECIAL, TEXT, TEXT, SPECIAL)
+
+
+def test_of_ids_it_is_not_known_whose_they_are() -> None:
+    prompt = encode(on_template("phi-3"), "Hi", chat=True)
+    assert Prompt.from_ids(on_template("phi-3"), prompt.ids).origins is None
+
+
+def test_a_template_that_writes_the_date_says_so() -> None:
+    assert encode(on_template("llama-3.2"), "Hi", chat=True).asked["dated"] is True
+    assert encode(on_template("llama-3"), "Hi", chat=True).asked["dated"] is False

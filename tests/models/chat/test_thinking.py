@@ -1,0 +1,112 @@
+"""Thinking is switched off where a template has a switch; which templates have one is found by what they write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ostools.ground.errors import InputError
+from ostools.measure.posed import Posed, carrier_positions, pose
+from ostools.models import encode
+from ostools.models.chat import LOW, NO_SWITCH, OFF, ON
+from ostools.tasks import task
+from tests.models.chat.templates import TEMPLATES, Template, on_template, with_template
+
+_TURN = "{{ '<|u|>' + messages[-1]['content'] + '<|a|>' }}"
+SWITCHES = {
+    # DeepSeek V3.1: off unless it is switched on, and closed where it is off
+    "thinking": "{% if not thinking is defined %}{% set thinking = false %}{% endif %}" + _TURN
+    + "{{ '<think>' if thinking else '</think>' }}",
+    # GLM 4.5, SmolLM 3: a mark in the turn
+    "enable_thinking": "{% if enable_thinking is defined and not enable_thinking %}" + _TURN + "{{ '/nothink' }}{% else %}"
+    + _TURN + "{% endif %}",
+}  # fmt: skip
+EFFORT = "{% if reasoning_effort is not defined %}{% set reasoning_effort = 'medium' %}{% endif %}{{ 'Reasoning: ' + "
+EFFORT += "reasoning_effort + '\n' }}" + _TURN
+
+
+def _model(source: str) -> Any:
+    return with_template(Template(source, ("<|u|>", "<|a|>"), ("", ""), None))
+
+
+def _text(model: Any, **options: Any) -> str:
+    return str(encode(model, "Hi", chat=True, **options).text)
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "qwen-3"])
+def test_a_template_without_a_switch_is_left_as_it_is(name: str) -> None:
+    assert encode(on_template(name), "Hi", chat=True).asked["thinking"] == NO_SWITCH
+    with pytest.raises(
+        InputError, match=r"thinking: expected a chat template with a switch \(enable_thinking, .*found none"
+    ):
+        encode(on_template(name), "Hi", chat=True, thinking=True)
+
+
+def test_qwen_3_does_not_think_unless_it_is_asked_to() -> None:
+    model = on_template("qwen-3")
+    off, on = (encode(model, "Hi", chat=True, thinking=thinking) for thinking in (False, True))
+    assert (off.asked["thinking"], on.asked["thinking"]) == (OFF, ON)
+    assert str(off.text) == str(on.text) + "<think>\n\n</think>\n\n"
+    tokenizer: Any = model.tokenizer
+    default = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], add_generation_prompt=True)[
+        "input_ids"
+    ]
+    assert on.ids.tolist() == default  # the template's own way is to think
+    assert off.origins is not None
+    assert set(off.origins[len(on.ids) :]) == {"template"}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_other_switches_are_found_by_their_names(name: str) -> None:
+    model = _model(SWITCHES[name])
+    off, on = (_text(model, thinking=thinking) for thinking in (False, True))
+    assert (off, on) == (
+        ("<|u|>Hi<|a|></think>", "<|u|>Hi<|a|><think>")
+        if name == "thinking"
+        else ("<|u|>Hi<|a|>/nothink", "<|u|>Hi<|a|>")
+    )
+
+
+def test_an_effort_has_no_off() -> None:
+    model = _model(EFFORT)
+    assert _text(model).startswith("Reasoning: low\n")
+    assert _text(model, thinking=True).startswith("Reasoning: medium\n")
+    assert encode(model, "Hi", chat=True).asked["thinking"] == LOW
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if tools %}{{ enable_thinking }}{% endif %}"
+        + _TURN,  # named, and nothing that is written here depends on it
+        "{% set thinking = true %}" + _TURN,  # its own
+        "{# enable_thinking #}" + _TURN,
+        "{% generation %}" + _TURN + "{% endgeneration %}{% for m in messages %}{% break %}{% endfor %}",
+    ],
+)
+def test_a_name_that_switches_nothing_is_no_switch(source: str) -> None:
+    assert encode(_model(source), "Hi", chat=True).asked["thinking"] == NO_SWITCH
+
+
+def _posed(model: Any, **options: Any) -> Posed:
+    return pose(model, task("copy-last"), 4, **options)
+
+
+def test_a_question_that_thinks_first_says_so() -> None:
+    qwen = on_template("qwen-3")
+    assert [_posed(qwen, thinking=thinking).thinks for thinking in (False, True)] == [False, True]
+    assert not _posed(qwen, chat=False).thinks
+    assert _posed(_model(_TURN + "{{ '<think>\n' }}")).thinks  # always, as R1 does
+    assert _posed(_model(EFFORT)).thinks
+    with pytest.raises(InputError, match="thinking: expected a chat, found plain text"):
+        _posed(qwen, chat=False, thinking=True)
+
+
+def test_a_system_prompt_that_says_the_same_is_no_second_copy_of_the_question() -> None:
+    model = on_template("phi-3")
+    plain = _posed(model)
+    said = _posed(model, system=plain.text)
+    (place,), (other,) = carrier_positions(model, plain), carrier_positions(model, said)
+    assert said.prompt.tokens[other] == plain.prompt.tokens[place] == "0"
+    assert said.tokens - other == plain.tokens - place

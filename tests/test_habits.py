@@ -1,0 +1,138 @@
+"""What people do with a model before, between and after measurements leaves every number as it was."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools import hooks
+from ostools.ground.progress import told_here
+from ostools.models import Prompt
+from tests.checkpoints import write_checkpoint
+
+IDS = torch.tensor([[1, 5, 9, 4, 9]])
+
+
+def _observed(model: TransformerBridge) -> None:
+    model.original_model(IDS, output_hidden_states=True, output_attentions=True)
+
+
+def _added_and_removed(model: TransformerBridge) -> None:
+    model.add_hook("blocks.0.hook_resid_pre", lambda tensor, hook: tensor * 2)
+    model(IDS)
+    model.reset_hooks()
+
+
+HABITS: dict[str, Callable[[TransformerBridge], object]] = {
+    "run_with_cache": lambda model: model.run_with_cache(IDS),
+    "run_with_cache, some names": lambda model: model.run_with_cache(IDS, names_filter=["blocks.0.hook_resid_pre"]),
+    "run_with_hooks": lambda model: model.run_with_hooks(
+        IDS, fwd_hooks=[("blocks.0.hook_resid_pre", lambda tensor, hook: tensor * 2)]
+    ),
+    "output_hidden_states": _observed,
+    "generate": lambda model: model.generate(IDS, max_new_tokens=2, verbose=False),
+    "to_tokens": lambda model: model.to_tokens("the cat"),
+    "to_tokens of unequal texts": lambda model: model.to_tokens(["the", "the cat sat"]),
+    "add_hook and reset_hooks": _added_and_removed,
+    "loss": lambda model: model(IDS, return_type="loss"),
+}
+
+
+def _numbers(model: TransformerBridge) -> dict[str, Any]:
+    prompt = Prompt.from_ids(model, IDS[0])
+    measured, paths = ost.sensitivity(model, prompt), ost.path_sum(model, prompt, variants=["local", "second-moment"])
+    assert {run["route"] for run in measured.provenance.parameters["runs"].values()} == {"analytic"}
+    frames = [measured.frame, paths.frame, ost.flow(model, prompt).frame, ost.spectra(model, prompt).frame]
+    assert measured.provenance.edits == paths.provenance.edits == ()
+    return {str(index): frame.to_dict("list") for index, frame in enumerate(frames)}
+
+
+@pytest.fixture(scope="module")
+def own_model(tmp_path_factory: pytest.TempPathFactory) -> TransformerBridge:
+    return ost.load_model(write_checkpoint(tmp_path_factory.mktemp("habits") / "model", "gemma"))
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_habit_leaves_no_edit_and_every_number(own_model: TransformerBridge, habit: str) -> None:
+    before = _numbers(own_model)
+    HABITS[habit](own_model)
+    assert hooks.active_edits(own_model) == ()
+    assert repr(_numbers(own_model)) == repr(before)
+
+
+def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
+    own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    seen: list[int] = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ost.flow(
+            own_model, Prompt.from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
+        )
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        seen.clear()
+        ost.flow(
+            own_model, Prompt.from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
+        )
+        assert set(seen) == {2}
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", ["hooks", "mitigations"])
+def test_a_file_of_the_same_name_beside_the_script_is_named_in_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("mine = 1\n", encoding="utf-8")
+    (tmp_path / "script.py").write_text("import ostools\n", encoding="utf-8")
+    ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert ran.returncode == 1
+    *_, last = ran.stderr.splitlines()
+    assert last.startswith(f"ImportError: expected the package '{name}' of oversquashing-tools, found ")
+    assert str(tmp_path / f"{name}.py") in last
+
+
+def test_the_packages_beside_are_attributes_too() -> None:
+    import mitigations
+
+    assert ost.hooks is hooks
+    assert ost.mitigations is mitigations
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("asked", "drawn"), [(None, True), (True, True), (False, False)])
+def test_a_long_call_has_a_bar_in_a_terminal_unless_silenced(
+    own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch, asked: bool | None, drawn: bool
+) -> None:
+    monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    monkeypatch.setattr(sys, "stderr", _Terminal())
+    ost.flow(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
+    assert ("flow: " in sys.stderr.getvalue()) == drawn  # pyright: ignore[reportAttributeAccessIssue]
+    assert not "".join(sys.stderr.getvalue().split("\r")[-2:]).strip()  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    ost.flow(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
+    assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_command_lines_bar_is_the_only_one(own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
+    monkeypatch.setattr(sys, "stderr", _Terminal())
+    with told_here():
+        ost.flow(own_model, Prompt.from_ids(own_model, IDS[0]))
+    assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]
