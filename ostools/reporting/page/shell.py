@@ -29,6 +29,11 @@ def _escaped(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def stored_at(model: Mapping[str, Any]) -> str:
+    """What `--model` takes for the model of a provenance; of an adopted one, where its user has to save it first."""
+    return "DIRECTORY-WHERE-IT-IS-SAVED" if model.get("origin") == "adopted" else str(model["name"])
+
+
 def loading(model: Mapping[str, Any]) -> list[str]:
     """The options that load the model of a provenance again; a map of places that no option says becomes one by what is free,
     which gives the same numbers."""

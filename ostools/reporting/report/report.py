@@ -22,7 +22,7 @@ from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.asked import asked
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
-from ostools.reporting.page.shell import loading, quoted
+from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.reporting.report.measuring import NAMES, measure
 from ostools.reporting.sections import render_report
 from ostools.reporting.sweep.report import sweep_report
@@ -105,7 +105,7 @@ def _command(
     model: Any, out: str | Path, prompt: str | Prompt | None, sections: list[str] | None, lengths: list[int] | None
 ) -> str:
     """The command line that makes this report again, whatever the prompt."""
-    words = ["ostools", "report", "--model", str(model["name"])]
+    words = ["ostools", "report", "--model", stored_at(model)]
     if prompt is not None:
         words += (
             ["--ids", ",".join(map(str, prompt.ids.tolist()))] if isinstance(prompt, Prompt) else ["--prompt", prompt]

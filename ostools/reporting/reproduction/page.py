@@ -18,7 +18,7 @@ from ostools.reporting.charts import chart_of
 from ostools.reporting.charts.figures.claims import claims_chart
 from ostools.reporting.page.page import Figure, render
 from ostools.reporting.page.section import Part, Section, Table, spelled
-from ostools.reporting.page.shell import loading, quoted
+from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.results import Frame, Result, frame_of
 
 Results = Mapping[str, Result]
@@ -69,7 +69,7 @@ def render_reproduction(found: Reproduction, again: str) -> str:
 def command(found: Reproduction, out: str, recipe: str | None) -> str:
     """The command line that makes this reproduction again; arguments that are no file's, it cannot say."""
     model: Any = found.provenance.model
-    words = ["ostools", "reproduce", *([] if recipe is None else ["--recipe", recipe]), "--model", str(model["name"])]
+    words = ["ostools", "reproduce", *([] if recipe is None else ["--recipe", recipe]), "--model", stored_at(model)]
     for figure in found.provenance.parameters.get("figures") or ():
         words += ["--figure", str(figure)]
     words += [*loading(model), "--out", out]
