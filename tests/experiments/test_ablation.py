@@ -108,6 +108,7 @@ def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> Non
     assert (other[["effect", "predicted_effect"]] != 0).all(axis=None)
 
 
+@pytest.mark.slow
 def test_several_lengths_and_seeds_and_the_agreement() -> None:
     model = tiny_model("llama", seed=4, **TINY)
     found = ost.ablation(

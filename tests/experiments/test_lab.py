@@ -18,6 +18,8 @@ from ostools.ground.names import checked_names
 from ostools.reporting.look.axes import ROUNDING_NOTE
 from ostools.theory.decoder import Decoder
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def small() -> Lab:

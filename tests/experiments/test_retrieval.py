@@ -27,6 +27,7 @@ def model() -> TransformerBridge:
     return tiny_model("gemma2", context=512)
 
 
+@pytest.mark.slow
 def test_rows_are_measured_on_the_wanted_records_own_tokens(model: TransformerBridge) -> None:
     found: Any = retrieval(model, [0, 2], 3, [4], chat=False).frame
     assert list(found["position"]) == [0, 2]
@@ -64,6 +65,7 @@ def test_the_probability_is_of_a_blank_and_the_value_in_quotes(model: Transforme
     assert row["log_probability"] == pytest.approx(total, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_norm_linearisation_and_method_are_those_asked_for(model: TransformerBridge) -> None:
     plain = retrieval(model, [0], 2, [0]).frame.iloc[0]
     frozen = retrieval(model, [0], 2, [0], linearisation="frozen", norm="frobenius").frame.iloc[0]

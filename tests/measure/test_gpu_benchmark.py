@@ -14,6 +14,7 @@ from benchmarks import gpu
 TINY = ["--device", "cpu", "--shape", "tiny", "--tokens", "6", "--longest", "4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", gpu.ENDINGS)
 def test_the_table_has_every_measurement(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / f"table{ending}"

@@ -96,6 +96,7 @@ def test_no_clean_up_of_spaces_on_decoding(tokenizer) -> None:
     assert tokenizer.decode(encode(tokenizer, text)[1:]) == text
 
 
+@pytest.mark.slow
 def test_training_is_a_function_of_the_text() -> None:
     texts = ["The cat sat on the mat.", "A dog ran over the road and the cat ran too."]
     first, second = train_tokenizer(texts, 600), train_tokenizer(texts, 600)

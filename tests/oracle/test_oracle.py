@@ -39,7 +39,10 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 PRETRAINED = ("stories", "embedded")
 sharp_and_plain = pytest.mark.parametrize("scale", [2.0, pytest.param(1.0, marks=pytest.mark.slow)])
-every_family = pytest.mark.parametrize("family", MODELS)
+every_family = pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("mistral", "qwen3") else name for name in MODELS],
+)
 every_checkpoint = pytest.mark.parametrize("name", PRETRAINED)
 
 

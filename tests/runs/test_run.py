@@ -338,6 +338,7 @@ def test_what_somebody_else_keeps_in_a_directory_is_not_touched(written: Path, t
     assert all(path.read_text() == "mine" for path in theirs)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_fails_its_cells_alone(written: Path, tmp_path: Path) -> None:
     from tests.checkpoints import write_checkpoint
 

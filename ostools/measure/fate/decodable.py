@@ -25,10 +25,10 @@ from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.asked import asked
 from ostools.measure.fate.begun import Begun, begun_prompts
 from ostools.measure.fate.captured import Captured, captured
-from ostools.measure.fate.random_weights import random_weights as with_random_weights
 from ostools.measure.fate.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.prompts import checked_layers
+from ostools.models.null import null_model
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -122,7 +122,7 @@ def decodable(
         found = in_layers(asked.captured(precision, told(done, done + 1)), kept)
         said.append(said_by_probes(labelled, found, ("none", "shuffled")).assign(dtype=precision.name))
     if random_weights:
-        other = replace(asked, model=with_random_weights(model, seed=0))
+        other = replace(asked, model=null_model(model, seed=0))
         for done, precision in enumerate(precisions, start=len(precisions)):
             found = in_layers(other.captured(precision, told(done, done + 1)), kept)
             untrained = said_by_probes(labelled, found, ("none",))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 
@@ -13,7 +11,6 @@ from ostools.ground.errors import InputError
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.fate.begun import begun_prompts
 from ostools.measure.fate.captured import captured
-from ostools.measure.fate.random_weights import random_weights
 from ostools.measure.passes.last_tokens import separate_rows
 from ostools.results import frame_of
 from ostools.tasks import AppendixTask, task
@@ -59,25 +56,6 @@ def test_every_place_is_the_models_own(family: str) -> None:
             model(torch.tensor([one.ids]))
         behind = found["residual_mid", 1][number] + record["mlp_output"][1][0, -1]
         assert torch.allclose(found["residual", 2][number], behind, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
-def test_random_weights_are_the_architectures_own_and_leave_the_model_alone(family: str) -> None:
-    model, ids = tiny_model(family), torch.tensor([[2, 40, 41, 50]])
-    before, drawn = model(ids), torch.get_rng_state()
-    one, same, other = (random_weights(model, seed)(ids) for seed in (0, 0, 1))
-    assert torch.equal(drawn, torch.get_rng_state())
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-    assert torch.equal(before, model(ids))
-    assert 0.01 < float(random_weights(model, 0).blocks[0].attn.W_O.std()) < 0.03  # normal of 0.02
-
-
-def test_random_weights_of_an_unknown_family_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("ostools.measure.fate.random_weights")
-    monkeypatch.setattr(module, "family_of", lambda model: None)
-    with pytest.raises(InputError, match="known family"):
-        random_weights(tiny_model("gemma"), 0)
 
 
 @pytest.mark.slow

@@ -135,6 +135,7 @@ def test_columns_and_kinds() -> None:
         "second-moment-diagonal",
         "second-moment-full",
         "rollout",
+        "cesaro",
     }
     assert (kinds.loc[kinds["kind"] == "predicted", "norm"] == "frobenius").all()
     assert ost.path_sum(model, "ab 12").frame["variant"].unique().tolist() == ["proof"]

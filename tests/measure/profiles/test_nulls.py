@@ -16,6 +16,7 @@ from tests.checkpoints import tiny_model
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 
+@pytest.mark.slow
 def test_each_profile_is_that_of_the_null_model_itself() -> None:
     model = tiny_model("llama", seed=3)
     prompt = Prompt.from_ids(model, IDS)

@@ -30,6 +30,10 @@ from tests.models.quantised.write import HERE, SIZES, WRITERS, digest
 
 IDS = torch.tensor([[2, 40, 11, 250, 99, 6]])
 KINDS = pytest.mark.parametrize("kind", WRITERS)
+FEW_KINDS = pytest.mark.parametrize(
+    "kind",
+    [kind if index % 4 == 0 else pytest.param(kind, marks=pytest.mark.slow) for index, kind in enumerate(WRITERS)],
+)
 
 
 @pytest.fixture
@@ -86,7 +90,7 @@ def test_what_the_library_writes_here_and_now(kind: str, tmp_path: Path) -> None
     assert {name: digest(weight) for name, weight in quantised(load_model(tmp_path), tmp_path).items()} == expected
 
 
-@KINDS
+@FEW_KINDS
 def test_matrices_stay_as_they_are_stored_and_compute_the_same(
     kind: str, at: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +115,7 @@ def test_matrices_stay_as_they_are_stored_and_compute_the_same(
     assert found.equals(expected)
 
 
+@pytest.mark.slow
 def test_measurements_are_those_of_the_weights_written_out(
     at: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

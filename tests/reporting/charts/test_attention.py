@@ -217,6 +217,7 @@ def test_where_nothing_can_be_subtracted_they_stand_side_by_side_with_the_reason
     assert "Whole patterns are not subtracted" in partly.notes[-1]
 
 
+@pytest.mark.slow
 def test_a_page_of_two_long_prompts_stays_small(tmp_path: Path) -> None:
     tokens = [f"token{place}" for place in range(256)]
     view = made(tokens, layers=8, heads=4).view(made(tokens, layers=8, heads=4, seed=1, provenance=OTHER))

@@ -101,6 +101,7 @@ def test_a_result_that_is_none_of_ours_is_not_stored(tmp_path: Path) -> None:
 # --- Resuming
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_measured_again_and_what_changed_is(tmp_path: Path, tiny: TransformerBridge) -> None:
     first, told = reproduced(tiny, tmp_path / "out")
     assert told.measured == ["figure-2", "figure-9"]
@@ -117,6 +118,7 @@ def test_what_is_there_is_not_measured_again_and_what_changed_is(tmp_path: Path,
     assert found.provenance.model["weight_hash"] != first.provenance.model["weight_hash"]
 
 
+@pytest.mark.slow
 def test_a_part_that_is_added_is_measured_and_the_others_stay(tmp_path: Path, tiny: TransformerBridge) -> None:
     _, told = reproduced(tiny, tmp_path, 9)
     assert told.measured == ["figure-9"]
@@ -166,6 +168,7 @@ def test_a_broken_part_is_measured_again(tmp_path: Path, tiny: TransformerBridge
     assert_frame_equal(again.frame, first.frame)
 
 
+@pytest.mark.slow
 def test_a_part_that_was_cut_off_keeps_the_others(
     tmp_path: Path, tiny: TransformerBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +217,7 @@ def test_what_cannot_be_measured_leaves_its_claims_untested_with_the_reason(tmp_
     assert found.refused["figure-2"] in page
 
 
+@pytest.mark.slow
 def test_the_page_and_the_table_have_each_claim_with_its_rule_and_outcome(
     tmp_path: Path, tiny: TransformerBridge
 ) -> None:
