@@ -23,6 +23,8 @@ import pytest
 import typer
 from filelock import FileLock
 
+from ostools.models.files.sources import EMBEDDED_DIRECTORY
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ROOMS = (
@@ -306,6 +308,7 @@ def test_the_python_on_a_page_runs_and_prints_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-model").symlink_to(EMBEDDED_DIRECTORY)
     names: dict[str, object] = {}
     for code, printed in _python(page):
         said = io.StringIO()

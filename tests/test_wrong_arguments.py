@@ -95,7 +95,9 @@ def test_a_wrong_task_mitigation_panel_length_or_seed_is_an_input_error_in_every
     assert not {call: error for call, error in said.items() if error.startswith("!")}
     assert not {call: error for call, error in said.items() if "\n" in error or len(error) < 20}
     assert said["figure_5(panels=3)"].startswith("unknown panel of figure 5 3: ")
-    assert said["attention_variation(task=None)"].startswith("expected a task or its name, such as 'figure-5a', found ")
+    assert said["attention_variation(task=None)"] == (
+        "expected a task, its name, such as 'figure-5a', or a Prompt, found NoneType"
+    )
     assert said["attention_variation(mitigation='name')"].startswith(
         "unknown mitigation 'name': did you mean 'numbered'"
     )

@@ -112,7 +112,7 @@ weights = load_file("my-gemma/model.safetensors")
 weights.pop("model.layers.1.mlp.up_proj.weight")
 shutil.copytree("my-gemma", "incomplete")
 save_file(weights, "incomplete/model.safetensors", metadata={"format": "pt"})
-shutil.copytree("my-gemma", "wordless", ignore=shutil.ignore_patterns("tokenizer*"))
+shutil.copytree("my-gemma", "wordless", ignore=shutil.ignore_patterns("tokenizer.json"))
 
 for folder in ("incomplete", "wordless", "my-gema"):
     try:
