@@ -37,7 +37,7 @@ COLOURS: dict[str, str] = {
     "frozen": "#c9431e",
     "frozen-attention": "#2e8b9a",
     "frozen-norm": "#a0662f",
-    "detached": "#6a4fb3",
+    "detached": "#785dc0",
     # certified
     "uniform": "#8a7a4f",
     "local": "#178a5b",
