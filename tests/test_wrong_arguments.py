@@ -102,9 +102,7 @@ def test_a_wrong_task_mitigation_panel_length_or_seed_is_an_input_error_in_every
         "unknown mitigation 'name': did you mean 'numbered'"
     )
     assert said["chain_of_thought(reasoning=3)"] == ("reasoning: expected a text or None, found 3")
-    assert said["reproduce(None)"] == (
-        "expected a model, as load_model gives it, found NoneType: load_model('embedded')"
-    )
+    assert said["reproduce(None)"] == ("model: expected a model, as ostools.load_model gives it, found None")
     assert not (tmp_path / "made").exists()
 
 
