@@ -56,12 +56,11 @@ def checked_arguments(
 
     def checking(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
         signature = inspect.signature(function)
-        kinds: dict[str, list[type]] = {}
+        kinds_of = functools.cache(_kinds)  # asked at the first call, when all that the annotations name is there
 
         @functools.wraps(function)
         def checked(*args: Asked.args, **options: Asked.kwargs) -> Found:
-            if not kinds:
-                kinds.update(_kinds(function))
+            kinds = kinds_of(function)
             try:
                 given = signature.bind(*args, **options).arguments
             except TypeError as wrong:

@@ -10,7 +10,6 @@ import os
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.sources import detect_tokenizer_bos_eos
 
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
@@ -20,7 +19,7 @@ from ostools.models.files.config import quiet, read_config, read_tokenizer
 from ostools.models.files.sources import locate
 from ostools.models.placed.device_map import DeviceMap
 from ostools.models.precision.casting import check_dtype
-from ostools.models.wrapping import wrapped
+from ostools.models.wrapping import give_tokenizer, wrapped
 from ostools.theory.distances import dtype_named
 
 
@@ -78,9 +77,7 @@ def load_model(
         else:
             module = whole(checkpoint, torch_dtype, torch_device)
         bridge = wrapped(module, family, source.name)
-    if tokenizer is not None:
-        bridge.tokenizer = tokenizer
-        bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
+    give_tokenizer(bridge, tokenizer)
     remember(bridge, Metadata(source.name, source.revision, trained_lengths, words, placed))
     return bridge
 

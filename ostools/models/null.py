@@ -22,9 +22,9 @@ from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
 from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, describe, named_weights, remember
 from ostools.models.families import KNOWN, Family, family_of
-from ostools.models.files.config import quiet
+from ostools.models.files.config import experts_one_by_one, quiet
 from ostools.models.recast import dense
-from ostools.models.wrapping import wrapped
+from ostools.models.wrapping import give_tokenizer, wrapped
 
 Kind = Literal["initialised", "shuffled", "embeddings-kept"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -107,17 +107,14 @@ def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | Non
         module.generation_config = copy.deepcopy(original.generation_config)
         module.eval().to(like.device)  # pyright: ignore[reportArgumentType]
         null = wrapped(module, family, name)
-    null.tokenizer = model.tokenizer
-    for setting in ("tokenizer_prepends_bos", "tokenizer_appends_eos"):
-        setattr(null.cfg, setting, getattr(model.cfg, setting, None))
+    give_tokenizer(null, model.tokenizer)
     return null
 
 
 def _built(config: Any, family: Family, dtype: torch.dtype, seed: int) -> PreTrainedModel:
     """The Hugging Face model with weights as transformers draws them. The generators of the process are left as they are."""
     own = copy.deepcopy(config)
-    if family.mlp == "experts":  # the kernel that runs all of them together knows no float64
-        own._experts_implementation = "eager"
+    experts_one_by_one(own, family)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), _undrawn_is_nan():
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
         return getattr(transformers, family.module)._from_config(own, dtype=dtype, attn_implementation="eager")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
+from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformer_lens.model_bridge.sources import build_bridge_from_module, detect_tokenizer_bos_eos
 from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError, in_words
@@ -28,8 +31,7 @@ def unpatched(bridge: TransformerBridge) -> TransformerBridge:
 
 def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
     """Wrap the module, which is changed in place, and see that it still computes the same."""
-    d_vocab, device = module.config.vocab_size, module.device
-    probe = torch.linspace(0, d_vocab - 1, 8, device=device).long()[None]
+    probe = probe_of(module)
     with torch.no_grad():
         reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
         try:
@@ -47,6 +49,18 @@ def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBr
         unpatched(bridge)
         check_same(reference, _first_pass(lambda: bridge(probe), name), name)
     return bridge
+
+
+def probe_of(module: PreTrainedModel) -> Int[Tensor, "1 pos"]:
+    """Token ids from all over the vocabulary, on which two forms of a model are held against each other."""
+    return torch.linspace(0, module.config.vocab_size - 1, 8, device=module.device).long()[None]
+
+
+def give_tokenizer(bridge: TransformerBridge, tokenizer: Any) -> None:
+    """The tokenizer, and what TransformerLens asks of it; None leaves a model that takes token ids alone."""
+    if tokenizer is not None:
+        bridge.tokenizer = tokenizer
+        bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
 
 
 def _first_pass(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:

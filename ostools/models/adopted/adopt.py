@@ -19,7 +19,6 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.sources import detect_tokenizer_bos_eos
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ostools.ground.errors import InputError, in_words
@@ -30,7 +29,7 @@ from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import check_finite, check_same, check_tokenizer, family_of_settings, one_line
 from ostools.models.files.config import quiet, without_unread
 from ostools.models.precision.casting import check_dtype
-from ostools.models.wrapping import wrapped
+from ostools.models.wrapping import give_tokenizer, probe_of, wrapped
 
 
 def adopt(
@@ -78,7 +77,7 @@ def adopt(
         ours = _built(family, config, held, dtype, device, name)
         ours.generation_config = copy.deepcopy(theirs.generation_config)
         same_parts(modules, parts(ours), name)
-        probe = torch.linspace(0, config.vocab_size - 1, 8, device=device).long()[None]
+        probe = probe_of(ours)
         said = _logits(model, theirs, probe, name)
         if isinstance(model, PreTrainedModel):
             _require_equal(said, _logits(ours, ours, probe, name), name)
@@ -221,5 +220,4 @@ def _put_tokenizer(bridge: TransformerBridge, tokenizer: Any, name: str) -> None
             "gives one"
         )
     check_tokenizer(tokenizer, int(bridge.W_E.shape[0]), Path(name))
-    bridge.tokenizer = tokenizer
-    bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
+    give_tokenizer(bridge, tokenizer)

@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.checks import check_finite, check_loaded, check_size, one_line
+from ostools.models.files.config import experts_one_by_one
 from ostools.models.files.sources import Source
 from ostools.models.packed import Stored
 from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
@@ -49,8 +50,7 @@ class Checkpoint:
 
     def built(self, weights: dict[str, torch.Tensor], dtype: torch.dtype) -> PreTrainedModel:
         """The Hugging Face model in `dtype`, every parameter one of the `weights`."""
-        if self.family.mlp == "experts":  # the kernel that runs all of them together knows no float64
-            self.config._experts_implementation = "eager"
+        experts_one_by_one(self.config, self.family)
         module, info = getattr(transformers, self.family.module).from_pretrained(
             None,
             state_dict=weights,

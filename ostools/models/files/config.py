@@ -59,6 +59,12 @@ def without_unread(config: PreTrainedConfig, family: Family) -> None:
         config.layer_types = None
 
 
+def experts_one_by_one(config: PreTrainedConfig, family: Family) -> None:
+    """The kernel that runs all experts together knows no float64."""
+    if family.mlp == "experts":
+        config._experts_implementation = "eager"
+
+
 def _check_module(config: PreTrainedConfig, family: Family, directory: Path) -> None:
     """transformers may read another model out of the settings than `model_type` names: Mistral's with `layer_types` are those
     of Ministral."""
