@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -287,15 +288,18 @@ def test_half_a_billion_weights_on_disk_are_not_in_memory(tmp_path: Path) -> Non
     size = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
     parts = {"": "cpu"} | {f"model.layers.{layer}": "disk" for layer in range(6, 18)}
     found = {}
+    # glibc keeps freed matrices of up to 32 MB for later ones, more or fewer by chance. A fixed threshold gives them back at
+    # once, so that what is counted is what is held.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
     for name, placed in {"whole": None, "part": parts, "disk": "disk"}.items():
         out = tmp_path / f"{name}.pt"
         command = [sys.executable, "-c", _RUN, str(directory), json.dumps(placed), str(out)]
-        subprocess.run(command, check=True, timeout=600)
+        subprocess.run(command, check=True, timeout=600, env=environment)
         found[name] = torch.load(out)
     for name in ("part", "disk"):
         assert torch.equal(found[name]["logits"], found["whole"]["logits"])
         assert torch.equal(found[name]["slope"], found["whole"]["slope"])
-    made = 256 << 20  # matrices that are being read, and what the allocator keeps of those that were
+    made = 64 << 20  # matrices that are being read, and libraries
     a_block = (directory / "model-00008.safetensors").stat().st_size
     for name, held in {"whole": size, "part": size - 12 * a_block, "disk": 0}.items():
         assert found[name]["loaded"] < held + made, name
