@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, Union
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
-from pydantic_core import CoreSchema
 
 import mitigations
 from mitigations.named import NONE
@@ -57,7 +56,7 @@ def _measurement(value: Any) -> Any:
     return given
 
 
-def _one_of_them(_: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+def _one_of_them(_: Any, handler: GetCoreSchemaHandler) -> Any:
     kinds = tuple(one.options for one in MEASUREMENTS.values())
     return handler.generate_schema(Annotated[Union[kinds], Field(discriminator="name")])  # noqa: UP007 (of a tuple)
 
