@@ -22,9 +22,9 @@ from hooks.register import HookBody, Order, Placement, attached, hidden, lowest,
 from hooks.sites import points
 from hooks.strips import active_strips
 
-Mask = Bool[Tensor, "query key"]
+Mask = Bool[Tensor, "*prompt query key"]
 # Given query and key positions, which keys may be seen; broadcasts [query, 1] against [1, key].
-MaskRule = Callable[[Int[Tensor, "query 1"], Int[Tensor, "1 key"]], Bool[Tensor, "query key"]]
+MaskRule = Callable[[Int[Tensor, "query 1"], Int[Tensor, "1 key"]], Mask]
 Pattern = Float[Tensor, "batch head query key"]
 
 
@@ -40,8 +40,9 @@ def mask_scores(
     """Let each query see only the keys that `allowed` permits; what the model's own mask hides stays hidden.
 
     `allowed` is a boolean [query, key] matrix, or a rule such as `lambda query, key: query - key < 64` on absolute
-    positions. The scores of the other keys become the dtype's lowest number, so their weights are exactly 0 and the
-    rows still sum to 1. Raises `HookError` for a matrix that does not fit, and for a query left without any key.
+    positions; either may have a batch in front, a matrix a prompt. The scores of the other keys become the dtype's lowest
+    number, so their weights are exactly 0 and the rows still sum to 1. Raises `HookError` for a matrix that does not fit, and
+    for a query left without any key.
     """
     chosen = _checked_heads(model, heads)
 
@@ -230,14 +231,14 @@ def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:
         raise HookError(f"{what}: a query is left without any key to attend to; let it see at least itself")
 
 
-def _permitted(allowed: Mask | MaskRule, scores: Tensor) -> Mask:
+def _permitted(allowed: Mask | MaskRule, scores: Tensor) -> Bool[Tensor, "*prompt_and_head query key"]:
     permitted = allowed(*positions(scores)) if callable(allowed) else allowed
-    shape = tuple(scores.shape[-2:])
-    if not isinstance(permitted, Tensor) or permitted.shape != shape or permitted.dtype != torch.bool:
+    shape, each = tuple(scores.shape[-2:]), (scores.shape[0], *scores.shape[-2:])
+    if not isinstance(permitted, Tensor) or permitted.shape not in (shape, each) or permitted.dtype != torch.bool:
         is_tensor = isinstance(permitted, Tensor)
         found = f"{permitted.dtype} {tuple(permitted.shape)}" if is_tensor else type(permitted).__name__
-        raise HookError(f"mask_scores: expected a boolean mask {shape}, found {found}")
-    return permitted.to(scores.device)
+        raise HookError(f"mask_scores: expected a boolean mask {shape} or, a matrix a prompt, {each}, found {found}")
+    return (permitted if permitted.ndim == 2 else permitted[:, None]).to(scores.device)
 
 
 def _on_heads(before: Tensor, after: Tensor, heads: Sequence[int] | None) -> Tensor:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import contributions as contributions
     from ostools.measure import counting as counting
     from ostools.measure import decodable as decodable
+    from ostools.measure import faithfulness as faithfulness
     from ostools.measure import fate as fate
     from ostools.measure import flow as flow
     from ostools.measure import head_scores as head_scores
@@ -75,6 +76,7 @@ _NAMES = {
         "contributions",
         "counting",
         "decodable",
+        "faithfulness",
         "fate",
         "flow",
         "head_scores",

@@ -122,6 +122,7 @@ task = dict(model=model, task="count-ones", lengths=[3])
 one = dict(model=model, prompt=prompt)
 SOUND = {
     ost.contributions: one, ost.nulls: {**one, "seeds": [0]}, ost.null_model: dict(model=model),
+    ost.faithfulness: dict(model=model, profiles=measured),
     ost.sensitivity: one, ost.path_sum: one, ost.flow: one, ost.spectra: one,
     ost.looseness: dict(measured=measured, paths=paths), ost.compare: dict(measured=measured, paths=paths),
     ost.profile: dict(measured=measured), ost.head_scores: dict(model=model, prompts=["1 1"]),

@@ -29,13 +29,13 @@ from ostools.cli.kit.manners import on_one_line, with_manners
 from ostools.cli.measure.attention import attention
 from ostools.cli.measure.behaviour import behaviour
 from ostools.cli.measure.collapse import collapse
-from ostools.cli.measure.contributions import contributions
 from ostools.cli.measure.counting import counting
 from ostools.cli.measure.fate import decodable, fate, readout
 from ostools.cli.measure.nulls import nulls
 from ostools.cli.measure.profiles import flow, looseness, profile, spectra
 from ostools.cli.measure.prompts import prompts
 from ostools.cli.measure.sensitivity import path_sum, sensitivity
+from ostools.cli.measure.use import contributions, faithfulness
 from ostools.cli.measure.variation import attention_variation
 from ostools.cli.runs.report import report
 from ostools.cli.runs.reproduce import reproduce
@@ -89,6 +89,7 @@ for _command in (
     reproduce,
     sensitivity,
     contributions,
+    faithfulness,
     nulls,
     path_sum,
     looseness,

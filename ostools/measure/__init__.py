@@ -8,6 +8,7 @@ from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.attention.variation import AttentionVariation, attention_variation
 from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.contributions.contributions import Contributions, contributions
+from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
 from ostools.measure.fate.decodable import Decodable, decodable
 from ostools.measure.fate.fate import Fate, fate
 from ostools.measure.fate.readout import Readout, readout
@@ -33,6 +34,7 @@ __all__ = [
     "Contributions",
     "Counting",
     "Decodable",
+    "Faithfulness",
     "Fate",
     "Flow",
     "HeadScores",
@@ -54,6 +56,7 @@ __all__ = [
     "contributions",
     "counting",
     "decodable",
+    "faithfulness",
     "fate",
     "flow",
     "head_scores",

@@ -4,11 +4,13 @@
 `operators`, `edges`: norms of heads, MLPs and pairs of tokens. `distances`: Theorem 4.2's distances and the units of a dtype.
 `profiles`: shares, and the test for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that
 read as their statements. `decoder`: one decoder in pure torch, its `positions`. `fits`: by which law a distance falls.
-`bootstrap`: the interval of a mean over seeds. `intervals`: of a share of right answers. `estimates`: norms out of random
+`bootstrap`: the interval of a mean over seeds. `intervals`: of a share of right answers, and of a rank correlation. `deletion`:
+curves of tokens taken out. `estimates`: norms out of random
 cotangents. `live_moments`: what prediction adds where patterns move. `pareto`: fronts.
 """
 
 from ostools.theory import decoder as decoder
+from ostools.theory import deletion as deletion
 from ostools.theory import distances as distances
 from ostools.theory import lemmas as lemmas
 from ostools.theory import positions as positions
@@ -30,6 +32,7 @@ __all__ = [
     "bootstrap",
     "cesaro",
     "decoder",
+    "deletion",
     "distances",
     "edges",
     "estimates",

@@ -191,7 +191,9 @@ def test_out_is_written_by_its_ending(run, tmp_path: Path, directory: str, endin
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("command", ["contributions", "nulls", "looseness", "profile", "flow", "spectra"])
+@pytest.mark.parametrize(
+    "command", ["contributions", "faithfulness", "nulls", "looseness", "profile", "flow", "spectra"]
+)
 def test_what_is_read_off_a_prompt_is_drawn(run, directory: str, tmp_path: Path, command: str) -> None:
     code, out, err = run(command, "--prompt", "The 11", "--model", directory, "--out", "x.svg")
     assert (code, out) == (0, "wrote x.svg\n")

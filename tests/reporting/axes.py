@@ -106,6 +106,13 @@ TITLES: dict[str, set[str]] = {
     "Reproduction": set(),
     "Nulls": {"share of the summed sensitivity", "token and its position i"},
     "Contributions": {"contribution to the logit", "token and its position i"},
+    "Faithfulness": {
+        "Spearman [95%]",
+        "change of y without token i",
+        "loss of log p (nats)",
+        "token and its position i",
+        "tokens out",
+    },
     "Decodable": {"right (held-out prompts)", "v^(l), z behind attention, y"},
     "Fate": {
         "length n (items of the sequence)",

@@ -73,6 +73,7 @@ EVERY: dict[str, Callable[[], Result]] = {
     "HeadScores": lambda: ost.head_scores(model(), prompt()),
     "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
     "Contributions": lambda: ost.contributions(model(), prompt()),
+    "Faithfulness": lambda: ost.faithfulness(model(), [_sensitivity(), _chain()], orders=19, steps=4),
     "Counting": lambda: ost.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
     "Decodable": lambda: _probes(),
     "Fate": lambda: _fate(),

@@ -44,6 +44,7 @@ from ostools.reporting.charts.figures.figure8_and_9 import figure_8_chart, figur
 from ostools.reporting.charts.figures.lab import lab_chart
 from ostools.reporting.charts.figures.theory import theory_chart
 from ostools.reporting.charts.sensitivity.contributions import contributions_chart
+from ostools.reporting.charts.sensitivity.faithfulness import faithfulness_chart
 from ostools.reporting.charts.sensitivity.flow import flow_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
 from ostools.reporting.charts.sensitivity.nulls import nulls_chart
@@ -84,6 +85,7 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Contributions: contributions_chart,
     measure.Counting: counting_chart,
     measure.Decodable: decodable_chart,
+    measure.Faithfulness: faithfulness_chart,
     measure.Fate: fate_chart,
     measure.Flow: flow_chart,
     measure.HeadScores: heads_chart,
@@ -138,6 +140,7 @@ __all__ = [
     "contributions_chart",
     "counting_chart",
     "error_prediction_chart",
+    "faithfulness_chart",
     "heads_chart",
     "layers_chart",
     "looseness_chart",

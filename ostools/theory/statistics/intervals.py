@@ -1,4 +1,4 @@
-"""The interval of a share: of so many trials, so many were right."""
+"""Intervals in closed form: of a share (of so many trials, so many were right), and of a rank correlation."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 from ostools.ground.errors import InputError
 
 
-class ShareInterval(NamedTuple):
-    """The ends of an interval of a probability."""
+class Ends(NamedTuple):
+    """The ends of an interval of a probability, or of a correlation."""
 
     low: float
     high: float
 
 
-def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> ShareInterval:
+def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> Ends:
     """Wilson's score interval of a probability p, of which `successes` of `trials` independent trials came true.
 
     The p that a score test at this level does not reject: |p_hat - p| <= z sqrt(p (1 - p) / n). Its ends are
@@ -44,4 +44,27 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
     half = math.sqrt(scale * (share * (1 - share) + scale / 4))
     low, high = (middle - half) / (1 + scale), (middle + half) / (1 + scale)
     # Exact at the ends, where rounding would leave 1e-17 of them.
-    return ShareInterval(0.0 if successes == 0 else max(low, 0.0), 1.0 if successes == trials else min(high, 1.0))
+    return Ends(0.0 if successes == 0 else max(low, 0.0), 1.0 if successes == trials else min(high, 1.0))
+
+
+def spearman_interval(correlation: float, pairs: int, level: float = 0.95) -> Ends:
+    """The interval of Spearman's rank correlation r of so many independent pairs, on Fisher's scale:
+
+        tanh( artanh r  -+  z sqrt((1 + r^2 / 2) / (n - 3)) )
+
+    Of fewer than four pairs there is none, and both ends are NaN; so they are of a correlation that is NaN. At r = -1 and 1 the
+    interval is that point. Neighbouring tokens are alike, so that n tokens are fewer than n independent pairs: of tokens
+    the interval is too narrow.
+
+    Source: Bonett and Wright, Sample size requirements for estimating Pearson, Kendall and Spearman correlations (2000),
+    Psychometrika 65.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"spearman: expected a level between 0 and 1, found {level}")
+    if pairs < 4 or math.isnan(correlation):
+        return Ends(math.nan, math.nan)
+    if abs(correlation) >= 1:
+        return Ends(correlation, correlation)
+    half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt((1 + correlation**2 / 2) / (pairs - 3))
+    middle = math.atanh(correlation)
+    return Ends(math.tanh(middle - half), math.tanh(middle + half))

@@ -1,0 +1,180 @@
+"""What the model makes of each token: `ostools contributions`, parts of a logit; `ostools faithfulness`, what is lost
+without it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.chat import Turn
+from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking
+from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
+from ostools.cli.kit.steps import at_work, check, give
+
+if TYPE_CHECKING:
+    from ostools.measure import Contributions, Faithfulness, Sensitivity
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs.forecast.forecast import Unloaded
+
+_COMPARED = ("full", "frozen", "detached")
+_DRAWS, _ORDERS, _STEPS = 4, 40, 12
+
+
+def contributions(
+    prompt: Prompt = None,
+    ids: Ids = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
+    towards: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The next token that is meant. Else the one that ranks first.")
+    ] = None,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Split the next token's logit into parts of the tokens, which add up.
+
+    With patterns, norm scales and activations held as they are on the prompt. The biases' part is a row of its own. On the
+    terminal with rank correlations of the parts' sizes with the measured sensitivity.
+
+    \b
+    Example:
+      ostools contributions --prompt "Once upon a" --out parts.png
+    """
+    from ostools import measure
+    from ostools.cli.kit import costs
+    from ostools.measure.passes.cost import pass_cost
+
+    check(out)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    alone = out is not None or MANNERS.json
+
+    def cost(on: Unloaded) -> Cost:
+        parts = pass_cost(on.shape, turn.of(on).pos(given), 16)
+        return parts if alone else parts + costs.sensitivity(turn.of(on), [given], _COMPARED, (0,), "auto")
+
+    with at_work("splitting the logit", model, device, dtype, cost) as (loaded, progress):
+        words = turn.prompt(loaded, given)
+        result = measure.contributions(loaded, words, towards=towards)
+        measured = None
+        if not alone:
+            measured = measure.sensitivity(
+                loaded, words, linearisations=_COMPARED, max_memory=MANNERS.max_memory, progress=progress
+            )
+    give(result, out, lambda result: _show_parts(result, measured))
+
+
+def _show_parts(result: Contributions, measured: Sensitivity | None) -> None:
+    from ostools.reporting.look.theme import display_token
+
+    said, frame, table = result.provenance.parameters, result.of_tokens, result.frame["contribution"].to_numpy()
+    rows: list[tuple[Any, ...]] = [
+        (int(position), display_token(str(token)), float(value))
+        for position, token, value in zip(frame["position"], frame["token"], frame["contribution"], strict=True)
+    ]
+    biases, total = float(table[-1]), float(table.sum())
+    title = f"Contributions to the logit of {display_token(str(said['token']))}"
+    output.print_table(title, ["position", "token", "contribution"], [*rows, ("", "biases", biases)], left=2)
+    cap = said["soft_cap"]
+    behind = "" if cap is None else f" before the soft-cap; {float(said['logit']):.6g} behind it"
+    output.print_text(
+        ["", f"together {total:.6g}, the logit{behind}; off by {float(said['adds_up_within']):.1g} of its parts"]
+    )
+    if measured is not None:
+        ranks = result.against(measured)
+        output.print_text([""])
+        output.print_table(
+            "Rank correlation of the sizes of the parts with the measured sensitivity",
+            ["linearisation", "norm", "spearman"],
+            ranks[["linearisation", "norm", "spearman"]].itertuples(index=False, name=None),
+            left=2,
+        )
+
+
+def faithfulness(
+    prompt: Prompt = None,
+    ids: Ids = None,
+    chat: InChat = False,
+    system: System = None,
+    thinking: Thinking = False,
+    towards: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The answer, one token. Else the one that ranks first.")
+    ] = None,
+    way: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="removed, replaced, masked; repeatable. Else all three.")
+    ] = None,
+    linearisation: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Of the measured profiles; repeatable. Else full and frozen."),
+    ] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Path sums beside them; repeatable. Else second-moment and rollout."),
+    ] = None,
+    orders: Annotated[int, typer.Option(metavar="N", help="Random orders of deletion.", min=19)] = _ORDERS,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of what is drawn.", min=0)] = 0,
+    model: Model = "embedded",
+    out: Out = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Ask whether sensitivity is use: take tokens out.
+
+    Each token before the last is removed, replaced by another of its kind, and masked in attention. How far the last
+    representation, the answer and the next token move is ranked beside what was measured and predicted of the token. Then more
+    and more tokens go, in the order of each profile and in random order.
+
+    \b
+    Example:
+      ostools faithfulness --prompt "Once upon a time, a girl named Ann had a" --out use.png
+    """
+    from ostools import measure
+    from ostools.cli.kit import costs
+    from ostools.ground.names import checked_names
+    from ostools.measure.faithfulness.cost import faithfulness_cost
+    from ostools.measure.faithfulness.without import WAYS
+    from ostools.measure.jacobian.linearisations import LINEARISATIONS
+    from ostools.measure.paths.cost import path_sum_cost
+    from ostools.measure.paths.variants import checked_variants
+
+    check(out)
+    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    ways = checked_names("way", way or WAYS, WAYS)
+    names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
+    variants = checked_variants(variant or ("second-moment", "rollout"))
+
+    def cost(on: Unloaded) -> Cost:
+        pos, count = turn.of(on).pos(given), len(names) + len(variants) + 1
+        numbers = {"draws": _DRAWS, "orders": orders, "steps": _STEPS}
+        beside = costs.sensitivity(turn.of(on), [given], names, (0,), "auto") + path_sum_cost(on.shape, pos, variants)
+        return beside + faithfulness_cost(on.shape, pos, profiles=count, ways=ways, **numbers)
+
+    with at_work("taking tokens out", model, device, dtype, cost) as (loaded, progress):
+        words = turn.prompt(loaded, given)
+        limit = MANNERS.max_memory
+        measured = measure.sensitivity(loaded, words, linearisations=names, max_memory=limit)
+        paths = measure.path_sum(loaded, words, variants=variants, max_memory=limit)
+        numbers: dict[str, Any] = {"draws": _DRAWS, "orders": orders, "steps": _STEPS, "seed": seed}
+        result = measure.faithfulness(
+            loaded, [measured, paths], towards=towards, ways=ways, **numbers, progress=progress
+        )
+    give(result, out, _show_use)
+
+
+def _show_use(result: Faithfulness) -> None:
+    from ostools.measure.faithfulness.faithfulness import BETWEEN
+    from ostools.reporting.findings.faithfulness import faithfulness_findings
+
+    output.print_text(faithfulness_findings(result))
+    table: Any = result.correlations
+    columns = ["way", "effect", "kind", "profile", "spearman", "low", "high"]
+    rows = table.loc[table["kept"] == BETWEEN, columns].itertuples(index=False, name=None)
+    output.print_table("Rank correlation of what is lost without a token with its profile", columns, rows, left=4)
+    columns = ["way", "order", "aopc", "random", "random_low", "random_high", "p"]
+    rows = result.areas[columns].itertuples(index=False, name=None)
+    output.print_table("Deletion curves: mean loss of log p (AOPC), beside random orders", columns, rows, left=2)

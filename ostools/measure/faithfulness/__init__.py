@@ -1,0 +1,1 @@
+"""Is sensitivity use? Tokens taken out one by one, and together, held against what profiles say of them."""

@@ -1,0 +1,207 @@
+"""Is sensitivity use? What a model does without a token, held against what profiles say of that token.
+
+A sensitivity is a derivative: how far y_n moves for a small change of a token. Whether the model uses the token is asked by
+taking it out. Purpose: a number for "sensitivity is not use", of one prompt. Cost: for each way of taking tokens out a pass a
+token (`draws` of them where it is replaced), and (profiles + orders) (steps + 1) passes for the deletion curves. All tokens
+before the last are taken out; the last one is y_n's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_names
+from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import whole_number
+from ostools.measure.asked import asked
+from ostools.measure.faithfulness.deletion import Deleting
+from ostools.measure.faithfulness.profiles import Given, OneProfile, profiles_of, require_of_model
+from ostools.measure.faithfulness.without import EFFECTS, REPLACED, WAYS, Case, Kinds, Whole, effects, without
+from ostools.measure.passes.arithmetic import full_precision
+from ostools.measure.prompts import named_by
+from ostools.models.tokens import one_token, token_text
+from ostools.results import Frame, Provenance, Result, frame_of
+from ostools.theory.profiles import rank_correlation
+from ostools.theory.statistics.intervals import spearman_interval
+
+NO_LAST, BETWEEN = KEPT = ("without the last", "without the first and the last")
+"""The tokens that a rank correlation is of."""
+FEWEST_ORDERS = 19  # so that p can be 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Faithfulness(Result):
+    """What a model does without each token of a prompt, and how profiles rank that.
+
+    `frame`, one row a token before the last and way ("removed" | "replaced" | "masked"): position, token_id, token, origin,
+    way, draws (tokens that stood in its place; 1 else), y_change (||y_n - y'||_2), log_prob_drop (log p - log p' of the
+    answer, in nats: above 0 the token helped it), kl (KL(p || p') of the next token, in nats). Of replaced tokens they are
+    means over the draws. A token without another of its kind (BOS, a control token) has no "replaced" row.
+
+    `correlations`, one row a way, effect (y_change | log_prob_drop | kl), profile and choice of tokens (`kept`: without the
+    last | without the first and the last): kind, linearisation and norm of the profile, tokens, spearman (with the size of the
+    effect; NaN of fewer than three tokens, and where either is flat), low, high (95%, as of independent tokens: neighbours are
+    alike, so that it is too narrow).
+
+    `deletion`, one row a way, order (a profile's name, largest first; "random") and number of tokens out (`deleted`): drop (of
+    the log probability of the answer, in nats; the mean of random orders), low, high (where 95% of the random orders lie).
+
+    `areas`, one row a way and profile: aopc (the mean of its curve, `theory.deletion`), random (the mean of random orders'),
+    random_low, random_high (where 95% of them lie), p (the share of orders, this one and the random ones, that are as
+    large: small where the profile finds what the answer needs better than chance).
+
+    `provenance.parameters`: towards (the id), token (its text), log_prob (of it, undisturbed), profiles (their names), ways,
+    draws, orders, steps, seed.
+    """
+
+    correlations: pd.DataFrame
+    deletion: pd.DataFrame
+    areas: pd.DataFrame
+
+
+@asked
+@in_smaller_chunks
+def faithfulness(
+    model: TransformerBridge,
+    profiles: Given | Sequence[Given],
+    *,
+    towards: str | int | None = None,
+    ways: str | Sequence[str] = WAYS,
+    draws: int = 4,
+    orders: int = 40,
+    steps: int = 12,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Faithfulness:
+    """Leave one token out, and more and more of them: do tokens that profiles call large matter to the answer?
+
+    Args:
+        profiles: of one prompt: `ost.sensitivity` (one profile a linearisation), `ost.path_sum` (one a variant, predictions and
+            `rollout` among them), `ost.contributions` (its sizes), or several of these.
+        towards: the answer, as a text that is one token or as an id; None: the token that the model ranks first.
+        ways: "removed" (later tokens move up a place), "replaced" (by another token of its kind: digits, letters or anything
+            else, behind a blank or not), "masked" (no later token attends to it, in any head).
+        draws: tokens that stand in for each replaced one.
+        orders, steps: random orders of deletion, at least 19, and points of a curve beside its first.
+        seed: of draws and random orders.
+        progress: called as progress(done, total), in percent.
+
+    In float32, float64 throughout for a float64 model. Where a model knows no positions, masked and removed are the same.
+    Control tokens (BOS, turn markers) stay in place in deletion curves. Raises `InputError` for profiles of another model or of
+    several prompts, for prompts of fewer than three tokens, under active edits (positions move), and as `ost.contributions`
+    for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
+    """
+    given = [profiles] if isinstance(profiles, Given) else list(profiles)
+    held = profiles_of(given)
+    chosen = checked_names("way", ways, WAYS)
+    numbers = {
+        "draws": whole_number("draws", draws, 1),
+        "orders": whole_number("orders", orders, FEWEST_ORDERS),
+        "steps": whole_number("steps", steps, 1),
+        "seed": whole_number("seed", seed),
+    }
+    if edits := hooks.active_edits(model):
+        raise InputError(
+            f"faithfulness: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: positions move where "
+            "tokens are taken out; leave its block"
+        )
+    provenance = Provenance.collect(model)
+    ids = require_of_model(given[0], provenance)
+    if len(ids) < 3:
+        raise InputError(
+            f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is no order of one"
+        )
+    target = None if towards is None else one_token(model, towards)
+    work = full_precision(model, "faithfulness")
+    with torch.inference_mode(False):
+        whole = Whole.of(work, ids, target)
+        prompt = _Prompt(work, ids, Kinds.of(model), whole, numbers)
+        tables = [prompt.measured(way, held, part_of(progress, index, index + 1, len(chosen), units=100)) for index, way in
+                  enumerate(chosen)]  # fmt: skip
+    said = {"towards": whole.answer, "token": token_text(model.tokenizer, whole.answer)}
+    said |= {"log_prob": float(whole.log_probs[whole.answer]), "ways": chosen, "profiles": list(held), **numbers}
+    single, deletion, areas = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
+    named = frame_of(given[0])[named_by(frame_of(given[0]))].drop_duplicates("position").dropna(subset="position")
+    frame: Frame = named.merge(single, on="position").sort_values(["way", "position"], key=_in_order(chosen))
+    return Faithfulness(
+        frame.reset_index(drop=True),
+        replace(provenance, token_ids=ids, parameters=said),
+        correlations=_correlations(frame, held),
+        deletion=deletion,
+        areas=areas,
+    )
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A prompt whose tokens are taken out."""
+
+    model: TransformerBridge
+    ids: tuple[int, ...]
+    kinds: Kinds
+    whole: Whole
+    numbers: dict[str, int]
+
+    def measured(self, way: str, held: dict[str, OneProfile], progress: Progress | None) -> tuple[Any, Any, Any]:
+        """One way: a row a token, curves, areas."""
+        others = [self._others(place) for place in range(len(self.ids) - 1)]
+        cases, places = self._single(way, others)
+        found = effects(self.model, self.whole, cases, part_of(progress, 0, 1, 2, units=100))
+        single = pd.DataFrame(found, columns=list(EFFECTS)).assign(position=places, way=way)
+        means: Any = single.groupby(["position", "way"], sort=False)
+        table = means.mean().assign(draws=means.size()).reset_index()
+        # Without a tokenizer every id has others; with one, control tokens have none, and stay.
+        if not (may_go := [place for place, known in enumerate(others) if known]):
+            raise InputError("faithfulness: expected tokens before the last that can go, found control tokens alone")
+        values = {name: one.values for name, one in held.items()}
+        numbers = self.numbers
+        deleting = Deleting.of(may_go, values, numbers["orders"], numbers["steps"], numbers["seed"])
+        first = {place: others[place][0] for place in may_go}
+        curves, areas = deleting.curves(
+            lambda out: without(self.ids, out, way, first),
+            lambda asked: effects(self.model, self.whole, asked, part_of(progress, 1, 2, 2, units=100)),
+        )
+        areas = areas.assign(kind=[held[name].kind for name in areas["order"]])
+        return table[["position", "way", "draws", *EFFECTS]], curves.assign(way=way), areas.assign(way=way)
+
+    def _others(self, place: int) -> list[int]:
+        return self.kinds.others(self.ids[place], self.numbers["draws"], (self.numbers["seed"], place))
+
+    def _single(self, way: str, others: list[list[int]]) -> tuple[list[Case], list[int]]:
+        """Each token out by itself: the cases, and the place of each."""
+        if way != REPLACED:
+            return [without(self.ids, [place], way, {}) for place in range(len(others))], list(range(len(others)))
+        pairs = [(place, other) for place, known in enumerate(others) for other in known]
+        return [without(self.ids, [place], way, {place: other}) for place, other in pairs], [
+            place for place, _ in pairs
+        ]
+
+
+def _in_order(ways: Sequence[str]) -> Any:
+    order = {way: index for index, way in enumerate(ways)}
+    return lambda column: column.map(order) if column.name == "way" else column
+
+
+def _correlations(frame: Frame, held: dict[str, OneProfile]) -> pd.DataFrame:
+    rows = []
+    for way, group in frame.groupby("way", sort=False):
+        for kept, part in ((NO_LAST, group), (BETWEEN, group[group["position"] > 0])):
+            for effect in EFFECTS:
+                size = np.abs(part[effect].to_numpy())
+                for name, one in held.items():
+                    found = rank_correlation(size, one.values[part["position"].to_numpy()])
+                    low, high = spearman_interval(found, len(part))
+                    about = {"kind": one.kind, "linearisation": one.linearisation, "norm": one.norm}
+                    asked = {"way": way, "effect": effect, "profile": name, "kept": kept, **about}
+                    rows.append({**asked, "tokens": len(part), "spearman": found, "low": low, "high": high})
+    return pd.DataFrame(rows)

@@ -1,0 +1,83 @@
+"""Profiles of one prompt, one value a token, whatever they were measured, bounded or predicted by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from ostools.ground.errors import InputError
+from ostools.measure.contributions.contributions import Contributions
+from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.paths.path_sum import PathSum
+from ostools.measure.profiles.compare import require_same_run
+from ostools.measure.profiles.profile import profile
+from ostools.results import Frame, Provenance, frame_of
+
+Given: TypeAlias = Sensitivity | PathSum | Contributions
+KINDS = {"exact": "measured", "estimate": "estimated"}
+"""What a sensitivity's numbers are, by their method."""
+
+
+@dataclass(frozen=True)
+class OneProfile:
+    """kind: measured | estimated | certified | paper | predicted | parts; linearisation and norm that its values are of, or
+    stand beside; one value a token, none negative."""
+
+    kind: str
+    linearisation: str
+    norm: str
+    values: Float[np.ndarray, " pos"]
+
+
+def profiles_of(given: Sequence[Given]) -> dict[str, OneProfile]:
+    """By name: the linearisation of a sensitivity, the variant of a path sum, "contributions".
+
+    A sensitivity is read at layer 0, by its operator norm, an estimate by its Frobenius norm. Of contributions the sizes are
+    taken. Raises `InputError` for anything else, for none, for the same name twice, and for two prompts or models.
+    """
+    if not given:
+        raise InputError(
+            "faithfulness: expected at least one profile, such as ost.sensitivity(model, prompt), found none"
+        )
+    found: dict[str, OneProfile] = {}
+    for one in given:
+        if not isinstance(one, Given):
+            raise InputError(
+                f"faithfulness: expected a Sensitivity, a PathSum or Contributions, found {type(one).__name__}"
+            )
+        require_same_run("faithfulness", given[0].provenance, one.provenance, "another that was given")
+        for name, held in _of(one).items():
+            if name in found:
+                raise InputError(f"faithfulness: expected each profile once, found two of {name!r}: leave one out")
+            found[name] = held
+    return found
+
+
+def require_of_model(given: Given, model: Provenance) -> tuple[int, ...]:
+    """The prompt's token ids. Raises `InputError` for a profile of another model, or under an edit."""
+    ids = given.provenance.token_ids
+    if ids is None:
+        raise InputError("faithfulness: expected a profile of one prompt, found one of several: give each by itself")
+    require_same_run("faithfulness", given.provenance, replace(model, token_ids=ids), "the model")
+    return ids
+
+
+def _of(given: Given) -> Mapping[str, OneProfile]:
+    if isinstance(given, Contributions):
+        sizes = given.of_tokens["contribution"].abs().to_numpy(dtype=float)
+        return {"contributions": OneProfile("parts", "detached", "logit", sizes)}
+    table: Frame = frame_of(profile(given)) if isinstance(given, Sensitivity) else frame_of(given)
+    if isinstance(given, PathSum):
+        table = table[table["last"] == table["last"].max()]
+        return {str(name): _one(str(rows["kind"].iloc[0]), rows) for name, rows in table.groupby("variant", sort=False)}
+    groups = table.groupby("linearisation", sort=False)
+    return {str(name): _one(KINDS[rows["method"].iloc[0]], rows) for name, rows in groups}
+
+
+def _one(kind: str, rows: Frame) -> OneProfile:
+    values = rows.sort_values("position")["value"].to_numpy(dtype=float)
+    return OneProfile(kind, str(rows["linearisation"].iloc[0]), str(rows["norm"].iloc[0]), values)

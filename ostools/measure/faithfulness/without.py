@@ -1,0 +1,164 @@
+"""What a model does with tokens of its prompt out: removed, replaced by others of their kind, or masked in attention.
+
+Cost: one pass a case, those of one length in batches. Memory: of each case three numbers are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.chunks import chunk
+from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, tell
+from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.batches import TOKENS, batches
+from ostools.models.tokens import control_ids
+
+REMOVED, REPLACED, MASKED = WAYS = ("removed", "replaced", "masked")
+"""How a token is taken out. Removed: the prompt is a token shorter, and later tokens stand one place earlier. Replaced: another
+token of its kind stands in its place. Masked: no later token attends to it, in any head; it stays where it is."""
+EFFECTS = ("y_change", "log_prob_drop", "kl")
+_LOGITS = 2**22  # numbers: 32 MiB in float64, several times over
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt as the model sees it, and the places that no later token attends to."""
+
+    ids: tuple[int, ...]
+    hidden: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The undisturbed prompt: y_n, and log p of every next token, in float64; `answer`: the one that is meant."""
+
+    y: Float[Tensor, " d_model"]
+    log_probs: Float[Tensor, " d_vocab"]
+    answer: int
+
+    @classmethod
+    def of(cls, model: TransformerBridge, ids: Sequence[int], towards: int | None) -> Whole:
+        y, log_probs = _pass(model, [Case(tuple(ids))])
+        return cls(y[0], log_probs[0], int(log_probs[0].argmax()) if towards is None else towards)
+
+    def effects(
+        self, y: Float[Tensor, "case d_model"], log_probs: Float[Tensor, "case d_vocab"]
+    ) -> Float[Tensor, "case effect"]:
+        """||y_n - y'||_2; log p - log p' of the answer; KL(p || p') = sum_t p_t (log p_t - log p'_t) in nats."""
+        change = (y - self.y).norm(dim=-1)
+        drop = self.log_probs[self.answer] - log_probs[:, self.answer]
+        # A next token that has no probability at all (a logit of -inf) adds nothing.
+        apart = torch.where(self.log_probs.exp() > 0, self.log_probs.exp() * (self.log_probs - log_probs), 0.0)
+        return torch.stack([change, drop, apart.sum(-1).clamp_min(0.0)], dim=-1)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Which tokens are of one kind: digits, letters, letters beyond ASCII or anything else, behind a blank or not. Control
+    tokens are of none. Of a model without a tokenizer all ids are of one kind."""
+
+    of_token: dict[int, str]
+    members: dict[str, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: TransformerBridge) -> Kinds:
+        tokenizer, count = model.tokenizer, int(model.W_E.shape[0])
+        if tokenizer is None:
+            found = dict.fromkeys(range(count), "id")
+        else:
+            control, texts = control_ids(tokenizer), tokenizer.convert_ids_to_tokens(range(count))
+            known = ((index, text) for index, text in enumerate(texts) if text and index not in control)
+            found = {index: _kind(text) for index, text in known}
+        members: dict[str, list[int]] = {}
+        for index, kind in found.items():
+            members.setdefault(kind, []).append(index)
+        return cls(found, members)
+
+    def others(self, token: int, draws: int, seed: Sequence[int]) -> list[int]:
+        """So many others of the token's kind, each once, drawn from the seed; all where there are fewer; none of no kind."""
+        if token not in self.of_token:
+            return []
+        known = [one for one in self.members[self.of_token[token]] if one != token]
+        drawn = np.random.default_rng(list(seed)).permutation(len(known))[:draws]
+        return [known[index] for index in drawn]
+
+
+def _kind(text: str) -> str:
+    """By the vocabulary's own spelling, in which a blank is written as a letter or a mark, and bytes that are no text by
+    themselves as letters beyond ASCII."""
+    bare = text.lstrip("▁Ġ ")
+    letters = "letters" if bare.isascii() else "letters beyond ASCII"
+    what = "digits" if bare.isdecimal() else letters if bare.isalpha() else "other"
+    return what if bare == text else f"blank and {what}"
+
+
+def without(ids: Sequence[int], out: Iterable[int], way: str, stand_ins: dict[int, int]) -> Case:
+    """The prompt with these places taken out; `stand_ins`: by place, what replaces a token."""
+    gone = set(out)
+    if way == REMOVED:
+        return Case(tuple(token for place, token in enumerate(ids) if place not in gone))
+    if way == REPLACED:
+        return Case(tuple(stand_ins[place] if place in gone else token for place, token in enumerate(ids)))
+    return Case(tuple(ids), tuple(sorted(gone)))
+
+
+def effects(
+    model: TransformerBridge, whole: Whole, cases: Sequence[Case], progress: Progress | None = None
+) -> Float[np.ndarray, "case effect"]:
+    """The columns of `EFFECTS` for every case, in order. Raises `InputError` for numbers that are not finite."""
+    found, done, rows = np.empty((len(cases), len(EFFECTS))), 0, together(len(whole.log_probs))
+    for batch in batches([len(one.ids) for one in cases], False, chunk(TOKENS)):
+        for part in (batch[start : start + rows] for start in range(0, len(batch), rows)):
+            changes = whole.effects(*_pass(model, [cases[index] for index in part]))
+            found[part] = changes.cpu().numpy()
+            done += len(part)
+            tell(progress, done, len(cases))
+    return found
+
+
+def together(d_vocab: int) -> int:
+    """Cases of one pass: each has a row of logits."""
+    return max(1, chunk(_LOGITS) // d_vocab)
+
+
+def _pass(
+    model: TransformerBridge, cases: Sequence[Case]
+) -> tuple[Float[Tensor, "case d_model"], Float[Tensor, "case d_vocab"]]:
+    """y of the last token and the log probabilities of the next one, in float64, of prompts of one length."""
+    ids = torch.tensor([one.ids for one in cases], device=next(model.parameters()).device)
+    hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
+    for row, one in enumerate(cases):
+        hidden[row, list(one.hidden)] = True
+    masked = hooks.mask_scores(model, _seen(hidden)) if bool(hidden.any()) else nullcontext()
+    with (
+        torch.no_grad(),
+        true_arithmetic(model),
+        masked,
+        hooks.capture(model, "final_norm", reduce=lambda tensor, _: tensor[:, -1].clone()) as record,
+    ):
+        logits = model(ids, use_cache=False, logits_to_keep=1)[:, -1].double()
+    y = record["final_norm"].double()
+    if not bool(torch.isfinite(y).all()) or bool(torch.isnan(logits).any()):
+        raise InputError(
+            "faithfulness: the model's numbers on this prompt are not finite; its weights or its dtype are broken"
+        )
+    return y, torch.log_softmax(logits, dim=-1)
+
+
+def _seen(hidden: Bool[Tensor, "case pos"]) -> Callable[..., Bool[Tensor, "case query key"]]:
+    """A token sees itself and what is not hidden."""
+
+    def rule(query: Int[Tensor, "query 1"], key: Int[Tensor, "1 key"]) -> Bool[Tensor, "case query key"]:
+        return ~hidden[:, key[0]][:, None, :] | (query == key)
+
+    return rule

@@ -1,0 +1,226 @@
+"""Tokens taken out: each way by an independent route, exact where positions do not matter, curves in closed form."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax, rel_entr
+from scipy.stats import spearmanr
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure import Faithfulness
+from ostools.measure.faithfulness.without import Kinds
+from ostools.models import Prompt
+from ostools.theory.deletion import aopc, deletion_order, deletion_steps
+from ostools.theory.statistics.intervals import spearman_interval
+from tests.checkpoints import tiny_model
+from tests.reporting.every import EVERY
+
+IDS = [2, 40, 50, 60, 60, 61, 70, 71]
+FEW: dict[str, Any] = {"orders": 19, "steps": 3}
+
+
+def placeless(**config: Any) -> TransformerBridge:
+    """A GPT-2 whose learned positions are zero."""
+    model = tiny_model("gpt2", seed=3, dtype=torch.float64, fresh=True, **config)
+    model.original_model.transformer.wpe.weight.zero_()  # pyright: ignore
+    return model
+
+
+def used(model: TransformerBridge, ids: list[int] = IDS, **options: Any) -> Faithfulness:
+    paths = ost.path_sum(model, Prompt.from_ids(model, ids), variants="rollout")
+    return ost.faithfulness(model, paths, towards=17, **(FEW | options))
+
+
+def log_probs(model: TransformerBridge, ids: list[int], mask: list[int] | None = None) -> np.ndarray:
+    """By Hugging Face's own model."""
+    seen = None if mask is None else torch.tensor([mask])
+    with torch.no_grad():
+        logits = model.original_model(torch.tensor([ids]), attention_mask=seen).logits  # pyright: ignore
+    return log_softmax(logits[0, -1].double().numpy())
+
+
+def rows(found: Faithfulness, way: str) -> Any:
+    table: Any = found.frame
+    return table[table["way"] == way].set_index("position")
+
+
+def test_where_positions_do_not_matter_masked_is_removed() -> None:
+    found = used(placeless(), ways=["removed", "masked"])
+    removed, masked = rows(found, "removed"), rows(found, "masked")
+    for effect in ("y_change", "log_prob_drop", "kl"):
+        assert masked[effect].to_numpy() == pytest.approx(removed[effect].to_numpy(), rel=1e-9, abs=1e-13)
+    table: Any = found.deletion
+    curves = [table[table["way"] == way]["drop"].to_numpy() for way in ("removed", "masked")]
+    assert curves[0] == pytest.approx(curves[1], rel=1e-9, abs=1e-13)
+
+
+def test_with_positions_they_differ() -> None:
+    found = used(tiny_model("llama", seed=3, dtype=torch.float64), ways=["removed", "masked"])
+    assert not np.allclose(rows(found, "removed")["kl"], rows(found, "masked")["kl"], rtol=0.01)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_each_way_is_hugging_faces_model_on_the_other_prompt(family: Any) -> None:
+    """Removed: a shorter prompt. Masked: an attention mask with a hole. Replaced: another id."""
+    model = tiny_model(family, seed=3, dtype=torch.float64)
+    found, whole = used(model, draws=2, steps=1), log_probs(model, IDS)
+    kinds = Kinds.of(model)
+    for place in (1, 4, 6):
+        others = kinds.others(IDS[place], 2, (0, place))
+        hole = [int(index != place) for index in range(len(IDS))]
+        prompts = {"removed": [[*IDS[:place], *IDS[place + 1 :]]], "masked": [IDS]}
+        prompts["replaced"] = [[*IDS[:place], other, *IDS[place + 1 :]] for other in others]
+        for way, asked in prompts.items():
+            mine = rows(found, way).loc[place]
+            after = [log_probs(model, ids, hole if way == "masked" else None) for ids in asked]
+            drops = [whole[17] - one[17] for one in after]
+            kls = [rel_entr(np.exp(whole), np.exp(one)).sum() for one in after]
+            # Norms and softmax of the plain model are in float32 here and there.
+            assert mine["log_prob_drop"] == pytest.approx(np.mean(drops), rel=1e-3, abs=1e-5)
+            assert mine["kl"] == pytest.approx(np.mean(kls), rel=1e-3, abs=1e-6)
+            assert mine["draws"] == len(asked)
+
+
+def test_a_deletion_curve_of_a_mean_of_values_is_known_in_closed_form() -> None:
+    """One block of uniform attention and no MLP: y = LN( e_n + W_O mean over j left of W_V LN(e_j) )."""
+    model = placeless(n_layers=1)
+    top: Any = model.original_model.transformer  # pyright: ignore
+    block = top.h[0]
+    d_model = top.wte.weight.shape[1]
+    attention = block.attn.original_component
+    attention.c_attn.weight[:, : 2 * d_model].zero_()
+    attention.c_attn.bias[: 2 * d_model].zero_()
+    block.mlp.c_proj.weight.zero_()
+    block.mlp.c_proj.bias.zero_()
+
+    def by_hand(ids: list[int]) -> float:
+        stream = top.wte.weight[torch.tensor(ids)]
+        values = torch.nn.functional.layer_norm(stream, (d_model,), block.ln_1.weight, block.ln_1.bias)
+        moved = values.mean(0) @ attention.c_attn.weight[:, 2 * d_model :] + attention.c_attn.bias[2 * d_model :]
+        last = stream[-1] + moved @ attention.c_proj.weight + attention.c_proj.bias
+        y = torch.nn.functional.layer_norm(last, (d_model,), top.ln_f.weight, top.ln_f.bias)
+        return float(torch.log_softmax(y @ top.wte.weight.T, -1)[17])
+
+    profile = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["frozen"])
+    found = ost.faithfulness(model, profile, towards=17, ways="removed", orders=19, steps=100)
+    table: Any = found.deletion
+    curve = table[table["order"] == "frozen"]
+    norms = profile.frame["operator_norm"].to_numpy()
+    order = sorted(range(1, len(IDS) - 1), key=lambda place: -norms[place])
+    assert curve["deleted"].tolist() == list(range(len(IDS) - 1))
+    expected = [
+        by_hand(IDS) - by_hand([token for place, token in enumerate(IDS) if place not in order[:out]])
+        for out in range(len(IDS) - 1)
+    ]
+    assert curve["drop"].to_numpy() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    areas: Any = found.areas
+    assert areas["aopc"].iloc[0] == pytest.approx(np.mean(expected))
+    assert table[(table["order"] == "random") & (table["deleted"] == len(IDS) - 2)]["drop"].iloc[0] == pytest.approx(
+        expected[-1]
+    )
+
+
+def test_of_a_sum_the_area_is_known_and_no_order_beats_falling_weight() -> None:
+    weights = np.array([3.0, 0.5, 2.0, 1.0])
+    every = [weights[list(order)] for order in itertools.permutations(range(4))]
+    areas = aopc(np.array([np.concatenate([[0.0], np.cumsum(order)]) for order in every]))
+    best = np.concatenate([[0.0], np.cumsum(weights[deletion_order(weights)])])
+    assert best.tolist() == [0.0, 3.0, 5.0, 6.0, 6.5]
+    assert float(aopc(best)) == areas.max() == 4.1
+    assert areas.mean() == pytest.approx(weights.sum() / 2)
+    assert deletion_steps(4, 12) == [0, 1, 2, 3, 4]
+    assert deletion_steps(10, 3) == [0, 3, 7, 10]
+
+
+def test_p_is_the_share_of_orders_that_are_as_good() -> None:
+    found: Any = EVERY["Faithfulness"]()
+    assert ((found.areas["p"] >= 1 / 20) & (found.areas["p"] <= 1)).all()
+    assert (found.areas["random_low"] <= found.areas["random"]).all()
+    ends = found.deletion[found.deletion["deleted"] == found.deletion["deleted"].max()]
+    assert ends.groupby("way")["drop"].agg(lambda drop: drop.max() - drop.min()).max() < 1e-5
+
+
+def test_rank_correlations_are_scipys_with_the_interval_of_the_formula() -> None:
+    found: Any = EVERY["Faithfulness"]()
+    norms = EVERY["Sensitivity"]().frame.query("linearisation == 'frozen' and layer == 0")["operator_norm"].to_numpy()
+    asked = "way == 'masked' and effect == 'kl' and profile == 'frozen' and kept == 'without the first and the last'"
+    row = found.correlations.query(asked).iloc[0]
+    kl = rows(found, "masked")["kl"].to_numpy()
+    assert row["spearman"] == pytest.approx(float(np.asarray(spearmanr(kl[1:], norms[1:-1]))[0]))
+    assert (row["low"], row["high"]) == spearman_interval(row["spearman"], 5)
+    low, high = spearman_interval(0.5, 20)
+    half = 1.959964 * np.sqrt(1.125 / 17)
+    assert (low, high) == pytest.approx((np.tanh(0.549306 - half), np.tanh(0.549306 + half)), abs=1e-6)
+    assert all(np.isnan(spearman_interval(0.5, 3)))
+    assert spearman_interval(1.0, 9) == (1.0, 1.0)
+
+
+def test_a_token_is_replaced_by_another_of_its_kind_and_control_tokens_are_not() -> None:
+    model = tiny_model("gpt2", seed=3)
+    kinds, tokenizer = Kinds.of(model), model.tokenizer
+    (digit,) = tokenizer("7", add_special_tokens=False).input_ids
+    others = kinds.others(digit, 50, (0, 1))
+    assert digit not in others
+    assert len(set(others)) == len(others)
+    assert all(tokenizer.decode([other]).isdigit() for other in others)
+    assert kinds.others(int(tokenizer.eos_token_id), 4, (0, 1)) == []
+    assert kinds.others(digit, 3, (0, 1)) == others[:3] != kinds.others(digit, 3, (1, 1))
+    table: Any = used(tiny_model("llama", seed=3)).frame
+    assert 0 not in set(table[table["way"] == "replaced"]["position"])  # the BOS
+    assert 0 in set(table[table["way"] == "masked"]["position"])
+
+
+def test_the_seed_decides_what_is_drawn() -> None:
+    model = tiny_model("llama", seed=3)
+    one, again, other = (used(model, ways="replaced", seed=seed) for seed in (0, 0, 1))
+    assert one.frame.equals(again.frame)
+    assert one.deletion.equals(again.deletion)
+    assert not one.frame.equals(other.frame)
+
+
+def test_a_mask_of_a_prompt_each_is_each_prompts_own_mask() -> None:
+    model = tiny_model("gemma2", seed=3)
+    ids = torch.tensor([IDS, IDS])
+    masks = torch.ones(2, 8, 8, dtype=torch.bool).tril()
+    masks[0, 4:, 2] = masks[1, 5:, 3] = False
+    with hooks.mask_scores(model, masks):
+        both = model(ids)
+    for row in range(2):
+        with hooks.mask_scores(model, masks[row]):
+            assert torch.allclose(model(ids[:1])[0], both[row], atol=1e-5)
+    with (
+        pytest.raises(hooks.HookError, match=r"or, a matrix a prompt, \(2, 8, 8\)"),
+        hooks.mask_scores(model, masks[:1]),
+    ):
+        model(ids)
+
+
+def test_what_cannot_be_is_refused_with_the_reason() -> None:
+    model, other = tiny_model("llama", seed=3), tiny_model("llama", seed=4)
+    profile = ost.path_sum(model, Prompt.from_ids(model, IDS), variants="rollout")
+    with pytest.raises(InputError, match="the profile and the model are of different models"):
+        ost.faithfulness(other, profile)
+    with pytest.raises(InputError, match="expected at least one profile"):
+        ost.faithfulness(model, [])
+    with pytest.raises(InputError, match="found two of 'rollout'"):
+        ost.faithfulness(model, [profile, profile])
+    with pytest.raises(InputError, match="of different prompts"):
+        ost.faithfulness(model, [profile, ost.path_sum(model, Prompt.from_ids(model, IDS[:5]))])
+    with pytest.raises(InputError, match="unknown way 'remove': did you mean 'removed'"):
+        ost.faithfulness(model, profile, ways="remove")
+    with pytest.raises(InputError, match="orders: expected a whole number of at least 19, found 5"):
+        ost.faithfulness(model, profile, orders=5)
+    with pytest.raises(InputError, match="at least three tokens, found 2"):
+        ost.faithfulness(model, ost.path_sum(model, Prompt.from_ids(model, IDS[:2]), variants="rollout"))
+    with hooks.scale_scores(model, 2.0):
+        model(torch.tensor([IDS]))
+        with pytest.raises(InputError, match="expected a model without edits, found 'scale_scores'"):
+            ost.faithfulness(model, profile)
