@@ -30,6 +30,9 @@ Target = Annotated[
         metavar="NAME", help="number, or token (the answer's first). Else the number, where the answer is one."
     ),
 ]
+RandomWeights = Annotated[
+    bool, typer.Option("--random-weights/--no-random-weights", help="The same architecture untrained, as a control.")
+]
 Mitigated = Annotated[
     str | None,
     typer.Option(metavar="NAME[:OPTIONS]", help="Such as separator:every=3; ostools mitigations lists them."),
@@ -47,10 +50,7 @@ def decodable(
     target: Target = None,
     mitigation: Mitigated = None,
     chat: Chat = None,
-    random_weights: Annotated[
-        bool,
-        typer.Option("--random-weights/--no-random-weights", help="The same architecture untrained, as a control."),
-    ] = True,
+    random_weights: RandomWeights = True,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -66,6 +66,8 @@ def decodable(
       ostools decodable --task count-ones-bernoulli --dtype float32 --dtype bfloat16 --out decodable.png
     """
     from ostools import measure
+    from ostools.measure.fate.cost import decodable_cost
+    from ostools.measure.fate.decodable import default_target
     from ostools.reporting.findings.fate import decodable_findings
 
     dtypes = tuple(dtype or ("float32",))
@@ -73,7 +75,14 @@ def decodable(
     kept = parse_layers(layers)
 
     def cost(on: Unloaded) -> Cost:
-        return _probes(on, form, wanted, dtypes, len(chosen), random_weights)
+        return decodable_cost(
+            on.shape,
+            on.asked(form, wanted),
+            dtypes,
+            target=target or default_target(form),
+            seeds=len(chosen),
+            random=random_weights,
+        )
 
     with at_work("probing", model, device, load_dtype, cost) as (loaded, progress):
         result = measure.decodable(
@@ -145,6 +154,7 @@ def fate(
     target: Target = None,
     mitigation: Mitigated = None,
     chat: Chat = None,
+    random_weights: RandomWeights = True,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -157,16 +167,24 @@ def fate(
       ostools fate --task count-ones-bernoulli --lengths 4,8,16,32,64,128 --out fate.png
     """
     from ostools import measure
-    from ostools.cli.kit import costs
+    from ostools.measure.fate.cost import fate_cost
+    from ostools.measure.fate.decodable import default_target
     from ostools.reporting.findings.fate import fate_findings
 
     dtypes = tuple(dtype or ("float32", "bfloat16"))
     wanted, form, chosen = _asked(out, lengths, task, dtypes, seed)
 
     def cost(on: Unloaded) -> Cost:
-        answers = costs.behaviour(on, form, wanted, seeds=len(chosen), probability=False) * len(dtypes)
-        pairs = costs.collapse(on, form, wanted, dtypes, seeds=min(3, len(chosen)))
-        one = _probes(on, form, wanted, dtypes, len(chosen), True) + answers + pairs
+        tokens, pairs = on.asked(form, wanted), on.asked(form, wanted, pairs=True)
+        one = fate_cost(
+            on.shape,
+            tokens,
+            pairs,
+            dtypes,
+            target=target or default_target(form),
+            seeds=len(chosen),
+            random=random_weights,
+        )
         return one * (1 if mitigation is None else 2)
 
     with at_work("judging", model, device, load_dtype, cost) as (loaded, progress):
@@ -179,6 +197,7 @@ def fate(
             target=target,
             mitigation=mitigation,
             chat=chat,
+            random_weights=random_weights,
             progress=progress,
         )
     columns = [
@@ -206,12 +225,6 @@ def _asked(
     check_precisions(dtypes)
     form = tasks.task(task)
     return parse_lengths(lengths), form, seeds_asked(form, seed)
-
-
-def _probes(on: Unloaded, form: Form, lengths: Any, dtypes: Sequence[str], seeds: int, random: bool) -> Cost:
-    from ostools.measure.fate.cost import decodable_cost
-
-    return decodable_cost(on.shape, on.asked(form, lengths), dtypes, seeds=seeds, random=random)
 
 
 def _show(

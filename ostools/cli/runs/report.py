@@ -32,8 +32,8 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="collapse, precision, sensitivity, looseness, layers, attention, behaviour, mitigations, theory; repeatable. "
-            "Else all but what is forecast to take long.",
+            help="collapse, precision, sensitivity, looseness, layers, attention, behaviour, fate, mitigations, theory; "
+            "repeatable. Else all but what is forecast to take long.",
         ),
     ] = None,
     lengths: Annotated[

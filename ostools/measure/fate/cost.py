@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ostools.measure.answers.cost import behaviour_cost
+from ostools.measure.collapse.cost import collapse_cost
 from ostools.measure.fate.splits import FOLDS, TESTS
 from ostools.measure.passes.cost import BLOCK, QUESTION, Cost, PromptTokens, one_pass, pass_bytes, work_in
 from ostools.measure.passes.precisions import Precision
 from ostools.models.shape import Shape
 
 _FITS = 12.0  # decompositions, or searches for a minimum, that one probe takes with its penalty
-_FIT = 3000  # small operations of one
+_NUMBER, _TOKEN = 700, 3000  # small operations of one
 _ROWS = 32  # prompts of one batch
+PAIR_SEEDS = 3
+"""Sequences of which the pairs of n and n + 1 items are compared."""
+_DRAWING = 12  # bytes a weight while random ones are drawn: in float64, and again in float32
+_DRAWS = 100  # random numbers that take as long as a small operation
 
 
 def decodable_cost(
-    shape: Shape, tokens: PromptTokens, dtypes: Sequence[str], *, seeds: int, random: bool = True
+    shape: Shape,
+    tokens: PromptTokens,
+    dtypes: Sequence[str],
+    *,
+    target: str,
+    seeds: int,
+    random: bool = True,
 ) -> Cost:
     """`tokens`: of the prompt of every length, in which the line is yet to be begun; `random`: the control on random weights,
     whose model stands beside the other."""
@@ -25,16 +38,35 @@ def decodable_cost(
         element = Precision.named(name).dtype.itemsize
         work = sum(one_pass(shape, 1, pos + tokens.answer) for pos in tokens.prompts) * seeds * (1 + random)
         cast = shape.view_bytes(element) if element != shape.element else 0
-        drawn = 4 * shape.parameters if random else 0
-        memory = pass_bytes(shape, min(prompts, _ROWS), longest, 1, element) + cast + drawn
+        second = shape.element * shape.parameters if random else 0
+        memory = pass_bytes(shape, min(prompts, _ROWS), longest, 1, element) + cast + second
         total += Cost(memory) + work_in(element, work)
     places = 2 * shape.n_layers + 3
     kept = 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
     probes = places * len(TESTS) * FOLDS * (2 + random) * len(dtypes)
+    fit = _NUMBER if target == "number" else _TOKEN
     wide = min(prompts, shape.d_model)
-    fitted = Cost(kept, double=probes * _FITS * 4.0 * prompts * wide**2, operations=probes * _FITS * _FIT)
+    fitted = Cost(kept, double=probes * _FITS * 4.0 * prompts * wide**2, operations=probes * _FITS * fit)
     asked = Cost(operations=float(prompts * QUESTION + len(dtypes) * len(tokens.prompts) * shape.n_layers * BLOCK))
-    return Cost(total.memory + kept) + total + fitted + asked
+    drawn = Cost(_DRAWING * shape.parameters, operations=2 * shape.parameters / _DRAWS) if random else Cost()
+    return Cost(total.memory + kept) + total + fitted + asked + drawn
+
+
+def fate_cost(
+    shape: Shape,
+    tokens: PromptTokens,
+    pairs: PromptTokens,
+    dtypes: Sequence[str],
+    *,
+    target: str,
+    seeds: int,
+    random: bool = True,
+) -> Cost:
+    """Without a mitigation. `tokens`: as of `decodable_cost`; `pairs`: of the longer prompt of every pair."""
+    every = replace(tokens, prompts=tokens.prompts * seeds)
+    answers = behaviour_cost(shape, every, probability=False) * len(dtypes)
+    curve = collapse_cost(shape, pairs, dtypes, seeds=min(PAIR_SEEDS, seeds))
+    return decodable_cost(shape, tokens, dtypes, target=target, seeds=seeds, random=random) + answers + curve
 
 
 def readout_cost(shape: Shape, tokens: PromptTokens, *, seeds: int) -> Cost:

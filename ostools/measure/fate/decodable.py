@@ -157,6 +157,11 @@ def seeds_asked(form: Task, seeds: Sequence[int] | None) -> list[int]:
     return seeds_of(form, (range(24) if form.random else [0]) if seeds is None else seeds)
 
 
+def default_target(form: Task) -> str:
+    """The number where the task's answer is one, else its first token."""
+    return "number" if form.numeric else "token"
+
+
 @dataclass(frozen=True)
 class Asked:
     """What is asked of a model: the prompts, and what a probe is to find in each."""
@@ -181,7 +186,7 @@ class Asked:
         """Checked, the prompts made. Raises `InputError`."""
         form, given = tasks.task(task), mitigations.optional(mitigation)
         chosen = seeds_asked(form, seeds)
-        target = ("number" if form.numeric else "token") if target is None else checked_name("target", target, TARGETS)
+        target = default_target(form) if target is None else checked_name("target", target, TARGETS)
         if target == "number" and not form.numeric:
             raise InputError(
                 f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"

@@ -25,6 +25,7 @@ from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.fate.begun import BegunPairs, answer_room
 from ostools.measure.fate.captured import LOGITS
+from ostools.measure.fate.cost import PAIR_SEEDS
 from ostools.measure.fate.decodable import FLOAT32, Asked, Decodable, decodable
 from ostools.measure.fate.scores import DECODABLE, LENGTH
 from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME
@@ -35,7 +36,6 @@ from ostools.tasks import Task
 
 READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED = "read", "unread", "undecodable", "indistinguishable", "not tested"
 VERDICTS = (READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED)
-_PAIR_SEEDS = 3  # sequences of which the pairs of n and n + 1 items are compared
 COLUMNS = {
     **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "length": "int64", "verdict": "str"},
     **{"prompts": "int64", "read": "float64", "unread": "float64", "undecodable": "float64"},
@@ -93,6 +93,7 @@ def fate(
     target: str | None = None,
     mitigation: Mitigation | str | None = None,
     chat: bool | None = None,
+    random_weights: bool = True,
     progress: Progress | None = None,
 ) -> Fate:
     """Whether answers are lost before they can be decoded, or decodable and not read; at every length and dtype.
@@ -109,10 +110,10 @@ def fate(
     for number, arm in enumerate(arms):
         asked = Asked.of(model, task, lengths, seeds, target, arm, chat)
         told = part_of(progress, number, number + 1, len(arms), units=100)
-        parts.append(_arm(asked, names, chat, told))
+        parts.append(_arm(asked, names, chat, random_weights, told))
     table: Any = pd.concat([part.frame for part in parts], ignore_index=True)
     said = pd.concat([part.answers for part in parts], ignore_index=True)
-    asked_for = parts[-1].probes.provenance.parameters | {"measurement": "fate", "pair_seeds": _PAIR_SEEDS}
+    asked_for = parts[-1].probes.provenance.parameters | {"measurement": "fate", "pair_seeds": PAIR_SEEDS}
     provenance = Provenance.collect(model, **asked_for)
     under = parts[1].probes if len(parts) > 1 else None
     return Fate(table[list(COLUMNS)].astype(COLUMNS), provenance, said, parts[0].probes, under)
@@ -125,7 +126,9 @@ class _Arm:
     probes: Decodable
 
 
-def _arm(asked: Asked, names: Sequence[str], chat: bool | None, progress: Progress | None) -> _Arm:
+def _arm(
+    asked: Asked, names: Sequence[str], chat: bool | None, random_weights: bool, progress: Progress | None
+) -> _Arm:
     """All of one mitigation."""
     told = partial(part_of, progress, whole=4, units=100)
     described = asked.described
@@ -139,6 +142,7 @@ def _arm(asked: Asked, names: Sequence[str], chat: bool | None, progress: Progre
         target=asked.target,
         mitigation=asked.mitigation,
         chat=chat,
+        random_weights=random_weights,
         progress=told(0, 2),
     )
     steps = range(len(names))
@@ -150,7 +154,7 @@ def _arm(asked: Asked, names: Sequence[str], chat: bool | None, progress: Progre
         pairs,
         lengths=lengths,
         dtypes=names,
-        seeds=seeds[:_PAIR_SEEDS],
+        seeds=seeds[:PAIR_SEEDS],
         mitigation=asked.mitigation,
         chat=chat,
         progress=told(3, 4),

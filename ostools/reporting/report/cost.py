@@ -9,8 +9,9 @@ import mitigations
 from ostools import tasks
 from ostools.measure.answers.cost import behaviour_cost
 from ostools.measure.collapse.cost import collapse_cost
+from ostools.measure.fate.cost import fate_cost
 from ostools.measure.passes.cost import Cost, pass_cost
-from ostools.reporting.report import measuring
+from ostools.reporting.report import asked as report_asks
 from ostools.runs.forecast.forecast import Unloaded
 from ostools.tasks import CollapseTask
 
@@ -20,23 +21,29 @@ def report_cost(
 ) -> Cost:
     """Of the sections asked for; None: of those that are measured unasked."""
     pos = model.pos(prompt)
-    asked = set(measuring.NAMES) - set(measuring.unasked(model.shape, pos)) if sections is None else set(sections)
+    asked = set(report_asks.NAMES) - set(report_asks.unasked(model.shape, pos)) if sections is None else set(sections)
     total = Cost()
     pairs = [model.asked(tasks.task(name, CollapseTask), lengths, pairs=True) for name in tasks.FIGURE_5]
     if asked & {"collapse", "precision"}:
-        total += sum((collapse_cost(model.shape, tokens, measuring.CASTS) for tokens in pairs), Cost())
+        total += sum((collapse_cost(model.shape, tokens, report_asks.CASTS) for tokens in pairs), Cost())
     if "precision" in asked:
-        total += collapse_cost(model.shape, pairs[0], measuring.FORMATS)
-    profiles = measuring.profile_costs(model.shape, pos, model.limit)
+        total += collapse_cost(model.shape, pairs[0], report_asks.FORMATS)
+    profiles = report_asks.profile_costs(model.shape, pos, model.limit)
     total += sum((cost for name, cost in profiles.items() if name in asked), Cost())
     if "attention" in asked:
         total += pass_cost(model.shape, pos, 2)
-    for name in measuring.BEHAVIOUR if "behaviour" in asked else ():
-        tokens = model.asked(tasks.task(name), measuring.ANSWERED)
-        every = replace(tokens, prompts=tokens.prompts * len(measuring.SEEDS))
+    for name in report_asks.BEHAVIOUR if "behaviour" in asked else ():
+        tokens = model.asked(tasks.task(name), report_asks.ANSWERED)
+        every = replace(tokens, prompts=tokens.prompts * len(report_asks.SEEDS))
         total += behaviour_cost(model.shape, every, probability=False)
-    for name in (None, None, *measuring.MITIGATIONS) if "mitigations" in asked else ():
+    if "fate" in asked:
+        form = tasks.task(report_asks.JUDGED)
+        one, two = (model.asked(form, report_asks.JUDGED_LENGTHS, pairs=pairs) for pairs in (False, True))
+        total += fate_cost(
+            model.shape, one, two, report_asks.JUDGED_DTYPES, target="number", seeds=len(report_asks.JUDGED_SEEDS)
+        )
+    for name in (None, None, *report_asks.MITIGATIONS) if "mitigations" in asked else ():
         given = None if name is None else mitigations.mitigation(name)
-        tokens = model.asked(tasks.task(measuring.STUDIED), measuring.STUDY_LENGTHS, mitigation=given)
+        tokens = model.asked(tasks.task(report_asks.STUDIED), report_asks.STUDY_LENGTHS, mitigation=given)
         total += behaviour_cost(model.shape, tokens) + collapse_cost(model.shape, tokens, ("float64",))
     return total

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from transformer_lens.model_bridge import TransformerBridge
@@ -15,56 +14,50 @@ from ostools import tasks
 from ostools.experiments import study, theory
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure import Collapse, Sensitivity, behaviour, collapse, compare, looseness, path_sum, sensitivity
+from ostools.measure import (
+    Collapse,
+    Fate,
+    Sensitivity,
+    behaviour,
+    collapse,
+    compare,
+    fate,
+    looseness,
+    path_sum,
+    sensitivity,
+)
 from ostools.measure.answers import reading
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
-from ostools.measure.jacobian.estimate import choose_method
-from ostools.measure.jacobian.memory import sensitivity_cost
-from ostools.measure.passes.cost import Cost, machine
-from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.variants import VARIANTS
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.reporting.findings.precision import tails
+from ostools.reporting.report.asked import (
+    ANSWERED,
+    BEHAVIOUR,
+    CASTS,
+    DEAR,
+    FORMATS,
+    JUDGED,
+    JUDGED_DTYPES,
+    JUDGED_LENGTHS,
+    JUDGED_SEEDS,
+    MITIGATIONS,
+    NAMES,
+    NOT_BOUNDED,
+    SEEDS,
+    STUDIED,
+    STUDY_LENGTHS,
+    unasked,
+)
 from ostools.reporting.sections.measurements import LeftOut, Measurements
 from ostools.results import Frame, Provenance, frame_of
 
 Found = TypeVar("Found")
 
-CASTS = ("float32", "bfloat16")
-FORMATS = (*CASTS, "float16", "bfloat16-weights", "int8-weights", "bfloat16-residual", "int8-kv", "float8_e4m3fn-kv")
-"""What the section on precision compares on one prompt."""
-BEHAVIOUR = ("copy-last:uniform=true", "count-ones-bernoulli")
-"""Tasks whose prompts are drawn, so that a share of right answers has an interval, and knowing the task is no answer."""
-ANSWERED, SEEDS = (4, 8, 16, 32, 64), tuple(range(8))
-STUDIED, STUDY_LENGTHS = "copy-last", tuple(range(4, 33, 4))
-MITIGATIONS = ("separator:every=3", "hint")
-"""The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying); so few that eight lengths can
-decide."""
-UNASKED = {"looseness": 120.0, "layers": 1800.0, "sensitivity": 1800.0}
-"""What is forecast to take longer, in seconds on this machine, is measured only where it is asked for by name."""
-# Certified bounds of the real derivative: norms for every pair of tokens, which would take longer than all the rest.
-_DEAR = ("local-full", "edge-full")
-_NOT_BOUNDED = (
-    f"certified bounds of the real derivative ({', '.join(_DEAR)}) are not computed in a report, as they would take "
-    "longer than all the rest; `ostools path-sum --variant local-full` gives them"
-)
-
-NAMES = (
-    "collapse",
-    "precision",
-    "sensitivity",
-    "looseness",
-    "layers",
-    "attention",
-    "behaviour",
-    "mitigations",
-    "theory",
-)
-"""What a report can be asked for, in its order; `looseness` is shown within the section on sensitivity."""
 # The steps of a run: the share of it that each takes on the embedded model, for the progress bar, and the sections it is for.
 _STEPS: dict[str, tuple[int, frozenset[str]]] = {
     "casts": (30, frozenset({"collapse", "precision"})),
@@ -73,6 +66,7 @@ _STEPS: dict[str, tuple[int, frozenset[str]]] = {
     "path sum": (10, frozenset({"sensitivity", "looseness"})),
     "attention": (1, frozenset({"attention"})),
     "behaviour": (10, frozenset({"behaviour"})),
+    "fate": (12, frozenset({"fate"})),
     "study": (20, frozenset({"mitigations"})),
     "theory": (4, frozenset({"theory"})),
 }
@@ -104,6 +98,8 @@ def measure(
         found.attention = steps.run("attention", "attention", lambda part: attention(model, prompt))
     if "behaviour" in asked:
         _behaviours(steps, found, model)
+    if "fate" in asked:
+        found.fate = steps.run("fate", "fate", lambda part: _fate(model, part))
     if "mitigations" in asked:
         found.study = steps.run("study", "mitigations", lambda part: _study(model, part))
     if "theory" in asked:
@@ -183,7 +179,7 @@ def _is_exact(profile: Sensitivity) -> bool:
 
 def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt, profile: Sensitivity) -> None:
     """Path sums beside the profile, with the chain of the looseness split where it is asked for."""
-    cheap = [name for name in VARIANTS if name not in (*_DEAR, *CHAIN[2:])]
+    cheap = [name for name in VARIANTS if name not in (*DEAR, *CHAIN[2:])]
     without = undescribed(model, cheap)
     for reason in dict.fromkeys(without.values()):
         names = ", ".join(name for name in without if without[name] == reason)
@@ -201,32 +197,7 @@ def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt
         )
     if paths is not None:
         found.comparison = compare(profile, paths)
-        found.left_out.append(LeftOut("sensitivity", _NOT_BOUNDED))
-
-
-def profile_costs(shape: Shape, pos: int, limit: int | None = None) -> dict[str, Cost]:
-    """Of the sections that may take long: the profile with its bounds, at every layer too, and the split of the looseness, with
-    an exact profile where the other one is estimated. `limit`: bytes that a profile may take beside the model."""
-    cheap = [name for name in VARIANTS if name not in (*_DEAR, *CHAIN[2:])]
-    profile = partial(sensitivity_cost, shape, pos, max_memory=limit)
-    estimated = choose_method(shape.d_model, exact_fits=True).method == "estimate"
-    return {
-        "sensitivity": profile() + path_sum_cost(shape, pos, cheap),
-        "layers": profile(layers=shape.n_layers + 1),
-        "looseness": path_sum_cost(shape, pos, CHAIN) + (profile(method="exact") if estimated else Cost()),
-    }
-
-
-def unasked(shape: Shape, pos: int) -> dict[str, str]:
-    """The sections that are left out where nobody asks for them by name, with the reason."""
-    here = machine(shape)
-    seconds = {name: cost.seconds(here) for name, cost in profile_costs(shape, pos).items()}
-    return {
-        name: f"forecast about {forecast / 60:.0f} min on this machine, more than the {UNASKED[name] / 60:.0f} min that are "
-        f"spent on it unasked; ask for it by name: --section {name}"
-        for name, forecast in seconds.items()
-        if forecast > UNASKED[name]
-    }
+        found.left_out.append(LeftOut("sensitivity", NOT_BOUNDED))
 
 
 def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) -> None:
@@ -244,6 +215,10 @@ def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) ->
             task = str(frame["task"].iloc[0])
             reason = f"{task}: none of {len(frame)} texts holds an answer in the form that was asked for"
             found.left_out.append(LeftOut("behaviour", reason))
+
+
+def _fate(model: TransformerBridge, progress: Progress | None) -> Fate:
+    return fate(model, JUDGED, lengths=JUDGED_LENGTHS, dtypes=JUDGED_DTYPES, seeds=JUDGED_SEEDS, progress=progress)
 
 
 def _study(model: TransformerBridge, progress: Progress | None) -> Any:

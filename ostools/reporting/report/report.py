@@ -2,8 +2,8 @@
 
 The file needs no network. Cost, by section: `collapse` and `precision` one pass a prompt and dtype; `sensitivity` and
 `layers` d_model backward passes over the prompt, or an estimate's; `looseness` a norm for every pair of tokens and block;
-`behaviour` and `mitigations` some two hundred short answers. On the embedded model and two CPU cores less than a minute. A
-large model's user chooses sections.
+`behaviour` and `mitigations` some two hundred short answers; `fate` sixty, and a second model with random weights. On the
+embedded model and two CPU cores less than a minute. A large model's user chooses sections.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def report(
         run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then, and no progress told.
         prompt: a text or its tokens, whose sensitivity, layers and attention are measured; else the paper's copy prompt.
         sections: of "collapse", "precision", "sensitivity", "looseness" (within sensitivity), "layers", "attention",
-            "behaviour", "mitigations", "theory"; None: all of them, but what is forecast to take long (`measuring.UNASKED`).
+            "behaviour", "fate", "mitigations", "theory"; None: all of them, but what is forecast to take long
+            (`asked.UNASKED`).
         lengths: of the sequences of collapse and precision; by default 1 to 256, fewer where the context is short.
         progress: called as progress(done, total).
         say: with `run`, told of every stored file that is not as it was written; the report says so as well.

@@ -16,6 +16,7 @@ from ostools.reporting.sections.about import again_section, findings_section, re
 from ostools.reporting.sections.attention import attention_section
 from ostools.reporting.sections.behaviour import behaviour_section
 from ostools.reporting.sections.collapse import collapse_section
+from ostools.reporting.sections.fate import fate_section
 from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sections.mitigations import mitigations_section
 from ostools.reporting.sections.precision import precision_section
@@ -29,6 +30,7 @@ SECTIONS: dict[str, Callable[[Measurements], Section | None]] = {
     "layers": layers_section,
     "attention": attention_section,
     "behaviour": behaviour_section,
+    "fate": fate_section,
     "mitigations": mitigations_section,
     "theory": theory_section,
 }

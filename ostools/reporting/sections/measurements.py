@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ostools.experiments.lemmas.theory import TheoryChecks
 from ostools.experiments.study.study import Study
-from ostools.measure import Collapse, Comparison, Sensitivity
+from ostools.measure import Collapse, Comparison, Fate, Sensitivity
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import Attention
 from ostools.measure.profiles.looseness import Looseness
@@ -41,6 +41,7 @@ class Measurements:
     looseness: Looseness | None = None
     attention: Attention | None = None
     behaviours: list[Behaviour] = field(default_factory=list)
+    fate: Fate | None = None
     study: Study | None = None
     theory: TheoryChecks | None = None
     left_out: list[LeftOut] = field(default_factory=list)
@@ -48,5 +49,5 @@ class Measurements:
     @property
     def empty(self) -> bool:
         """Whether nothing at all was measured on the model."""
-        single = (self.precision, self.sensitivity, self.layers, self.attention, self.study)
+        single = (self.precision, self.sensitivity, self.layers, self.attention, self.fate, self.study)
         return not (self.collapses or self.casts or self.behaviours or any(one is not None for one in single))

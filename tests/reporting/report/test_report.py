@@ -20,7 +20,8 @@ from ostools.measure.attention.attention import Attention
 from ostools.models import encode
 from ostools.models.shape import Shape
 from ostools.reporting import report
-from ostools.reporting.report.measuring import FORMATS, NAMES, UNASKED, measure, unasked
+from ostools.reporting.report.asked import FORMATS, NAMES, UNASKED, unasked
+from ostools.reporting.report.measuring import measure
 from ostools.reporting.report.report import lengths_text
 from ostools.reporting.sections import SECTIONS, render_report
 from ostools.reporting.sections.about import again_section
@@ -32,8 +33,10 @@ from tests.reporting.page.test_page import Parsed, assert_nothing_gets_out_or_in
 
 pytestmark = pytest.mark.slow  # each report measures everything that it shows
 LENGTHS = range(1, 13)
+JUDGED = (4, 5, 6, 7, 8)
+"""What fits the context of a tiny model."""
 MODULE = sys.modules["ostools.reporting.report.measuring"]
-MEASURED = ["collapse", "precision", "sensitivity", "layers", "attention", "theory"]
+MEASURED = ["collapse", "precision", "sensitivity", "layers", "attention", "fate", "theory"]
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MODULE, "ANSWERED", (4, 6))
         patch.setattr(MODULE, "SEEDS", (0, 1))
+        patch.setattr(MODULE, "JUDGED_LENGTHS", JUDGED)
         return report(tiny_model("gemma"), prompt=prompt, out=path, lengths=LENGTHS)
 
 
@@ -61,7 +65,9 @@ def page(text: str) -> Parsed:
 def found() -> Measurements:
     """What can be measured on a tiny model without its answers."""
     model = tiny_model("gemma")
-    return measure(model, encode(model, "1110"), list(LENGTHS), MEASURED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MODULE, "JUDGED_LENGTHS", JUDGED)
+        return measure(model, encode(model, "1110"), list(LENGTHS), MEASURED)
 
 
 def sections(page: Parsed) -> list[str]:
@@ -87,8 +93,9 @@ def test_the_navigation_leads_to_every_section_and_nowhere_else(page: Parsed) ->
 
 def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: str) -> None:
     found = assert_nothing_gets_out_or_in(text, scripts=3)
-    # Four collapse curves, the precisions, the profile, its looseness, the layers, the heat map of attention, the lemmas.
-    assert len(found.data) == 10
+    # Four collapse curves, the precisions, the profile, its looseness, the layers, the heat map of attention, the fates,
+    # the lemmas.
+    assert len(found.data) == 11
 
 
 def test_the_prompt_is_shown_as_it_is(page: Parsed) -> None:
@@ -103,7 +110,7 @@ def test_the_libraries_are_there_once(page: Parsed, written: Path) -> None:
 
 def test_every_figure_has_words_for_those_who_do_not_see_it(page: Parsed) -> None:
     figures = [attributes for tag, attributes in page.elements if attributes.get("role") == "img"]
-    assert len(figures) == 10
+    assert len(figures) == 11
     for attributes in figures:
         assert len(attributes["aria-label"] or "") > 60
         assert any(character.isdigit() for character in attributes["aria-label"] or "")
@@ -133,8 +140,11 @@ def test_what_is_refused_is_told_by_section(page: Parsed) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("behaviour", "mitigations", "looseness")])
-def test_a_section_is_made_of_what_it_needs_alone(found: Measurements, name: str) -> None:
+def test_a_section_is_made_of_what_it_needs_alone(
+    found: Measurements, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny_model("gemma")
+    monkeypatch.setattr(MODULE, "JUDGED_LENGTHS", JUDGED)
     chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
     assert present(chosen) == [name]
     assert chosen.provenance.parameters["sections"] == [name]
@@ -173,6 +183,31 @@ def test_every_name_is_a_section_or_shown_in_one() -> None:
     assert [name for name in NAMES if name != "looseness"] == list(SECTIONS)
 
 
+def test_the_section_on_fate_says_what_was_asked_and_what_is_in_the_result(found: Measurements) -> None:
+    assert found.fate is not None
+    section = SECTIONS["fate"](found)
+    assert section is not None
+    (part,) = section.parts
+    shown = part.tables[0].rows
+    frame = found.fate.frame
+    assert [row[0] for row in shown] == [str(n) for n in JUDGED] == [str(n) for n in frame["length"]]
+    assert [row[2] for row in shown] == frame["verdict"].tolist()
+    given = found.fate.provenance.parameters
+    assert part.notes[0].startswith(f"Asked: {given['prompts']} prompts of {len(given['seeds'])} drawn sequences, ")
+    probed = found.fate.probes.frame
+    measured = probed[(probed["control"] == "none") & (probed["site"] != "logits")]
+    assert len(part.more[0].tables[0].rows) == len(measured)
+
+
+def test_fate_is_left_out_unasked_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(UNASKED, "fate", 1e-9)
+    monkeypatch.setattr(MODULE, "NAMES", ("attention", "fate"))
+    model = tiny_model("gemma")
+    chosen = measure(model, encode(model, "1110"), [1, 2])
+    assert chosen.fate is None
+    assert "--section fate" in chosen.left_out[0].reason
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -204,11 +239,11 @@ def test_a_section_without_data_is_absent(found: Measurements, name: str) -> Non
 
 
 def test_an_absent_section_is_absent_from_the_navigation_and_from_the_findings(found: Measurements) -> None:
-    only = replace(found, collapses=[], casts=[], precision=None, attention=None, theory=None)
+    only = replace(found, collapses=[], casts=[], precision=None, attention=None, fate=None, theory=None)
     page = Parsed(render_report(only, "ostools report"))
     assert sections(page) == ["findings", "run", "sensitivity", "layers", "reading", "again"]
     assert [title for title, _, _ in summary(only)] == ["Sensitivity", "Bounds"]
-    assert not {"#collapse", "#precision", "#attention", "#theory"} & set(page.attributes("href"))
+    assert not {"#collapse", "#precision", "#attention", "#fate", "#theory"} & set(page.attributes("href"))
 
 
 def test_findings_are_at_most_five_and_each_has_its_figures(found: Measurements) -> None:
@@ -299,10 +334,10 @@ def test_a_model_without_numbers_still_says_why() -> None:
     assert {one.section for one in found.left_out} == set(asked)
 
 
-@pytest.mark.parametrize("name", ["attention", "theory"])
+@pytest.mark.parametrize("name", ["attention", "fate", "theory"])
 def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, name: str) -> None:
     shown = ("collapses", "casts", "behaviours", "left_out")
-    single = ("precision", "sensitivity", "layers", "comparison", "looseness", "attention", "theory")
+    single = ("precision", "sensitivity", "layers", "comparison", "looseness", "attention", "fate", "theory")
     alone = replace(found, **{one: [] for one in shown}, **{one: None for one in single if one != name})
     words = Parsed(render_report(alone, "ostools report")).text
     assert "Nothing could be measured" not in words

@@ -50,7 +50,7 @@ def decodable_chart(result: Decodable) -> alt.VConcatChart:
 def readout_chart(result: Readout) -> alt.VConcatChart:
     """By how much the expected answer moves where the probe says one more, by place and direction."""
     frame = frame_of(result)
-    rows = frame.assign(place=_names(frame), value=frame["intervention"], quantity=frame["direction"])
+    rows = frame.assign(place=places_named(frame), value=frame["intervention"], quantity=frame["direction"])
     order = list(dict.fromkeys(rows["place"]))
     colours = {"probe": theme.colour("full"), "data": theme.colour("frozen")}
     bars = draw.rows(rows[["place", "value", "quantity", "cosine", "followed"]]).mark_bar()
@@ -88,7 +88,8 @@ def _bars(here: Frame, name: str) -> Any:
     return draw.layers(bars, width=WIDTH, height=HEIGHT, title=draw.heading(name))
 
 
-def _names(frame: Frame) -> list[str]:
+def places_named(frame: Frame) -> list[str]:
+    """v^(l) as v0, v1, ...; behind the attention of a block z0, z1, ...; what else there is by its name."""
     short = {"residual": "v", "residual_mid": "z", "embedding": "v"}
     return [
         f"{short[site]}{layer}" if site in short else str(site)
@@ -112,11 +113,12 @@ def _places(result: Decodable) -> list[Any]:
 
 
 def _place_panel(here: Frame, name: str) -> Any:
-    rows = here.assign(place=_names(here), quantity=here["control"].map(_CONTROLS), value=here["accuracy"])
+    rows = here.assign(place=places_named(here), quantity=here["control"].map(_CONTROLS), value=here["accuracy"])
     rows = rows[["place", "quantity", "value", "low", "high"]]
     order = list(dict.fromkeys(rows["place"]))
     base = draw.rows(rows).encode(
         x=alt.X("place:N", sort=order, title="v^(l), z behind attention, y"),
+        xOffset=alt.XOffset("quantity:N", sort=list(_HUES)),
         color=draw.hue("quantity", {name: theme.colour(look) for name, look in _HUES.items()}, columns=3),
         tooltip=["place:N", "quantity:N", draw.VALUE, "low:Q", "high:Q"],
     )

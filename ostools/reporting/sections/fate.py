@@ -1,0 +1,74 @@
+"""Where an answer is lost: a verdict a length, and what linear probes decode at every layer."""
+
+from __future__ import annotations
+
+from ostools.ground.words import number
+from ostools.measure import Decodable, Fate
+from ostools.measure.fate.captured import LOGITS
+from ostools.reporting.charts.answers.fate import fate_chart, places_named
+from ostools.reporting.findings.fate import fate_findings
+from ostools.reporting.page.page import Figure
+from ostools.reporting.page.section import More, Part, Section, Table
+from ostools.reporting.sections.measurements import Measurements
+from ostools.results import frame_of
+
+LEAD = (
+    "Of every length: is the answer right (read), is it wrong while a linear probe of the last token says the right one "
+    "(unread), or does no probe say it (undecodable)? A probe is tested on sequences that it was not trained on."
+)
+
+
+def fate_section(found: Measurements) -> Section | None:
+    """Where verdicts were measured."""
+    if found.fate is None:
+        return None
+    said = fate_findings(found.fate)
+    task = str(frame_of(found.fate)["task"].iloc[0])
+    caption = f"Where answers are lost, {task}"
+    part = Part(
+        figure=Figure("fate-chart", fate_chart(found.fate), caption, f"{caption}. {said[0]}"),
+        tables=[_verdicts(found.fate)],
+        notes=[_asked(found.fate)],
+        more=[More("Place by place", tables=[_places(found.fate.probes)])],
+    )
+    return Section("fate", "Where is the answer lost?", "Where it is lost", LEAD, [part])
+
+
+def _asked(result: Fate) -> str:
+    given = result.provenance.parameters
+    lengths, dtypes = (", ".join(map(str, given[name])) for name in ("lengths", "dtypes"))
+    return (
+        f"Asked: {given['prompts']} prompts of {len(given['seeds'])} drawn sequences, of {lengths} items, in {dtypes}. More "
+        "lengths, sequences and precisions, another task, a mitigation beside it: `ostools fate`."
+    )
+
+
+def _verdicts(result: Fate) -> Table:
+    rows = []
+    for row in frame_of(result).to_dict(orient="records"):
+        shares = (row[name] for name in ("read", "unread", "undecodable"))
+        rows.append(
+            [
+                *(str(row["length"]), row["dtype"], row["verdict"], str(row["prompts"])),
+                *("–" if share != share else f"{share:.0%}" for share in shares),
+                *(number(float(row[name])) for name in ("distance", "pair_noise")),
+            ]
+        )
+    columns = ["items", "dtype", "verdict", "prompts", "right", "wrong, probe right", "both wrong"]
+    return Table("Verdicts", [*columns, "distance of n to n + 1", "its noise"], rows)
+
+
+def _places(probes: Decodable) -> Table:
+    frame = frame_of(probes)
+    frame = frame[(frame["control"] == "none") & (frame["site"] != LOGITS)]
+    rows = []
+    for name, row in zip(places_named(frame), frame.to_dict(orient="records"), strict=True):
+        interval = "–" if row["low"] != row["low"] else f"{row['low']:.0%} to {row['high']:.0%}"
+        rows.append(
+            [
+                *(name, row["dtype"], row["test"], str(row["trained"]), str(row["tested"])),
+                *(f"{row['accuracy']:.0%}", interval, f"{row['chance']:.0%}", row["finding"]),
+            ]
+        )
+    columns = ["place", "dtype", "test", "trained on", "tested on", "right", "95%", "chance", "finding"]
+    return Table("What probes say right", columns, rows)
