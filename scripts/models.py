@@ -29,10 +29,10 @@ IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 _ABOVE = """# Families of models
 
-Any of these families loads, from a directory in Hugging Face format or by a hub id; a checkpoint whose config.json names code
-of its own (`auto_map`) is refused. A family is one record
-(`ostools.models.families`). This page is written from the records by `python -m scripts.models`, which tries every route on a
-tiny random model of each family first. `ostools models` prints the same table.
+Any of these families loads, from a directory in Hugging Face format or by a hub id, or with a LoRA merged into it
+([how](your-own-model.md#an-adapter)); a checkpoint whose config.json names code of its own (`auto_map`) is refused. A family
+is one record (`ostools.models.families`). This page is written from the records by `python -m scripts.models`, which tries
+every route on a tiny random model of each family first. `ostools models` prints the same table.
 
 *logits*: `=` where they are Hugging Face's eager ones in float32 to the bit; `~` where sums are added in another order, which
 moved them by less than 10^-6 of the largest.

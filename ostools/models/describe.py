@@ -41,8 +41,8 @@ class Null:
 class Metadata:
     """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on, how the
     checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), which null
-    model it is (None: it is none), how it came into memory (None: it was loaded as it is stored), and what refuses it where it
-    is no longer what was checked."""
+    model it is (None: it is none), how it came into memory (None: it was loaded as it is stored), the base model that an
+    adapter was merged into, and what refuses it where it is no longer what was checked."""
 
     name: str
     revision: str | None = None
@@ -51,6 +51,7 @@ class Metadata:
     device_map: dict[str, str] | None = None
     null: Null | None = None
     origin: str | None = None
+    base: str | None = None
     check: Callable[[], None] | None = None
 
 
@@ -58,7 +59,8 @@ class Metadata:
 class ModelDescription:
     """The identity of a model. `trained_lengths`: task -> longest length it was trained on, where its card says.
 
-    `origin`: "adopted" from memory, or merged of which parts; None: loaded as it is stored. `device`: where it computes;
+    `origin`: "adopted" from memory, or which adapter was merged into the model `base`; None: loaded as it is stored. `device`:
+    where it computes;
     `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there. `null`: which null model of which
     model it is, None if it is none.
     """
@@ -82,6 +84,7 @@ class ModelDescription:
     device_map: dict[str, str] | None = None
     null: Null | None = None
     origin: str | None = None
+    base: str | None = None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -149,6 +152,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
         device_map=known.device_map,
         null=known.null,
         origin=known.origin,
+        base=known.base,
     )
 
 

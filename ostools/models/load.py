@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
-from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, quantised, whole
+from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, merged, quantised, whole
 from ostools.models.files.checks import check_config, check_tokenizer, check_weight_files, has_tokenizer
 from ostools.models.files.config import quiet, read_config, read_tokenizer
 from ostools.models.files.sources import locate
@@ -30,6 +30,7 @@ def load_model(
     device: str = "auto",
     device_map: DeviceMap | None = None,
     revision: str | None = None,
+    base: str | os.PathLike[str] | None = None,
 ) -> TransformerBridge:
     """Load a model as a raw `TransformerBridge`: eval mode, no parameter requires grad, attention computed eagerly.
 
@@ -41,6 +42,12 @@ def load_model(
     `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub branch, tag or commit. Its tokenizer is
     `model.tokenizer`; turn text into ids with `encode`. That of a directory without one is None: such a model takes ids
     (`Prompt.from_ids`), and its tokens are shown as `<17>`.
+
+    A directory with a LoRA as PEFT saves it (adapter_config.json, adapter_model.safetensors) is loaded merged into its base
+    model: W + (alpha / r) B A, added in float64 to a matrix as its file stores it, and rounded to `dtype`
+    (docs/your-own-model.md).
+    The base is where adapter_config.json says (a path, or a hub id), or at `base`. `describe(model).origin` says which adapter
+    it is, and the weights' hash is that of the merged weights.
 
     `device_map` is for a model that is larger than the memory. Weights then lie where it says, and each operation brings what
     it reads to `device`, where everything is computed, and drops it again. "auto": blocks in their order where 0.6 of what is
@@ -55,22 +62,24 @@ def load_model(
     """
     torch_dtype = dtype_named(dtype)
     torch_device = resolve_device(device, torch_dtype)
-    source = locate(name, revision)
+    source = locate(name, revision, base)
     family = check_config(source.directory)
     check_dtype(family, torch_dtype)
-    has_tokenizer(source.directory)
+    has_tokenizer(source.tokenizer)
     shards = check_weight_files(source.directory)
     trained_lengths = read_trained_lengths(source.directory)
     with quiet():
         config, quantisation = read_config(source.directory, family)
-        tokenizer = read_tokenizer(source.directory)
+        tokenizer = read_tokenizer(source.tokenizer)
         if tokenizer is not None:
-            check_tokenizer(tokenizer, config.vocab_size, source.directory)
+            check_tokenizer(tokenizer, config.vocab_size, source.tokenizer)
         checkpoint = Checkpoint(source.directory, shards, family, config, quantisation)
         words = None if quantisation is None else quantisation.words
         check_storage(family, source, device_map is not None, words)
-        placed = None
-        if device_map is not None:
+        placed = origin = None
+        if source.adapter is not None:
+            module, origin = merged(checkpoint, source.adapter, torch_dtype, torch_device)
+        elif device_map is not None:
             module, placed = in_places(checkpoint, torch_dtype, torch_device, device_map)
         elif quantisation is not None:
             module = quantised(checkpoint, quantisation, torch_dtype, torch_device)
@@ -78,7 +87,9 @@ def load_model(
             module = whole(checkpoint, torch_dtype, torch_device)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
-    remember(bridge, Metadata(source.name, source.revision, trained_lengths, words, placed))
+    remember(
+        bridge, Metadata(source.name, source.revision, trained_lengths, words, placed, origin=origin, base=source.base)
+    )
     return bridge
 
 

@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from ostools import tasks
 from ostools.ground.errors import InputError
-from tests.checkpoints import write_checkpoint
-from tests.cli.asking import assert_forecasts, assert_one_forecast, in_a_process, is_forecast
+from tests.adapters import factors, write_adapter
+from tests.checkpoints import make_model, write_checkpoint
+from tests.cli.asking import assert_forecasts, assert_one_forecast, assert_refused, in_a_process, is_forecast
 
 PROMPT = "--prompt 'The 11'"
 ABLATE = "ablate --task copy-first --length 2 --measure answers"
@@ -224,6 +225,20 @@ def test_the_model_is_loaded_in_the_dtype_asked_for(run, tmp_path: Path, directo
     arguments = ["--prompt", "The 11", "--model", directory, "--dtype", "float64", "--out", "x.parquet"]
     assert run("path-sum", *arguments)[0] == 0
     assert pd.read_parquet(tmp_path / "x.parquet").attrs["ostools"]["model"]["dtype"] == "float64"
+
+
+def test_an_adapter_is_a_model_and_base_says_where_its_base_is(run, tmp_path: Path) -> None:
+    model = make_model("llama", seed=1)
+    base = write_checkpoint(tmp_path / "base", "llama", seed=1)
+    adapter = write_adapter(tmp_path / "lora", tmp_path / "gone", factors(model, ["q_proj"]), ["q_proj"])
+    command = ["sensitivity", "--prompt", "abc", "--device", "cpu", "--json", "--model"]
+    code, out, _ = run(*command, str(adapter), "--base", str(base))
+    assert code == 0
+    found = json.loads(out)
+    assert found["provenance"]["model"]["origin"].startswith(f"LoRA, r 4, alpha 8, of {adapter} (sha256 ")
+    assert found["provenance"]["model"]["base"] == str(base)
+    assert found["rows"] != json.loads(run(*command, str(base))[1])["rows"]
+    assert_refused(run(*command, str(adapter)), "base model of the adapter", "say where it lies with base=... (--base)")
 
 
 @pytest.mark.parametrize("name", ["auto", "disk"])

@@ -130,6 +130,7 @@ REFUSED = [
     ("behaviour --answers a.jsonl --no-probability", "--no-probability"),
     ("behaviour --answers a.jsonl --device cpu", "--device"),
     ("behaviour --answers a.jsonl --device-map disk", "--device-map"),
+    ("behaviour --answers a.jsonl --base gpt2", "--base"),
     ("behaviour --answers a.jsonl --dtype float64", "--dtype"),
     ("behaviour --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),
     ("figure 3 --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),

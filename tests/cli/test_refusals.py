@@ -123,6 +123,8 @@ BY_WHAT_IS_LOADED = [
     ("sensitivity --prompt a --device gpu", ["unknown device 'gpu'"]),
     ("sensitivity --prompt a --device-map dsik", ["unknown device map 'dsik'", "did you mean 'disk'"]),
     ("figure 9 --device-map auto", ["figure 9 has no model, and so no --device-map"]),
+    ("figure 9 --base gpt2", ["figure 9 has no model, and so no --base"]),
+    ("sensitivity --prompt a --base gpt2", ["base: expected an adapter (adapter_config.json) in", "leave base out"]),
 ]
 
 BY_THE_MODEL = [

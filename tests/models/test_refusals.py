@@ -246,7 +246,7 @@ def test_a_directory_without_a_model(tmp_path: Path) -> None:
 
 def test_an_adapter(gemma: Path) -> None:
     (gemma / "adapter_config.json").write_text("{}")
-    _refuses("expected a whole model, found an adapter", gemma)
+    _refuses("expected an adapter or a whole model in .*, found both", gemma)
 
 
 def test_paths_that_are_no_directory(gemma: Path) -> None:

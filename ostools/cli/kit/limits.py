@@ -30,7 +30,7 @@ def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cos
     `--max-time`.
     """
     where = resolve_device(device)
-    source, free = locate(model, None), _free(where)
+    source, free = locate(model, None, MANNERS.base), _free(where)
     unloaded = Unloaded(source, dtype_named(dtype), where.type, MANNERS.device_map, MANNERS.max_memory)
     try:
         found = _fitted(unloaded, free, cost)

@@ -30,6 +30,10 @@ DeviceMap = Annotated[
         help="For a model larger than the memory: 'auto' (by what is free) or 'disk'. Else all on the device.",
     ),
 ]
+Base = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Of a model that is an adapter (LoRA): its base, where it is not where it says."),
+]
 
 
 @dataclass
@@ -41,6 +45,7 @@ class Manners:
     max_memory: int | None = None
     max_seconds: float = 3600.0
     device_map: str | None = None
+    base: str | None = None
 
 
 MANNERS = Manners()
@@ -54,13 +59,14 @@ def on_one_line(text: object) -> str:
 
 
 def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the options `--quiet` and `--json`, which every command has, and with `--device-map` and the limits
-    `--max-memory` and `--max-time`, which those have that run a model."""
+    """The command with the options `--quiet` and `--json`, which every command has, and with `--base`, `--device-map` and
+    the limits `--max-memory` and `--max-time`, which those have that run a model."""
     hints = get_type_hints(command, include_extras=True)
     own = [given.replace(annotation=hints[name]) for name, given in inspect.signature(command).parameters.items()]
     extra: list[tuple[str, Any, Any]] = [("quiet", Quiet, False), ("json", Json, False)]
     if "device" in hints:
         extra = [
+            ("base", Base, None),
             ("device_map", DeviceMap, None),
             ("max_memory", MaxMemory, None),
             ("max_time", MaxTime, None),
@@ -76,6 +82,7 @@ def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
         MANNERS.quiet, MANNERS.json = quiet, json
         MANNERS.max_memory = parse_bytes(options.pop("max_memory", None))
         MANNERS.max_seconds = parse_seconds(options.pop("max_time", None))
+        MANNERS.base = options.pop("base", None)
         MANNERS.device_map = options.pop("device_map", None)
         return command(**options)
 

@@ -59,7 +59,7 @@ def _loaded(model: str, device: str, dtype: str) -> TransformerBridge:
     from ostools.models.shape import one_is_enough
 
     with output.progress("loading the model"):
-        loaded = load_model(model, dtype=dtype, device=device, device_map=MANNERS.device_map)
+        loaded = load_model(model, dtype=dtype, device=device, device_map=MANNERS.device_map, base=MANNERS.base)
     if one_is_enough(loaded):
         torch.set_num_threads(1)
     return loaded

@@ -15,12 +15,13 @@ from transformers.pytorch_utils import Conv1D
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
+from ostools.models.files.adapter import Adapter
 from ostools.models.files.checks import check_finite, check_loaded, check_size, one_line
 from ostools.models.files.config import experts_one_by_one
 from ostools.models.files.sources import Source
 from ostools.models.packed import Stored
 from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
-from ostools.models.placed.mapped import MappedWeights
+from ostools.models.placed.mapped import MappedWeights, brought
 from ostools.models.placed.place import Placing, fill, placeholders
 from ostools.models.quantised.formats import Quantisation
 
@@ -37,6 +38,11 @@ class Checkpoint:
 
     def check_size(self) -> None:
         check_size(self.config, self.family, self.shards, self.directory, self.quantisation is not None)
+
+    def described(self) -> PreTrainedModel:
+        """The model of config.json without numbers, on torch's meta device."""
+        with torch.device("meta"):
+            return getattr(transformers, self.family.module)(self.config)
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
@@ -122,6 +128,28 @@ def quantised(
     return checkpoint.finished(module)
 
 
+def merged(
+    checkpoint: Checkpoint, directory: Path, dtype: torch.dtype, device: torch.device
+) -> tuple[PreTrainedModel, str]:
+    """The Hugging Face model with the adapter in that directory merged into its weights, and what the adapter is, in words.
+
+    Memory: the model, and one matrix more while it is changed.
+    """
+    with checkpoint.fitting():
+        checkpoint.check_size()
+        adapter = Adapter.read(directory, checkpoint.described(), checkpoint.family)
+        weights = MappedWeights.of(checkpoint.shards)
+
+        def weight(name: str, path: str) -> torch.Tensor:
+            change, stored = adapter.changes.get(path), weights.by_name[name]
+            made = brought(stored, dtype, device) if change is None else change.of(stored, dtype).to(device)
+            weights.let_go()
+            return made
+
+        module = checkpoint.filled(weights.by_name, dtype, device, weight)
+    return checkpoint.finished(module), adapter.words
+
+
 def in_places(
     checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, device_map: DeviceMap
 ) -> tuple[PreTrainedModel, Placed]:
@@ -129,9 +157,7 @@ def in_places(
     device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
     with checkpoint.fitting():
         checkpoint.check_size()
-        with torch.device("meta"):
-            without_weights = getattr(transformers, checkpoint.family.module)(checkpoint.config)
-        placed = checked_map(device_map, without_weights, dtype, device)
+        placed = checked_map(device_map, checkpoint.described(), dtype, device)
         weights = MappedWeights.of(checkpoint.shards)
         named: Mapping[str, torch.Tensor | Stored] = weights.by_name
         if checkpoint.quantisation is not None:
@@ -181,7 +207,9 @@ def _refuse_inputs_first(module: PreTrainedModel, directory: Path) -> None:
 
 
 def check_storage(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
-    """A device map and quantised weights ask for weights that are computed with one by one, as the file holds them."""
+    """A device map, quantised weights and an adapter ask for weights that are computed with as the file holds them."""
+    if source.adapter is not None:
+        _check_base(family, source, mapped, quantisation)
     joint = (
         f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
         if family.copied
@@ -193,4 +221,15 @@ def check_storage(family: Family, source: Source, mapped: bool, quantisation: st
         raise InputError(
             f"{what}: expected weights that are computed with as {source.directory} holds them, found {found}: load the model "
             "whole, in full precision"
+        )
+
+
+def _check_base(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
+    """An adapter changes matrices of numbers, which lie in memory then."""
+    found = f"{quantisation} weights" if quantisation is not None else "device_map" if mapped else None
+    found = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else found
+    if found is not None:
+        raise InputError(
+            f"expected a base model in full precision and in one place for the adapter {source.adapter}, found {found}: merge "
+            "it with PEFT (`merge_and_unload`), save the whole model, and load that"
         )

@@ -70,16 +70,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def check_config(directory: Path) -> Family:
     """The family of the model in `directory`, or why ostools does not load it."""
-    _check_regular(directory)
+    check_files(directory)
     config = read_json(directory / "config.json")
-    for file in ("config.json", "tokenizer_config.json"):
-        if (directory / file).exists() and "auto_map" in read_json(directory / file):
-            raise InputError(
-                f"expected a model that transformers itself implements, found remote code (auto_map in "
-                f"{directory / file}): ostools runs no code from a checkpoint; convert it to one of {KNOWN}"
-            )
-    if (directory / "adapter_config.json").exists():
-        raise InputError(f"expected a whole model, found an adapter in {directory}: merge it into its base model first")
     check_quantisation(config, directory)
     return family_of_settings(config, str(directory / "config.json"))
 
@@ -118,12 +110,19 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
     return family
 
 
-def _check_regular(directory: Path) -> None:
-    """Whatever the libraries may open is a file or a directory, links followed: a pipe would wait for ever."""
+def check_files(directory: Path) -> None:
+    """No file asks for code of the checkpoint's own, and whatever the libraries may open is a file or a directory, links
+    followed: a pipe would wait for ever."""
     for folder in (directory, directory / TEMPLATES):
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.exists() and not (path.is_file() or path.is_dir()):
                 raise InputError(f"expected only files in {folder}, found {path.name}, a pipe or a device: remove it")
+    for file in ("config.json", "tokenizer_config.json"):
+        if (directory / file).exists() and "auto_map" in read_json(directory / file):
+            raise InputError(
+                f"expected a model that transformers itself implements, found remote code (auto_map in "
+                f"{directory / file}): ostools runs no code from a checkpoint; convert it to one of {KNOWN}"
+            )
 
 
 def check_weight_files(directory: Path) -> list[Path]:
@@ -147,11 +146,12 @@ def check_weight_files(directory: Path) -> list[Path]:
         remedy = "convert them to safetensors: loading a pickle runs code" if pickles else "fetch the weights"
         raise InputError(f"expected model.safetensors in {directory}, found {found}: {remedy}")
     for shard in shards:
-        _check_safetensors(shard)
+        check_safetensors(shard)
     return shards
 
 
-def _check_safetensors(file: Path) -> None:
+def check_safetensors(file: Path) -> None:
+    """The file is there and whole. Reads its header."""
     if not file.is_file():
         raise InputError(f"expected the weights {file.name} in {file.parent}, found no such file: fetch it again")
     size = file.stat().st_size

@@ -11,6 +11,8 @@ from huggingface_hub import errors as hub_errors
 
 from ostools.ground.errors import InputError, did_you_mean, shown, unknown_name
 from ostools.models.families import EMBEDDED
+from ostools.models.files.adapter_settings import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from ostools.models.files.checks import check_files, has_tokenizer, read_json
 
 EMBEDDED_DIRECTORY = Path(__file__).parents[1] / "embedded"
 
@@ -27,6 +29,8 @@ _WANTED_FILES = (
     "merges.txt",
     "chat_template*",
     "card.json",
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
 )
 
 
@@ -82,15 +86,71 @@ KNOWN_HUB_IDS = (
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model lies: the name the user knows it by, the directory, and the hub's commit (None if local)."""
+    """Where a model lies: the name the user knows it by, the directory, and the hub's commit (None if local).
+
+    Of an adapter, `directory` is that of its base model, which has the name `base`; the adapter itself lies in `adapter`.
+    """
 
     name: str
     directory: Path
     revision: str | None = None
+    adapter: Path | None = None
+    base: str | None = None
+
+    @property
+    def tokenizer(self) -> Path:
+        """The directory whose tokenizer the model reads with: an adapter may bring its own."""
+        return self.adapter if self.adapter is not None and has_tokenizer(self.adapter) else self.directory
 
 
-def locate(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
-    """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache."""
+def locate(
+    name: str | os.PathLike[str] | None, revision: str | None, base: str | os.PathLike[str] | None = None
+) -> Source:
+    """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache.
+
+    `base`: where the base model of an adapter lies, if not where the adapter says.
+    """
+    source = _located(name, revision)
+    if (source.directory / ADAPTER_CONFIG).exists():
+        return _with_base(source, base)
+    if base is not None:
+        raise InputError(
+            f"base: expected an adapter ({ADAPTER_CONFIG}) in {source.directory}, found none: leave base out"
+        )
+    return source
+
+
+def _with_base(source: Source, base: str | os.PathLike[str] | None) -> Source:
+    """The base model of the adapter at `source`, and the adapter with it."""
+    check_files(source.directory)
+    if any(source.directory.glob("model*.safetensors")):
+        raise InputError(
+            f"expected an adapter or a whole model in {source.directory}, found both: move {ADAPTER_CONFIG} and "
+            f"{ADAPTER_WEIGHTS} to a directory of their own"
+        )
+    settings = read_json(source.directory / ADAPTER_CONFIG)
+    named = settings.get("base_model_name_or_path") if base is None else base
+    if not isinstance(named, str | os.PathLike) or not os.fspath(named):
+        raise InputError(
+            f"expected base_model_name_or_path in {source.directory / ADAPTER_CONFIG}, found {shown(named)}: say where the "
+            "base model lies with base=... (--base)"
+        )
+    commit = settings.get("revision") if base is None and not os.path.isdir(named) else None
+    try:
+        found = _located(named, commit)
+    except InputError as error:
+        raise InputError(
+            f"base model of the adapter {source.name}: {error}; say where it lies with base=... (--base)"
+        ) from None
+    if (found.directory / ADAPTER_CONFIG).exists():
+        raise InputError(
+            f"expected a whole model as the base of the adapter {source.name}, found an adapter in {found.directory}: merge "
+            "that one with PEFT, save it, and give it as base=... (--base)"
+        )
+    return Source(source.name, found.directory, source.revision, source.directory, found.name)
+
+
+def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
     if name is None or name == EMBEDDED:
         source = Source(EMBEDDED, EMBEDDED_DIRECTORY)
         if not (EMBEDDED_DIRECTORY / "config.json").is_file():

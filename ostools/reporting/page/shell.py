@@ -38,6 +38,7 @@ def loading(model: Mapping[str, Any]) -> list[str]:
     """The options that load the model of a provenance again; a map of places that no option says becomes one by what is free,
     which gives the same numbers."""
     words = ["--dtype", str(model["dtype"]), "--device", str(model["device"])]
+    words += ["--base", str(model["base"])] if model.get("base") else []
     if placed := model.get("device_map"):
         words += ["--device-map", "disk" if dict(placed) == {"": "disk"} else "auto"]
     return words

@@ -145,11 +145,14 @@ def digest(value: Any) -> str:
 
 
 def checkpoint_hash(source: Source) -> str:
-    """The SHA-256 of every file that loading reads: weights, configuration, tokenizer. Cost: reading them once."""
+    """The SHA-256 of every file that loading reads: weights, configuration, tokenizer; of an adapter its base's too.
+
+    Cost: reading them once."""
     found = hashlib.sha256()
-    paths = [*source.directory.iterdir(), *(source.directory / TEMPLATES).glob("*.jinja")]
-    for path in sorted(path for path in paths if path.suffix in _READ and path.is_file()):
-        found.update(f"{path.relative_to(source.directory).as_posix()}\0{_file_hash(path)}\n".encode())
+    for folder in (source.directory, *([] if source.adapter is None else [source.adapter])):
+        paths = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja")]
+        for path in sorted(path for path in paths if path.suffix in _READ and path.is_file()):
+            found.update(f"{path.relative_to(folder).as_posix()}\0{_file_hash(path)}\n".encode())
     return found.hexdigest()
 
 

@@ -93,7 +93,7 @@ class Unloaded:
 
     def pos(self, prompt: str | Sequence[int]) -> int:
         """Tokens of a prompt, given as text or as ids."""
-        return text_tokens(prompt, self.source.directory, **self.chat) if isinstance(prompt, str) else len(prompt)
+        return text_tokens(prompt, self.source.tokenizer, **self.chat) if isinstance(prompt, str) else len(prompt)
 
     def asked(
         self,
@@ -108,7 +108,7 @@ class Unloaded:
     ) -> PromptTokens:
         """Tokens of a task's prompts."""
         how: Any = {"mitigation": mitigation, "pairs": pairs, "chat": chat, "system": system, "thinking": thinking}
-        return task_tokens(form, self.source.directory, lengths, **how)
+        return task_tokens(form, self.source.tokenizer, lengths, **how)
 
     @property
     def _weights(self) -> _Weights:

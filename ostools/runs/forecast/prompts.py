@@ -21,7 +21,7 @@ from ostools.tasks import CollapseTask, Task
 
 def prompt_tokens(cell: Cell, source: Source) -> PromptTokens:
     """Counted at the shortest and the longest length, and between them on a line: items are alike."""
-    return _counted(replace(cell, model="", dtype="", options=""), source.directory)
+    return _counted(replace(cell, model="", dtype="", options=""), source.tokenizer)
 
 
 @lru_cache(maxsize=256)

@@ -63,3 +63,12 @@ def test_the_options_that_load_a_model_again(placed: dict[str, str] | None, word
     model = {"dtype": "bfloat16", "device": "cpu", "device_map": placed}
     assert loading(model) == ["--dtype", "bfloat16", "--device", "cpu", *words]
     assert computed_on(model) == said
+    assert loading(model | {"base": "my base"}) == [
+        "--dtype",
+        "bfloat16",
+        "--device",
+        "cpu",
+        "--base",
+        "my base",
+        *words,
+    ]

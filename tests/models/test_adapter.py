@@ -1,0 +1,342 @@
+"""A LoRA merged into its base: the model whose weights were merged by plain arithmetic, to the bit; else one line of refusal.
+
+The files are written by hand in PEFT's format. PEFT 0.21.2 itself (its adapters unmerged, and its `merge_and_unload`) was run
+once beside this, on 8 families in float64: the same logits to the bit for Llama, Gemma 3 and Qwen 3, with rank-stabilised and
+DoRA adapters, patterns, layers, whole modules; to 1e-14 of the largest for GPT-2, Bloom and MPT; and for Pythia and Phi-3 to
+what they differ by without an adapter.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.models import describe, load_model
+from ostools.models.files import adapter as merging
+from ostools.models.files.sources import locate
+from ostools.runs.asked.cells import checkpoint_hash
+from ostools.runs.forecast.forecast import Unloaded
+from tests.adapters import dyadic, factors, merge, write_adapter
+from tests.checkpoints import make_model, write_checkpoint, write_tokenizer
+
+IDS = torch.randint(6, 262, (2, 19), generator=torch.Generator().manual_seed(3))
+INT8 = Path(__file__).parent / "quantised" / "written" / "torchao_int8"
+TARGETS = {
+    "llama": ["q_proj", "v_proj", "down_proj"],
+    "gemma3": ["o_proj", "gate_proj"],
+    "gemma3-multimodal": ["k_proj", "up_proj"],
+    "gpt2": ["c_attn", "c_proj"],
+    "neox": ["query_key_value", "dense_h_to_4h"],
+    "bloom": ["query_key_value"],
+    "phi3": ["qkv_proj"],
+}
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "base", "llama", seed=1)
+
+
+@pytest.fixture
+def adapter(tmp_path: Path, base: Path) -> Path:
+    parts = factors(make_model("llama", seed=1), ["q_proj", "down_proj"])
+    return write_adapter(tmp_path / "adapter", base, parts, ["q_proj", "down_proj"])
+
+
+@pytest.mark.parametrize("family", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_merged_by_plain_arithmetic(family: str, dtype: str, tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", family, seed=1)
+    model = make_model(family, seed=1)
+    parts = factors(model, TARGETS[family])
+    assert parts
+    found = load_model(write_adapter(tmp_path / "adapter", base, parts, TARGETS[family]), device="cpu", dtype=dtype)
+    whole = tmp_path / "merged"
+    shutil.copytree(base, whole)
+    merge(model, parts).save_pretrained(whole)
+    wanted = load_model(whole, device="cpu", dtype=dtype)
+    assert describe(found).weight_hash == describe(wanted).weight_hash
+    assert torch.equal(found(IDS), wanted(IDS))
+    assert not torch.equal(found(IDS), load_model(base, device="cpu", dtype=dtype)(IDS))
+    if dtype == "float32" and family in ("llama", "gemma3", "neox"):
+        assert torch.equal(found(IDS), model(IDS, use_cache=False).logits)
+
+
+def test_ranks_and_alphas_by_module_rank_stabilised(tmp_path: Path, base: Path) -> None:
+    model = make_model("llama", seed=1)
+    ranks = {"model.layers.0.mlp.down_proj": 1, "model.layers.1.mlp.down_proj": 1}
+    ranks |= {"model.layers.1.self_attn.q_proj": 16}
+    parts = factors(model, ["q_proj", "down_proj"], lambda name: ranks.get(name, 4))
+    directory = write_adapter(
+        tmp_path / "adapter", base, parts, ["q_proj", "down_proj"], use_rslora=True,
+        rank_pattern={"down_proj": 1, r"layers\.1\.self_attn\.q_proj": 16}, alpha_pattern={"layers.0.self_attn.q_proj": 6},
+    )  # fmt: skip
+    alphas = {"model.layers.0.self_attn.q_proj": 6}
+    wanted = merge(model, parts, lambda name: alphas.get(name, 8) / math.sqrt(ranks.get(name, 4)))
+    assert torch.equal(load_model(directory, device="cpu")(IDS), wanted(IDS, use_cache=False).logits)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"target_modules": r".*\.(q|k)_proj"}, r"(q|k)_proj$"),
+        ({"target_modules": ["q_proj", "k_proj"], "exclude_modules": ["layers.0.self_attn.k_proj"]}, r"q_proj$|1.*k_proj$"),
+        ({"target_modules": ["q_proj", "c_attn"], "layers_to_transform": [1]}, r"1.*q_proj$"),
+        ({"target_modules": ["q_proj"], "layers_to_transform": 0, "layers_pattern": "layers"}, r"0.*q_proj$"),
+        ({"target_modules": ["model.layers.0.self_attn.q_proj"], "layers_to_transform": [1]}, r"0.*q_proj$"),
+    ],
+)  # fmt: skip
+def test_the_modules_that_the_settings_name(settings: dict[str, Any], names: str, tmp_path: Path, base: Path) -> None:
+    model = make_model("llama", seed=1)
+    parts = {name: pair for name, pair in factors(model, ["q_proj", "k_proj"]).items() if re.search(names, name)}
+    directory = write_adapter(tmp_path / "adapter", base, parts, None, **settings)
+    assert torch.equal(load_model(directory, device="cpu")(IDS), merge(model, parts)(IDS, use_cache=False).logits)
+    file = directory / "adapter_model.safetensors"
+    one = next(iter(parts))
+    save_file({key: value for key, value in load_file(file).items() if one not in key}, file)
+    with pytest.raises(InputError, match=rf"factors of {re.escape(one)}, which adapter_config.json names, found none"):
+        load_model(directory, device="cpu")
+
+
+def test_rows_of_their_own_length(tmp_path: Path, base: Path) -> None:
+    """DoRA: m_i (W + scale B A)_i / |(W + scale B A)_i|, of the rows of a matrix [out, in]."""
+    model = make_model("llama", seed=1, dtype=torch.float64)
+    parts = factors(model, ["q_proj"])
+    lengths = {name: 1 + dyadic((b.shape[0],), 7).abs() for name, (_, b) in parts.items()}
+    more = {f"base_model.model.{name}.lora_magnitude_vector": value for name, value in lengths.items()}
+    found = load_model(
+        write_adapter(tmp_path / "adapter", base, parts, ["q_proj"], more=more, use_dora=True),
+        device="cpu", dtype="float64",
+    )  # fmt: skip
+    merge(model, parts)
+    for name, value in lengths.items():
+        weight: Any = model.get_submodule(name).weight
+        weight.data = value[:, None].double() * nn.functional.normalize(weight.data, dim=1)
+        mine: Any = found.original_model.get_parameter(f"{name}._original_component.weight")
+        assert torch.allclose(mine, weight, rtol=1e-14, atol=0)
+        assert torch.allclose(mine.norm(dim=1), value.double(), rtol=1e-14, atol=0)
+    assert torch.allclose(found(IDS), model(IDS, use_cache=False).logits, rtol=0, atol=1e-11)
+
+
+def test_tables_and_modules_that_it_brings_whole(tmp_path: Path, base: Path) -> None:
+    """Llama's tables are not tied here; PEFT writes the table that the adapter stands on beside its factors."""
+    model = make_model("llama", seed=1)
+    parts = factors(model, ["q_proj", "embed_tokens"])
+    a, b = parts.pop("model.embed_tokens")
+    more = {
+        "base_model.model.model.embed_tokens.lora_embedding_A": a,
+        "base_model.model.model.embed_tokens.lora_embedding_B": b,
+        "base_model.model.model.embed_tokens.base_layer.weight": model.model.embed_tokens.weight + 1,
+        "base_model.model.lm_head.weight": dyadic(tuple(model.lm_head.weight.shape), 1),
+        "base_model.model.model.norm.weight": dyadic((32,), 2),
+    }
+    directory = write_adapter(
+        tmp_path / "adapter", base, parts, ["q_proj", "embed_tokens"], more=more, modules_to_save=["lm_head", "norm"]
+    )
+    model.model.embed_tokens.weight.data += 1
+    merge(model, parts | {"model.embed_tokens": (a, b)})
+    model.lm_head.weight.data = more["base_model.model.lm_head.weight"]
+    model.model.norm.weight.data = more["base_model.model.model.norm.weight"]
+    assert torch.equal(load_model(directory, device="cpu")(IDS), model(IDS, use_cache=False).logits)
+
+
+def test_a_large_matrix_is_changed_some_rows_at_a_time(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = load_model(adapter, device="cpu")
+    monkeypatch.setattr(merging, "_AT_A_TIME", 33 * 7)
+    assert torch.equal(load_model(adapter, device="cpu")(IDS), whole(IDS))
+
+
+def test_where_the_numbers_come_from(adapter: Path, base: Path, tmp_path: Path) -> None:
+    found = ost.sensitivity(load_model(adapter, device="cpu"), ost.Prompt.from_ids(load_model(base), [2, 40, 50]))
+    model = found.provenance.model
+    assert re.fullmatch(rf"LoRA, r 4, alpha 8, of {re.escape(str(adapter))} \(sha256 [0-9a-f]{{16}}\)", model["origin"])
+    assert (model["name"], model["base"]) == (str(adapter), str(base))
+    before = checkpoint_hash(locate(adapter, None))
+    assert before != checkpoint_hash(locate(base, None))
+    moved = shutil.move(base, tmp_path / "elsewhere")
+    again = load_model(adapter, device="cpu", base=moved)
+    assert describe(again).weight_hash == model["weight_hash"]
+    file = adapter / "adapter_model.safetensors"
+    save_file({key: 2 * value for key, value in load_file(file).items()}, file)
+    assert checkpoint_hash(locate(adapter, None, moved)) != before
+    assert describe(load_model(adapter, device="cpu", base=moved)).origin != model["origin"]
+    assert describe(load_model(adapter, device="cpu", base=moved)).weight_hash != model["weight_hash"]
+
+
+def test_its_own_tokenizer_and_else_that_of_its_base(adapter: Path, base: Path) -> None:
+    assert load_model(adapter, device="cpu").tokenizer.chat_template == load_model(base).tokenizer.chat_template
+    counted = Unloaded(locate(adapter, None), torch.float32, "cpu")
+    assert counted.pos("1 1") == Unloaded(locate(base, None), torch.float32, "cpu").pos("1 1") == 4
+    write_tokenizer(adapter, bos=False, chat_template="own")
+    assert load_model(adapter, device="cpu").tokenizer.chat_template == "own"
+    assert Unloaded(locate(adapter, None), torch.float32, "cpu").pos("1 1") == 3
+
+
+def _settings(**changed: Any) -> Callable[[Path], None]:
+    def change(directory: Path) -> None:
+        file = directory / "adapter_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+
+    return change
+
+
+def _tensors(change: Callable[[dict[str, Tensor]], Any]) -> Callable[[Path], None]:
+    def changed(directory: Path) -> None:
+        file = directory / "adapter_model.safetensors"
+        tensors = load_file(file)
+        change(tensors)
+        save_file(tensors, file)
+
+    return changed
+
+
+Q = "base_model.model.model.layers.0.self_attn.q_proj"
+REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "another kind": (_settings(peft_type="IA3"), "expected peft_type LORA in .*, found peft_type = 'IA3': merge it with PEFT"),
+    "another task": (_settings(task_type="SEQ_CLS"), "expected task_type CAUSAL_LM in .* = 'SEQ_CLS'"),
+    "biases": (_settings(bias="all"), "expected bias none in .* = 'all'"),
+    "biases of a factor": (_settings(lora_bias=True), "expected only settings that are known here in .*lora_bias = True"),
+    "a changed base": (_settings(init_lora_weights="pissa"), "expected a base model that training began from .* = 'pissa'"),
+    "a start of 1": (_settings(init_lora_weights=1), "expected a base model that training began from .* = 1"),
+    "layers twice": (_settings(layer_replication=[[0, 2]]), "settings that are known here .*layer_replication"),
+    "parameters": (_settings(target_parameters=["mlp.experts"]), "settings that are known here .*target_parameters"),
+    "single tokens": (_settings(trainable_token_indices=[3]), "settings that are known here .*trainable_token_indices"),
+    "megatron": (_settings(megatron_config={"a": 1}), "settings that are known here .*megatron_config"),
+    "unknown": (_settings(use_something_new=True), "settings that are known here .*use_something_new = True"),
+    "rank 0": (_settings(r=0), "expected a number above 0 as r in .*, found r = 0"),
+    "alpha in words": (_settings(lora_alpha="8"), "expected a number above 0 as lora_alpha in .* = '8'"),
+    "a pattern in words": (_settings(rank_pattern={"q_proj": "4"}), "expected numbers above 0 by module as rank_pattern"),
+    "no modules": (_settings(target_modules=None), "expected the modules that it changes in .*target_modules = None"),
+    "modules as numbers": (_settings(target_modules=[1]), "expected names of modules as target_modules"),
+    "layers in words": (_settings(layers_to_transform=["a"]), "expected numbers of layers as layers_to_transform"),
+    "a broken expression": (_settings(target_modules="(q_proj"), "expected names or regular expressions in .*, found one"),
+    "another rank": (_settings(r=5), r"expected .*_proj of rank 5 as .* says, found 4"),
+    "not named": (_settings(target_modules=["q_proj"]), "down_proj, which adapter_config.json does not name"),
+    "missing": (_settings(target_modules=["q_proj", "down_proj", "k_proj"]), "k_proj, which .* names, found none"),
+    "not saved": (_settings(modules_to_save=["lm_head"]), "lm_head.weight, which .* names in modules_to_save, found none"),
+    "no lengths": (_settings(use_dora=True), "lora_B and lora_magnitude_vector of .*, found lora_A and lora_B of a Linear"),
+    "lengths unasked": (
+        _tensors(lambda found: found.update({f"{Q}.lora_magnitude_vector": torch.ones(32)})),
+        "lora_A and lora_B of .*q_proj, found lora_A and lora_B and lora_magnitude_vector of a Linear",
+    ),
+    "no such module": (
+        _tensors(lambda found: found.update({f"{Q.replace('.0.', '.7.')}.lora_A.weight": torch.ones(4, 32)})),
+        "found model.layers.7.self_attn.q_proj, which the base model does not have",
+    ),
+    "whole, not named": (
+        _tensors(lambda found: found.update({"base_model.model.model.norm.weight": torch.ones(32)})),
+        "expected in .* only what adapter_config.json names, found model.norm.weight whole",
+    ),
+    "whole, unknown": (
+        _tensors(lambda found: found.update({"base_model.model.score.weight": torch.ones(2, 32)})),
+        "weights of LlamaForCausalLM, found score.weight, which it does not have",
+    ),
+    "whole, of another size": (
+        _tensors(lambda found: found.update({"base_model.model.lm_head.weight": torch.ones(300, 32)})),
+        r"lm_head.weight of shape \(268, 32\), found \(300, 32\)",
+    ),
+    "half a pair": (_tensors(lambda found: found.pop(f"{Q}.lora_B.weight")), "lora_A and lora_B of .*, found lora_A of a"),
+    "another shape": (
+        _tensors(lambda found: found.update({f"{Q}.lora_A.weight": torch.ones(4, 31)})),
+        r"the first factor of .*q_proj of shape \(4, 32\), found \(4, 31\)",
+    ),
+    "a flat factor": (
+        _tensors(lambda found: found.update({f"{Q}.lora_A.weight": torch.ones(32)})),
+        r"the first factor of .* found \(32,\)",
+    ),
+    "no key of a LoRA": (
+        _tensors(lambda found: found.update({"model.hada_w1_a": torch.ones(2)})),
+        "only tensors of a LoRA, found model.hada_w1_a",
+    ),
+    "not a number": (_tensors(lambda found: found[f"{Q}.lora_A.weight"].fill_(math.nan)), "finite numbers, found others in"),
+    "whole numbers": (
+        _tensors(lambda found: found.update({f"{Q}.lora_A.weight": torch.ones(4, 32, dtype=torch.int8)})),
+        "finite numbers, found others in",
+    ),
+    "no file": (lambda path: (path / "adapter_model.safetensors").unlink(), "expected the weights adapter_model.safetensors"),
+    "cut short": (
+        lambda path: os.truncate(path / "adapter_model.safetensors", 300),
+        "expected a whole safetensors file, found .* truncated",
+    ),
+    "a whole model too": (
+        lambda path: shutil.copy(path.parent / "base" / "model.safetensors", path),
+        "expected an adapter or a whole model in .*, found both",
+    ),
+    "no base": (_settings(base_model_name_or_path=None), r"expected base_model_name_or_path in .* with base=\.\.\. \(--base\)"),
+    "a base that is not there": (
+        _settings(base_model_name_or_path="./nowhere"),
+        r"base model of the adapter .*: expected a directory .* at './nowhere', found nothing there.* with base=\.\.\.",
+    ),
+    "upon an adapter": (
+        lambda path: (path.parent / "base" / "adapter_config.json").write_text("{}"),
+        "expected a whole model as the base of the adapter .*, found an adapter in .*base",
+    ),
+    "no settings": (lambda path: (path / "adapter_config.json").write_text("["), "expected JSON in .*adapter_config.json"),
+    "its own code": (
+        lambda path: (path / "tokenizer_config.json").write_text('{"auto_map": {}}'),
+        "found remote code .*adapter/tokenizer_config.json",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str, adapter: Path) -> None:
+    change, match = REFUSED[case]
+    change(adapter)
+    with pytest.raises(InputError, match=match) as refusal:
+        load_model(adapter, device="cpu")
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_is_switched_off_is_not_refused(adapter: Path) -> None:
+    """A newer PEFT writes settings that are not known here, off by default."""
+    before = load_model(adapter, device="cpu")(IDS)
+    _settings(
+        use_something_new=False, new_config=None, new_list=[], init_lora_weights="gaussian", eva_config={"rho": 2}
+    )(adapter)
+    assert torch.equal(load_model(adapter, device="cpu")(IDS), before)
+
+
+def test_one_of_two_tied_tables_is_refused(tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", "gemma", seed=1)
+    model = make_model("gemma", seed=1)
+    table = dyadic((268, 32), 1)
+    more = {f"base_model.model.{name}.weight": table.clone() for name in ("model.embed_tokens", "lm_head")}
+    directory = write_adapter(tmp_path / "adapter", base, {}, ["q_proj"], more=more, exclude_modules=["q_proj"])
+    model.lm_head.weight.data.copy_(table)
+    assert torch.equal(load_model(directory, device="cpu")(IDS), model(IDS, use_cache=False).logits)
+    _tensors(lambda found: found.pop("base_model.model.lm_head.weight"))(directory)
+    with pytest.raises(InputError, match=r"expected model\.embed_tokens\.weight and lm_head\.weight changed alike"):
+        load_model(directory, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("family", "more", "match"),
+    [
+        ("llama", {"device_map": "disk"}, "found device_map: merge it with PEFT"),
+        ("mixtral", {}, "found experts in Mixtral, which transformers stacks"),
+        ("int8", {}, "found torchao Int8WeightOnlyConfig, dequantised weights"),
+    ],
+)
+def test_bases_that_are_not_merged_into(family: str, more: dict[str, Any], match: str, tmp_path: Path) -> None:
+    base = INT8 if family == "int8" else write_checkpoint(tmp_path / "base", family)
+    with pytest.raises(InputError, match=match):
+        load_model(write_adapter(tmp_path / "adapter", base, {}, ["q_proj"]), device="cpu", **more)
+
+
+def test_a_base_of_what_is_no_adapter_is_refused(base: Path) -> None:
+    with pytest.raises(InputError, match=r"base: expected an adapter \(adapter_config.json\) in .*base, found none"):
+        load_model(base, base=base)
