@@ -8,7 +8,7 @@ before the last are taken out; the last one is y_n's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,7 +101,7 @@ def faithfulness(
     several prompts, for prompts of fewer than three tokens, under active edits (positions move), and as `ost.contributions`
     for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
     """
-    given = [profiles] if isinstance(profiles, Given) else list(profiles)
+    given = list(profiles) if isinstance(profiles, Iterable) and not isinstance(profiles, Given) else [profiles]
     held = profiles_of(given)
     chosen = checked_names("way", ways, WAYS)
     numbers = {
