@@ -22,6 +22,25 @@ settings.register_profile("full", settings.get_profile("project"), max_examples=
 settings.load_profile("project")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Measurements of Gemma 1 and of Llama are slow tests: each of their parts stands in Gemma 2, Gemma 3 or GPT-2 too.
+
+    Quick ones hold all five against transformers (tests/models) and against an oracle of our own (tests/oracle).
+    """
+    for item in items:
+        given = getattr(item, "callspec", None)
+        if (
+            given
+            and Path(__file__).parent / "measure" in item.path.parents
+            and {"gemma", "llama"} & _names(given.params)
+        ):
+            item.add_marker(pytest.mark.slow)
+
+
+def _names(params: dict[str, object]) -> set[str]:
+    return {value for value in params.values() if isinstance(value, str)}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _signals_are_heard() -> None:
     """Those that tests send, and that under nohup or in the background of a script are ignored, by what is started here too."""

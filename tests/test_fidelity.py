@@ -49,6 +49,11 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
+@cache
+def plain_paper() -> str:
+    return plain(paper_text())
+
+
 def test_every_row_is_whole() -> None:
     for row in rows():
         verdict = next((name for name in VERDICTS if re.match(rf"{name}\b", row.verdict)), None)
@@ -61,7 +66,7 @@ def test_every_row_is_whole() -> None:
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: re.sub(r"\W+", "-", row.paper)[:60])
 def test_quotations_stand_in_the_paper(row: Row) -> None:
-    text = plain(paper_text())
+    text = plain_paper()
     quoted = [plain(words).strip() for words in re.findall("“(.*?)”(?!\\w)", row.paper + " " + row.verdict)]
     assert [words for words in quoted if words not in text] == []
 

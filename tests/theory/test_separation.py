@@ -77,7 +77,7 @@ def test_rows_that_are_one_kind_but_for_one_group_have_no_interval() -> None:
     assert found.why == "too few groups hold both kinds for an interval"
 
 
-@pytest.mark.parametrize("strata", [False, True])
+@pytest.mark.parametrize("strata", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_where_there_is_no_relation_the_interval_holds_a_half_as_often_as_it_says(strata: bool) -> None:
     """Values and kinds that both hang together within a group, and not with each other."""
     generator, held = np.random.default_rng(0), 0

@@ -9,6 +9,7 @@ kept. Autograd gives the same numbers, and stays the oracle and the route for ev
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.devices import at, row_devices, shares
 from ostools.measure.formulas.forward import KEPT, Forward, forward
 from ostools.measure.formulas.layout import is_parallel
 from ostools.measure.formulas.strips import strip_bounds
@@ -77,7 +79,7 @@ class Linearised:
             not held.norms,
             not held.activations,
         )
-        self._dtype, self._chunk = next(model.parameters()).dtype, chunk
+        self._dtype, self._chunk, self._devices = next(model.parameters()).dtype, chunk, row_devices(model)
         self.pos, self.layers, self.n_layers = len(ids), tuple(layers), int(model.cfg.n_layers)
         shape = Shape.of(model)
         keep = self.n_layers * block_bytes(shape, self.pos, self._live_pattern) <= chunk_of(KEPT)
@@ -123,27 +125,38 @@ class Linearised:
         """w^T d y_n / d v_i^(l) for every cotangent w and place (l, i): one pass of the rows through every block.
 
         Memory: the result, which the rows of the lowest layer are carried in, and one block. The places lie before the rows.
+        Other GPUs (`row_devices`) carry a part of the rows each.
         """
         top = self.norm.pull(cotangents.to(self.norm.factor)[None])
         found = top.new_empty(len(self.layers), self.pos, *top.shape[1:])
         lowest = min(self.layers)
-        gradient: AtPlaces = found[self.layers.index(lowest)]
-        gradient.zero_()[-1:] = top
-        parts = self._parts(len(cotangents))
-        steps = (self.n_layers - lowest) * len(parts)
+        carried: AtPlaces = found[self.layers.index(lowest)]
+        carried.zero_()[-1:] = top
+        blocks = shares(len(cotangents), len(self._devices))
+        gradients = [carried[:, rows].to(device) for rows, device in zip(blocks, self._devices, strict=False)]
+        done, steps = count(1), (self.n_layers - lowest) * sum(len(self._parts(part.shape[1])) for part in gradients)
         for layer in range(self.n_layers, lowest, -1):
             if layer in self.layers:
-                found[self.layers.index(layer)] = gradient
-            mlp, attention = self._maps(layer - 1)
-            for index, part in enumerate(parts, start=1 + (self.n_layers - layer) * len(parts)):
-                here = gradient[attention.rows, part].contiguous()
-                by_mlp = here + mlp.pull(here)
-                below = attention.pull(here if self._parallel else by_mlp)
-                below[attention.rows] += by_mlp
-                gradient[:, part] = below
-                tell(progress, index, steps)
-            del mlp, attention
+                _gather(gradients, blocks, found[self.layers.index(layer)])
+            maps = self._maps(layer - 1)
+            for gradient in gradients:
+                here = maps if gradient.device == carried.device else at(maps, gradient.device)
+                for part in self._parts(gradient.shape[1]):
+                    self._carry(here, gradient, part)
+                    tell(progress, next(done), steps)
+                del here
+            del maps
+        _gather(gradients, blocks, carried)
         return found.flatten(0, 1).transpose(0, 1)
+
+    def _carry(self, maps: Maps, gradient: AtPlaces, rows: slice) -> None:
+        """Some rows through one block, in place."""
+        mlp, attention = maps
+        here = gradient[attention.rows, rows].contiguous()
+        by_mlp = here + mlp.pull(here)
+        below = attention.pull(here if self._parallel else by_mlp)
+        below[attention.rows] += by_mlp
+        gradient[:, rows] = below
 
     @torch.no_grad()
     def push(self, tangents: Float[Tensor, "row place d_model"]) -> Float[Tensor, "row d_model"]:
@@ -169,3 +182,14 @@ class Linearised:
     def _parts(self, rows: int) -> list[slice]:
         step = self._chunk or max(1, rows)
         return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _gather(
+    gradients: Sequence[Float[Tensor, "place _ d_model"]],
+    blocks: Sequence[slice],
+    into: Float[Tensor, "place row d_model"],
+) -> None:
+    """What each device carries, side by side; but for what is carried in place."""
+    for gradient, rows in zip(gradients, blocks, strict=True):
+        if gradient.data_ptr() != into[:, rows].data_ptr():
+            into[:, rows] = gradient
