@@ -77,8 +77,7 @@ def test_one_window_of_one_text_is_its_sensitivity_to_the_bit(model: Transformer
     assert found.windows["value"].tolist() == norms.tolist()
     assert found.windows["share"].tolist() == shares(norms).tolist()
     assert found.frame["mean"].tolist() == binned(shares(norms)[None], 8)[0].tolist()
-    assert found.frame["low"].isna().all()
-    assert found.frame["high"].isna().all()
+    assert np.isnan(found.frame[["low", "high"]].to_numpy()).all()
     assert found.summary["kind"].tolist() == ["measured"]
     assert found.shapes["verdict"].tolist() == ["not tested: 1 texts, 3 needed", "not tested: 14 tokens, 15 needed"]
 
@@ -148,6 +147,41 @@ def test_saved_is_loaded_and_interrupted_is_whole(
         assert len(measured) == cells - after
 
 
+def test_a_text_counts_once_however_many_windows_it_has(model: TransformerBridge) -> None:
+    """Against a plain loop: the mean over texts of the mean over their windows; quantiles are of windows."""
+    given = [*texts(3, 6), *texts(2, 40)]
+    found = ost.corpus(model, given, lengths=[20], per_text=4, measure="attention", bins=5, progress=False)
+    table: Any = found.windows
+    of_text: dict[int, list[np.ndarray]] = {}
+    for (text, _), rows in table.groupby(["text", "window"]):
+        of_text.setdefault(text, []).append(rows["share"].to_numpy().reshape(5, 4).sum(1) * 5)
+    assert sorted(map(len, of_text.values())) == [1, 1, 1, 4, 4]
+    means = np.stack([np.mean(profiles, axis=0) for profiles in of_text.values()])
+    np.testing.assert_allclose(found.frame["mean"], means.mean(0), rtol=1e-12)
+    every = np.concatenate([np.stack(profiles) for profiles in of_text.values()])
+    np.testing.assert_allclose(found.frame["median"], np.median(every, axis=0), rtol=1e-12)
+    (row,) = found.summary.to_dict("records")
+    assert (row["texts"], row["windows"], row["too_short"]) == (5, 11, 0)
+    first = table[table["position"] == 0]
+    assert row["sink_share"] == pytest.approx(first.groupby("text")["share"].mean().mean(), rel=1e-12)
+
+
+def test_other_weights_of_the_same_name_are_another_model(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {
+        "lengths": [8],
+        "measure": "attention",
+        "bins": 4,
+        "progress": False,
+        "out": tmp_path / "x",
+    }
+    own = tiny_model("llama", seed=1, fresh=True, **SMALL)
+    ost.corpus(own, texts(3), **asked)
+    with torch.no_grad():
+        next(own.parameters()).mul_(2)
+    with pytest.raises(InputError, match="found another corpus"):
+        ost.corpus(own, texts(3), **asked)
+
+
 def test_a_broken_cell_is_measured_again(model: TransformerBridge, tmp_path: Path) -> None:
     asked: dict[str, Any] = {
         "lengths": [8],
@@ -215,6 +249,9 @@ def test_a_window_does_not_depend_on_the_other_texts_that_are_asked_for() -> Non
         for lengths, count in (([8, 9], None), ([9], 4))
     )
     assert some[0].windows == all_of_them[1].windows[:4]
+    (whole,) = draw(tokenizer, given, [9], count=None, per_text=1, seed=4)
+    (without,) = draw(tokenizer, [*given[:3], "", *given[4:]], [9], count=None, per_text=1, seed=4)
+    assert without.windows == tuple(window for window in whole.windows if window.text != 3)
 
 
 def test_every_place_of_a_window_is_as_likely() -> None:

@@ -19,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations.named import NONE
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, shown
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.asked import asked
@@ -151,6 +151,8 @@ def corpus(
     if (longest := chosen[-1]) > context_length(model):
         raise InputError(f"lengths: expected at most {context_length(model)} tokens (the context), found {longest}")
     checked_bins(bins, chosen)
+    if not isinstance(out, str | Path | None):
+        raise InputError(f"out: expected a directory or None, found {shown(out)}")
     edits = hooks.active_edits(model)
     if out is not None and edits:
         raise InputError(

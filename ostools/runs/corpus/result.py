@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, shown
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
@@ -58,6 +58,8 @@ def read_corpus(directory: str | Path, *, bins: int = BINS) -> Corpus:
 
     Raises `InputError` for a directory without a corpus, and for one that is not complete.
     """
+    if not isinstance(directory, str | Path):
+        raise InputError(f"directory: expected one that ost.corpus made, found {shown(directory)}")
     broken: list[str] = []
     found = read(directory, say=broken.append)
     cells = found.cells

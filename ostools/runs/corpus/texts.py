@@ -29,6 +29,8 @@ def read_texts(texts: str | Path | Sequence[str], field: str = "text") -> list[s
     """
     if isinstance(texts, str | Path):
         found, where = _of_file(Path(texts), field), str(texts)
+    elif not isinstance(texts, Sequence):
+        raise InputError(f"texts: expected a file or a list of texts, found {shown(texts)}")
     else:
         found, where = list(texts), "texts"
         if wrong := [(place, text) for place, text in enumerate(found) if not isinstance(text, str)]:
