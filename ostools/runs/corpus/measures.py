@@ -51,7 +51,7 @@ class Measure:
         checked_name("measure", name, MEASURES)
         if name != "sensitivity":
             given = [
-                word for word, value in (("linearisation", linearisation), ("method", method)) if value is not None
+                option for option, value in (("linearisation", linearisation), ("method", method)) if value is not None
             ]
             if given:
                 raise InputError(

@@ -6,6 +6,8 @@ from typing import Any
 
 import altair as alt
 
+from ostools.ground.words import short_name
+from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
 from ostools.runs import Corpus
@@ -33,9 +35,8 @@ def corpus_chart(result: Corpus) -> Any:
         alt.hconcat(*panels[start : start + _PANELS], spacing=30).resolve_scale(y="shared")
         for start in range(0, len(panels), _PANELS)
     ]
-    title = alt.TitleParams(
-        f"{_what(asked)} over a corpus, {theme.KINDS[str(asked['kind'])]}", subtitle=_subtitle(result)
-    )
+    words = f"{_what(asked)} of {short_name(result.provenance.model)} over a corpus, {theme.KINDS[str(asked['kind'])]}"
+    title = alt.TitleParams(words, subtitle=_subtitle(result))
     return axes.themed(alt.vconcat(*rows, title=title, spacing=24))
 
 
@@ -47,14 +48,14 @@ def _what(asked: Any) -> str:
 
 
 def _subtitle(result: Corpus) -> list[str]:
-    """What is drawn, and the shape of each length."""
-    shapes: Any = result.shapes[result.shapes["kept"] == "without the sink"]
-    verdicts = ", ".join(f"{row['length']} tokens: {row['verdict']}" for row in shapes.to_dict("records"))
+    """What is drawn, and the shape of each length: among many texts the last token alone can lift the last third."""
     interval = "; dark shade: its 95% interval" if bool(frame_of(result)["low"].notna().any()) else ""
-    return [
-        f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of windows; dashed: an even share.",
-        f"Shape without the first token: {verdicts}.",
-    ]
+    said = [f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of windows; dashed: an even share."]
+    shapes: Any = result.shapes
+    for length, rows in shapes.groupby("length"):
+        verdicts = dict(zip(rows["kept"], rows["verdict"], strict=True))
+        said.append(f"{length} tokens, {NO_SINK}: {verdicts[NO_SINK]}; {BETWEEN}: {verdicts[BETWEEN]}.")
+    return said
 
 
 def _panel(rows: Frame, summary: Any, numbers: Column, colour: str) -> Any:
