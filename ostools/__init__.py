@@ -9,6 +9,7 @@
     ost.profile(profile).plot()                    # which tokens matter; is it a U?
     ost.spectra(model, "...", measured=profile)    # Lemma B.6, B.7, Proposition 5.2 on the real patterns
     ost.collapse(model, ost.tasks.figure_5a(), lengths=range(1, 257)).plot()
+    ost.corpus(model, "texts.jsonl", out="corpus")  # the same of many texts
     ost.report(model, out="report.html")
     ost.reproduce(model, out="paper")              # every claim of the paper: its words, what was measured, the verdict
 
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.models import null_model as null_model
     from ostools.reporting import report as report
     from ostools.reporting import reproduce as reproduce
+    from ostools.runs import corpus as corpus
 
 _NAMES = {
     "ostools.measure": (
@@ -91,6 +93,7 @@ _NAMES = {
     "ostools.experiments": ("ablation", "study", "windows"),
     "ostools.models": ("Prompt", "adopt", "encode", "load_model", "null_model"),
     "ostools.reporting": ("report", "reproduce"),
+    "ostools.runs": ("corpus",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _BESIDE = ("hooks", "mitigations")

@@ -37,6 +37,7 @@ from ostools.cli.measure.prompts import prompts
 from ostools.cli.measure.sensitivity import path_sum, sensitivity
 from ostools.cli.measure.use import contributions, faithfulness
 from ostools.cli.measure.variation import attention_variation
+from ostools.cli.runs.corpus import corpus
 from ostools.cli.runs.report import report
 from ostools.cli.runs.reproduce import reproduce
 from ostools.cli.runs.results import results
@@ -115,6 +116,7 @@ for _command in (
     retrieval,
     chain_of_thought,
     predict_errors,
+    corpus,
     run,
     results,
     tasks,

@@ -106,6 +106,12 @@ def count_tokens(
     return len(_encode_chat(tokenizer, text, system, thinking)[1] if chat else _encode_plain(tokenizer, text))
 
 
+def text_ids(tokenizer: Any, text: str) -> list[int]:
+    """The ids that `encode` makes of a text, without those that the tokenizer puts around it (`frame`). Raises as it does."""
+    ids, (before, after) = _encode_plain(tokenizer, text), frame(tokenizer)
+    return ids[len(before) : len(ids) - len(after)]
+
+
 def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
     """The prompt, if it is one of this model. Raises `InputError` for one that was made for another model: its ids have other
     tokens here, no embedding, or no place in the context."""

@@ -3,6 +3,9 @@
 from ostools.runs.asked.sweep import Sweep as Sweep
 from ostools.runs.asked.sweep import read_sweep as read_sweep
 from ostools.runs.asked.sweep import sweep_of as sweep_of
+from ostools.runs.corpus.corpus import corpus as corpus
+from ostools.runs.corpus.result import Corpus as Corpus
+from ostools.runs.corpus.result import read_corpus as read_corpus
 from ostools.runs.run import Outcome as Outcome
 from ostools.runs.run import Plan as Plan
 from ostools.runs.run import plan as plan
@@ -12,12 +15,15 @@ from ostools.runs.workers.executor import Executor as Executor
 from ostools.runs.workers.ray_cluster import RayCluster as RayCluster
 
 __all__ = [
+    "Corpus",
     "Executor",
     "Outcome",
     "Plan",
     "RayCluster",
     "Sweep",
+    "corpus",
     "plan",
+    "read_corpus",
     "read_sweep",
     "results",
     "run",

@@ -63,13 +63,18 @@ class UShape:
 
         The quadratic has no say: a convex profile that only decays has a positive curvature too.
         """
-        if self.start.low > 0 and self.end.low > 0:
-            return "U-shape"
-        if self.start.high < 0 and self.end.high < 0:
-            return "inverted U"
-        if self.end.low > 0:
-            return "rises at the end only"
-        return "rises at the start only" if self.start.low > 0 else "no shape shown"
+        return named_by_ends(self.start, self.end)
+
+
+def named_by_ends(start: TestedValue, end: TestedValue) -> Shape:
+    """The shape whose contrasts of both ends with the middle exclude zero."""
+    if start.low > 0 and end.low > 0:
+        return "U-shape"
+    if start.high < 0 and end.high < 0:
+        return "inverted U"
+    if end.low > 0:
+        return "rises at the end only"
+    return "rises at the start only" if start.low > 0 else "no shape shown"
 
 
 def shares(values: Profile) -> Profile:
@@ -112,10 +117,11 @@ def _contrast(one: Float[np.ndarray, " block"], other: Float[np.ndarray, " block
     parts = np.array([(_around_line(third) ** 2).sum() / freedom / BLOCKS for third in (one, other)])
     variance = float(parts.sum())
     joint = freedom / float(((parts / variance) ** 2).sum()) if variance > 0 else 1.0
-    return _interval(float(one.mean() - other.mean()), variance**0.5, joint)
+    return by_student(float(one.mean() - other.mean()), variance**0.5, joint)
 
 
-def _interval(value: float, error: float, freedom: float) -> TestedValue:
+def by_student(value: float, error: float, freedom: float) -> TestedValue:
+    """A value with that standard error, by Student's t; a value within rounding of zero is zero."""
     value = value if abs(value) > _ROUNDING else 0.0
     half = float(stdtrit(freedom, 0.975)) * error
     if error == 0:
@@ -134,7 +140,7 @@ def _quadratic(blocks: Float[np.ndarray, " block"], tokens: int) -> tuple[Tested
     noise = ((blocks - design @ fitted) ** 2).sum() / freedom
     error = float(np.sqrt(noise * np.linalg.inv(design.T @ design)[2, 2]))
     vertex = (1.0 - slope / (2.0 * curvature)) / 2.0 if curvature != 0 else float("nan")
-    return _interval(float(curvature), error, float(freedom)), float(vertex)
+    return by_student(float(curvature), error, float(freedom)), float(vertex)
 
 
 def _neighbours(log10_norms: Profile) -> float:

@@ -11,7 +11,7 @@ COMMANDS = (
     "flow", "spectra", "attention", "attention-variation", "collapse",
     "repeats", "counting", "behaviour", "decodable", "readout", "fate",
     "prompts", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval",
-    "chain-of-thought", "predict-errors", "run", "results", "tasks", "mitigations", "models", "doctor",
+    "chain-of-thought", "predict-errors", "corpus", "run", "results", "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip
 
 

@@ -104,6 +104,7 @@ TITLES: dict[str, set[str]] = {
         "weight of the last, less that of n + 1",
     },
     "Reproduction": set(),
+    "Corpus": {"relative position in the window", "share / even share"},
     "Nulls": {"share of the summed sensitivity", "token and its position i"},
     "Contributions": {"contribution to the logit", "token and its position i"},
     "Faithfulness": {

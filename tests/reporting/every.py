@@ -102,6 +102,9 @@ EVERY: dict[str, Callable[[], Result]] = {
         "all", encodings=["none", "rope-10000"], depths=[1, 3], lengths=range(1, 33), seeds=[0, 1], fit_from=16
     ),
     "TheoryChecks": EXPERIMENTS.theory,
+    "Corpus": lambda: ost.corpus(
+        model(), ["one text of some words", "another text of others", "and a third one"], lengths=[8, 12], bins=4
+    ),
     "Reproduction": lambda: EXPERIMENTS.Reproduction(
         judged(CLAIMS, {}, {}), EXPERIMENTS.figure_9([1, 5], [0], noisy=5).provenance, {}, {}, {}, Path("report.html")
     ),

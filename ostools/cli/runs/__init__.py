@@ -1,1 +1,2 @@
-"""The commands about whole runs: `report` (of everything, or of a sweep), `run` (a sweep) and `results` (of one)."""
+"""The commands about whole runs: `report` (of everything, or of a sweep), `run` (a sweep), `results` (of one) and
+`corpus` (one measurement over many texts)."""

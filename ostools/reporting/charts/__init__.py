@@ -16,7 +16,7 @@ from typing import Any
 
 import altair as alt
 
-from ostools import experiments, measure
+from ostools import experiments, measure, runs
 from ostools.ground.errors import InputError
 from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.answers.ablation import ablation_chart
@@ -44,6 +44,7 @@ from ostools.reporting.charts.figures.figure8_and_9 import figure_8_chart, figur
 from ostools.reporting.charts.figures.lab import lab_chart
 from ostools.reporting.charts.figures.theory import theory_chart
 from ostools.reporting.charts.sensitivity.contributions import contributions_chart
+from ostools.reporting.charts.sensitivity.corpus import corpus_chart
 from ostools.reporting.charts.sensitivity.faithfulness import faithfulness_chart
 from ostools.reporting.charts.sensitivity.flow import flow_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
@@ -112,6 +113,7 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     experiments.Study: study_chart,
     experiments.TheoryChecks: theory_chart,
     experiments.WindowStudy: windows_chart,
+    runs.Corpus: corpus_chart,
 }
 """Which result is drawn by which chart; a class derived from one of them is drawn as that one."""
 
@@ -138,6 +140,7 @@ __all__ = [
     "collapse_layers_chart",
     "comparison_chart",
     "contributions_chart",
+    "corpus_chart",
     "counting_chart",
     "error_prediction_chart",
     "faithfulness_chart",

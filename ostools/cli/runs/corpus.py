@@ -1,0 +1,128 @@
+"""`ostools corpus`: the profiles of many windows of many texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostools.cli.kit import output
+from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.options import Device, Dtype, Model, parse_lengths
+from ostools.cli.kit.signals import ended_by_signals
+from ostools.cli.kit.steps import at_work, check, give
+
+if TYPE_CHECKING:
+    from ostools.measure.passes.cost import Cost
+    from ostools.runs import Corpus
+    from ostools.runs.forecast.forecast import Unloaded
+
+_SHOWN = ("length", "kind", "texts", "windows", "too_short", "sink_share", "last_share", "effective_tokens")
+_SHAPES = ("length", "kept", "verdict", "start_contrast", "start_contrast_p", "end_contrast", "end_contrast_p")
+
+
+def corpus(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Texts: .jsonl, .parquet, or plain text, parted by empty lines."),
+    ],
+    lengths: Annotated[str, typer.Option(metavar="LIST", help="Tokens of a window (64,256,1024).")] = "64,256",
+    measure: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="sensitivity, attention, second-moment[-diagonal|-full], rollout, cesaro."),
+    ] = "sensitivity",
+    linearisation: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, frozen-attention, ... Else full."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the sensitivity: exact, estimate. Else by the model's width.")
+    ] = None,
+    texts: Annotated[
+        int | None, typer.Option(metavar="N", help="How many texts a length. Else all that are long enough.", min=1)
+    ] = None,
+    per_text: Annotated[int, typer.Option(metavar="N", help="Most windows of a text.", min=1)] = 1,
+    field: Annotated[str, typer.Option(metavar="NAME", help="The key or column that holds the texts.")] = "text",
+    bins: Annotated[int, typer.Option(metavar="N", help="Of relative position.", min=1)] = 32,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the texts and of the windows in them.", min=0)] = 0,
+    model: Model = "embedded",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the cells are kept; made if it is missing. Else nothing is kept."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Chart (.html .png .svg .pdf) or table (.parquet .csv .json) of the profiles."
+        ),
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Measure profiles over a corpus of texts.
+
+    Windows of exactly so many tokens are drawn from the texts. The mean over relative position, with intervals over texts, and
+    a test of the U-shape. With --out the same command resumes.
+
+    \b
+    Example:
+      ostools corpus texts.jsonl --lengths 64,256 --texts 1000 --out corpus --plot corpus.png
+    """
+
+    def work(interrupted: Callable[[], bool]) -> None:
+        from ostools import runs
+        from ostools.models.files.config import quiet, read_tokenizer
+        from ostools.models.files.sources import locate
+        from ostools.models.tokens import required
+        from ostools.runs.corpus.corpus import drawn_from
+        from ostools.runs.corpus.measures import Measure
+        from ostools.runs.corpus.result import checked_bins
+        from ostools.runs.corpus.texts import read_texts
+        from ostools.runs.stored.store import Store
+
+        check(plot)
+        sizes = parse_lengths(lengths)
+        checked_bins(bins, sizes)
+        Measure.asked(measure, linearisation, method, d_model=1)
+        found = read_texts(file, field)
+        if out is not None:
+            Store(out).require_ours()
+        with quiet():
+            tokenizer = required(read_tokenizer(locate(model, None, MANNERS.base).tokenizer))
+        drawn = drawn_from(tokenizer, found, sizes, texts, per_text, seed, output.note).drawn
+        windows = {one.length: len(one.windows) for one in drawn}
+
+        def cost(on: Unloaded) -> Cost:
+            return Measure.asked(measure, linearisation, method, on.shape.d_model).cost(on.shape, windows, on.limit)
+
+        with at_work("measuring windows", model, device, dtype, cost) as (loaded, progress):
+            result = runs.corpus(
+                loaded,
+                found,
+                lengths=sizes,
+                measure=measure,
+                linearisation=linearisation,
+                method=method,
+                count=texts,
+                per_text=per_text,
+                bins=bins,
+                seed=seed,
+                out=out,
+                max_memory=MANNERS.max_memory,
+                progress=progress,
+                interrupted=interrupted,
+            )
+        give(result, plot, _show)
+
+    ended_by_signals(work)
+
+
+def _show(result: Corpus) -> None:
+    summary, shapes = result.summary, result.shapes
+    asked: Any = result.provenance.parameters
+    rows = summary[[*_SHOWN, "tokens_per_second"]].itertuples(index=False, name=None)
+    output.print_table(f"Windows of {asked['measure']}", [*_SHOWN, "tokens/s"], rows, left=2)
+    rows = shapes[list(_SHAPES)].itertuples(index=False, name=None)
+    output.print_table("Ends against the middle, in decades, over texts", _SHAPES, rows, left=3)

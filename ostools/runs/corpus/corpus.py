@@ -1,0 +1,256 @@
+"""A measurement over a corpus: the profile of every window that is drawn from many texts, in one run that can be interrupted.
+
+Purpose: what a profile looks like in general, where one prompt shows one. Cost: that of the measurement, times the windows;
+of the sensitivity windows of one length share their forward passes. On one core of two the embedded model takes 4 minutes for
+the exact Jacobians of 1,000 windows of 64 tokens, and 1 minute for their prediction (`measure="second-moment"`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from mitigations.named import NONE
+from ostools.ground.errors import InputError, shown
+from ostools.ground.progress import Progress, part_of, tell
+from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.measure.asked import asked
+from ostools.models import Prompt, context_length, describe
+from ostools.models.tokens import tokenizer_of
+from ostools.results import Frame, Provenance
+from ostools.runs.asked.cells import code_version, digest
+from ostools.runs.corpus.measures import Measure
+from ostools.runs.corpus.result import BINS, COLUMNS, KIND, Corpus, assembled, checked_bins, read_corpus
+from ostools.runs.corpus.texts import read_texts, texts_hash
+from ostools.runs.corpus.windows import Drawn, Window, draw
+from ostools.runs.measurements.record import Cell
+from ostools.runs.stored.store import Store, Wanted, file_of, missing
+
+TOGETHER = 1024
+"""Tokens of the windows that are one cell: they share their passes, and an interrupt loses no more than them."""
+_MOST_SEED = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Windows of one length, the first of which is number `first` of that length, as a cell of the store."""
+
+    wanted: Wanted
+    number: int
+    first: int
+    windows: tuple[Window, ...]
+
+    @property
+    def length(self) -> int:
+        return len(self.windows[0].ids)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What every batch is measured with."""
+
+    model: TransformerBridge
+    measure: Measure
+    seed: int
+    max_memory: int | None
+    provenance: Provenance
+
+    def rows(self, batch: _Batch, progress: Progress | None) -> tuple[Frame, Provenance]:
+        """A row a token; and what they come from, with the seconds that they took. An estimate draws directions of its own
+        in every batch, so that its errors are not the same in all."""
+        start = time.perf_counter()
+        prompts = [Prompt.from_ids(self.model, window.ids) for window in batch.windows]
+        how: dict[str, Any] = {"seed": self.seed + batch.number, "max_memory": self.max_memory}
+        values = self.measure.values(self.model, prompts, **how, progress=progress)
+        tables = [
+            pd.DataFrame(
+                {
+                    "length": batch.length,
+                    "window": batch.first + index,
+                    "text": window.text,
+                    "start": window.start,
+                    "position": range(batch.length),
+                    "token_id": window.ids,
+                    "value": value,
+                }
+            )
+            for index, (window, value) in enumerate(zip(batch.windows, values, strict=True))
+        ]
+        took = {**self.provenance.parameters, "cell_seconds": time.perf_counter() - start}
+        return pd.concat(tables, ignore_index=True)[COLUMNS], replace(self.provenance, parameters=took)
+
+
+def _nothing_said(text: str) -> None:
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
+@asked
+def corpus(
+    model: TransformerBridge,
+    texts: str | Path | Sequence[str],
+    *,
+    lengths: int | Sequence[int] = (64, 256, 1024),
+    measure: str = "sensitivity",
+    linearisation: str | None = None,
+    method: str | None = None,
+    count: int | None = None,
+    per_text: int = 1,
+    field: str = "text",
+    bins: int = BINS,
+    seed: int = 0,
+    out: str | Path | None = None,
+    max_memory: int | None = None,
+    say: Callable[[str], None] = _nothing_said,
+    progress: Progress | None = None,
+    interrupted: Callable[[], bool] = _never,
+) -> Corpus:
+    """The profile of every window over relative position: mean, interval over texts, quantiles, and whether it is a U.
+
+    Args:
+        texts: a list of texts, or a file: `.jsonl` with a key `field`, `.parquet` with a column `field`, or plain text, whose
+            texts are parted by empty lines.
+        lengths: tokens of a window, the special tokens that the tokenizer puts around any text among them. Texts that are too
+            short for a window are passed over and counted; nothing is padded.
+        measure: "sensitivity": ||d y_n / d v_i^(0)||, the operator norm, or of an estimate the Frobenius norm; "attention":
+            the last token's weights, mean over layers and heads; or a prediction of `path_sum`: "second-moment",
+            "second-moment-full", "second-moment-diagonal", "rollout", "cesaro".
+        linearisation, method: of the sensitivity alone: as in `ost.sensitivity`, "full" unless given; "exact" or "estimate",
+            unless given by the model's width, never by the memory that is free.
+        count: texts a length; None: all that are long enough.
+        per_text: most windows of a text, which do not overlap.
+        bins: of relative position, at most the tokens of the shortest window.
+        seed: of the texts, of the windows in them, and of an estimate, whose k-th cell draws its directions by seed + k.
+        out: a directory, where every cell (some 1,024 tokens) is kept once it is measured: the same call resumes, and
+            `runs.read_corpus` reads it without the model. A directory holds one corpus. None: nothing is kept.
+        max_memory: bytes that the run may take beside the model; what is free by default.
+        say: told of texts that are passed over and of broken files.
+        interrupted: asked after each cell; where it says so, that cell is dropped and KeyboardInterrupt raised.
+
+    For the same of null models pass `ost.null_model(model)`, with a directory of its own. Raises `InputError` for texts that
+    cannot be read, where none is long enough, for unknown names, for a directory that holds something else, for one under
+    active edits, of which a stored cell would not know, and for whatever the measurement refuses: cells that were measured
+    before stay.
+    """
+    described = describe(model)
+    what = Measure.asked(measure, linearisation, method, described.d_model)
+    chosen, seed = checked_lengths(lengths), whole_number("seed", seed)
+    if seed > _MOST_SEED:
+        raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
+    if (longest := chosen[-1]) > context_length(model):
+        raise InputError(f"lengths: expected at most {context_length(model)} tokens (the context), found {longest}")
+    checked_bins(bins, chosen)
+    if not isinstance(out, str | Path | None):
+        raise InputError(f"out: expected a directory or None, found {shown(out)}")
+    edits = hooks.active_edits(model)
+    if out is not None and edits:
+        raise InputError(
+            f"corpus: expected a model without edits where cells are stored, found {edits[0].kind!r} at {edits[0].where}: "
+            "leave its block, or leave out away"
+        )
+    drawn = drawn_from(tokenizer_of(model), read_texts(texts, field), chosen, count, per_text, seed, say)
+    question = {**drawn.question, **what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
+    provenance = Provenance.collect(model, corpus=question)
+    device = next(model.parameters()).device.type
+    batches = list(_batches(drawn.drawn, question, provenance, seed, device))
+    run = _Run(model, what, seed, max_memory, provenance)
+    if out is None:
+        found = [
+            run.rows(batch, part_of(progress, k, k + 1, len(batches), units=100)) for k, batch in enumerate(batches)
+        ]
+        seconds = dict.fromkeys(chosen, 0.0)
+        for batch, (_, made) in zip(batches, found, strict=True):
+            seconds[batch.length] += made.parameters["cell_seconds"]
+        rows = pd.concat([table for table, _ in found], ignore_index=True)
+        return assembled(rows, seconds, found[0][1].as_dict(), bins)
+    _store_all(run, batches, Store(Path(out), say), say, progress, interrupted)
+    return read_corpus(out, bins=bins)
+
+
+@dataclass(frozen=True)
+class Question:
+    """Windows that were drawn, and what they were drawn by."""
+
+    drawn: tuple[Drawn, ...]
+    question: dict[str, Any]
+
+
+def drawn_from(
+    tokenizer: Any,
+    texts: Sequence[str],
+    lengths: Sequence[int],
+    count: int | None,
+    per_text: int,
+    seed: int,
+    say: Callable[[str], None] = _nothing_said,
+) -> Question:
+    """The windows of a corpus, by its tokenizer alone: no model is loaded for a forecast."""
+    count = None if count is None else whole_number("count", count, 1)
+    per_text = whole_number("per_text", per_text, 1)
+    drawn = tuple(draw(tokenizer, texts, lengths, count=count, per_text=per_text, seed=seed))
+    for one in drawn:
+        found = len({window.text for window in one.windows})
+        if one.too_short or (count is not None and found < count):
+            asked_for = "" if count is None else f" of {count} asked for"
+            say(f"length {one.length}: {found} texts{asked_for}; {one.too_short} were too short and passed over")
+    told = {"texts_sha256": texts_hash(texts), "of_texts": len(texts), "count": count, "per_text": per_text}
+    short = {str(one.length): one.too_short for one in drawn}
+    return Question(drawn, {**told, "seed": seed, "lengths": list(lengths), "too_short": short})
+
+
+def _batches(
+    drawn: Sequence[Drawn], question: dict[str, Any], provenance: Provenance, seed: int, device: str
+) -> Iterator[_Batch]:
+    """The cells: windows of one length, as many as `TOGETHER` tokens hold, each under a key of all that defines its rows."""
+    number, code = 0, code_version("runs/corpus")
+    name, dtype = str(provenance.model["name"]), str(provenance.model["dtype"])
+    for one in drawn:
+        step = max(1, TOGETHER // one.length)
+        for first in range(0, len(one.windows), step):
+            windows = one.windows[first : first + step]
+            own = {"batch": number, "windows": digest([asdict(window) for window in windows])}
+            options = json.dumps({"corpus": question, **own}, sort_keys=True)
+            cell = Cell(name, "corpus", dtype, NONE, seed, KIND + question["measure"], options, (one.length,))
+            attention = provenance.model["attention_implementation"]
+            made = {**cell.columns, "options": options, "code": code, "device": device, "attention": attention}
+            yield _Batch(Wanted(cell, digest(made)), number, first, windows)
+            number += 1
+
+
+def _store_all(
+    run: _Run,
+    batches: Sequence[_Batch],
+    store: Store,
+    say: Callable[[str], None],
+    progress: Progress | None,
+    interrupted: Callable[[], bool],
+) -> None:
+    """Measure and store every cell that is not there. Each appears whole or not at all."""
+    with store.locked():
+        ours = {batch.wanted.identity for batch in batches}
+        if any(one.identity not in ours for one in store.asked()):
+            raise InputError(
+                f"{store.directory}: expected a new directory or that of this corpus, found another corpus or sweep: give "
+                "another directory, or ask the same of the same texts and model"
+            )
+        if replaced := store.ask([batch.wanted for batch in batches]):
+            say(f"{replaced} cells were measured before with other code or versions, and are measured again")
+        there = store.stored()
+        pending = [one for one in batches if missing(one.wanted, there.get(one.wanted.base, [])) is not None]
+        tell(progress, 0, max(len(pending), 1))
+        for done, batch in enumerate(pending):
+            rows, made = run.rows(batch, part_of(progress, done, done + 1, len(pending), units=100))
+            if interrupted():
+                raise KeyboardInterrupt
+            store.add(batch.wanted, file_of(batch.wanted, rows, made, code=code_version("runs/corpus"), checkpoint=""))

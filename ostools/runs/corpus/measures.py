@@ -1,0 +1,116 @@
+"""What is measured of a window: `MEASURES`, by name; its values over the window's tokens, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.names import checked_name
+from ostools.ground.progress import Progress
+from ostools.measure.attention.attention import attention
+from ostools.measure.jacobian.estimate import choose_method
+from ostools.measure.jacobian.linearisations import LINEARISATIONS
+from ostools.measure.jacobian.memory import sensitivity_cost
+from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.passes.cost import QUESTION, Cost, pass_cost
+from ostools.measure.paths.cost import path_sum_cost
+from ostools.measure.paths.path_sum import path_sum
+from ostools.measure.paths.variants import VARIANTS
+from ostools.models import Prompt
+from ostools.models.shape import Shape
+
+PREDICTIONS = tuple(name for name, variant in VARIANTS.items() if variant.kind == "predicted")
+MEASURES = ("sensitivity", "attention", *PREDICTIONS)
+_METHODS = {"exact": "measured", "estimate": "estimated"}
+_BESIDE = 4
+"""Of a path sum of a short window: encoding, hashing the weights and writing down, in questions."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured: a name out of `MEASURES`, of which derivative, and of the sensitivity how ("" where there is none)."""
+
+    name: str
+    linearisation: str = ""
+    method: str = ""
+
+    @classmethod
+    def asked(cls, name: str, linearisation: str | None, method: str | None, d_model: int) -> Measure:
+        """Checked. `method` None: exact, but for models so wide that an estimate takes a sixteenth of the passes. Never by
+        the memory that is free: one corpus holds one kind of number."""
+        if name == "collapse":
+            raise InputError(
+                "measure 'collapse': expected one that gives a profile over tokens, and a distance is one number a pair: use "
+                f"ost.collapse; known are {', '.join(MEASURES)}"
+            )
+        checked_name("measure", name, MEASURES)
+        if name != "sensitivity":
+            given = [
+                option for option, value in (("linearisation", linearisation), ("method", method)) if value is not None
+            ]
+            if given:
+                raise InputError(
+                    f"{given[0]}: expected it with measure 'sensitivity' alone, found {name!r}: leave it out"
+                )
+            return cls(name, VARIANTS[name].linearisation if name in VARIANTS else "")
+        kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
+        if method not in (None, *_METHODS):
+            raise unknown_name("method", method, _METHODS)
+        return cls(name, kind, method or choose_method(d_model, exact_fits=True).method)
+
+    @property
+    def kind(self) -> str:
+        """Whether its values are measured, estimated or predicted."""
+        return _METHODS[self.method] if self.method else "predicted" if self.name in PREDICTIONS else "measured"
+
+    @property
+    def quantity(self) -> str:
+        """What its values are, in words: the operator norm is known of exact Jacobians alone."""
+        if self.name == "attention":
+            return "attention weight, mean over layers and heads"
+        if self.name in VARIANTS and not VARIANTS[self.name].scaled:
+            return "path sum, scale unknown"
+        return "operator norm" if self.method == "exact" else "Frobenius norm"
+
+    @property
+    def as_dict(self) -> dict[str, str]:
+        """Its fields and what they make of its values."""
+        own = {"measure": self.name, "linearisation": self.linearisation, "method": self.method}
+        return {**own, "kind": self.kind, "quantity": self.quantity}
+
+    def values(
+        self,
+        model: TransformerBridge,
+        prompts: Sequence[Prompt],
+        *,
+        seed: int,
+        max_memory: int | None,
+        progress: Progress | None,
+    ) -> list[np.ndarray]:
+        """Of every window, which have one length, a value for each of its tokens. `seed`: of an estimate's directions."""
+        if self.name == "sensitivity":
+            how: dict[str, Any] = {"linearisations": [self.linearisation], "method": self.method, "seed": seed}
+            found = sensitivity(model, list(prompts), **how, max_memory=max_memory, progress=progress or False)
+            column = "operator_norm" if self.method == "exact" else "frobenius_norm"
+            return [one.frame[column].to_numpy(dtype=float) for one in found]
+        if self.name == "attention":
+            return [attention(model, prompt).last.double().mean((0, 1)).numpy() for prompt in prompts]
+        asked: dict[str, Any] = {"variants": self.name, "max_memory": max_memory, "progress": False}
+        return [path_sum(model, prompt, **asked).frame["value"].to_numpy(dtype=float) for prompt in prompts]
+
+    def cost(self, shape: Shape, windows: Mapping[int, int], max_memory: int | None = None) -> Cost:
+        """Of so many windows of each length."""
+        return sum((self._of_one(shape, length, max_memory) * count for length, count in windows.items()), Cost())
+
+    def _of_one(self, shape: Shape, length: int, max_memory: int | None) -> Cost:
+        if self.name == "sensitivity":
+            how: dict[str, Any] = {"method": self.method, "max_memory": max_memory}
+            return sensitivity_cost(shape, length, (self.linearisation,), **how)
+        if self.name == "attention":
+            return pass_cost(shape, length, 2)
+        return path_sum_cost(shape, length, (self.name,)) + Cost(operations=float(_BESIDE * QUESTION))

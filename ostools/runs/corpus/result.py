@@ -1,0 +1,165 @@
+"""The table of a corpus: profiles of all windows over relative position, and what they say together.
+
+Read back from a directory (`read_corpus`) it is the same to the last bit. Cost: one read of every cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ostools.ground.errors import InputError, shown
+from ostools.ground.whole_numbers import whole_number
+from ostools.measure.profiles.profile import BETWEEN, NO_SINK
+from ostools.results import Frame, Provenance, Result
+from ostools.runs.stored.reading import read
+from ostools.theory import corpora
+from ostools.theory.profiles import effective_tokens
+from ostools.theory.statistics.bootstrap import FEWEST
+
+QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
+BINS = 32
+KIND = "corpus-"
+"""What the measurements of its cells begin with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus(Result):
+    """Profiles of many windows over relative position.
+
+    `frame`, one row a length and bin: length, bin, start, end (of the bin, as parts of the window), then the share of the
+    bin's tokens over its even share (1: as much as if all tokens were equal): mean over texts with low and high (95%
+    bootstrap over texts), and over windows q10, q25, median, q75, q90.
+
+    `summary`, one row a length: length, texts, windows, too_short (texts that were passed over), measure, linearisation,
+    method, kind (measured | estimated | predicted), quantity; means over texts of sink_share (of the first token), last_share
+    and effective_tokens; seconds, tokens_per_second (of the windows, while they were measured).
+
+    `shapes`, one row a length and choice of tokens (`kept`: without the sink | without sink and last), in decades: verdict,
+    start_contrast and end_contrast (mean over texts of that third's mean log10 minus the middle one's), each with _low,
+    _high (95%, Student's t over texts) and _p.
+
+    `windows`, one row a token of every window: length, window, text (its place in the corpus), start (the piece's first token
+    among the text's own), position, token_id, value, share (of the window's sum).
+    """
+
+    summary: pd.DataFrame
+    shapes: pd.DataFrame
+    windows: pd.DataFrame
+
+
+def read_corpus(directory: str | Path, *, bins: int = BINS) -> Corpus:
+    """The corpus that `ost.corpus(..., out=directory)` measured, without its model.
+
+    Raises `InputError` for a directory without a corpus, and for one that is not complete.
+    """
+    if not isinstance(directory, str | Path):
+        raise InputError(f"directory: expected one that ost.corpus made, found {shown(directory)}")
+    broken: list[str] = []
+    found = read(directory, say=broken.append)
+    cells = found.cells
+    if not cells or not all(cell.wanted.cell.measurement.startswith(KIND) for cell in cells):
+        raise InputError(f"{directory}: expected a directory that ost.corpus made, found another")
+    if broken or (left := len(cells) - len(found.of("measured"))):
+        why = broken[0] if broken else f"{left} of {len(cells)} cells are missing"
+        raise InputError(f"{directory}: expected a whole corpus, found that {why}; the same command measures the rest")
+    sources = [cell.sources[0] for cell in cells]
+    seconds: dict[int, float] = {}
+    for cell, source in zip(cells, sources, strict=True):
+        (length,) = cell.wanted.cell.lengths
+        seconds[length] = seconds.get(length, 0.0) + float(source["parameters"]["cell_seconds"])
+    return assembled(found.rows(cells[0].wanted.cell.measurement), seconds, sources[0], bins)
+
+
+def assembled(rows: Frame, seconds: Mapping[int, float], source: Mapping[str, Any], bins: int) -> Corpus:
+    """The result of the rows of all cells; `source`: what a cell's numbers come from, as `Provenance` has it."""
+    asked = source["parameters"]["corpus"]
+    bins = checked_bins(bins, asked["lengths"])
+    frames, summary, shapes, windows = [], [], [], []
+    for length in asked["lengths"]:
+        part: Any = rows.loc[rows["length"] == length, COLUMNS].reset_index(drop=True)
+        shares, texts = _shares(part, length), part["text"].to_numpy()[::length]
+        windows.append(part.assign(share=shares.ravel()))
+        frames.append(_binned(shares, texts, length, bins))
+        shapes += [{"length": length, "kept": kept} | _shape(shares, texts, kept) for kept in (NO_SINK, BETWEEN)]
+        summary.append(_summary(shares, texts, asked, length, seconds[length]))
+    model, versions, edits = source["model"], source["versions"], tuple(source["edits"])
+    provenance = Provenance(model, {**asked, "bins": bins}, None, versions, edits, source["time"])
+    tables = pd.DataFrame(summary), pd.DataFrame(shapes), pd.concat(windows, ignore_index=True)
+    return Corpus(pd.concat(frames, ignore_index=True), provenance, *tables)
+
+
+COLUMNS = ["length", "window", "text", "start", "position", "token_id", "value"]
+"""Of the rows of a cell."""
+
+
+def checked_bins(bins: int, lengths: list[int]) -> int:
+    """At most one bin a token of the shortest window: finer ones would show what no token says."""
+    if whole_number("bins", bins, 1) > min(lengths):
+        raise InputError(f"bins: expected at most {min(lengths)}, the tokens of the shortest window, found {bins}")
+    return int(bins)
+
+
+def _shares(part: Any, length: int) -> np.ndarray:
+    values = part["value"].to_numpy(dtype=float).reshape(-1, length)
+    total = values.sum(1, keepdims=True)
+    if not bool((np.isfinite(total) & (total > 0)).all()):
+        raise InputError(
+            f"corpus: expected profiles with a sum above 0, found one of length {length} without: it has no shares"
+        )
+    return values / total
+
+
+def _binned(shares: np.ndarray, texts: np.ndarray, length: int, bins: int) -> pd.DataFrame:
+    found = corpora.binned(shares, bins)
+    means = corpora.text_means(found, texts)
+    low, high = corpora.interval_of_mean(means)
+    place = np.arange(bins)
+    columns = {"length": length, "bin": place, "start": place / bins, "end": (place + 1) / bins}
+    quantiles = {name: np.quantile(found, part, axis=0) for name, part in QUANTILES.items()}
+    return pd.DataFrame({**columns, "mean": means.mean(0), "low": low, "high": high, **quantiles})
+
+
+def _summary(shares: np.ndarray, texts: np.ndarray, asked: Mapping[str, Any], length: int, seconds: float) -> dict:
+    spread = np.array([effective_tokens(share) for share in shares])
+    means = corpora.text_means(np.stack([shares[:, 0], shares[:, -1], spread], axis=1), texts)
+    sink, last, effective = means.mean(0).tolist()
+    return {
+        "length": length,
+        "texts": len(means),
+        "windows": len(shares),
+        "too_short": asked["too_short"][str(length)],
+        **{name: asked[name] for name in ("measure", "linearisation", "method", "kind", "quantity")},
+        "sink_share": sink,
+        "last_share": last,
+        "effective_tokens": effective,
+        "seconds": seconds,
+        "tokens_per_second": shares.size / seconds,
+    }
+
+
+def _shape(shares: np.ndarray, texts: np.ndarray, kept: str) -> dict[str, Any]:
+    """The contrasts of the ends as columns; a verdict in words where there can be none."""
+    chosen = shares[:, 1:-1] if kept == BETWEEN else shares[:, 1:]
+    count, zeros = len(np.unique(texts)), int((chosen == 0).any(1).sum())
+    nothing = {
+        f"{end}_contrast{part}": float("nan") for end in ("start", "end") for part in ("", "_low", "_high", "_p")
+    }
+    if chosen.shape[1] < corpora.FEWEST_TOKENS:
+        return {"verdict": f"not tested: {chosen.shape[1]} tokens, {corpora.FEWEST_TOKENS} needed", **nothing}
+    if count < FEWEST:
+        return {"verdict": f"not tested: {count} texts, {FEWEST} needed", **nothing}
+    if zeros:
+        return {"verdict": f"not tested: {zeros} of {len(chosen)} windows have tokens of value 0", **nothing}
+    found = corpora.ends_over_texts(corpora.text_means(corpora.end_contrasts(np.log10(chosen)), texts))
+    columns = {"verdict": found.verdict}
+    for name, interval in (("start", found.start), ("end", found.end)):
+        for field in fields(interval):
+            column = f"{name}_contrast" if field.name == "value" else f"{name}_contrast_{field.name}"
+            columns[column] = getattr(interval, field.name)
+    return columns

@@ -1,0 +1,74 @@
+"""`ostools corpus`: refused before a model is loaded where it can be, resumed by the same command, the same from Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ostools.runs import read_corpus
+from tests.cli.asking import assert_one_forecast, assert_refused
+
+TEXTS = ["the quick brown fox jumps over", "a lazy dog while it rains", "and nobody minds at all", "so"]
+ASKED = ("corpus", "texts.jsonl", "--lengths", "8,12", "--bins", "4", "--measure", "attention")
+
+
+@pytest.fixture(autouse=True)
+def _texts(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("corpus", "none.jsonl"), ("none.jsonl: expected a file of texts", "found no such file")),
+        ((*ASKED, "--field", "txt"), ("texts.jsonl, line 1: unknown field 'txt': did you mean 'text'",)),
+        ((*ASKED, "--lengths", "200"), ("expected a text of at least 199 tokens", "found 4 texts of at most")),
+        ((*ASKED, "--measure", "atention"), ("unknown measure 'atention': did you mean 'attention'",)),
+        ((*ASKED, "--measure", "collapse"), ("ost.collapse",)),
+        ((*ASKED, "--method", "exact"), ("method: expected it with measure 'sensitivity' alone",)),
+        ((*ASKED, "--bins", "9"), ("bins: expected at most 8",)),
+        ((*ASKED, "--lengths", "9:3"), ("runs backwards",)),
+        ((*ASKED, "--out", "."), ("expected a new directory or that of a sweep",)),
+        ((*ASKED, "--plot", "x.doc"), ("expected a name ending in",)),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_what_cannot_be_done_is_one_line(
+    run, directory: str, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    assert_refused(run(*arguments, "--model", directory, "--quiet"), *words)
+    assert [path.name for path in tmp_path.iterdir() if not path.is_dir()] == ["texts.jsonl"]
+
+
+@pytest.mark.usefixtures("no_model")
+def test_memory_and_time_are_told_before_the_model_is_loaded(run, tmp_path: Path) -> None:
+    asked = (*ASKED, "--lengths", "4", "--texts", "3", "--out", "kept", "--max-time", "0.0001")
+    assert_refused(run(*asked), "forecast: ", "longer than --max-time")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_the_same_command_resumes_and_python_reads_what_it_kept(run, directory: str, tmp_path: Path) -> None:
+    asked = (*ASKED, "--model", directory, "--texts", "3", "--out", "kept", "--plot", "x.parquet")
+    code, out, err = run(*asked)
+    assert (code, out) == (0, "wrote x.parquet\n")
+    assert "too short and passed over" in err or err.count("\n") == 1
+    first = pd.read_parquet(tmp_path / "x.parquet")
+    files = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept" / "cells").iterdir()}
+    assert run(*asked)[0] == 0
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept" / "cells").iterdir()} == files
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "x.parquet"), first, check_exact=True)
+    found = read_corpus("kept", bins=4)
+    pd.testing.assert_frame_equal(found.frame, first, check_exact=True, check_like=False)
+    assert found.summary["texts"].tolist() == [3, 3]
+
+
+def test_it_shows_what_it_found(run, directory: str) -> None:
+    code, out, err = run(*ASKED, "--lengths", "8", "--texts", "2", "--model", directory)
+    assert code == 0
+    assert out.startswith("Windows of attention")
+    assert "not tested: 7 tokens, 15 needed" in out
+    assert_one_forecast(err.splitlines(keepends=True)[-1])

@@ -1,0 +1,359 @@
+"""A corpus is the measurement of each of its windows: alone or in a batch, whole or interrupted, read back or not."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.runs import Corpus, read_corpus
+from ostools.runs.corpus.measures import MEASURES, Measure
+from ostools.runs.corpus.texts import read_texts, texts_hash
+from ostools.runs.corpus.windows import draw
+from ostools.runs.stored.store import Store
+from ostools.theory.corpora import binned
+from ostools.theory.profiles import shares
+from tests.checkpoints import make_tokenizer, tiny_model
+
+MODULE = importlib.import_module("ostools.runs.corpus.corpus")  # `runs.corpus` is the function
+SHAKESPEARE = Path("/work/shared/data/tinyshakespeare.txt")
+SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 64}
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "it",
+    "rains",
+    "and",
+    "nobody",
+    "minds",
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> TransformerBridge:
+    return tiny_model("llama", seed=1, **SMALL)
+
+
+def texts(count: int, words: int = 24) -> list[str]:
+    random = np.random.default_rng(0)
+    return [" ".join(random.choice(WORDS, words)) for _ in range(count)]
+
+
+def equal(one: Corpus, other: Corpus) -> None:
+    """Every table to the last bit, but for the time that it took; and where the numbers come from."""
+    clock = ["seconds", "tokens_per_second"]
+    pd.testing.assert_frame_equal(one.frame, other.frame, check_exact=True)
+    pd.testing.assert_frame_equal(one.shapes, other.shapes, check_exact=True)
+    pd.testing.assert_frame_equal(one.windows, other.windows, check_exact=True)
+    pd.testing.assert_frame_equal(one.summary.drop(columns=clock), other.summary.drop(columns=clock), check_exact=True)
+    assert one.provenance.parameters == other.provenance.parameters
+    assert one.provenance.model == other.provenance.model
+
+
+def test_one_window_of_one_text_is_its_sensitivity_to_the_bit(model: TransformerBridge) -> None:
+    found = ost.corpus(model, texts(1), lengths=16, bins=8, progress=False)
+    prompt = ost.Prompt.from_ids(model, found.windows["token_id"].tolist())
+    alone = ost.sensitivity(model, prompt, linearisations=["full"], method="exact", progress=False)
+    norms = alone.frame["operator_norm"].to_numpy()
+    assert found.windows["value"].tolist() == norms.tolist()
+    assert found.windows["share"].tolist() == shares(norms).tolist()
+    assert found.frame["mean"].tolist() == binned(shares(norms)[None], 8)[0].tolist()
+    assert np.isnan(found.frame[["low", "high"]].to_numpy()).all()
+    assert found.summary["kind"].tolist() == ["measured"]
+    assert found.shapes["verdict"].tolist() == ["not tested: 1 texts, 3 needed", "not tested: 14 tokens, 15 needed"]
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_window_in_a_batch_is_that_window_alone(model: TransformerBridge, measure: str) -> None:
+    found = ost.corpus(model, texts(3), lengths=[12], measure=measure, bins=4, progress=False)
+    for _, rows in found.windows.groupby("window"):
+        prompt = ost.Prompt.from_ids(model, rows["token_id"].tolist())
+        if measure == "sensitivity":
+            frame = ost.sensitivity(model, prompt, linearisations=["full"], method="exact", progress=False).frame
+            alone = frame["operator_norm"].to_numpy()
+        elif measure == "attention":
+            alone = ost.attention(model, prompt).last.double().mean((0, 1)).numpy()
+        else:
+            alone = ost.path_sum(model, prompt, variants=measure, progress=False).frame["value"].to_numpy()
+        np.testing.assert_allclose(rows["value"], alone, rtol=1e-6, atol=1e-9)
+    kind = "measured" if measure in ("sensitivity", "attention") else "predicted"
+    assert set(found.summary["kind"]) == {kind}
+
+
+def test_an_estimate_is_that_of_the_seed_and_the_cell(
+    model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other directions in every cell: an error of all cells alike would be in no interval over texts."""
+    monkeypatch.setattr(MODULE, "TOGETHER", 24)
+    found = ost.corpus(model, texts(4), lengths=12, method="estimate", bins=4, seed=5, progress=False)
+    for number in (0, 1):
+        rows = found.windows[found.windows["window"].isin([2 * number, 2 * number + 1])]
+        prompts = [ost.Prompt.from_ids(model, part["token_id"].tolist()) for _, part in rows.groupby("window")]
+        how: dict[str, Any] = {"linearisations": ["full"], "method": "estimate", "progress": False}
+        alone = ost.sensitivity(model, prompts, **how, seed=5 + number)
+        values = np.concatenate([one.frame["frobenius_norm"].to_numpy() for one in alone])
+        np.testing.assert_allclose(rows["value"], values, rtol=1e-6)
+    assert set(found.summary["kind"]) == {"estimated"}
+    assert set(found.summary["quantity"]) == {"Frobenius norm"}
+
+
+def test_saved_is_loaded_and_interrupted_is_whole(
+    model: TransformerBridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off after every number of cells, the same call goes on, and measures nothing twice."""
+    monkeypatch.setattr(MODULE, "TOGETHER", 24)
+    asked: dict[str, Any] = {"lengths": [8, 12], "measure": "attention", "bins": 4, "per_text": 2, "progress": False}
+    whole = ost.corpus(model, texts(5), **asked, out=tmp_path / "whole")
+    equal(whole, ost.corpus(model, texts(5), **asked))
+    equal(whole, read_corpus(tmp_path / "whole", bins=4))
+    cells = len(Store(tmp_path / "whole").asked())
+    assert cells == 9  # 10 windows of 8 in threes, 10 of 12 in twos
+    for after in (0, cells - 2):
+        calls, directory = itertools.count(), tmp_path / str(after)
+        with pytest.raises(KeyboardInterrupt):
+            ost.corpus(model, texts(5), **asked, out=directory, interrupted=lambda: next(calls) == after)  # noqa: B023
+        assert sum(map(len, Store(directory).files().values())) == after
+        with pytest.raises(InputError, match=rf"{cells - after} of {cells} cells are missing; the same command"):
+            read_corpus(directory, bins=4)
+        measured: list[int] = []
+        own = Measure.values
+
+        def counted(self: Measure, *args: Any, **options: Any) -> Any:
+            measured.append(1)  # noqa: B023
+            return own(self, *args, **options)  # noqa: B023
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Measure, "values", counted)
+            equal(whole, ost.corpus(model, texts(5), **asked, out=directory))
+        assert len(measured) == cells - after
+
+
+def test_a_text_counts_once_however_many_windows_it_has(model: TransformerBridge) -> None:
+    """Against a plain loop: the mean over texts of the mean over their windows; quantiles are of windows."""
+    given = [*texts(3, 6), *texts(2, 40)]
+    found = ost.corpus(model, given, lengths=[20], per_text=4, measure="attention", bins=5, progress=False)
+    table: Any = found.windows
+    of_text: dict[int, list[np.ndarray]] = {}
+    for (text, _), rows in table.groupby(["text", "window"]):
+        of_text.setdefault(text, []).append(rows["share"].to_numpy().reshape(5, 4).sum(1) * 5)
+    assert sorted(map(len, of_text.values())) == [1, 1, 1, 4, 4]
+    means = np.stack([np.mean(profiles, axis=0) for profiles in of_text.values()])
+    np.testing.assert_allclose(found.frame["mean"], means.mean(0), rtol=1e-12)
+    every = np.concatenate([np.stack(profiles) for profiles in of_text.values()])
+    np.testing.assert_allclose(found.frame["median"], np.median(every, axis=0), rtol=1e-12)
+    (row,) = found.summary.to_dict("records")
+    assert (row["texts"], row["windows"], row["too_short"]) == (5, 11, 0)
+    first = table[table["position"] == 0]
+    assert row["sink_share"] == pytest.approx(first.groupby("text")["share"].mean().mean(), rel=1e-12)
+
+
+def test_other_weights_of_the_same_name_are_another_model(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {
+        "lengths": [8],
+        "measure": "attention",
+        "bins": 4,
+        "progress": False,
+        "out": tmp_path / "x",
+    }
+    own = tiny_model("llama", seed=1, fresh=True, **SMALL)
+    ost.corpus(own, texts(3), **asked)
+    with torch.no_grad():
+        next(own.parameters()).mul_(2)
+    with pytest.raises(InputError, match="found another corpus"):
+        ost.corpus(own, texts(3), **asked)
+
+
+def test_a_broken_cell_is_measured_again(model: TransformerBridge, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {
+        "lengths": [8],
+        "measure": "attention",
+        "bins": 4,
+        "progress": False,
+        "out": tmp_path / "x",
+    }
+    whole, said = ost.corpus(model, texts(3), **asked), []
+    (file,) = (tmp_path / "x" / "cells").iterdir()
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(InputError, match="its bytes are not those that were written"):
+        read_corpus(tmp_path / "x", bins=4)
+    equal(whole, ost.corpus(model, texts(3), **asked, say=said.append))
+    assert "measured again" in said[0]
+
+
+def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {
+        "lengths": [8],
+        "measure": "attention",
+        "bins": 4,
+        "progress": False,
+        "out": tmp_path / "x",
+    }
+    ost.corpus(model, texts(3), **asked)
+    null = ost.null_model(tiny_model("llama", seed=1, fresh=True, **SMALL), "shuffled")
+    for other in (
+        lambda: ost.corpus(model, texts(4), **asked),
+        lambda: ost.corpus(model, texts(3), **asked, seed=1),
+        lambda: ost.corpus(null, texts(3), **asked),
+        lambda: ost.corpus(model, texts(3), **{**asked, "measure": "rollout"}),
+    ):
+        with pytest.raises(InputError, match="found another corpus or sweep: give another directory"):
+            other()
+    assert "(null: shuffled" in ost.corpus(null, texts(3), **{**asked, "out": None}).provenance.model["name"]
+
+
+@pytest.mark.parametrize("length", [5, 9, 17])
+def test_windows_are_pieces_of_their_texts_and_the_same_for_the_same_seed(length: int) -> None:
+    tokenizer, given = make_tokenizer(), [*texts(9, 6), "", "a", " "]
+    (drawn,) = draw(tokenizer, given, [length], count=None, per_text=3, seed=4)
+    (again,) = draw(tokenizer, given, [length], count=None, per_text=3, seed=4)
+    assert drawn == again
+    (other,) = draw(tokenizer, given, [length], count=None, per_text=3, seed=5)
+    assert drawn.windows != other.windows
+    ids = [tokenizer(text, add_special_tokens=False).input_ids for text in given]
+    taken: dict[int, list[int]] = {}
+    for window in drawn.windows:
+        assert len(window.ids) == length
+        assert window.ids[0] == tokenizer.bos_token_id
+        assert list(window.ids[1:]) == ids[window.text][window.start : window.start + length - 1]
+        taken.setdefault(window.text, []).append(window.start)
+    for text, starts in taken.items():
+        assert len(starts) == min(3, len(ids[text]) // (length - 1))
+        assert all(b - a >= length - 1 for a, b in itertools.pairwise(sorted(starts)))
+    assert drawn.too_short == sum(len(one) < length - 1 for one in ids)
+    assert len(taken) + drawn.too_short == len(given)
+
+
+def test_a_window_does_not_depend_on_the_other_texts_that_are_asked_for() -> None:
+    tokenizer, given = make_tokenizer(), texts(9, 12)
+    all_of_them, some = (
+        draw(tokenizer, given, lengths, count=count, per_text=1, seed=4)
+        for lengths, count in (([8, 9], None), ([9], 4))
+    )
+    assert some[0].windows == all_of_them[1].windows[:4]
+    (whole,) = draw(tokenizer, given, [9], count=None, per_text=1, seed=4)
+    (without,) = draw(tokenizer, [*given[:3], "", *given[4:]], [9], count=None, per_text=1, seed=4)
+    assert without.windows == tuple(window for window in whole.windows if window.text != 3)
+
+
+def test_every_place_of_a_window_is_as_likely() -> None:
+    tokenizer, text = make_tokenizer(), "abcdefghij"  # ten tokens
+    starts = [
+        window.start
+        for seed in range(600)
+        for window in draw(tokenizer, [text], [8], count=1, per_text=1, seed=seed)[0].windows
+    ]
+    assert set(starts) == {0, 1, 2, 3}
+    assert max(np.bincount(starts)) < 150 + 4 * 11  # standard deviation sqrt(600 / 4 * 3 / 4)
+
+
+def test_texts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
+    given = ["one\ntwo", "déjà vu", "three"]
+    (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"body": text, "n": 1}) for text in given) + "\n\n")
+    pd.DataFrame({"body": given}).to_parquet(tmp_path / "x.parquet")
+    (tmp_path / "x.txt").write_text("one\ntwo\n\n\ndéjà vu\n \nthree", encoding="utf-8")
+    for name in ("x.jsonl", "x.parquet", "x.txt"):
+        assert read_texts(tmp_path / name, "body") == given
+    assert read_texts(given) == given
+    assert len({texts_hash(one) for one in (given, given[::-1], ["one\ntwodéjà vu", "three"], [*given, ""])}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.jsonl", '{"text": "a"}\n{"txt": "b"}', "line 2: unknown field 'text': did you mean 'txt'"),
+        ("x.jsonl", '{"text": 3}', "line 1: expected text in 'text', found 3"),
+        ("x.jsonl", "[1]", "line 1: expected a JSON object"),
+        ("x.jsonl", "{", "line 1: expected a JSON object"),
+        ("x.jsonl", "", "expected at least one text, found none"),
+        ("x.txt", "\n \n\n", "expected at least one text, found none"),
+        ("x.txt", b"a\xff", "expected UTF-8 text, found byte 1"),
+        ("x.parquet", "none", "cannot be read"),
+        ("x.none", None, "found no such file"),
+    ],
+)
+def test_what_is_no_file_of_texts_is_refused(tmp_path: Path, name: str, content: Any, said: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=said):
+        read_texts(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ({"txt": ["a"]}, "unknown field 'text': did you mean 'txt'"),
+        ({"text": [1]}, "expected a column of text"),
+        ({"text": ["a", None]}, "found none in row 1"),
+    ],
+)
+def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path, column: dict[str, Any], said: str) -> None:
+    pd.DataFrame(column).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(InputError, match=said):
+        read_texts(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"measure": "sensitivty"}, "unknown measure 'sensitivty': did you mean 'sensitivity'"),
+        ({"measure": "collapse"}, "measure 'collapse': expected one that gives a profile over tokens"),
+        ({"measure": "attention", "method": "exact"}, "method: expected it with measure 'sensitivity' alone"),
+        ({"linearisation": "fulll"}, "unknown linearisation 'fulll': did you mean 'full'"),
+        ({"method": "exat"}, "unknown method 'exat': did you mean 'exact'"),
+        (
+            {"lengths": [64], "bins": 8},
+            "expected a text of at least 63 tokens for windows of 64, found 3 texts of at most",
+        ),
+        ({"lengths": [65]}, r"at most 64 tokens \(the context\), found 65"),
+        ({"lengths": [1]}, "bins: expected at most 1"),
+        ({"lengths": [1], "bins": 1}, "expected room for text beside 1 special tokens, found 1"),
+        ({"lengths": [8], "bins": 9}, "bins: expected at most 8, the tokens of the shortest window, found 9"),
+        ({"count": 0}, "count: expected a whole number of at least 1, found 0"),
+        ({"per_text": 0}, "per_text: expected a whole number"),
+        ({"seed": 2**31}, "seed: expected at most"),
+        ({"texts": []}, "expected at least one text"),
+        ({"texts": "no/such.txt"}, "found no such file"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(model: TransformerBridge, asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ost.corpus(model, **{"texts": texts(3, 6), "lengths": [8], "bins": 8, "progress": False, **asked})
+
+
+def test_an_edit_is_in_no_stored_cell(model: TransformerBridge, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"lengths": [8], "bins": 4, "measure": "attention", "progress": False}
+    with hooks.scale_scores(model, 0.0):
+        with pytest.raises(InputError, match="expected a model without edits where cells are stored"):
+            ost.corpus(model, texts(3), **asked, out=tmp_path / "x")
+        found = ost.corpus(model, texts(3), **asked)
+    assert not (tmp_path / "x").exists()
+    assert torch.tensor(found.windows["value"]).allclose(torch.tensor(1 / 8, dtype=torch.float64))
+    assert found.provenance.edits
+
+
+@pytest.mark.slow
+def test_shakespeare_is_a_corpus(embedded: TransformerBridge) -> None:
+    if not SHAKESPEARE.is_file():
+        pytest.skip("needs tinyshakespeare.txt, which is not the project's to ship")
+    found = ost.corpus(embedded, SHAKESPEARE, lengths=[64], measure="second-moment", count=30, progress=False)
+    assert found.summary["texts"].tolist() == [30]
+    assert found.shapes["verdict"].tolist()[0] == "rises at the end only"

@@ -1,0 +1,103 @@
+"""Profiles over relative position: exact where they can be constructed, intervals by another's statistics."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ostools.theory import corpora, profiles
+
+
+@pytest.mark.parametrize(("pos", "bins"), [(8, 4), (8, 8), (7, 3), (5, 8), (64, 32), (1, 1)])
+def test_every_token_counts_in_a_bin_by_the_part_of_it_that_lies_there(pos: int, bins: int) -> None:
+    """Against fractions, interval by interval."""
+    shares = [Fraction(i + 1, pos * (pos + 1) // 2) for i in range(pos)]
+    expected = []
+    for place in range(bins):
+        total = Fraction(0)
+        for i, share in enumerate(shares):
+            low, high = (
+                max(Fraction(i, pos), Fraction(place, bins)),
+                min(Fraction(i + 1, pos), Fraction(place + 1, bins)),
+            )
+            total += share * max(high - low, Fraction(0)) * pos
+        expected.append(bins * total)
+    (found,) = corpora.binned(np.array([[float(share) for share in shares]]), bins)
+    assert sum(expected) == bins
+    np.testing.assert_allclose(found, [float(value) for value in expected], rtol=1e-14)
+
+
+def test_where_the_bins_divide_the_tokens_the_numbers_are_exact() -> None:
+    """Shares that are sums of powers of two: a spike stands in its bin and nowhere else; equal tokens are 1 everywhere."""
+    spike = np.zeros((1, 16))
+    spike[0, 5] = 1.0
+    assert corpora.binned(spike, 8).tolist() == [[0, 0, 8, 0, 0, 0, 0, 0]]
+    assert corpora.binned(np.full((2, 16), 1 / 16), 4).tolist() == [[1.0] * 4] * 2
+
+
+def test_a_text_counts_once_however_many_windows_it_has() -> None:
+    values = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, 0.25]])
+    means = corpora.text_means(values, np.array([7, 7, 7, 3]))
+    assert means.tolist() == [[0.5, 0.25], [3.0, 4.0]]
+    assert corpora.text_means(values[:, 0], np.array([0, 1, 0, 1])).tolist() == [3.0, 1.75]
+
+
+def test_the_interval_is_over_texts() -> None:
+    """A hundred windows of a text that are all the same are no hundred draws: the interval is that of the texts."""
+    texts = np.random.default_rng(0).normal(size=(9, 4))
+    low, high = corpora.interval_of_mean(texts)
+    many = corpora.text_means(np.repeat(texts, 100, axis=0), np.repeat(np.arange(9), 100))
+    again = corpora.interval_of_mean(many)
+    np.testing.assert_allclose(again, (low, high), rtol=1e-12)
+    error = texts.std(0, ddof=1) / 3 * stats.t.ppf(0.975, 8)
+    np.testing.assert_allclose((high - low) / 2, error, rtol=0.25)
+    assert np.isnan(corpora.interval_of_mean(texts[:2])).all()
+
+
+def test_the_same_texts_have_an_interval_without_rounding() -> None:
+    low, high = corpora.interval_of_mean(np.full((5, 3), 0.1))
+    assert (low.tolist(), high.tolist()) == ([0.1] * 3, [0.1] * 3)
+
+
+@pytest.mark.parametrize("pos", [60, 61, 127])
+def test_contrasts_are_those_of_one_profile(pos: int) -> None:
+    values = np.random.default_rng(pos).normal(size=(3, pos))
+    for row, found in zip(values, corpora.end_contrasts(values), strict=True):
+        shape = profiles.u_shape(row)
+        np.testing.assert_allclose(found, [shape.start.value, shape.end.value], rtol=1e-12, atol=1e-14)
+
+
+def test_the_ends_are_tested_as_by_students_t() -> None:
+    contrasts = np.random.default_rng(2).normal(0.3, 1, size=(12, 2))
+    ends = corpora.ends_over_texts(contrasts)
+    for found, values in zip((ends.start, ends.end), contrasts.T, strict=True):
+        known: Any = stats.ttest_1samp(values, 0.0)
+        low, high = known.confidence_interval(0.95)
+        expected = (values.mean(), low, high, known.pvalue)
+        np.testing.assert_allclose((found.value, found.low, found.high, found.p), expected, rtol=1e-10)
+
+
+def test_flat_texts_are_called_a_shape_as_often_as_is_said() -> None:
+    """A contrast's interval lies above 0 in 2.5% of corpora where nothing is there; 2,000 of them, standard error 0.35%."""
+    random = np.random.default_rng(3)
+    found = [corpora.ends_over_texts(random.normal(size=(10, 2))) for _ in range(2000)]
+    assert 0.015 < np.mean([ends.start.low > 0 for ends in found]) < 0.035
+    assert np.mean([ends.verdict == "U-shape" for ends in found]) < 0.005
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "verdict"),
+    [
+        (1, 1, "U-shape"),
+        (-1, -1, "inverted U"),
+        (0, 1, "rises at the end only"),
+        (1, 0, "rises at the start only"),
+        (0, -1, "no shape shown"),
+    ],
+)
+def test_a_shape_that_every_text_has_is_named(start: int, end: int, verdict: str) -> None:
+    assert corpora.ends_over_texts(np.array([[start, end]] * 4, dtype=float)).verdict == verdict
