@@ -131,6 +131,15 @@ _NEOX: dict[str, Any] = {
 }
 _FALCON = Setting("new_decoder_architecture", False, False)
 
+_GEMMA_3N = (
+    "a block carries four residual streams (AltUp) and reads an embedding of the tokens of its own, so that there is no v^(l) "
+    "through which alone y_n depends on a token"
+)
+_GEMMA_4 = (
+    "a block may read an embedding of the tokens of its own, and the keys and values of a block before it, so that y_n depends "
+    "on a token past v^(l)"
+)
+
 FAMILIES: tuple[Family, ...] = (
     Family("gemma", "GemmaForCausalLM", "Gemma 1", **_GEMMA),
     Family(
@@ -264,6 +273,10 @@ FAMILIES: tuple[Family, ...] = (
         "GPT-J",
         refused="TransformerLens 4.3 shows its scores and patterns, but computes on without what a hook made of them",
     ),
+    Family("gemma3n", "Gemma3nForConditionalGeneration", "Gemma 3n", refused=_GEMMA_3N),
+    Family("gemma3n_text", "Gemma3nForCausalLM", "Gemma 3n, text alone", refused=_GEMMA_3N),
+    Family("gemma4", "Gemma4ForConditionalGeneration", "Gemma 4", refused=_GEMMA_4),
+    Family("gemma4_text", "Gemma4ForCausalLM", "Gemma 4, text alone", refused=_GEMMA_4),
     Family("mixtral", "MixtralForCausalLM", "Mixtral", mlp="experts", windows="all layers"),
     Family("olmoe", "OlmoeForCausalLM", "OLMoE", mlp="experts", qk_norm="all heads"),
     Family("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen 3 MoE", mlp="experts", qk_norm="each head", windows="all layers"),

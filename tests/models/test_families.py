@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import MoEBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module
@@ -275,6 +276,22 @@ def test_the_page_is_what_the_records_say() -> None:
 @pytest.mark.slow
 def test_the_records_routes_are_those_that_run() -> None:
     assert models_page.differences() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Gemma3n", "found Gemma 3n in .*four residual streams"),
+        ("Gemma3nText", "found Gemma 3n, text alone in .*four residual streams"),
+        ("Gemma4", "found Gemma 4 in .*keys and values of a block before it"),
+        ("Gemma4Text", "found Gemma 4, text alone in .*keys and values of a block before it"),
+    ],
+)
+def test_later_gemmas_are_refused_by_what_their_blocks_have(name: str, why: str, tmp_path: Path) -> None:
+    """By transformers' own configuration of each; before the weights are looked for."""
+    getattr(transformers, f"{name}Config")().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=why):
+        load_model(tmp_path)
 
 
 def test_settings_that_transformers_reads_as_another_model_are_refused(tmp_path: Path) -> None:
