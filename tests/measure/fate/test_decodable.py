@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.fate.begun import begun_prompts
 from ostools.measure.fate.captured import captured
 from ostools.measure.passes.last_tokens import separate_rows
-from ostools.results import frame_of
+from ostools.results import Frame, frame_of
 from ostools.tasks import AppendixTask, task
 from ostools.tasks.opened import OpenedPairs
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
@@ -81,13 +83,14 @@ def test_a_position_is_the_index_of_the_wanted_record_and_its_errors_are_in_reco
     found = ost.decodable(
         model, drawn, lengths=lengths, seeds=range(6), target="position", layers=[2], random_weights=False
     )
-    said, frame = found.predictions, frame_of(found)
-    true = said[(said["control"] == "none") & (said["site"] == "y") & (said["test"] == "same lengths")]
+    said, frame = cast(Frame, found.predictions), frame_of(found)
+    true: Frame = said[(said["control"] == "none") & (said["site"] == "y") & (said["test"] == "same lengths")]
     assert len(true) == 30
     for row in true.to_dict(orient="records"):
         assert row["label"] == drawn.carriers(drawn.items(row["length"], row["seed"]))[0]
+    off = true["said"] - true["label"]
     at_y = frame[(frame["site"] == "y") & (frame["control"] == "none") & (frame["test"] == "same lengths")].iloc[0]
-    assert at_y["mean_absolute_error"] == pytest.approx((true["said"] - true["label"]).abs().mean())
+    assert at_y["mean_absolute_error"] == pytest.approx(off.abs().mean())
     assert at_y["accuracy"] == (true["said"].round() == true["label"]).mean()
     assert set(frame["target"]) == {"position"}
     with pytest.raises(InputError, match="the answer itself, found 'position': ask decodable"):
