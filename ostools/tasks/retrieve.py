@@ -22,7 +22,8 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.appendix_c import WORDS
 from ostools.tasks.base import Task
 
-PLACES = ("first", "middle", "last")
+DRAWN = "drawn"
+PLACES = ("first", "middle", "last", DRAWN)
 RECORDS = ("uuid", "words")
 """Records that are generated; anything else is the path of a file."""
 
@@ -38,7 +39,8 @@ Pair = tuple[str, str]
 class RetrieveTask(Task):
     """`length` key-value records, and the question for the value of the one at `position`.
 
-    position: "first", "middle", "last", the record's index from 0, or a fraction of the way from the first to the last.
+    position: "first", "middle", "last", the record's index from 0, or a fraction of the way from the first to the last; or
+        "drawn": an index as likely as any other, which the records themselves decide, so that each seed and length has its own.
     records: "uuid": random UUIDs as keys and values, as Liu et al. have them (some 75 tokens a record, where digits are
         tokens of their own); "words": a word as key and a digit as value, for small models, where values repeat beyond ten
         records; or the path of a file in the
@@ -81,6 +83,8 @@ class RetrieveTask(Task):
             if self.position >= length:
                 raise InputError(f"position {self.position}: expected an index below {length}, the number of records")
             return self.position
+        if self.position == DRAWN:
+            raise InputError("position 'drawn': expected one that the length decides, found one that the records do")
         share = {"first": 0.0, "middle": 0.5, "last": 1.0}.get(str(self.position), self.position)
         return int(float(share) * (length - 1) + 0.5)
 
@@ -88,7 +92,7 @@ class RetrieveTask(Task):
         """The `length` records, each as it stands in the JSON object, the wanted one at its place."""
         whole_number("length", length, 1)
         wanted, others = self._drawn(length, seed)
-        place = self.index(length)
+        place = self._place([wanted, *others])
         return tuple(map(_written, (*others[:place], wanted, *others[place:])))
 
     def _drawn(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
@@ -124,7 +128,7 @@ class RetrieveTask(Task):
 
     def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
         """The index of the wanted record."""
-        return (self.index(len(items)),)
+        return (self._place(self.pairs(items)),)
 
     def answer_line(self, answer: str) -> str:
         """The value as the object writes it, in quotes."""
@@ -150,7 +154,14 @@ class RetrieveTask(Task):
 
     def _wanted(self, pieces: Sequence[str]) -> Pair:
         pairs = self.pairs(pieces)
-        return pairs[self.index(len(pairs))]
+        return pairs[self._place(pairs)]
+
+    def _place(self, pairs: Sequence[Pair]) -> int:
+        """The index of the wanted one among these records, in whatever order they come."""
+        if self.position != DRAWN:
+            return self.index(len(pairs))
+        # Of the records alone: whoever reads a prompt's pieces knows no seed, and the wanted one must not yet have a place.
+        return random.Random(f"{self.name} {DRAWN} {sorted(pairs)}").randrange(len(pairs))
 
 
 def _written(pair: Pair) -> str:

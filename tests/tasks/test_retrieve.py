@@ -98,6 +98,25 @@ def test_places(position: int | float | str, places: list[int]) -> None:
     assert [RetrieveTask(position=position).index(length) for length in (1, 3, 75)] == places
 
 
+@given(length=st.integers(1, 30), seed=st.integers(0, 2**40), records=st.sampled_from(["uuid", "words"]))
+def test_a_drawn_place_is_found_again_in_any_order_of_the_records(length: int, seed: int, records: str) -> None:
+    drawn = RetrieveTask(position="drawn", records=records)
+    items = drawn.items(length, seed)
+    (place,) = drawn.carriers(items)
+    assert items == RetrieveTask(position=place, records=records).items(length, seed)
+    assert drawn.carriers(items[::-1]) == (place,)
+    assert drawn.key(items) == drawn.pairs(items)[place][1]
+    assert drawn.key([items[0], "\n", *items[1:]] if length > 1 else items) == drawn.key(items)
+
+
+def test_every_place_is_drawn_as_often() -> None:
+    drawn, seeds = RetrieveTask(position="drawn"), range(1200)
+    found = [drawn.carriers(drawn.items(4, seed))[0] for seed in seeds]
+    assert all(abs(found.count(place) - 300) < 4 * (1200 * 3 / 16) ** 0.5 for place in range(4))
+    with pytest.raises(InputError, match="position 'drawn': expected one that the length decides"):
+        drawn.index(4)
+
+
 def test_uuids_are_uuids_of_version_4() -> None:
     text = RetrieveTask(records="uuid").prompt(10)
     assert len(re.findall(r'"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"', text)) == 21
@@ -129,7 +148,7 @@ def test_by_name() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"position": "lst"}, "expected first, middle, last, an index from 0, or a fraction of 1, found 'lst'"),
+        ({"position": "lst"}, "expected first, middle, last, drawn, an index from 0, or a fraction of 1, found 'lst'"),
         ({"position": -1}, "expected the index of a record, from 0, found -1"),
         ({"position": True}, "found True"),
         ({"position": 1.5}, "expected a fraction from 0.0 to 1.0, found 1.5"),

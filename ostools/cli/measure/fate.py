@@ -27,7 +27,8 @@ Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="NAME", hel
 Target = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="number, or token (the answer's first). Else the number, where the answer is one."
+        metavar="NAME",
+        help="number, or token (the answer's first); of decodable also position. Else the number, where the answer is one.",
     ),
 ]
 RandomWeights = Annotated[

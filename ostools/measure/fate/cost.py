@@ -44,7 +44,7 @@ def decodable_cost(
     places = 2 * shape.n_layers + 3
     kept = 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
     probes = places * len(TESTS) * FOLDS * (2 + random) * len(dtypes)
-    fit = _NUMBER if target == "number" else _TOKEN
+    fit = _TOKEN if target == "token" else _NUMBER
     wide = min(prompts, shape.d_model)
     fitted = Cost(kept, double=probes * _FITS * 4.0 * prompts * wide**2, operations=probes * _FITS * fit)
     asked = Cost(operations=float(prompts * QUESTION + len(dtypes) * len(tokens.prompts) * shape.n_layers * BLOCK))

@@ -17,6 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
 from mitigations import Mitigation
+from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.answers import answers, line_written
@@ -26,7 +27,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.fate.begun import BegunPairs, answer_room
 from ostools.measure.fate.captured import LOGITS
 from ostools.measure.fate.cost import PAIR_SEEDS
-from ostools.measure.fate.decodable import FLOAT32, Asked, Decodable, decodable
+from ostools.measure.fate.decodable import FLOAT32, POSITION, Asked, Decodable, decodable
 from ostools.measure.fate.scores import DECODABLE, LENGTH
 from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME
 from ostools.measure.passes.precisions import Precision, checked_precisions
@@ -103,6 +104,10 @@ def fate(
     Raises `InputError` for what `decodable`, `behaviour` and `collapse` refuse; n + 1 items have to fit the context too.
     """
     lengths = list(lengths) if isinstance(lengths, Iterable) else lengths
+    if target == POSITION:
+        raise InputError(
+            "fate: expected the target 'number' or 'token', the answer itself, found 'position': ask decodable"
+        )
     given = mitigations.optional(mitigation)
     arms = [None] if given is None else [None, given]
     names = [precision.name for precision in checked_precisions(dtypes)]

@@ -15,7 +15,7 @@ from ostools.measure.fate.captured import LOGITS, Captured, Place
 from ostools.measure.fate.probes import fitted
 from ostools.measure.fate.splits import Split, splits
 from ostools.results import Frame
-from ostools.theory.statistics.bootstrap import bootstrap_share
+from ostools.theory.statistics.bootstrap import bootstrap_share, widened
 
 LENGTH = Place(-1, "length", 0)
 """The number of items and its square, in the place of a representation."""
@@ -115,9 +115,10 @@ def _places(table: Frame) -> Iterator[tuple[tuple[Any, ...], Frame]]:
 
 def _row(here: Frame, other: Frame | None, target: str, by_length: float) -> dict[str, Any]:
     accuracy, chance = float(here["right"].mean()), float(here["common"].mean())
-    low, high = interval_of(here["right"].astype(float), here["group"])
+    trained = int(here["trained"].min())
+    low, high = interval_of(here["right"].astype(float), here["group"], trained)
     found = {
-        "trained": int(here["trained"].min()),
+        "trained": trained,
         "tested": len(here),
         "groups": int(here["group"].nunique()),
         "accuracy": accuracy,
@@ -130,7 +131,9 @@ def _row(here: Frame, other: Frame | None, target: str, by_length: float) -> dic
     if other is not None:
         difference = here["right"].astype(float).to_numpy() - other["right"].astype(float).to_numpy()
         gained = float(difference.mean())
-        gained_low, gained_high = interval_of(pd.Series(difference), here["group"].reset_index(drop=True))
+        gained_low, gained_high = interval_of(
+            pd.Series(difference), here["group"].reset_index(drop=True), trained, -1.0
+        )
     found |= {"selectivity": gained, "selectivity_low": gained_low, "selectivity_high": gained_high}
     above = low > chance and not gained_low <= 0
     from_k = f"from {found['trained']} examples"
@@ -153,15 +156,17 @@ def _errors(here: Frame, target: str) -> dict[str, float]:
     return {"mean_absolute_error": float(off.abs().mean()), "r2": r2}
 
 
-def interval_of(values: Any, groups: Any) -> tuple[float, float]:
-    """Of the mean over prompts, groups resampled whole; NaN with too few groups for one."""
+def interval_of(values: Any, groups: Any, trained: int, least: float = 0.0) -> tuple[float, float]:
+    """Of the mean over prompts, groups resampled whole, `widened` for probes that were trained on each other's prompts (each on
+    `trained`); within `least` and 1. NaN with too few groups for one."""
     each = pd.DataFrame({"value": values, "group": groups}).groupby("group")["value"]
     both: Any = each.agg(["sum", "count"])
     sums, counts = (torch.tensor(both[name].to_numpy(dtype=float)) for name in ("sum", "count"))
     if len(sums) < 3:
         return np.nan, np.nan
-    found = bootstrap_share(sums, counts)
-    return float(found.low), float(found.high)
+    mean = float(sums.sum() / counts.sum())
+    found = widened(bootstrap_share(sums, counts), mean, tested=int(counts.sum()), trained=trained)
+    return max(float(found.low), least), min(float(found.high), 1.0)
 
 
 def steps_of(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -182,7 +187,8 @@ def steps_of(predictions: pd.DataFrame) -> pd.DataFrame:
 def _step(before: Frame, behind: Frame) -> dict[str, Any]:
     first, then = before.iloc[0], behind.iloc[0]
     difference = behind["right"].astype(float).to_numpy() - before["right"].astype(float).to_numpy()
-    low, high = interval_of(pd.Series(difference), behind["group"].reset_index(drop=True))
+    trained = int(behind["trained"].min())
+    low, high = interval_of(pd.Series(difference), behind["group"].reset_index(drop=True), trained, -1.0)
     block = int(then["layer"]) - (then["site"] == "residual")
     return {
         "sublayer": Place(0, str(then["site"]), 0).sublayer,

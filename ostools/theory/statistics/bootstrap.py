@@ -141,3 +141,22 @@ def bootstrap_share(
     wide = expanded(level, n)
     ends = torch.quantile(found, found.new_tensor([(1 - wide) / 2, (1 + wide) / 2]))
     return Interval(ends[0], ends[1])
+
+
+def widened(found: Interval, around: float, *, tested: int, trained: int) -> Interval:
+    """An interval around the mean over the tests of several probes, wider because they were trained on each other's examples.
+
+    Of J probes, each trained on n_1 examples and tested on n_2 others, the variance of the mean is not S^2 / J but about
+    (1 / J + n_2 / n_1) S^2: every half-width grows by sqrt(1 + J n_2 / n_1). `tested`: J n_2, the examples tested by all
+    probes together; `trained`: n_1. Three folds give sqrt(1 + 3 / 2). The term n_2 / n_1 is an estimate, made for splits drawn
+    at random; no estimate from one data set is unbiased.
+
+    Raises `InputError` for numbers of examples that are not positive.
+    Source: Nadeau and Bengio, Inference for the generalization error (2003), Machine Learning 52, section 4.2 (the corrected
+    resampled t-test).
+    """
+    if tested < 1 or trained < 1:
+        raise InputError(f"bootstrap: expected tested and trained examples, found {tested} and {trained}")
+    factor = math.sqrt(1 + tested / trained)
+    below, above = (around - found.low).clamp_min(0), (found.high - around).clamp_min(0)
+    return Interval(around - factor * below, around + factor * above)

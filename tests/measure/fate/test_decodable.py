@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.fate.begun import begun_prompts
 from ostools.measure.fate.captured import captured
 from ostools.measure.passes.last_tokens import separate_rows
-from ostools.results import frame_of
+from ostools.results import Frame, frame_of
 from ostools.tasks import AppendixTask, task
 from ostools.tasks.opened import OpenedPairs
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
@@ -74,12 +76,35 @@ def test_the_copied_digit_is_decodable_and_rows_say_what_they_are(embedded) -> N
     assert len(found.predictions[found.predictions["test"] == "same lengths"]) == 60 * (3 * 2 + 1)
 
 
+def test_a_position_is_the_index_of_the_wanted_record_and_its_errors_are_in_records() -> None:
+    """`said` and `label` of every prompt, against the records of the task itself."""
+    drawn = task("retrieve-at-position:position=drawn")
+    model, lengths = tiny_model("llama"), [2, 3, 4, 5, 6]
+    found = ost.decodable(
+        model, drawn, lengths=lengths, seeds=range(6), target="position", layers=[2], random_weights=False
+    )
+    said, frame = cast(Frame, found.predictions), frame_of(found)
+    true: Frame = said[(said["control"] == "none") & (said["site"] == "y") & (said["test"] == "same lengths")]
+    assert len(true) == 30
+    for row in true.to_dict(orient="records"):
+        assert row["label"] == drawn.carriers(drawn.items(row["length"], row["seed"]))[0]
+    off = true["said"] - true["label"]
+    at_y = frame[(frame["site"] == "y") & (frame["control"] == "none") & (frame["test"] == "same lengths")].iloc[0]
+    assert at_y["mean_absolute_error"] == pytest.approx(off.abs().mean())
+    assert at_y["accuracy"] == (true["said"].round() == true["label"]).mean()
+    assert set(frame["target"]) == {"position"}
+    with pytest.raises(InputError, match="the answer itself, found 'position': ask decodable"):
+        ost.fate(model, drawn, lengths=lengths, target="position")
+
+
 @pytest.mark.parametrize(
     ("name", "given", "words"),
     [
         ("copy-last", {}, "found that all have '0': give it an option that draws its items, such as uniform=true"),
         ("count-ones", {"lengths": [4]}, "found that all have '4': give more lengths"),
         ("copy-last:uniform=true", {"target": "number"}, "expected a task whose answer is a number"),
+        ("count-ones", {"target": "position"}, "expected a task in which one item carries the answer, found several"),
+        ("retrieve-at-position", {"target": "position"}, "at one place each: give position=drawn"),
         ("count-ones", {"target": "tokens"}, "unknown target 'tokens': did you mean 'token'"),
         ("count-ones", {"lengths": range(1, 5)}, "at least 5 lengths"),
         ("count-ones", {"seeds": [1]}, "draws nothing at random"),

@@ -30,7 +30,8 @@ def test_a_planted_code_is_read_whole(target: str, classes: int) -> None:
         assert here["accuracy"] == 1
         assert here["finding"] == "decodable"
         assert here["high"] == 1
-        assert here["low"] == pytest.approx(wilson(float(here["groups"]), float(here["groups"])).low)
+        missed = 1 - wilson(float(here["groups"]), float(here["groups"])).low
+        assert here["low"] == pytest.approx(1 - missed * np.sqrt(1 + here["tested"] / here["trained"]))
         assert found.loc[(test, "shuffled")]["finding"].startswith("not linearly decodable from")
 
 
@@ -45,8 +46,8 @@ def test_noise_is_not_decodable_and_nothing_says_lost() -> None:
 
 @pytest.mark.slow
 def test_noise_is_called_decodable_less_often_than_the_intervals_say() -> None:
-    """Folds train on each other's prompts, so that an interval alone held chance in 88% of 250 such trials, not in 95%;
-    "decodable", which needs two intervals, was said in 2 of them."""
+    """Folds train on each other's prompts: widened for that, an interval held chance in 96% of 250 such trials; not widened in
+    88%."""
     given, covered, said = asked("token", lengths=5, seeds=15, classes=4), [], 0
     given = replace(given, splits=[split for split in given.splits if split.test == SAME])
     for seed in range(100):
@@ -54,8 +55,8 @@ def test_noise_is_called_decodable_less_often_than_the_intervals_say() -> None:
         found = probed(replace(given, labels=labels), noise(given, 2, seed)).loc[(SAME, "none")]
         covered.append(found["low"] <= 0.25 <= found["high"])
         said += found["finding"] == "decodable"
-    assert np.mean(covered) >= 0.8
-    assert said <= 3
+    assert np.mean(covered) >= 0.9
+    assert said <= 2
 
 
 def test_the_interval_of_a_share_covers_it_where_groups_differ() -> None:

@@ -12,7 +12,15 @@ import scipy.stats
 import torch
 
 from ostools.ground.errors import InputError
-from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
+from ostools.theory.statistics.bootstrap import (
+    FEWEST,
+    Interval,
+    bootstrap_mean,
+    expanded,
+    fewest_at,
+    sign_flip,
+    widened,
+)
 
 TRIALS = 3000
 
@@ -160,3 +168,16 @@ def test_many_samples_and_resamples_need_little_memory() -> None:
 def test_refusals(samples: list[float], level: float, words: str) -> None:
     with pytest.raises(InputError, match=words):
         bootstrap_mean(torch.tensor(samples), level=level)
+
+
+@pytest.mark.parametrize(("folds", "held"), [(1, 30), (3, 30), (3, 40), (10, 9)])
+def test_folds_widen_both_halves_by_the_factor_of_nadeau_and_bengio(folds: int, held: int) -> None:
+    """Against the variance as they write it: (1 / J + n_2 / n_1) S^2 in place of S^2 / J."""
+    trained, found = 80, Interval(*torch.tensor([0.3, 0.75], dtype=torch.float64))
+    factor = math.sqrt((1 / folds + held / trained) / (1 / folds))
+    wide = widened(found, 0.5, tested=folds * held, trained=trained)
+    assert float(wide.low) == pytest.approx(0.5 - 0.2 * factor, abs=1e-15)
+    assert float(wide.high) == pytest.approx(0.5 + 0.25 * factor, abs=1e-15)
+    for tested, of in ((0, 1), (1, 0)):
+        with pytest.raises(InputError, match=f"tested and trained examples, found {tested} and {of}"):
+            widened(found, 0.5, tested=tested, trained=of)
