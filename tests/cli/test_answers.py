@@ -130,7 +130,14 @@ def test_path_sum_says_what_each_column_is(run, directory: str) -> None:
 def test_models_lists_what_can_be_loaded(run) -> None:
     code, out, err = run("models")
     assert (code, err) == (0, "")
-    for words in ("embedded", "google/gemma-7b", "GemmaForCausalLM", "LlamaForCausalLM", "Not loaded: GPT-J: "):
+    for words in (
+        "embedded",
+        "google/gemma-7b",
+        "GemmaForCausalLM",
+        "LlamaForCausalLM",
+        "Not loaded: GPT-J: ",
+        "AWQ (gemm)",
+    ):
         assert words in out
     (pythia,) = [line for line in out.splitlines() if line.startswith("Pythia, GPT-NeoX ")]
     assert pythia.split()[2:] == ["GPTNeoXForCausalLM", "yes", "yes", "-", "yes", "-", "yes", "yes", "yes", "yes", "-"]

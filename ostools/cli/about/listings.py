@@ -28,6 +28,7 @@ def models() -> None:
     """
     from ostools.models.families import FAMILIES, ROUTES
     from ostools.models.files.sources import EMBEDDED_DIRECTORY
+    from ostools.models.quantised.formats import FORMATS, WHICH
 
     card_file = EMBEDDED_DIRECTORY / "card.json"
     card: dict[str, Any] | None = json.loads(card_file.read_text(encoding="utf-8")) if card_file.is_file() else None
@@ -36,7 +37,8 @@ def models() -> None:
     if MANNERS.json:
         rows = [{"name": one.name, "architecture": one.architecture, "block": one.block, **one.routes} for one in loads]
         reasons = {family.name: family.refused for family in refused}
-        output.print_json({"embedded": card, "families": rows, "refused": reasons})
+        formats = {method: one.which for method, one in FORMATS.items()}
+        output.print_json({"embedded": card, "families": rows, "refused": reasons, "quantised": formats})
         return
     lines = ["embedded: not in this installation"]
     if card is not None:
@@ -55,6 +57,7 @@ def models() -> None:
     rows = [(one.name, one.architecture, *("yes" if has else "-" for has in one.routes.values())) for one in loads]
     output.print_table("Families", ["family", "architecture", *ROUTES], rows, left=2)
     output.print_text([f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()])
+    output.print_text([f"Weights in few bits that load, each matrix dequantised where it is read: {WHICH}."])
     output.print_text([f"Not loaded: {family.name}: {family.refused}." for family in refused])
 
 

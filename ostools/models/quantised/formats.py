@@ -17,19 +17,32 @@ from ostools.models.quantised.taking import Tensors, refusal
 _Words = Callable[[Mapping[str, Any]], str | None]
 _Matrices = Callable[[Mapping[str, Any], Tensors, Mapping[str, str]], dict[str, Stored]]
 
-READ: dict[str, tuple[_Words, _Matrices]] = {
-    "torchao": (int8.words, int8.matrices),
-    "bitsandbytes": (bitsandbytes.words, bitsandbytes.matrices),
-    "gptq": (grouped.gptq_words, grouped.gptq_matrices),
-    "awq": (grouped.awq_words, grouped.awq_matrices),
-    "fp8": (fp8.fp8_words, fp8.fp8_matrices),
-    "compressed-tensors": (fp8.compressed_words, fp8.compressed_matrices),
+
+@dataclass(frozen=True)
+class Format:
+    """A way in which checkpoints are quantised. `which`: the kinds of it that are read, for people; `words`: of its settings,
+    None where these are not read; `matrices`: those among the tensors of the files."""
+
+    which: str
+    words: _Words
+    matrices: _Matrices
+
+
+FORMATS: dict[str, Format] = {
+    "torchao": Format("torchao's Int8WeightOnlyConfig", int8.words, int8.matrices),
+    "bitsandbytes": Format("bitsandbytes of 4 bits or LLM.int8", bitsandbytes.words, bitsandbytes.matrices),
+    "gptq": Format("GPTQ of 2, 4 or 8 bits", grouped.gptq_words, grouped.gptq_matrices),
+    "awq": Format("AWQ (gemm)", grouped.awq_words, grouped.awq_matrices),
+    "fp8": Format("fp8", fp8.fp8_words, fp8.fp8_matrices),
+    "compressed-tensors": Format(
+        "compressed-tensors of float8, int8 or packed symmetric 4 or 8 bits",
+        fp8.compressed_words,
+        fp8.compressed_matrices,
+    ),
 }
-"""By `quant_method`: what is read in words, None where it is not; and the matrices among the tensors of the files."""
-_WHICH = (
-    "torchao's Int8WeightOnlyConfig, bitsandbytes of 4 bits or LLM.int8, GPTQ of 2, 4 or 8 bits, AWQ (gemm), fp8, "
-    "compressed-tensors of float8, int8 or packed symmetric 4 or 8 bits"
-)
+"""What is read, by the `quant_method` of config.json."""
+WHICH = ", ".join(one.which for one in FORMATS.values())
+"""All of it in words."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ class Quantisation:
         Raises `InputError` for a tensor that is not as the format's library writes it.
         """
         left = dict(tensors)
-        found = READ[self.method][1](self.settings, left, written)
+        found = FORMATS[self.method].matrices(self.settings, left, written)
         if not found:
             raise InputError(
                 f"expected matrices of a quantised checkpoint ({_told(self.settings)}), found none: is config.json this "
@@ -65,10 +78,10 @@ def check_quantisation(config: Mapping[str, Any], directory: Path) -> Quantisati
         return None
     settings = settings if isinstance(settings, dict) else {}
     method = str(settings.get("quant_method"))
-    found = READ[method][0](settings) if method in READ else None
+    found = FORMATS[method].words(settings) if method in FORMATS else None
     if found is None:
         raise InputError(
-            f"expected full-precision weights or one of {_WHICH}, found a quantised checkpoint ({_told(settings)}) in "
+            f"expected full-precision weights or one of {WHICH}, found a quantised checkpoint ({_told(settings)}) in "
             f"{directory}: use the original, or dequantise it with the library that wrote it and save it in full precision"
         )
     return Quantisation(found, method, settings)

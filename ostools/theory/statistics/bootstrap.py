@@ -152,7 +152,7 @@ def widened(found: Interval, around: float, *, tested: int, trained: int) -> Int
     at random; no estimate from one data set is unbiased.
 
     Raises `InputError` for numbers of examples that are not positive.
-    Source: Nadeau and Bengio, Inference for the generalization error (2003), Machine Learning 52, section 4.2 (the corrected
+    Source: Nadeau and Bengio, Inference for the generalization error (2003), Machine Learning 52 (the corrected
     resampled t-test).
     """
     if tested < 1 or trained < 1:

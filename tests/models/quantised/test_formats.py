@@ -23,6 +23,7 @@ from ostools.ground.errors import InputError
 from ostools.models import describe, load_model, packed, view_in
 from ostools.models.files.sources import Source
 from ostools.models.packed import Packed, Stored
+from ostools.models.quantised.formats import FORMATS
 from ostools.models.recast import dense, stored_part
 from ostools.runs.forecast.forecast import Unloaded
 from tests.checkpoints import edit_config, make_model, write_tokenizer
@@ -65,6 +66,12 @@ def in_full(directory: Path, path: Path) -> Path:
     numbers = {name: dense(weight).contiguous() for name, weight in weights.items()}
     save_file(numbers, path / "model.safetensors", {"format": "pt"})
     return path
+
+
+def test_every_format_that_is_listed_has_a_checkpoint_here() -> None:
+    """`ostools models` lists `FORMATS`; torchao's are those of test_int8."""
+    configs = [json.loads((HERE / kind / "config.json").read_text()) for kind in WRITERS]
+    assert {one["quantization_config"]["quant_method"] for one in configs} | {"torchao", "fp8"} == set(FORMATS)
 
 
 @KINDS
