@@ -1,0 +1,158 @@
+"""What a laboratory model is asked: bits, and a letter that says what of them is wanted; and the training prompts.
+
+    <bos> 0 1 1 1 F -> 0 <eos>      the first bit
+    <bos> 1 1 1 0 L -> 0 <eos>      the last bit
+    <bos> 1 0 1 1 C -> 3 <eos>      how many ones
+
+One character is one token, so that the repeated item of Theorem 4.2 never merges. The letter stands at the end: a window then
+hides the beginning of the sequence, and never what was asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ostools.ground.names import checked_name
+from ostools.ground.whole_numbers import whole_number
+from ostools.tasks.base import Task
+from ostools.tasks.pairs import Encoder, NextPairs
+
+if TYPE_CHECKING:
+    from ostools.training.lab.config import LabConfig
+
+LETTERS = {"first": "F", "last": "L", "count": "C"}
+TASKS = tuple(LETTERS)
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+VOCABULARY = (PAD, BOS, EOS, *"0123456789", *LETTERS.values())
+IDS = {token: index for index, token in enumerate(VOCABULARY)}
+_LONGEST_ANSWER = 6  # digits and the end: a count below 100,000
+
+
+@dataclass(frozen=True)
+class LabTask(Task):
+    """One question of the laboratory. `hard`: the paper's sequences, ones alone, but for a 0 that is asked for; else bits drawn
+    with equal probability. Raises `InputError` for an unknown question."""
+
+    question: str
+    hard: bool = False
+
+    def __post_init__(self) -> None:
+        checked_name("task", self.question, TASKS)
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return f"lab-{self.question}" + ("-hard" if self.hard else "")
+
+    @property
+    def random(self) -> bool:
+        return not self.hard
+
+    @property
+    def numeric(self) -> bool:
+        return True
+
+    @property
+    def lead(self) -> str:
+        return ""
+
+    def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
+        whole_number("length", length, 1)
+        if not self.hard:
+            draw = random.Random(f"{length} {seed}")
+            return tuple(draw.choice("01") for _ in range(length))
+        ones = ["1"] * length
+        if self.question != "count":
+            ones[0 if self.question == "first" else -1] = "0"
+        return tuple(ones)
+
+    def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
+        return "", "".join(pieces), LETTERS[self.question]
+
+    def key(self, pieces: Sequence[str]) -> str:
+        if self.question == "count":
+            return str(sum(piece == "1" for piece in pieces))
+        return pieces[0] if self.question == "first" else pieces[-1]
+
+    def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
+        if self.question == "count":
+            return tuple(index for index, item in enumerate(items) if item == "1")
+        return (0,) if self.question == "first" else (len(items) - 1,)
+
+
+@dataclass(frozen=True)
+class LabPairs(NextPairs):
+    """n and n + 1 ones, and behind them the question: what a count is made of."""
+
+    form: LabTask
+
+    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
+        return dict(zip(counts, encoder.ids([self.form.prompt(n, seed) for n in counts]), strict=True))
+
+
+def write_tokenizer(directory: Path, context: int) -> None:
+    """Write the tokenizer of single characters as AutoTokenizer reads it; a character that it does not know is an error."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel(dict(IDS)))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.add_special_tokens([PAD, BOS, EOS])
+    tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, IDS[BOS])]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        clean_up_tokenization_spaces=False,
+        model_max_length=context,
+    ).save_pretrained(directory)
+
+
+def batch_at(config: LabConfig, step: int) -> tuple[Int[np.ndarray, "row pos"], Float[np.ndarray, "row pos"]]:
+    """The prompts of a step, with their answers, filled up on the right; and 1 where a token is one of an answer.
+
+    They depend on the seed, the lengths and the tasks alone: models of one seed are trained on the same prompts whatever
+    their positions, depth and windows, and a resumed run on those of an uninterrupted one.
+
+    Half of the sequences are bits with a density of ones that is uniform on [0, 1]; half are one bit again and again, in which
+    the bit that is asked for is the other one every second time.
+    """
+    draw = np.random.default_rng([config.seed, step])
+    lengths = draw.choice(config.longest, size=config.batch, p=_chances(config.longest, config.length_power)) + 1
+    ids = np.full((config.batch, int(lengths.max()) + 2 + _LONGEST_ANSWER), IDS[PAD])
+    answered = np.zeros(ids.shape, dtype=np.float32)
+    used = 0
+    for row, length in enumerate(lengths.tolist()):
+        question = config.tasks[int(draw.integers(len(config.tasks)))]
+        answer = LabTask(question).key(items := _items(draw, question, length))
+        text = [BOS, *items, LETTERS[question], *answer, EOS]
+        ids[row, : len(text)] = [IDS[token] for token in text]
+        answered[row, length + 2 : len(text)] = 1.0
+        used = max(used, len(text))
+    return ids[:, :used], answered[:, :used]
+
+
+@lru_cache
+def _chances(longest: int, power: float) -> Float[np.ndarray, " length"]:
+    weights = np.arange(1, longest + 1) ** -power
+    return weights / weights.sum()
+
+
+def _items(draw: Any, question: str, length: int) -> list[str]:
+    if draw.random() < 0.5:
+        return [str(int(bit)) for bit in draw.random(length) < draw.random()]
+    bit = int(draw.integers(2))
+    found = [str(bit)] * length
+    if question != "count" and draw.random() < 0.5:
+        found[0 if question == "first" else -1] = str(1 - bit)
+    return found
