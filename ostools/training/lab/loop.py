@@ -3,7 +3,7 @@
 Cost: 40 ms a step for the default shape on one core (a step is 32 prompts of at most 39 tokens), four times that with 16 layers.
 
 A model's directory holds `lab.json` (the config), while it trains `checkpoint.pt` (weights, optimiser, step), and at the end
-`config.json` and `model.safetensors` as transformers writes them, the tokenizer, `card.json` and `losses.json`. What is written
+`config.json` and `model.safetensors` as transformers writes them, `card.json` and `losses.json`. What is written
 replaces what was there when it is whole on the disk: after a signal or on a full disk the last checkpoint is still there.
 """
 
@@ -25,7 +25,7 @@ from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
 from ostools.training.lab.config import CONFIG, LabConfig, read_config
 from ostools.training.lab.decoder import lab_decoder
-from ostools.training.lab.prompts import batch_at, write_tokenizer
+from ostools.training.lab.prompts import batch_at
 
 CHECKPOINT, WEIGHTS, CARD, LOSSES = "checkpoint.pt", "model.safetensors", "card.json", "losses.json"
 LOSS_EVERY = 50
@@ -150,7 +150,6 @@ def resume(config: LabConfig, folder: Path, device: str = "cpu") -> LabRun:
 
 def write_lab(run: LabRun, folder: Path) -> None:
     """The finished model, for transformers and `load_lab`; the checkpoint goes when all of it is on the disk."""
-    write_tokenizer(folder, run.config.context)
     model = run.model.to("cpu").eval()
     model.config.save_pretrained(folder)
     _replaced(folder / LOSSES, lambda file: file.write_text(json.dumps(run.losses) + "\n", encoding="utf-8"))

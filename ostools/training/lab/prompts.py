@@ -14,7 +14,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +25,8 @@ from ostools.tasks.base import Task
 from ostools.tasks.pairs import Encoder, NextPairs
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
     from ostools.training.lab.config import LabConfig
 
 LETTERS = {"first": "F", "last": "L", "count": "C"}
@@ -97,25 +98,31 @@ class LabPairs(NextPairs):
         return dict(zip(counts, encoder.ids([self.form.prompt(n, seed) for n in counts]), strict=True))
 
 
-def write_tokenizer(directory: Path, context: int) -> None:
-    """Write the tokenizer of single characters as AutoTokenizer reads it; a character that it does not know is an error."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+def lab_tokenizer(context: int) -> PreTrainedTokenizerFast:
+    """The tokenizer of single characters. Other characters become `PAD`, which `ostools.encode` refuses as unknown.
+
+    It lies in no model's directory: transformers 5.23 reads any tokenizer beside a Qwen 2 as Qwen 2's own class, which leaves
+    such characters out without a word.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordLevel(dict(IDS)))
+    tokenizer = Tokenizer(models.WordLevel(dict(IDS), unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = decoders.Fuse()  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.add_special_tokens([PAD, BOS, EOS])
     tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, IDS[BOS])]
     )
-    PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BOS,
         eos_token=EOS,
         pad_token=PAD,
+        unk_token=PAD,
         clean_up_tokenization_spaces=False,
         model_max_length=context,
-    ).save_pretrained(directory)
+    )
 
 
 def batch_at(config: LabConfig, step: int) -> tuple[Int[np.ndarray, "row pos"], Float[np.ndarray, "row pos"]]:
