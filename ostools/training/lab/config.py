@@ -1,4 +1,4 @@
-"""What decides the weights of a laboratory model, in one frozen value: a checkpoint names it, and a resumed run must equal it."""
+"""What decides the weights of a laboratory model, in one frozen value that its checkpoint names."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ class LabConfig:
                 f"n_heads: expected heads of an even width (d_model = {self.d_model}), found {self.n_heads} of them"
             )
         if self.longest + 8 > self.context:
-            raise InputError(f"context: expected at least longest + 8 = {self.longest + 8} tokens, found {self.context}")
+            raise InputError(
+                f"context: expected at least longest + 8 = {self.longest + 8} tokens, found {self.context}"
+            )
         self._check_window()
 
     def _check_window(self) -> None:

@@ -9,8 +9,8 @@ grid. What a cell changes is a setting of it, or one tensor:
     alibi                   -m_h |i - j| is added to the scores with the mask, and there are no rotary angles
 
 So a comparison of two positions is of nothing else, and a TransformerBridge shows the same hooks in each. The first two and all
-windows are saved as plain Qwen 2, which `ostools.load_model` reads; the others are loaded by `ostools.experiments.lab.load_lab`,
-and go through the routes that need to know nothing of a family: automatic differentiation, one prompt after another.
+windows are saved as plain Qwen 2, which `ostools.load_model` reads. `ostools.experiments.lab.load.load_lab` reads all. The
+others go through the routes that need to know nothing of a family: automatic differentiation, one prompt after another.
 
 The decoder of `ostools.theory.decoder` has the same five encodings, and no hooks: what is measured on loaded models could not
 be measured on it. Weights before training are drawn as there.
@@ -34,8 +34,6 @@ from ostools.training.lab.prompts import BOS, EOS, IDS, PAD, VOCABULARY
 
 NATIVE = ("rope", "none")
 """The positions that Qwen 2 has, or can be set to have."""
-LAB_TYPE = "ostools-lab"
-"""What config.json names as the `model_type` of the others: no record of a family describes them."""
 _NO_ANGLE = 1e300  # a float32 angle divided by it is 0
 
 
@@ -68,7 +66,7 @@ def _settings(config: LabConfig) -> Qwen2Config:
     rope: dict[str, Any] = {"rope_type": "linear", "factor": _NO_ANGLE, "rope_theta": 10_000.0}
     if config.positions == "rope":
         rope = {"rope_type": "default", "rope_theta": config.rope_base}
-    settings = Qwen2Config(
+    settings = (Qwen2Config if config.positions in NATIVE else PositionedConfig)(
         vocab_size=len(VOCABULARY),
         hidden_size=config.d_model,
         intermediate_size=config.d_mlp,
@@ -86,10 +84,14 @@ def _settings(config: LabConfig) -> Qwen2Config:
         eos_token_id=IDS[EOS],
         dtype="float32",
     )
-    settings.architectures = ["Qwen2ForCausalLM"]
-    if config.positions not in NATIVE:
-        settings.model_type = LAB_TYPE
+    settings.architectures = ["Qwen2ForCausalLM" if config.positions in NATIVE else "OstoolsLabDecoder"]
     return settings
+
+
+class PositionedConfig(Qwen2Config):
+    """The settings of a model with positions that Qwen 2 does not have: no record of a family is to describe it as Qwen 2."""
+
+    model_type = "ostools-lab"
 
 
 class PositionedModel(Qwen2Model):
@@ -116,7 +118,9 @@ class PositionedModel(Qwen2Model):
         **kwargs: Any,
     ) -> Any:
         if attention_mask is not None and not (attention_mask.ndim == 2 and bool(attention_mask.all())):
-            raise InputError("a laboratory model takes prompts of one length, without padding and without a mask of its own")
+            raise InputError(
+                "a laboratory model takes prompts of one length, without padding and without a mask of its own"
+            )
         embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         start = 0 if past_key_values is None else past_key_values.get_seq_length()
         n = start + embedded.shape[1]

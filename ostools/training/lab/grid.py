@@ -1,4 +1,4 @@
-"""The grid: positions, windows and depth, each with everything else equal, over seeds. A cell that two parts share is trained once.
+"""The grid: positions, windows and depth, each with everything else equal, over seeds; a shared cell is trained once.
 
 `python -m ostools.training.lab.grid --out DIR` trains every cell that DIR does not hold yet, one after another.
 """

@@ -1,6 +1,6 @@
 """Train one laboratory model: float32, one thread, checkpoints that resume to the same bits.
 
-Cost: 40 ms a step for the default shape on one core (a step is 32 prompts of at most 39 tokens), four times that with 16 layers.
+Cost: 40 ms a step for the default shape on one core (32 prompts of at most 36 tokens), four times that with 16 layers.
 
 A model's directory holds `lab.json` (the config), while it trains `checkpoint.pt` (weights, optimiser, step), and at the end
 `config.json` and `model.safetensors` as transformers writes them, `card.json` and `losses.json`. What is written
@@ -136,10 +136,13 @@ def resume(config: LabConfig, folder: Path, device: str = "cpu") -> LabRun:
         state = torch.load(folder / CHECKPOINT, weights_only=True, map_location=device)
     except Exception as error:  # torch raises bare ones of many kinds
         raise InputError(
-            f"expected a checkpoint in {str(folder)!r}, found one that cannot be read ({in_words(error)}): delete it to start anew"
+            f"expected a checkpoint in {str(folder)!r}, found one that cannot be read ({in_words(error)}): delete "
+            "it to start anew"
         ) from None
     if state["config"] != asdict(config):
-        raise InputError(f"the checkpoint in {str(folder)!r} is of another config: choose another directory, or delete it")
+        raise InputError(
+            f"the checkpoint in {str(folder)!r} is of another config: choose another directory, or delete it"
+        )
     run = start(config, device)
     run.model.load_state_dict(state["model"])
     run.optimiser.load_state_dict(state["optimiser"])
@@ -170,7 +173,8 @@ def _require_same(config: LabConfig, folder: Path) -> None:
     if not (folder / CONFIG).exists():
         return
     there, wanted = asdict(read_config(folder)), asdict(config)
-    differing = [f"{name} is {there[name]!r} there and {value!r} here" for name, value in wanted.items() if there[name] != value]
+    changed = [name for name, value in wanted.items() if there[name] != value]
+    differing = [f"{name} is {there[name]!r} there and {wanted[name]!r} here" for name in changed]
     if differing:
         raise InputError(f"the model in {str(folder)!r} is of another config: {'; '.join(differing)}")
 
@@ -186,4 +190,6 @@ def _replaced(path: Path, write: Callable[[Path], object]) -> None:
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError on a full disk
         temporary.unlink(missing_ok=True)
-        raise InputError(f"could not write {str(path)!r} ({in_words(error)}): what was there before is still there") from None
+        raise InputError(
+            f"could not write {str(path)!r} ({in_words(error)}): what was there before is still there"
+        ) from None

@@ -61,6 +61,10 @@ class LabTask(Task):
         return True
 
     @property
+    def trained_as(self) -> str:
+        return f"lab-{self.question}"
+
+    @property
     def lead(self) -> str:
         return ""
 

@@ -1,0 +1,1 @@
+"""The trained laboratory: its decoder, its training, its measurements."""

@@ -1,0 +1,199 @@
+"""The laboratory's training: it learns, resumes to the bit, and leaves the last whole checkpoint whatever happens."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ostools.ground.errors import InputError
+from ostools.training.lab import loop
+from ostools.training.lab.config import LabConfig, config_of, read_config
+from ostools.training.lab.grid import DEPTHS, POSITIONS, SEEDS, WINDOWS, grid
+from ostools.training.lab.loop import CHECKPOINT, WEIGHTS, resume, start, train_lab, train_step
+from ostools.training.lab.prompts import BOS, EOS, IDS, LETTERS, TASKS, VOCABULARY, LabTask, batch_at
+
+TINY = LabConfig(
+    n_layers=1, d_model=16, n_heads=2, d_mlp=16, longest=5, steps=12, batch=8, warmup_steps=2, decay_steps=4, context=32
+)
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / WEIGHTS)
+
+
+def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_loss_goes_down() -> None:
+    config = replace(TINY, tasks=("last",), d_model=32, steps=80, batch=16, learning_rate=1e-2)
+    run = start(config)
+    losses = [train_step(run) for _ in range(config.steps)]
+    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+
+
+@pytest.mark.parametrize("positions", ["rope", "learned", "alibi"])
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path: Path, positions: str) -> None:
+    config = replace(TINY, positions=positions)
+    train_lab(config, tmp_path / "whole")
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_lab(config, tmp_path / "cut", checkpoint_seconds=0.0, progress=interrupt)
+    assert not (tmp_path / "cut" / WEIGHTS).exists()
+    assert resume(config, tmp_path / "cut").step == 6  # the seventh was not on the disk yet
+    train_lab(config, tmp_path / "cut")
+    assert _same(_weights(tmp_path / "whole"), _weights(tmp_path / "cut"))
+    assert (tmp_path / "whole" / "losses.json").read_text() == (tmp_path / "cut" / "losses.json").read_text()
+    assert not (tmp_path / "cut" / CHECKPOINT).exists()
+
+
+def test_one_seed_gives_the_same_bits_and_another_others(tmp_path: Path) -> None:
+    first, again = (train_lab(TINY, tmp_path / name) for name in ("first", "again"))
+    other = train_lab(replace(TINY, seed=1), tmp_path / "other")
+    assert _same(_weights(first), _weights(again))
+    assert not _same(_weights(first), _weights(other))
+
+
+def test_a_finished_model_is_left_as_it_is_and_another_config_is_refused(tmp_path: Path) -> None:
+    train_lab(TINY, tmp_path)
+    before = (tmp_path / WEIGHTS).stat().st_mtime_ns
+    train_lab(TINY, tmp_path)
+    assert (tmp_path / WEIGHTS).stat().st_mtime_ns == before
+    assert read_config(tmp_path) == TINY
+    with pytest.raises(InputError, match="of another config: n_layers is 1 there and 2 here"):
+        train_lab(replace(TINY, n_layers=2), tmp_path)
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(TINY)
+    train_step(run)
+    loop.save_checkpoint(run, tmp_path)
+
+    def full(state: Any, file: Path) -> None:
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    train_step(run)
+    monkeypatch.setattr(loop.torch, "save", full)
+    with pytest.raises(InputError, match=r"No space left on device\): what was there before is still there"):
+        loop.save_checkpoint(run, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [CHECKPOINT]
+    assert resume(TINY, tmp_path).step == 1
+
+
+def test_a_broken_checkpoint_and_one_of_another_config_are_refused(tmp_path: Path) -> None:
+    loop.save_checkpoint(start(TINY), tmp_path)
+    with pytest.raises(InputError, match="is of another config"):
+        resume(replace(TINY, learning_rate=1.0), tmp_path)
+    (tmp_path / CHECKPOINT).write_bytes(b"no checkpoint")
+    with pytest.raises(InputError, match="found one that cannot be read"):
+        resume(TINY, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_leaves_a_checkpoint_that_loads(tmp_path: Path, kill: signal.Signals) -> None:
+    code = (
+        "import sys; from dataclasses import replace; from tests.lab.test_lab_training import TINY;"
+        "from ostools.training.lab.loop import train_lab;"
+        "train_lab(replace(TINY, steps=100_000), sys.argv[1], checkpoint_seconds=0.0)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / CHECKPOINT).exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.kill(child.pid, kill)
+        assert child.wait(30) != 0
+    finally:
+        child.kill()
+    assert resume(replace(TINY, steps=100_000), tmp_path).step > 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"positions": "rotary"}, "unknown positions 'rotary'"),
+        ({"positions": "alibbi"}, "did you mean 'alibi'"),
+        ({"tasks": ("copy",)}, "unknown task 'copy'"),
+        ({"tasks": ()}, "at least one task"),
+        ({"n_layers": 0}, "n_layers: expected a whole number of at least 1, found 0"),
+        ({"n_layers": True}, "n_layers: expected a whole number"),
+        ({"n_heads": 3}, "n_heads: expected heads of an even width"),
+        ({"window": 0}, "window: expected a whole number of at least 1"),
+        ({"window_layers": (0,)}, "a window for them"),
+        ({"window": 4, "window_layers": (4,)}, r"expected layers out of 0\.\.3"),
+        ({"window_layers": "alternate"}, "unknown window_layers 'alternate'"),
+        ({"rope_base": 0.0}, "rope_base: expected a positive number"),
+        ({"learning_rate": float("nan")}, "learning_rate: expected a number of at least 0"),
+        ({"length_power": -1.0}, "length_power: expected a number of at least 0, found -1.0"),
+        ({"longest": 600}, "context: expected at least longest"),
+        ({"seed": -1}, "seed: expected a whole number of at least 0"),
+    ],
+)
+def test_wrong_configs_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        config_of(wrong)
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="unknown setting of the configuration 'widow': did you mean 'window'"):
+        config_of({"widow": 4})
+
+
+def test_every_training_prompt_says_its_question_and_its_right_answer() -> None:
+    letters = {letter: question for question, letter in LETTERS.items()}
+    for step in range(20):
+        ids, answered = batch_at(TINY, step)
+        for row, marks in zip(ids, answered, strict=True):
+            text = [VOCABULARY[index] for index in row]
+            end = text.index(EOS)
+            (at,) = (place for place, token in enumerate(text) if token in letters)
+            assert text[0] == BOS
+            assert at <= TINY.longest + 1
+            assert "".join(text[at + 1 : end]) == LabTask(letters[text[at]]).key(text[1:at])
+            assert np.flatnonzero(marks).tolist() == list(range(at + 1, end + 1))
+            assert set(text[end + 1 :]) <= {"<pad>"}
+
+
+def test_the_prompts_depend_on_seed_lengths_and_tasks_alone() -> None:
+    other = replace(TINY, positions="none", n_layers=3, window=2, learning_rate=1.0)
+    assert np.array_equal(batch_at(TINY, 3)[0], batch_at(other, 3)[0])
+    assert not np.array_equal(batch_at(TINY, 3)[0], batch_at(replace(TINY, seed=1), 3)[0])
+
+
+def test_short_sequences_are_drawn_more_often() -> None:
+    config = replace(TINY, longest=16, length_power=1.0, batch=4000)
+    ids, _ = batch_at(config, 0)
+    marked = np.isin(ids, [IDS[letter] for letter in LETTERS.values()])
+    counts = np.bincount(marked.argmax(axis=1) - 1, minlength=17)
+    harmonic = sum(1 / n for n in range(1, 17))
+    assert abs(counts[1] / 4000 - 1 / harmonic) < 0.03
+    assert counts[1] > counts[4] > counts[16] > 0
+
+
+@pytest.mark.parametrize("question", TASKS)
+def test_hard_sequences_are_ones_but_for_the_bit_that_is_asked_for(question: str) -> None:
+    form = LabTask(question, hard=True)
+    assert form.items(4) == {"first": tuple("0111"), "last": tuple("1110"), "count": tuple("1111")}[question]
+    assert form.answer(4) == ("4" if question == "count" else "0")
+
+
+def test_the_grid_has_every_cell_once() -> None:
+    cells = grid()
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert len(cells) == len(SEEDS) * (len(POSITIONS) + len(WINDOWS) + len(DEPTHS))
