@@ -7,6 +7,7 @@
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
 # make house    count circles, upward imports and large rooms; draw docs/architecture.svg
+# make lab      train and measure the laboratory again from nothing, in LAB: two hours of one core
 # make stress   what is too long for the tests: kills, signals, hostile input, memory
 # make scale    write checkpoints of the shapes that people use, 23 GB, and measure them: the tables of docs/scale.md
 # make bench    timings side by side, against what a user would otherwise write
@@ -14,7 +15,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report test test-slow test-full test-portable quick lint style types docs tutorials house bench scale stress
+.PHONY: report test test-slow test-full test-portable quick lint style types docs tutorials house bench lab scale stress
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
@@ -62,6 +63,11 @@ house: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+lab: LAB := checkpoints/lab
+lab: $(INSTALLED)
+	$(BIN)/python -m ostools.training.lab.grid --out $(LAB)/models
+	$(BIN)/python -m ostools.experiments.lab.trained --models $(LAB)/models --cells $(LAB)/cells --out ostools/experiments/lab/trained.parquet
 
 scale: $(INSTALLED)
 	$(BIN)/python -m benchmarks.scale

@@ -10,6 +10,9 @@ from ostools.experiments.figures.figure8 import Figure8, figure_8
 from ostools.experiments.figures.figure9 import Figure9, figure_9
 from ostools.experiments.figures.prompts import figure_prompts
 from ostools.experiments.lab.lab import Lab, lab
+from ostools.experiments.lab.load import load_lab
+from ostools.experiments.lab.summary import trained_summary
+from ostools.experiments.lab.trained import TrainedLab, trained_lab
 from ostools.experiments.lemmas.theory import TheoryChecks, theory
 from ostools.experiments.reasoning.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.experiments.repeats import Repeats, repeats
@@ -34,6 +37,7 @@ __all__ = [
     "Retrieval",
     "Study",
     "TheoryChecks",
+    "TrainedLab",
     "WindowStudy",
     "ablation",
     "chain_of_thought",
@@ -47,9 +51,12 @@ __all__ = [
     "figure_9",
     "figure_prompts",
     "lab",
+    "load_lab",
     "repeats",
     "retrieval",
     "study",
     "theory",
+    "trained_lab",
+    "trained_summary",
     "windows",
 ]

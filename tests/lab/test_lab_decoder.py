@@ -45,7 +45,7 @@ def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
         gains = of("input_layernorm"), of("post_attention_layernorm")
         return Block(gains[0], into["q"], into["k"], into["v"], back, gains[1], *mlp)
 
-    named = {"positions": config.positions if config.positions in ("rope", "alibi") else "none"}
+    named: dict[str, Any] = {"positions": config.positions if config.positions in ("rope", "alibi") else "none"}
     decoder = Decoder(
         embedding=weights["model.embed_tokens.weight"],
         blocks=tuple(block(layer) for layer in range(config.n_layers)),

@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 
 from ostools.ground.errors import InputError
 from ostools.training.lab import loop
+from ostools.training.lab.batches import batch_at
 from ostools.training.lab.config import LabConfig, config_of, read_config
 from ostools.training.lab.grid import DEPTHS, POSITIONS, SEEDS, WINDOWS, grid
 from ostools.training.lab.loop import CHECKPOINT, WEIGHTS, resume, start, train_lab, train_step
-from ostools.training.lab.prompts import BOS, EOS, IDS, LETTERS, TASKS, VOCABULARY, LabTask, batch_at
+from ostools.training.lab.prompts import BOS, EOS, IDS, LETTERS, TASKS, VOCABULARY, LabTask
 
 TINY = LabConfig(
     n_layers=1, d_model=16, n_heads=2, d_mlp=16, longest=5, steps=12, batch=8, warmup_steps=2, decay_steps=4, context=32

@@ -103,6 +103,7 @@ TITLES: dict[str, set[str]] = {
         "tokens i > 1 with A_ii = 1",
         "weight of the last, less that of n + 1",
     },
+    "TrainedLab": {"L2 distance at y, float64", "length n (items of the sequence)", "share of right answers"},
     "Reproduction": set(),
     "Corpus": {"relative position in the window", "share / even share"},
     "Nulls": {"share of the summed sensitivity", "token and its position i"},

@@ -10,6 +10,7 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.options import Lengths512, Out, parse_lengths
 from ostools.cli.kit.steps import check, give
+from ostools.ground.errors import InputError
 
 _SHOWN = ("study", "encoding", "depth", "precision", "question", "quantity")
 
@@ -28,6 +29,9 @@ def lab(
     seed: Annotated[
         list[int] | None, typer.Option(metavar="N", min=0, help="Seed of a decoder; repeatable. Else 0 to 4.")
     ] = None,
+    trained: Annotated[
+        bool, typer.Option("--trained", help="Show the models that were trained, from the table in the package.")
+    ] = False,
     out: Out = None,
 ) -> None:
     """Study collapse in a random decoder: by positions, depth and precision.
@@ -36,11 +40,23 @@ def lab(
     follow, and whether the theorem's assumption about positions is met. Validation: the L1 distance, every encoding in
     float32 and bfloat16.
 
+    With --trained: small decoders, equal but for positions, depth or windows, before and after training on the same prompts.
+
     \b
     Example:
       ostools lab --study positions --out encodings.png
+      ostools lab --trained --out trained.html
     """
     check(out)
+    if trained:
+        if (study, encoding, lengths, seed) != ("all", None, "1:512", None):
+            raise InputError(
+                "--trained shows a table that is there: leave out --study, --encoding, --lengths and --seed"
+            )
+        from ostools import experiments
+
+        give(experiments.trained_lab(), out, _show_trained)
+        return
     wanted = parse_lengths(lengths)
     import torch
 
@@ -77,6 +93,44 @@ def _show(result: Any) -> None:
         ]
         title = "Collapse length: from here on the float64 distance is below rounding noise (by seed)"
         output.print_table(title, [*by, "n, of the difference", "n, of one vector"], lines, left=3)
+
+
+def _show_trained(result: Any) -> None:
+    from ostools import experiments
+
+    told = result.provenance.parameters
+    print(f"{told['measured']} of the {told['planned']} models of the grid")
+    table = experiments.trained_summary(result)
+    kind = ["encoding", "n_layers", "window", "forced", "weights"]
+    words = ["encoding", "layers", "window", "forced", "weights", "models"]
+    collapse = [
+        f"{reached} of {seeds}"
+        + ("" if not reached else f", from {first}" if first == last else f", from {first} to {last}")
+        for reached, seeds, first, last in table[
+            ["collapse_reached", "seeds", "collapse_first", "collapse_last"]
+        ].itertuples(index=False, name=None)
+    ]
+    rates = table[["rate", "rate_low", "rate_high"]].itertuples(index=False, name=None)
+    rows = [(*keys, *rate, one) for keys, rate, one in zip(_keys(table, kind), rates, collapse, strict=True)]
+    title = (
+        "How the float64 distance at y falls beyond the trained lengths (k of n^-k, 95% over models), and in how many models "
+        "it stays below bfloat16's noise, and from which length on"
+    )
+    output.print_table(title, [*words, "k", "low", "high", "below the noise"], rows, left=5)
+    values = [f"{question}_{when}" for question in ("first", "last", "count") for when in ("seen", "unseen")]
+    only: Any = table[table["weights"] == "trained"]
+    shares = only[values].itertuples(index=False, name=None)
+    rows = [(*keys, *share) for keys, share in zip(_keys(only, kind), shares, strict=True)]
+    title = "Share of right answers of the trained models, on trained lengths (seen) and beyond (mean over lengths and models)"
+    output.print_table(title, [*words, *(name.replace("_", ", ") for name in values)], rows, left=5)
+
+
+def _keys(table: Any, kind: list[str]) -> Any:
+    """What a row is of: 0 keys of a window are none."""
+    shown = table.assign(
+        window=table["window"].replace(0, "none"), forced=table["forced"].map({True: "yes", False: "no"})
+    )
+    return shown[[*kind, "seeds"]].itertuples(index=False, name=None)
 
 
 def _found(lengths: Any, n_max: int) -> str:

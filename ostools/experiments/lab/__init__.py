@@ -1,1 +1,4 @@
-"""One decoder under every encoding, depth and precision: `lab` (the experiment), `runs` (its cells)."""
+"""One decoder under every encoding, depth and precision: `lab` (the experiment on random weights), `runs` (its cells).
+
+`trained`: models that were trained, measured as loaded ones are; `load` (one of them), `summary`.
+"""

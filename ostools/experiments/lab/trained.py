@@ -115,7 +115,7 @@ def _collapse(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_
         for length, dtype, value in table[["length", "dtype", column]].itertuples(index=False, name=None):
             precision = "float64" if column == "float64_distance" else dtype
             yield {"task": "ones", "quantity": quantity, "length": length, "precision": precision, "value": value}
-    lengths = found.collapse_lengths()
+    lengths: Any = found.collapse_lengths()
     for row in lengths[lengths["site"] == "y"].to_dict("records"):
         for quantity in ("collapse_length", "pair_collapse_length"):
             value = float("nan") if pd.isna(row[quantity]) else float(row[quantity])

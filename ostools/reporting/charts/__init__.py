@@ -43,6 +43,7 @@ from ostools.reporting.charts.figures.figure5 import figure_5_chart
 from ostools.reporting.charts.figures.figure8_and_9 import figure_8_chart, figure_9_chart
 from ostools.reporting.charts.figures.lab import lab_chart
 from ostools.reporting.charts.figures.theory import theory_chart
+from ostools.reporting.charts.figures.trained_lab import trained_lab_chart
 from ostools.reporting.charts.sensitivity.contributions import contributions_chart
 from ostools.reporting.charts.sensitivity.corpus import corpus_chart
 from ostools.reporting.charts.sensitivity.faithfulness import faithfulness_chart
@@ -112,6 +113,7 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     experiments.Retrieval: retrieval_chart,
     experiments.Study: study_chart,
     experiments.TheoryChecks: theory_chart,
+    experiments.TrainedLab: trained_lab_chart,
     experiments.WindowStudy: windows_chart,
     runs.Corpus: corpus_chart,
 }

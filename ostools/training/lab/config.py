@@ -104,7 +104,7 @@ class LabConfig:
     @property
     def encoding(self) -> str:
         """The positions by one name, as the laboratory of random weights calls them: "rope-10000"."""
-        return f"rope-{self.rope_base:g}" if self.positions == "rope" else self.positions
+        return f"rope-{self.rope_base:.10g}" if self.positions == "rope" else self.positions
 
     @property
     def name(self) -> str:
@@ -127,7 +127,9 @@ def config_of(settings: Mapping[str, Any], where: str = "the configuration") -> 
     for name in settings:
         if name not in known:
             raise unknown_name(f"setting of {where}", name, known)
-    listed = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    listed: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
+    }
     return LabConfig(**listed)
 
 

@@ -23,9 +23,9 @@ from transformers import Qwen2ForCausalLM
 
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
+from ostools.training.lab.batches import batch_at
 from ostools.training.lab.config import CONFIG, LabConfig, read_config
 from ostools.training.lab.decoder import lab_decoder
-from ostools.training.lab.prompts import batch_at
 
 CHECKPOINT, WEIGHTS, CARD, LOSSES = "checkpoint.pt", "model.safetensors", "card.json", "losses.json"
 LOSS_EVERY = 50
@@ -53,7 +53,8 @@ class LabRun:
 
 def start(config: LabConfig, device: str = "cpu") -> LabRun:
     """A fresh run, its weights drawn from the config's seed."""
-    model = lab_decoder(config).to(device).train()
+    model: Any = lab_decoder(config)
+    model.to(device).train()
     matrices = [weight for weight in model.parameters() if weight.dim() == 2]
     vectors = [weight for weight in model.parameters() if weight.dim() == 1]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
@@ -153,7 +154,8 @@ def resume(config: LabConfig, folder: Path, device: str = "cpu") -> LabRun:
 
 def write_lab(run: LabRun, folder: Path) -> None:
     """The finished model, for transformers and `load_lab`; the checkpoint goes when all of it is on the disk."""
-    model = run.model.to("cpu").eval()
+    model: Any = run.model
+    model.to("cpu").eval()
     model.config.save_pretrained(folder)
     _replaced(folder / LOSSES, lambda file: file.write_text(json.dumps(run.losses) + "\n", encoding="utf-8"))
     card: dict[str, Any] = {"trained_lengths": {f"lab-{task}": run.config.longest for task in run.config.tasks}}

@@ -1,0 +1,117 @@
+"""The trained laboratory's charts: collapse and answers by encoding, by window, trained in or forced, and by depth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.experiments.lab.trained import TrainedLab
+from ostools.reporting.look import axes, theme
+from ostools.results import Frame, frame_of
+from ostools.training.lab.grid import BASE
+
+_DISTANCE, _RIGHT = "L2 distance at y, float64", "share of right answers"
+_LENGTH = "length n (items of the sequence)"
+_FLOOR = 1e-6  # below it a float64 distance of y is rounding
+_WIDTH, _HEIGHT = 250, 200
+
+
+def trained_lab_chart(result: TrainedLab) -> alt.VConcatChart:
+    """Three rows of panels: positions, windows, depth. Lines: means over seeds (of distances geometric); bands: minimum to
+    maximum over seeds; the rule: the longest training sequence."""
+    frame = frame_of(result)
+    whole = frame[(frame["window"] == 0) & ~frame["forced"]]
+    plain = whole[whole["n_layers"] == BASE.n_layers]
+    rope = frame[(frame["encoding"] == BASE.encoding) & (frame["n_layers"] == BASE.n_layers) & _trained(frame)]
+    depth = whole[whole["encoding"] == BASE.encoding]
+    studies = [
+        ("positions", plain.assign(series=plain["encoding"]), "encoding"),
+        ("windows", rope.assign(series=rope["window"].map(_window)), "window (keys seen)"),
+        ("depth", depth.assign(series=depth["n_layers"].astype(str)), "layers"),
+    ]
+    # Of a table that is not whole yet, what is there.
+    rows = [_row(*study) for study in studies if _trained(study[1]).any()]
+    told = result.provenance.parameters
+    seen = int(frame[frame["seen"]]["length"].max())
+    subtitle = [
+        f"{told['measured']} of the grid's {told['planned']} models, trained on the same prompts of at most {seen} bits (the "
+        f"vertical rule); rope-10000 and {BASE.n_layers} layers where nothing else is said.",
+        "Distance: n ones against n + 1. Lines: means over seeds, of distances geometric; bands: minimum to maximum.",
+    ]
+    title = alt.TitleParams("What positions, windows and depth do to trained decoders", subtitle=subtitle)
+    return axes.themed(alt.vconcat(*rows, title=title, spacing=30).resolve_scale(color="independent"))
+
+
+def _trained(frame: Frame) -> Any:
+    return frame["weights"] == "trained"
+
+
+def _window(window: int) -> str:
+    return "none" if window == 0 else str(window)
+
+
+def _row(what: str, data: Frame, legend: str) -> alt.HConcatChart:
+    """Distances of two states of the models, and what the trained ones answer."""
+    names = _in_order(list(dict.fromkeys(data["series"])))
+    distances = data[(data["quantity"] == "distance")]
+    states = (
+        {"window trained in": ~distances["forced"], "window forced": distances["forced"] | (distances["window"] == 0)}
+        if what == "windows"
+        else {"trained": _trained(distances), "before training": ~_trained(distances)}
+    )
+    panels = [
+        _panel(f"Collapse by {what}, {name}", distances[chosen], _DISTANCE, names, legend)
+        for name, chosen in states.items()
+        if chosen.any()
+    ]
+    answers = data[(data["quantity"] == "accuracy") & (data["precision"] == "float32") & _trained(data)]
+    for question in ("first", "last", "count"):
+        chosen = answers[(answers["task"] == f"lab-{question}") & ~answers["forced"]]
+        panels.append(_panel(f"Right answers: {question}", chosen, _RIGHT, names, legend))
+    return alt.hconcat(*panels, spacing=30).resolve_scale(color="shared")
+
+
+def _in_order(names: list[str]) -> list[str]:
+    """Numbers by their size, words as they come, "none" last."""
+    return sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0))
+
+
+def _panel(title: str, data: Frame, y: str, names: list[str], legend: str) -> Any:
+    curves, scale, axis = _drawn(data, y)
+    numbers = any(name.isdigit() for name in names)
+    colours = theme.ordered(len(names)) if numbers else theme.colours(names)
+    colour = alt.Color(
+        "series:N",
+        sort=names,
+        scale=alt.Scale(domain=names, range=colours),
+        legend=alt.Legend(title=legend, columns=6),
+    )
+    tooltip = ["series:N", "length:Q", alt.Tooltip("value:Q", title=y, format=".4g"), alt.Tooltip("seeds:Q")]
+    base = axes.unfolded(axes.chart(curves), curves).encode(
+        x=axes.length_axis(curves["length"], _LENGTH), color=colour, tooltip=tooltip
+    )
+    y_axis = alt.Y("shown:Q", title=y, scale=scale, axis=axis)
+    end = pd.DataFrame({"end": [float(data[data["seen"]]["length"].max())]})
+    rule = axes.unfolded(axes.chart(end), end).mark_rule(color=theme.INK, strokeDash=[4, 3])
+    layers = [
+        rule.encode(x=alt.X("end:Q", title=_LENGTH)),
+        base.mark_area(opacity=0.13, clip=True).encode(y=alt.Y("low:Q", scale=scale, title=y), y2="high:Q"),
+        base.mark_line(clip=True).encode(y=y_axis),
+    ]
+    text = alt.TitleParams(title, fontSize=11, fontWeight="normal", offset=6, frame="group")
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=text)
+
+
+def _drawn(data: Frame, y: str) -> tuple[Frame, alt.Scale, alt.Axis]:
+    """A row a series and length: mean, minimum and maximum over seeds; and the axis around them."""
+    values = data.assign(value=data["value"].clip(lower=_FLOOR)) if y == _DISTANCE else data
+    curves = values.groupby(["series", "length"], sort=False)["value"]
+    mean = curves.agg(lambda one: float(np.exp(np.log(one).mean()))) if y == _DISTANCE else curves.mean()
+    drawn = pd.DataFrame({"value": mean, "low": curves.min(), "high": curves.max(), "seeds": curves.size()})
+    drawn = drawn.reset_index().assign(shown=lambda table: table["value"])
+    if y == _DISTANCE:
+        return drawn, *axes.log_axis(pd.concat([drawn["low"], drawn["high"]]), None)
+    return drawn, alt.Scale(domain=[0, 1]), alt.Axis(format="%", values=[0, 0.25, 0.5, 0.75, 1])

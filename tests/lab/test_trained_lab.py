@@ -1,0 +1,206 @@
+"""The trained laboratory's numbers: against the plain model's own hidden states, attention and answers."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ostools.cli import main
+from ostools.experiments.lab.summary import trained_summary
+from ostools.experiments.lab.trained import COLUMNS, TrainedLab, gathered, measure_grid, trained_lab
+from ostools.ground.errors import InputError
+from ostools.results import Provenance
+from ostools.training.lab.config import LabConfig
+from ostools.training.lab.decoder import lab_decoder
+from ostools.training.lab.loop import train_lab
+from ostools.training.lab.prompts import IDS, LabTask, lab_tokenizer
+
+trained = importlib.import_module("ostools.experiments.lab.trained")  # `experiments.lab` names a function too
+TINY = LabConfig(
+    n_layers=2,
+    d_model=16,
+    n_heads=2,
+    d_mlp=16,
+    longest=4,
+    steps=30,
+    batch=16,
+    warmup_steps=2,
+    decay_steps=4,
+    context=48,
+)
+CONFIGS = [TINY, replace(TINY, positions="alibi")]
+SMALL = {
+    "COLLAPSE_LENGTHS": range(1, 6),
+    "KEPT_LENGTHS": (1, 3, 5),
+    "ANSWER_LENGTHS": (2, 6),
+    "SENSITIVITY_LENGTHS": (3,),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    where = tmp_path_factory.mktemp("lab")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**SMALL, "PROMPTS": 3, "WINDOWS": (2,), "BASE": TINY}.items():
+            patch.setattr(trained, name, value)
+        for config in CONFIGS:
+            train_lab(config, where / "models" / config.name)
+        missing = measure_grid(where / "models", where / "cells", [*CONFIGS, replace(TINY, seed=1)])
+        assert missing == ["rope-10000-layers-2-seed-1"]
+        yield where
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path) -> TrainedLab:
+    return gathered(folder / "cells", CONFIGS)
+
+
+def _plain(folder: Path, config: LabConfig, window: int | None = None) -> Any:
+    model = lab_decoder(replace(config, window=window), "eager").eval()
+    model.load_state_dict(_weights(folder, config))
+    return model.double()
+
+
+def _weights(folder: Path, config: LabConfig) -> dict[str, torch.Tensor]:
+    return load_file(folder / "models" / config.name / "model.safetensors")
+
+
+def _rows(result: TrainedLab, quantity: str, **wanted: Any) -> Any:
+    frame: Any = result.frame[result.frame["quantity"] == quantity]
+    for name, value in ({"weights": "trained", "forced": False} | wanted).items():
+        frame = frame[frame[name] == value]
+    return frame
+
+
+def _ones(n: int) -> torch.Tensor:
+    return torch.tensor([[IDS["<bos>"]] + [IDS["1"]] * n])
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.encoding)
+def test_distances_and_variation_are_those_of_the_plain_model(
+    folder: Path, result: TrainedLab, config: LabConfig
+) -> None:
+    model = _plain(folder, config)
+    here = {"encoding": config.encoding}
+    distances = _rows(result, "distance", **here).set_index("length")["value"]
+    variations = _rows(result, "total_variation", layer=1, **here).set_index("length")["value"]
+    assert list(distances.index) == list(variations.index) == [1, 3, 5]
+    for n in (1, 3, 5):
+        with torch.no_grad():
+            short, long = (model.model(_ones(count), use_cache=False, output_attentions=True) for count in (n, n + 1))
+        distance = (short.last_hidden_state[0, -1] - long.last_hidden_state[0, -1]).norm()
+        assert distances[n] == pytest.approx(float(distance), rel=1e-4)
+        row, longer = short.attentions[-1][0, :, -1], long.attentions[-1][0, :, -1]
+        variation = ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean()
+        assert variations[n] == pytest.approx(float(variation), rel=1e-4)
+
+
+def test_a_forced_window_is_the_window_of_the_same_weights(folder: Path, result: TrainedLab) -> None:
+    model = _plain(folder, TINY, window=2)
+    forced = _rows(result, "distance", encoding="rope-10000", forced=True, window=2).set_index("length")["value"]
+    for n in (1, 3, 5):
+        with torch.no_grad():
+            short, long = (model.model(_ones(count), use_cache=False).last_hidden_state[0, -1] for count in (n, n + 1))
+        assert forced[n] == pytest.approx(float((short - long).norm()), rel=1e-4, abs=1e-6)  # its softmax is in float32
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.encoding)
+@pytest.mark.parametrize("question", ["first", "count"])
+def test_accuracy_is_that_of_the_greedy_answers(
+    folder: Path, result: TrainedLab, config: LabConfig, question: str
+) -> None:
+    model, tokenizer = _plain(folder, config).float(), lab_tokenizer(config.context)
+    rows = _rows(result, "accuracy", encoding=config.encoding, task=f"lab-{question}", precision="float32")
+    for length in (2, 6):
+        right = 0
+        for seed in range(3):
+            form = LabTask(question)
+            ids = tokenizer(form.prompt(length, seed)).input_ids
+            written: list[int] = []
+            while len(written) < 4 and IDS["<eos>"] not in written:
+                with torch.no_grad():
+                    logits = model(torch.tensor([ids + written]), use_cache=False).logits
+                written.append(int(logits[0, -1].argmax()))
+            ends = IDS["<eos>"] in written
+            text = str(tokenizer.decode(written[:-1] if ends else written)).replace(" ", "")
+            right += text == form.answer(length, seed)
+        found = rows[rows["length"] == length].iloc[0]
+        assert (found["value"], found["asked"]) == (pytest.approx(right / 3), 3)
+        assert found["seen"] == (length <= TINY.longest)
+
+
+def test_before_training_is_the_model_that_training_begins_with(folder: Path, result: TrainedLab) -> None:
+    model = lab_decoder(TINY, "eager").eval().double()
+    found = _rows(result, "distance", encoding="rope-10000", weights="untrained").set_index("length")["value"]
+    with torch.no_grad():
+        short, long = (model.model(_ones(n), use_cache=False).last_hidden_state[0, -1] for n in (3, 4))
+    assert found[3] == pytest.approx(float((short - long).norm()), rel=1e-4)
+
+
+def test_a_table_comes_back_as_it_was_saved(result: TrainedLab, tmp_path: Path) -> None:
+    again = trained_lab(result.to_parquet(tmp_path / "lab.parquet"))
+    pd.testing.assert_frame_equal(again.frame, result.frame)
+    assert again.provenance.parameters["measured"] == 2
+    assert len(again.provenance.parameters["cells"][TINY.name]["weight_hash"]) == 64
+
+
+def test_a_measured_cell_is_not_measured_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "measured_cell", None)
+    assert measure_grid(folder / "models", folder / "cells", CONFIGS) == []
+
+
+def test_the_summary_finds_planted_laws() -> None:
+    kind = {"n_layers": 4, "window": 0, "forced": False, "weights": "trained", "precision": "float64", "asked": pd.NA}
+    lengths = np.array([16, 32, 64, 128, 256])
+    curve = {"encoding": "none", "quantity": "distance", "task": "ones", "layer": pd.NA, "length": lengths}
+    tables = [
+        pd.DataFrame(curve | kind | {"seed": seed, "seen": lengths <= 32, "value": 5.0 * lengths**-rate})
+        for seed, rate in enumerate((0.5, 1.0, 1.5))
+    ]
+    starts = {"quantity": "collapse_length", "precision": "bfloat16", "length": 256, "seen": False}
+    tables += [
+        pd.DataFrame([curve | kind | starts | {"seed": seed, "value": value}])
+        for seed, value in enumerate((40.0, np.nan, 90.0))
+    ]
+    answers = {"quantity": "accuracy", "precision": "float32", "task": "lab-first", "seed": 0, "asked": 10}
+    tables.append(pd.DataFrame(curve | kind | answers | {"seen": lengths <= 32, "value": [1.0, 0.5, 0.5, 0.0, 0.1]}))
+    frame: Any = pd.concat(tables)[list(COLUMNS)]
+    (row,) = trained_summary(TrainedLab(frame, Provenance.without_model())).to_dict("records")
+    assert row["rate"] == pytest.approx(1.0)
+    assert row["rate_high"] - row["rate"] == pytest.approx(4.302653 * 0.5 / 3**0.5, rel=1e-5)
+    assert (row["seeds"], row["collapse_reached"], row["collapse_first"], row["collapse_last"]) == (3, 2, 40, 90)
+    assert (row["first_seen"], row["first_unseen"]) == (0.75, pytest.approx(0.2))
+    assert np.isnan(row["first_seen_low"])
+    assert np.isnan(row["last_seen"])
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="found none: measure them first"):
+        gathered(tmp_path)
+    (tmp_path / "lab.parquet").write_bytes(b"no table")
+    with pytest.raises(InputError, match="expected the table of the trained laboratory"):
+        trained_lab(tmp_path / "lab.parquet")
+
+
+def test_the_command_shows_the_table_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["ostools", "lab", "--trained"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "models of the grid" in said
+    assert "alibi" in said
+    monkeypatch.setattr("sys.argv", ["ostools", "lab", "--trained", "--seed", "1"])
+    with pytest.raises(SystemExit) as refused:
+        main()
+    assert refused.value.code == 2
+    assert "leave out --study" in capsys.readouterr().err
