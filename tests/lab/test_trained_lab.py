@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from ostools.cli import main
-from ostools.experiments.lab.summary import trained_summary
+from ostools.experiments.lab.summary import trained_precisions, trained_prediction, trained_summary
 from ostools.experiments.lab.trained import COLUMNS, TrainedLab, gathered, measure_grid, trained_lab
 from ostools.ground.errors import InputError
 from ostools.results import Provenance
@@ -179,6 +179,42 @@ def test_the_summary_finds_planted_laws() -> None:
     assert (row["first_seen"], row["first_unseen"]) == (0.75, pytest.approx(0.2))
     assert np.isnan(row["first_seen_low"])
     assert np.isnan(row["last_seen"])
+
+
+def test_a_planted_relation_is_found_and_one_in_which_all_answer_alike_is_none() -> None:
+    common = {
+        "n_layers": 4,
+        "window": 0,
+        "forced": False,
+        "weights": "trained",
+        "asked": 10,
+        "seen": False,
+        "layer": pd.NA,
+    }
+    rows = []
+    for encoding in ("none", "alibi"):
+        for seed in range(3):
+            at = common | {"encoding": encoding, "seed": seed, "length": 64}
+            share = 0.1 * seed + 0.5 * (encoding == "none")
+            for precision, loss in (("float32", 0.0), ("bfloat16", 0.01 * (1 + seed))):
+                answered = at | {"quantity": "accuracy", "precision": precision}
+                rows.append(answered | {"task": "lab-first", "value": share - loss})
+                for task in ("last", "count"):
+                    rows += [answered | {"task": f"lab-{task}", "seen": seen, "value": 0.5} for seen in (True, False)]
+                rows.append(answered | {"task": "lab-first", "seen": True, "length": 8, "value": 1.0})
+            rows.append(at | {"quantity": "distance", "precision": "float64", "task": "ones", "value": share**3})
+            rows.append(at | {"quantity": "last_share", "precision": "float32", "task": "lab-count", "value": -share})
+    frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
+    result = TrainedLab(frame, Provenance.without_model())
+    found = trained_prediction(result).set_index(["question", "length", "quantity"])
+    assert found.loc[("first", 64, "distance"), "correlation"] == pytest.approx(1.0)
+    assert found.loc[("first", 64, "last_share"), "correlation"] == pytest.approx(-1.0)
+    assert tuple(found.loc[("first", 64, "distance"), ["models", "apart"]]) == (6, 6)
+    assert np.isnan(found.loc[("last", 64, "distance"), "correlation"])
+    cost = trained_precisions(result).set_index(["question", "seen"])
+    assert cost.loc[("first", False), "difference"] == pytest.approx(-0.02)
+    assert cost.loc[("first", False), "high"] == pytest.approx(-0.02 + 4.302653 * 0.01 / 3**0.5, rel=1e-5)
+    assert tuple(cost.loc[("first", True), ["float32", "bfloat16", "difference"]]) == (1.0, 1.0, 0.0)
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:

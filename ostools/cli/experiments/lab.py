@@ -124,6 +124,16 @@ def _show_trained(result: Any) -> None:
     title = "Share of right answers of the trained models, on trained lengths (seen) and beyond (mean over lengths and models)"
     output.print_table(title, [*words, *(name.replace("_", ", ") for name in values)], rows, left=5)
 
+    columns = ["question", "length", "quantity", "rank correlation", "low", "high", "models", "different shares"]
+    rows = experiments.trained_prediction(result).itertuples(index=False, name=None)
+    title = "Does it go with the share of right answers at that length, from model to model (95%, too narrow)?"
+    output.print_table(title, columns, rows, left=3)
+    precisions = experiments.trained_precisions(result)
+    precisions["seen"] = precisions["seen"].map({True: "seen", False: "unseen"})
+    columns = ["question", "lengths", "float32", "bfloat16", "difference", "low", "high"]
+    title = "Share of right answers in float32 and run in bfloat16, with the 95% interval of the difference over seeds"
+    output.print_table(title, columns, precisions.itertuples(index=False, name=None), left=2)
+
 
 def _keys(table: Any, kind: list[str]) -> Any:
     """What a row is of: 0 keys of a window are none."""

@@ -40,6 +40,7 @@ def trained_lab_chart(result: TrainedLab) -> alt.VConcatChart:
         f"{told['measured']} of the grid's {told['planned']} models, trained on the same prompts of at most {seen} bits (the "
         f"vertical rule); rope-10000 and {BASE.n_layers} layers where nothing else is said.",
         "Distance: n ones against n + 1. Lines: means over seeds, of distances geometric; bands: minimum to maximum.",
+        axes.ROUNDING_NOTE,
     ]
     title = alt.TitleParams("What positions, windows and depth do to trained decoders", subtitle=subtitle)
     return axes.themed(alt.vconcat(*rows, title=title, spacing=30).resolve_scale(color="independent"))
@@ -80,7 +81,7 @@ def _in_order(names: list[str]) -> list[str]:
 
 
 def _panel(title: str, data: Frame, y: str, names: list[str], legend: str) -> Any:
-    curves, scale, axis = _drawn(data, y)
+    curves, scale, axis, floor = _drawn(data, y)
     numbers = any(name.isdigit() for name in names)
     colours = theme.ordered(len(names)) if numbers else theme.colours(names)
     colour = alt.Color(
@@ -99,19 +100,27 @@ def _panel(title: str, data: Frame, y: str, names: list[str], legend: str) -> An
     layers = [
         rule.encode(x=alt.X("end:Q", title=_LENGTH)),
         base.mark_area(opacity=0.13, clip=True).encode(y=alt.Y("low:Q", scale=scale, title=y), y2="high:Q"),
-        base.mark_line(clip=True).encode(y=y_axis),
+        # No line leads down to what was not measured: triangles stand for it.
+        base.transform_filter("!datum.zero").mark_line(clip=True).encode(y=y_axis),
     ]
+    if floor is not None:
+        layers.append(axes.zero_marks(base.encode(y=y_axis)))
     text = alt.TitleParams(title, fontSize=11, fontWeight="normal", offset=6, frame="group")
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=text)
 
 
-def _drawn(data: Frame, y: str) -> tuple[Frame, alt.Scale, alt.Axis]:
-    """A row a series and length: mean, minimum and maximum over seeds; and the axis around them."""
+def _drawn(data: Frame, y: str) -> tuple[Frame, alt.Scale, alt.Axis, float | None]:
+    """A row a series and length: mean, minimum and maximum over seeds; the axis around them, and where rounding stands."""
     values = data.assign(value=data["value"].clip(lower=_FLOOR)) if y == _DISTANCE else data
     curves = values.groupby(["series", "length"], sort=False)["value"]
     mean = curves.agg(lambda one: float(np.exp(np.log(one).mean()))) if y == _DISTANCE else curves.mean()
     drawn = pd.DataFrame({"value": mean, "low": curves.min(), "high": curves.max(), "seeds": curves.size()})
-    drawn = drawn.reset_index().assign(shown=lambda table: table["value"])
-    if y == _DISTANCE:
-        return drawn, *axes.log_axis(pd.concat([drawn["low"], drawn["high"]]), None)
-    return drawn, alt.Scale(domain=[0, 1]), alt.Axis(format="%", values=[0, 0.25, 0.5, 0.75, 1])
+    drawn = drawn.reset_index()
+    if y == _RIGHT:
+        axis = alt.Axis(format="%", values=[0, 0.25, 0.5, 0.75, 1])
+        return drawn.assign(shown=drawn["value"], zero=False), alt.Scale(domain=[0, 1]), axis, None
+    # A mean with a value in it that is rounding was not measured.
+    drawn, floor = axes.floored(drawn.assign(rounding=np.where(drawn["low"] <= _FLOOR, drawn["value"], 0.0)))
+    scale, axis = axes.log_axis(pd.concat([drawn["shown"], drawn["high"]]), floor)
+    drawn = drawn.assign(low=drawn["low"].clip(lower=float(drawn["shown"].min())))
+    return drawn.drop(columns="rounding"), scale, axis, floor
