@@ -67,7 +67,7 @@ bench: $(INSTALLED)
 lab: LAB := checkpoints/lab
 lab: $(INSTALLED)
 	$(BIN)/python -m ostools.training.lab.grid --out $(LAB)/models
-	$(BIN)/python -m ostools.experiments.lab.trained --models $(LAB)/models --cells $(LAB)/cells --out ostools/experiments/lab/trained.parquet
+	$(BIN)/python -m ostools.experiments.lab.remeasure --models $(LAB)/models --cells $(LAB)/cells --out ostools/experiments/lab/trained.parquet
 
 scale: $(INSTALLED)
 	$(BIN)/python -m benchmarks.scale

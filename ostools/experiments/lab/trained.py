@@ -9,8 +9,6 @@ Cost: some 20 s a model on one core, before and after training together, and 8 s
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -24,10 +22,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from mitigations import Mitigation, mitigation, running
 from ostools.experiments.lab.load import load_lab, untrained_lab
 from ostools.ground.errors import InputError, in_words
-from ostools.ground.progress import Progress, bar, tell
+from ostools.ground.progress import Progress, tell
 from ostools.measure import behaviour, collapse, profile, sensitivity
 from ostools.models import view_in
-from ostools.results import Frame, Provenance, Result, checked_output, save_table
+from ostools.results import Frame, Provenance, Result, save_table
 from ostools.tasks import RepeatedIds
 from ostools.training.lab.config import LabConfig
 from ostools.training.lab.grid import BASE, WINDOWS, grid
@@ -213,33 +211,3 @@ def trained_lab(path: Path = TABLE) -> TrainedLab:
             f"expected the trained laboratory's columns in {str(path)!r}, found {', '.join(frame.columns)}"
         )
     return TrainedLab(frame, provenance)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m ostools.experiments.lab.trained --models DIR --out FILE`: measure what is trained, and gather the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m ostools.experiments.lab.trained", description="Measure the trained laboratory."
-    )
-    parser.add_argument("--models", type=Path, required=True, help="directory of `ostools.training.lab.grid`")
-    parser.add_argument(
-        "--cells", type=Path, required=True, help="directory for one table a model; what is there is kept"
-    )
-    parser.add_argument("--out", type=Path, help="the table of all cells (.parquet)")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    try:
-        target = None if given.out is None else checked_output(given.out, (".parquet",))
-        with bar("measuring models") as told:
-            missing = measure_grid(given.models, given.cells, progress=told)
-        for name in missing:
-            print(f"not trained to the end, not measured: {name}", file=sys.stderr)
-        if target is not None:
-            gathered(given.cells).to_parquet(target)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
