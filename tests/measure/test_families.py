@@ -262,12 +262,13 @@ def test_sensitivity_is_the_norm_of_autograds_jacobian(family: str) -> None:
 @pytest.mark.slow
 @every_family
 def test_one_pass_over_prefixes_is_the_loop(family: str) -> None:
-    """Chains in one pass, branches in a packed one; ALiBi's branches one by one: a packed key's number is no position."""
-    model, alibi = tiny_model(family, seed=4, dtype=torch.float64), family in ("bloom", "mpt")
+    """Chains in one pass; branches, and branches of branches, in a packed one, where a key's number is not its position."""
+    model = tiny_model(family, seed=4, dtype=torch.float64)
     base = [2, *torch.randint(10, 200, (12,), generator=torch.Generator().manual_seed(0)).tolist()]
+    branches = [[*base[:length], 50, last] for length in (5, 8, 12) for last in (51, 52)]
     for prompts, name in (
         ([base[:length] for length in (5, 8, 13)], "one pass"),
-        ([*([*base[:length], 50, 51] for length in (5, 8, 12)), base], "loop" if alibi else "packed pass"),
+        ([*branches, [*base[:2], *range(60, 70)], base], "packed pass"),
     ):
         tree = prefix_tree(prompts)
         way = way_of(model, [tree])
