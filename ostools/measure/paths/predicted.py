@@ -16,11 +16,12 @@ from torch import Tensor
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.memory import available_memory
 from ostools.measure.formulas.forward import Forward
+from ostools.measure.formulas.heads import HeadMap
 from ostools.measure.formulas.weights import final_norm, final_norm_squared
 from ostools.measure.paths.block_view import BlockView
 from ostools.models.shape import Shape
 from ostools.theory.path_sum import operators, parallel_moments, second_moment
-from ostools.theory.path_sum.live_moments import LiveHeads, LiveMlp
+from ostools.theory.path_sum.live_moments import Answering, LiveHeads, LiveMlp
 from ostools.theory.path_sum.second_moment import Heads, Mlp, Sketch
 
 FACTOR, PROBES, SEED = 32, 8, 0
@@ -52,6 +53,8 @@ def kernel_operations(shape: Shape, pos: int, traces: str, *, full: bool = False
     # Of the real derivative: answers of pairs, small products each, and rotations of every head at every token.
     pairs = 8 * pos**2 * (wide * (2 * columns + others) + 2 * heads * columns * others)
     live = pairs + 16 * heads * pos * shape.d_head**2 * (shape.d_head + others) if full else 0
+    if full and shape.parallel:  # both directions meet the MLP once more, and every head of it
+        live += 2 * (mlp + crossed)
     return float(mlp + attention + live + 2 * pos**2 * columns * others)
 
 
@@ -132,12 +135,15 @@ class LiveParts(Parts):
                 query=scores.query[:, cut],
                 key=scores.key[:, cut],
                 value=scores.value[:, cut],
-                query_turn=scores.query_map.turns(cut),
-                key_turn=scores.key_map.turns(cut),
-                query_weight=scores.query_map.weights,
-                key_weight=scores.key_map.weights,
             ),
+            query_map=self._answering(scores.query_map, cut),
+            key_map=self._answering(scores.key_map, cut),
         )
+
+    def _answering(self, found: HeadMap, cut: slice) -> Answering:
+        turn, mixed = found.turns(cut)
+        both = None if mixed is None else (mixed[0].to(self.dtype), mixed[1].to(self.dtype))
+        return Answering(found.weights.to(self.dtype), turn.to(self.dtype), both)
 
     def _cast(self, **parts: Tensor) -> dict[str, Tensor]:
         return {name: part.to(self.dtype) for name, part in parts.items()}
