@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ostools.measure import Decodable, Fate, Readout
-from ostools.measure.fate.fate import UNDECODABLE, VERDICTS, best_probe
+from mitigations.named import NONE
+from ostools.measure.answers.acted import ACTIVE
+from ostools.measure.fate.fate import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
 from ostools.measure.fate.splits import TESTS
 from ostools.results import Frame, frame_of
 
@@ -16,21 +18,36 @@ _MEANT = {
 
 
 def fate_findings(result: Fate) -> list[str]:
-    """A sentence a dtype and mitigation on the verdicts, what the probe found, and what the mitigation changed."""
+    """A sentence a dtype and mitigation on the verdicts, what the probe found, which sublayer writes and overwrites it, and what
+    each mitigation changed."""
     frame, said = frame_of(result), []
     for (mitigation, dtype), here in frame.groupby(["mitigation", "dtype"], sort=False):
-        under = "" if mitigation == "none" else f" under {mitigation}"
+        under = "" if mitigation == NONE else f" under {mitigation}"
         lengths = {name: here[here["verdict"] == name]["length"].tolist() for name in VERDICTS}
         words = "; ".join(f"{name} at n = {', '.join(map(str, at))}" for name, at in lengths.items() if at)
         said.append(f"{dtype}{under}: {words}.")
-        probes = result.probes if mitigation == "none" else result.probes_under
-        said += [] if probes is None else [_best(probes, str(dtype))]
-    if len(set(frame["mitigation"])) > 1:
-        repaired = result.repaired()
-        rows = repaired[["dtype", "length", "before", "after"]].itertuples(index=False, name=None)
-        changed = [f"{dtype} n = {length}: {before} to {after}" for dtype, length, before, after in rows]
-        said.append(f"What the mitigation changes: {'; '.join(changed) or 'no verdict'}.")
+        probes = result.probes if mitigation == NONE else result.under.get(str(mitigation))
+        said += [] if probes is None or probes.frame.empty else [_best(probes, str(dtype)), *_steps(probes, str(dtype))]
+    arms = list(frame["mitigation"].unique())
+    said += [_changed(result, str(name)) for name in arms if name != NONE and NONE in arms]
     return said + [words for name, words in _MEANT.items() if (frame["verdict"] == name).any()]
+
+
+def _changed(result: Fate, name: str) -> str:
+    """Which verdicts a mitigation repairs and breaks."""
+    frame, changes = frame_of(result), result.repaired()
+    status = frame[frame["mitigation"] == name]["status"]
+    if not (status == ACTIVE).any():
+        return f"{name} is {status.iloc[0]}: it changed nothing."
+    words = []
+    for change in (REPAIRS, BREAKS):
+        here = changes[(changes["mitigation"] == name) & (changes["change"] == change)]
+        each = [
+            f"{before} to {after} at n = {', '.join(map(str, rows['length']))} ({dtype})"
+            for (dtype, before, after), rows in here.groupby(["dtype", "before", "after"], sort=False)
+        ]
+        words += [f"{change} {'; '.join(each)}"] if each else []
+    return f"{name}: {', and '.join(words) or 'changes no verdict'}."
 
 
 def decodable_findings(result: Decodable) -> list[str]:
@@ -43,12 +60,15 @@ def decodable_findings(result: Decodable) -> list[str]:
 def readout_findings(result: Readout) -> list[str]:
     """Whether moving along a direction moves the answer, at the place where it moves it most."""
     frame, said = frame_of(result), []
-    for direction, here in frame.groupby("direction", sort=False):
+    several = frame["dtype"].nunique() > 1
+    for (dtype, direction), here in frame.groupby(["dtype", "direction"], sort=False):
         most = here.loc[here["intervention"].abs().idxmax()]
         of = "the weights of the probe" if direction == "probe" else "the direction of the data"
+        by = "one more" if most["predicted"] == 1 else f"{most['predicted']:.2g} more in the mean"
+        follows = f", and the answer follows at {most['followed']:.0%} of {most['asked']} prompts" if most["asked"] else ""
         said.append(
-            f"Along {of}: one more by the probe moves the expected answer by at most {most['intervention']:.2f} "
-            f"({_place(most)}), and the answer follows at {most['followed']:.0%} of {most['asked']} prompts."
+            f"{f'{dtype}, along' if several else 'Along'} {of}: {by} by the probe moves the expected answer by at most "
+            f"{most['intervention']:.2f} ({_place(most)}){follows}."
         )
     return said
 
