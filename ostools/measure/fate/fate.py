@@ -132,17 +132,18 @@ def fate(
             "fate: expected the target 'number' or 'token', the answer itself, found 'position': ask decodable"
         )
     arms = [None, *_mitigations(mitigation)]
-    names = [precision.name for precision in checked_precisions(dtypes)]
+    precisions = [precision.name for precision in checked_precisions(dtypes)]
     parts = []
-    for number, arm in enumerate(arms):
-        asked = Asked.of(model, task, lengths, seeds, target, arm, chat)
+    for number, given in enumerate(arms):
+        asked = Asked.of(model, task, lengths, seeds, target, given, chat)
         told = part_of(progress, number, number + 1, len(arms), units=100)
-        parts.append(arm(asked, names, chat=chat, random_weights=random_weights, progress=told))
+        parts.append(arm(asked, precisions, chat=chat, random_weights=random_weights, progress=told))
     table: Any = pd.concat([part.frame for part in parts], ignore_index=True)
     said = pd.concat([part.answers for part in parts], ignore_index=True)
-    under = {mitigations.label(arm): part.probes for arm, part in zip(arms[1:], parts[1:], strict=True)}
+    names = [mitigations.label(given) for given in arms]
+    under = {name: part.probes for name, part in zip(names[1:], parts[1:], strict=True)}
     asked_for = parts[0].probes.provenance.parameters | {"measurement": "fate", "pair_seeds": PAIR_SEEDS}
-    provenance = Provenance.collect(model, **(asked_for | {"mitigation": [mitigations.label(arm) for arm in arms]}))
+    provenance = Provenance.collect(model, **(asked_for | {"mitigation": names}))
     return Fate(table[list(COLUMNS)].astype(COLUMNS), provenance, said, parts[0].probes, under)
 
 
