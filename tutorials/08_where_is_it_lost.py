@@ -41,7 +41,9 @@ probes.plot()
 rows = probes.frame[probes.frame["test"] == "same lengths"]
 best = rows[(rows["control"] == "none") & ~rows["site"].isin(["length", "logits"])]
 best = best.loc[best["accuracy"].idxmax()]
-print(f"best place: {best['site']} {best['layer']}, right {best['accuracy']:.0%} [{best['low']:.0%}, {best['high']:.0%}]")
+print(
+    f"best place: {best['site']} {best['layer']}, right {best['accuracy']:.0%} [{best['low']:.0%}, {best['high']:.0%}]"
+)
 print("finding:", best["finding"])
 untrained = rows[rows["control"] == "random weights"]["accuracy"].max()
 print(f"random weights, at their best place: {untrained:.0%}")
@@ -82,12 +84,18 @@ found = ost.fate(
 found.plot()
 
 # %%
-found.verdicts
+found.verdicts.head(10)
 
 # %%
-found.repaired()
+repaired = found.repaired()
+assert set(repaired["change"]) == {"breaks"}
+assert set(repaired["mitigation"]) == {"hint", "sliding-window:window=16"}
+repaired.head(10)
 
 # %% [markdown]
+# None of the three repairs a verdict here. The comma changes none. The hint and the window break all that was read: this
+# model was trained on neither, and answers nothing right under them.
+#
 # Read `status` in `found.frame` before you read a verdict: a mitigation that changed neither a text nor a logit is
 # *inactive*, and is in no row of `repaired`.
 
@@ -102,7 +110,7 @@ pd.crosstab(found.frame["mitigation"], found.frame["status"])
 # the count does. They are not the same, and the first is what an argument from cosines speaks of.
 
 # %%
-read = ost.readout(model, task, lengths=range(2, 8), seeds=seeds)
+read = ost.readout(model, task, lengths=range(2, 10))
 read.plot()
 
 # %%
@@ -110,6 +118,7 @@ most = read.frame.groupby("direction")[["cosine", "intervention", "followed"]].m
 print(most.round(3))
 assert most.loc["data", "intervention"] > 5 * most.loc["probe", "intervention"]
 assert most.loc["data", "intervention"] < 1
+assert most.loc["probe", "cosine"] < 0.3
 
 # %% [markdown]
 # Along the weights of the probe nothing moves, and their cosine with the digits' output rows is small: that alone would look

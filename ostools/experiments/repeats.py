@@ -119,7 +119,9 @@ def repeats(
         nulls=[source if seed is None else f"{source} {seed}" for source, seed in cases[1:]],
         difference_at_probed_lengths=parts[0].differences,
     )
-    table, summary = (pd.concat([getattr(part, name) for part in parts], ignore_index=True) for name in ("frame", "summary"))
+    table, summary = (
+        pd.concat([getattr(part, name) for part in parts], ignore_index=True) for name in ("frame", "summary")
+    )
     return Repeats(table, provenance, summary)
 
 

@@ -140,8 +140,8 @@ def first_tokens(asked: Asked) -> dict[int, int]:
         if token in first:
             tokenizer: Any = asked.model.tokenizer
             raise InputError(
-                f"{asked.form.name}: expected right answers that begin with different tokens, found {first[token]} and {number}, "
-                f"which both begin with {tokenizer.decode([token])!r}: what the output says of that token is said of both. "
+                f"{asked.form.name}: expected right answers that begin with different tokens, found {first[token]} and "
+                f"{number}, which both begin with {tokenizer.decode([token])!r}: what the output says of that token is said of both. "
                 "Ask for lengths whose answers differ there, such as 2 to 9"
             )
         first[token] = number
@@ -273,6 +273,7 @@ class _Output:
             stream[:, -1] += steps.to(stream)
             return run_from(self.model, stream, layer)[:, -1].cpu()
 
+
 def _row(output: _Output, found: Captured, place: Place, probe: Probe, direction: str) -> dict[str, Any]:
     rows = found[place].double()
     weights = torch.from_numpy(probe.weights[0])
@@ -285,7 +286,12 @@ def _row(output: _Output, found: Captured, place: Place, probe: Probe, direction
     ends = torch.quantile(largest_cosine(random, outputs), torch.tensor([0.025, 0.975]).double())
     after = output.after(found[place], place, step)
     moved = moved_answers(output.before, after, output.numbers, output.right[output.moves])
-    named: dict[str, Any] = {"site": place.site, "layer": place.layer, "direction": direction, "moved": len(output.moves)}
+    named: dict[str, Any] = {
+        "site": place.site,
+        "layer": place.layer,
+        "direction": direction,
+        "moved": len(output.moves),
+    }
     left = arrived(found[place][output.moves], output.gaps[:, None] * step)
     named |= {"arrived": left, "predicted": float(output.gaps.mean())}
     cosine = float(largest_cosine(step[None], outputs))

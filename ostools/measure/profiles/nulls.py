@@ -175,9 +175,7 @@ class Measured:
             found = path_sum(model, tokens, variants=self.name, max_memory=max_memory, progress=progress or False)
             return profile_of(found.frame.assign(method="predicted"), found.provenance)
         how: dict[str, Any] = {"linearisations": [self.linearisation], "method": self.method}
-        return profile(
-            sensitivity(model, tokens, **how, max_memory=max_memory, announce=announce, progress=progress)
-        )
+        return profile(sensitivity(model, tokens, **how, max_memory=max_memory, announce=announce, progress=progress))
 
 
 def _cesaro(model: TransformerBridge, tokens: Prompt, value: np.ndarray) -> float:

@@ -117,9 +117,7 @@ def profile_of(table: Frame, provenance: Provenance) -> Profile:
         summary.append({"linearisation": name, "norm": norm} | _summary(part, frozen))
         shapes += [{"linearisation": name, "norm": norm} | _shape(part, kept) for kept in KEPT]
     frame = pd.concat(parts, ignore_index=True)
-    return Profile(
-        frame, provenance, pd.DataFrame(summary), pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS))
-    )
+    return Profile(frame, provenance, pd.DataFrame(summary), pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS)))
 
 
 def _with_shares(group: Any, frozen: np.ndarray) -> Any:

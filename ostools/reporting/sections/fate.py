@@ -57,7 +57,16 @@ def verdicts_table(result: Fate) -> Table:
                 *(number(float(row[name])) for name in ("distance", "pair_noise")),
             ]
         )
-    columns = [*(["mitigation"] if several else []), "items", "dtype", "verdict", "prompts", "right", "wrong, probe right", "both wrong"]
+    columns = [
+        *(["mitigation"] if several else []),
+        "items",
+        "dtype",
+        "verdict",
+        "prompts",
+        "right",
+        "wrong, probe right",
+        "both wrong",
+    ]
     return Table("Verdicts", [*columns, "distance of n to n + 1", "its noise"], rows)
 
 

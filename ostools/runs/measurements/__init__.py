@@ -14,7 +14,9 @@ from ostools.runs.measurements.path_sum import PATH_SUM
 from ostools.runs.measurements.record import Cell, Measurement, Rows
 from ostools.runs.measurements.sensitivity import SENSITIVITY
 
-MEASUREMENTS: dict[str, Measurement[Any]] = {one.name: one for one in (BEHAVIOUR, FATE, COLLAPSE, SENSITIVITY, PATH_SUM)}
+MEASUREMENTS: dict[str, Measurement[Any]] = {
+    one.name: one for one in (BEHAVIOUR, FATE, COLLAPSE, SENSITIVITY, PATH_SUM)
+}
 
 
 def measure(model: TransformerBridge, cell: Cell) -> Rows:

@@ -43,7 +43,9 @@ def _measure(model: TransformerBridge, cell: Cell) -> Rows:
     asked = Asked.of(model, cell.task, cell.lengths, _seeds(cell), target, cell.mitigated, None)
     found = arm(asked, [cell.dtype])
     provenance = found.probes.provenance
-    return found.frame[list(COLUMNS)].astype(COLUMNS), replace(provenance, parameters=provenance.parameters | {"measurement": "fate"})
+    return found.frame[list(COLUMNS)].astype(COLUMNS), replace(
+        provenance, parameters=provenance.parameters | {"measurement": "fate"}
+    )
 
 
 def _read(rows: Frame, provenance: Provenance) -> Fate:
@@ -55,9 +57,7 @@ def _read(rows: Frame, provenance: Provenance) -> Fate:
 
 def _count(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
     target = cell.arguments["target"] or default_target(tasks.task(cell.task))
-    return fate_cost(
-        shape, tokens, tokens, [cell.dtype], target=target, seeds=len(_seeds(cell)), random=False
-    )
+    return fate_cost(shape, tokens, tokens, [cell.dtype], target=target, seeds=len(_seeds(cell)), random=False)
 
 
 FATE = Measurement(FateOptions, _count, _measure, _read, casts=True, whole=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 import pytest
+import torch
 
 import ostools as ost
 from mitigations import MitigationError
 from ostools.measure import Decodable, Fate
+from ostools.measure.fate.captured import Place
 from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECODABLE, UNREAD, UNTESTED, _mitigations, _verdict
-from ostools.reporting.findings.fate import fate_findings
+from ostools.measure.fate.scores import rows_of, said_by_probes, steps_of
+from ostools.reporting.findings.fate import decodable_findings, fate_findings
 from ostools.results import Provenance, frame_of
+from tests.measure.fate.planted import asked
 
 LENGTHS = [3, 6, 9, 12, 130, 150]
 
@@ -74,6 +76,25 @@ def test_which_stage_each_mitigation_repairs_and_breaks() -> None:
         "read to undecodable at n = 2 (float32)." in said
     )
     assert "hint: changes no verdict." in said
+
+
+def test_the_sublayer_that_writes_an_answer_and_the_one_that_overwrites_it_are_named() -> None:
+    """The number stands behind the attention of block 0, and its MLP takes it away; the next block leaves all as it is."""
+    given = asked()
+    code = torch.from_numpy(given.labels)[:, None].double()
+    sites = ("embedding", 0), ("residual_mid", 0), ("residual", 1), ("residual_mid", 1), ("residual", 2), ("y", 2)
+    places = [Place(depth, site, layer) for depth, (site, layer) in enumerate(sites)]
+    found = dict(zip(places, (0 * code, code, 0 * code, 0 * code, 0 * code, 0 * code), strict=True))
+    said = said_by_probes(given, found, ("none", "shuffled")).assign(dtype="float32")
+    origin = Provenance({}, {}, None, {}, (), "")
+    frame = rows_of(said, "number").assign(task="t", target="number", mitigation="none")
+    whole, none = (
+        "the attention of block 0 writes most of it, ",
+        "the mlp of block 0 overwrites most of it, 100% before",
+    )
+    words = " ".join(decodable_findings(Decodable(frame, origin, said, steps_of(said))))
+    assert whole in words
+    assert none in words
 
 
 def test_a_mitigation_that_did_not_act_repairs_nothing() -> None:

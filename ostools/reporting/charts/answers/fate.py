@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.measure import Decodable, Fate, Readout
 from mitigations.named import NONE
+from ostools.measure import Decodable, Fate, Readout
 from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECODABLE, UNREAD, UNTESTED
 from ostools.measure.fate.splits import TESTS
 from ostools.reporting.findings.fate import decodable_findings, fate_findings, readout_findings
@@ -97,12 +97,24 @@ def _grid(here: Frame, name: str) -> Any:
     arms = list(dict.fromkeys(rows["under"]))
     known = [verdict for verdict in _VERDICTS if (rows["verdict"] == verdict).any()]
     base = draw.rows(rows).encode(
-        x=alt.X("n:N", sort=order, title="length n (items of the sequence)", axis=alt.Axis(labelAngle=0, grid=False)),
-        y=alt.Y("under:N", sort=arms, title=None, axis=alt.Axis(labelLimit=220, grid=False)),
+        x=alt.X(
+            "n:N",
+            sort=order,
+            title="length n (items of the sequence)",
+            axis=alt.Axis(labelAngle=0, grid=False),
+            scale=alt.Scale(paddingInner=0.01),
+        ),
+        y=alt.Y(
+            "under:N",
+            sort=arms,
+            title=None,
+            axis=alt.Axis(labelLimit=220, grid=False),
+            scale=alt.Scale(paddingInner=0.06),
+        ),
         tooltip=["n:N", "under:N", "verdict:N", "said:N", "status:N"],
     )
     colours = {verdict: theme.colour(_VERDICTS[verdict]) for verdict in known}
-    cells = base.mark_rect(opacity=0.8, stroke="white").encode(color=draw.hue("verdict", colours, **_SQUARE))
+    cells = base.mark_rect(opacity=0.8).encode(color=draw.hue("verdict", colours, **_SQUARE))
     words = base.mark_text(fontSize=9, color="black").encode(text="said:N")
     return draw.layers(cells, words, width=WIDTH, height=26 * len(arms), title=draw.heading(name))
 

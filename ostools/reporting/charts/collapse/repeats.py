@@ -96,7 +96,10 @@ def _before_training(result: Repeats) -> alt.FacetChart:
     facet = alt.Facet("panel:N", sort=panels, title=None)
     chart = alt.layer(band, line).properties(width=280, height=190).facet(facet=facet, columns=2, spacing=26)
     count = int(frame["draw"].nunique())
-    said = [f"Line: the model, and the median of {count} null models of a kind; shade: their range.", *_fates_of(result)]
+    said = [
+        f"Line: the model, and the median of {count} null models of a kind; shade: their range.",
+        *_fates_of(result),
+    ]
     title = alt.TitleParams("The distance on repeated tokens before and after training", subtitle=said)
     return axes.themed(axes.unfolded(chart, rows).properties(title=title))
 

@@ -66,7 +66,8 @@ def _subtitle(result: Nulls, zeros: bool) -> list[str]:
     """The verdicts of the shape, a line a source."""
     table: Any = result.summary
     lines = [
-        f"{SOURCES[str(source)]}: {_verdicts(group['verdict'])}" for source, group in table.groupby("source", sort=False)
+        f"{SOURCES[str(source)]}: {_verdicts(group['verdict'])}"
+        for source, group in table.groupby("source", sort=False)
     ]
     count = int(table["seed"].nunique())
     return [f"Shade: range over {count} seeds.", *lines, *([axes.ZERO_NOTE] if zeros else [])]
