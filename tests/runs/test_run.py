@@ -471,13 +471,14 @@ def test_bad_input_is_one_line(run: Callable[..., tuple[int, str, str]], argumen
 FATES = {
     "tasks": "count-ones-bernoulli:tidy=true",
     "lengths": "3:7",
-    "dtypes": ["float32", "bfloat16"],
+    "dtypes": ["bfloat16"],
     "mitigations": "separator:every=2",
     "seeds": [0, 1],
     "measurements": {"name": "fate", "sequences": 12},
 }
 
 
+@pytest.mark.slow
 def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written: Path, tmp_path: Path) -> None:
     import ostools as ost
     from ostools.measure.fate.fate import COLUMNS
@@ -485,7 +486,7 @@ def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written:
 
     done = run(sweep_of(asked(written, **FATES)), tmp_path / "out")
     assert done.failed == ()
-    assert done.measured == 4
+    assert done.measured == 2
     found: Any = results(tmp_path / "out")
     alone = ost.fate(
         ost.load_model(written),
