@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,7 +79,6 @@ def _settings() -> dict[str, Any]:
         "products on a CPU": torch.backends.mkldnn.matmul.fp32_precision,  # pyright: ignore[reportAttributeAccessIssue]
         "torch's random numbers": torch.get_rng_state().numpy().tobytes(),
         "numpy's random numbers": repr(np.random.get_state()),
-        "Python's random numbers": random.getstate(),
         "numpy's errors": np.geterr(),
     }
 
