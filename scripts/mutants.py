@@ -99,7 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scripts.mutants", description="Plant errors; see which no test sees.")
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.mutants", description="Plant errors; see which no test sees."
+    )
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS), metavar="ROOM", help=", ".join(ROOMS))
     parser.add_argument("--sample", type=int, default=None, help="so many mutants, drawn at random; all by default")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
@@ -212,7 +214,10 @@ def _preload() -> None:
 def _copied(folder: Path) -> Path:
     """The working tree, without what git ignores; what tests look for beside it stands beside the copy."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
     )
     tree = folder / "tree"
     for name in listed.stdout.decode().split("\0"):
@@ -232,7 +237,7 @@ class Bench:
         self._seconds: dict[tuple[str, ...], float] = {}
 
     def tried(self, mutant: Mutant) -> str:
-        """"caught", "survived" or "out of time", which is caught too."""
+        """ "caught", "survived" or "out of time", which is caught too."""
         from cosmic_ray.mutating import mutate_code
         from cosmic_ray.plugins import get_operator
 

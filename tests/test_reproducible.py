@@ -120,4 +120,6 @@ def test_other_threads_and_kernels_agree_as_the_provenance_says(
             continue
         here, there = one[column].to_numpy(), other[column].to_numpy()
         assert (np.isnan(here) == np.isnan(there)).all(), column
-        assert np.nanmax(np.abs(here - there), initial=0.0) <= told["agrees_within"][dtype] * np.nanmax(np.abs(here)), column
+        assert np.nanmax(np.abs(here - there), initial=0.0) <= told["agrees_within"][dtype] * np.nanmax(np.abs(here)), (
+            column
+        )

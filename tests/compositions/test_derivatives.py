@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
@@ -21,6 +20,7 @@ from ostools.models import Prompt
 from tests.compositions.drawn import REFUSALS, Change, Weights, edited, nestings, prompts, weights
 
 NORMS = {"operator_norm": 2, "frobenius_norm": "fro"}
+IDS = [2, 50, 144, 84, 140, 63, 139]
 ROUNDING = {torch.float64: 1e-9, torch.float32: 2e-3}
 """Of the largest norm: sums by another route, through two blocks."""
 
@@ -46,10 +46,9 @@ def by_autograd(model: TransformerBridge, ids: Tensor, linearisation: str) -> Te
     return torch.stack(rows).transpose(0, 1)
 
 
-def columns_of(found: Any, rows: Any) -> dict[str, np.ndarray]:
-    return {name: found.loc[rows, name].to_numpy() for name in NORMS}
-
-
+@example(Weights("phi3", 44, sharp=20.0), IDS, (Change("own-pattern", layers=(1, 0), heads=(1, 2)),), "full")
+@example(Weights("gemma2", 1), IDS, (Change("temperature", 1.7), Change("mask", 0.3), Change("window", 3.0)), "full")
+@example(Weights("mixtral", 2, dtype="float32"), IDS, (Change("heads", 1.0),), "frozen-norm")
 @given(
     weights=weights("float64", "float64", "float32"),
     ids=prompts,

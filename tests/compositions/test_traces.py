@@ -1,4 +1,4 @@
-"""After any measurement, under any edits, refused or not: the model's logits are the same bits, and every setting is as it was."""
+"""After any measurement, under any edits, refused or not: the same logits to the bit, and every setting as it was."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
@@ -22,6 +22,8 @@ from ostools.models import Prompt
 from ostools.results import Result
 from tests import traces
 from tests.compositions.drawn import REFUSALS, Change, Weights, edited, nestings, prompts, weights
+
+EXAMPLES = 4 if settings().max_examples <= 20 else 100  # one takes a second
 
 Measure = Callable[[TransformerBridge, list[int]], Result]
 
@@ -100,6 +102,7 @@ def nothing_changes(model: TransformerBridge, ids: Tensor) -> Iterator[None]:
     assert [name for name in before if before[name] != after[name]] == []
 
 
+@settings(max_examples=EXAMPLES)
 @given(
     weights=weights("float64", "float32", "bfloat16"),
     ids=prompts,
@@ -125,6 +128,7 @@ def test_a_measurement_leaves_nothing_behind(
             event(f"no such edits: {type(refused).__name__}")
 
 
+@settings(max_examples=EXAMPLES)
 @given(weights=weights("float64", "float32"), ids=prompts, nesting=nestings, name=st.sampled_from(list(EVERY)))
 def test_what_is_saved_is_what_is_read(
     weights: Weights, ids: list[int], nesting: tuple[Change, ...], name: str
@@ -142,6 +146,8 @@ def test_what_is_saved_is_what_is_read(
         parquet = pd.read_parquet(found.save(Path(folder) / "x.parquet"))
         assert parquet.attrs["ostools"] == found.provenance.as_dict()
         pd.testing.assert_frame_equal(parquet, found.frame, check_exact=True, check_dtype=False)
-        table = pd.read_csv(found.save(Path(folder) / "x.csv"), keep_default_na=False, na_values=[""])
-    for column in found.frame.select_dtypes("number").columns:
-        assert np.array_equal(table[column].to_numpy(float), found.frame[column].to_numpy(float), equal_nan=True)
+        # pandas' own reading of decimals is off by a last bit here and there.
+        table: Any = pd.read_csv(found.save(Path(folder) / "x.csv"), float_precision="round_trip")
+    frame: Any = found.frame
+    for column in frame.select_dtypes("float").columns:
+        assert np.array_equal(table[column].to_numpy(frame[column].dtype), frame[column].to_numpy(), equal_nan=True)

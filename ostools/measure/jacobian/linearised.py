@@ -194,7 +194,7 @@ def _refuse_replaced_pattern(model: TransformerBridge) -> None:
     for edit in hooks.active_edits(model):
         if edit.kind in ("replace_pattern", "ablate_edges") and edit.where.endswith("hook_pattern"):
             raise InputError(
-                f"the formulas of the real derivative follow the scores into the pattern, which the active edit {edit.kind!r} at "
+                f"the formulas of the real derivative follow the scores into the pattern, which the edit {edit.kind!r} at "
                 f"{edit.where} replaces; leave the edit's block, or measure with sensitivity(), which goes through autograd"
             )
 
