@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
@@ -102,6 +102,7 @@ def nothing_changes(model: TransformerBridge, ids: Tensor) -> Iterator[None]:
     assert [name for name in before if before[name] != after[name]] == []
 
 
+@example(Weights("neox-sequential", 29, dtype="float32"), [2, 79, 151], (), "nulls")
 @settings(max_examples=EXAMPLES)
 @given(
     weights=weights("float64", "float32", "bfloat16"),
