@@ -206,7 +206,7 @@ def test_the_prediction_is_exact_where_one_block_is_all(family: str) -> None:
         with pytest.raises(
             InputError, match=r"'proof': expected the paper's block.*(no norm before|attention and MLP side)"
         ):
-            ost.path_sum(model, prompt)
+            ost.path_sum(model, prompt, variants="proof")
         return
     found = chain.bounds(model, prompt, ("second-moment-full",))["second-moment-full"]
     assert found == pytest.approx(by_autograd(model, "full").flatten(1).norm(dim=1).numpy(), rel=1e-9)
