@@ -243,7 +243,8 @@ def collapse(
         chat: a task's prompts in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) after each forward pass.
 
-    Raises `InputError` for a task and a prompt together or neither, an empty list of tasks, lengths below 1 or beyond the context, an unknown task or dtype, a
+    Raises `InputError` for a task and a prompt together or neither, an empty list of tasks, lengths below 1 or beyond the
+    context, an unknown task or dtype, a
     tokenizer that merges the repeated item, numbers that are not finite (with dtype, site and length) or beyond a format's
     range, and under an active edit of the forward pass, which would not reach the views; `MitigationError` for a broken
     invariant. Memory: the model's own weights, cast to a precision where they are read (`models.view_in`).

@@ -2,13 +2,13 @@
 
 Three different questions, always all three. Rows are joined on linearisation and norm, at the embeddings (layer 0), and a
 missing partner is an error: a frozen bound says nothing about the real derivative. An estimated norm decides only what its
-interval decides.
+interval decides. Two results of one kind are `change`'s.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,10 @@ from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.paths.variants import variant_named
+from ostools.measure.profiles.change import ROUNDING, Change, change
 from ostools.measure.prompts import named_by
 from ostools.results import Provenance, Result
 from ostools.theory.profiles import rank_correlation
-
-# Measured norms come from float32 Jacobians: two numbers closer than this are the same number.
-_ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +45,43 @@ class Comparison(Result):
     summary: pd.DataFrame
 
 
-@asked
-def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
-    """Join path sums with the measured norms that they stand beside.
+@overload
+def compare(first: Sensitivity, second: PathSum) -> Comparison: ...
 
-    Raises `InputError` where the two are not of the same weights, configuration, tokens and edits, and where a variant has
-    no measured partner (its linearisation was not measured).
+
+@overload
+def compare(first: Sensitivity, second: Sensitivity) -> Change: ...
+
+
+@overload
+def compare(first: PathSum, second: PathSum) -> Change: ...
+
+
+@asked
+def compare(first: Sensitivity | PathSum, second: Sensitivity | PathSum) -> Comparison | Change:
+    """Hold two results against each other: a measured profile and path sums, or two results of one kind.
+
+    A `Sensitivity` and a `PathSum` of one run: does the bound hold, how loose is it, does its shape predict? A `Comparison`.
+    Two of one kind, such as before and after an edit, of two models, or of two dtypes: by which factor is each token's norm
+    another one? A `Change`, whose ratios are second / first.
+
+    Raises `InputError` where a profile and path sums are not of the same weights, configuration, tokens and edits, or a variant
+    has no measured partner (its linearisation was not measured); where two of one kind are not of the same tokens, or not of
+    the same linearisations (or variants), norms, layers and last tokens; and for path sums before a profile.
     """
+    if isinstance(first, Sensitivity) and isinstance(second, PathSum):
+        return _comparison(first, second)
+    if type(first) is not type(second):
+        raise InputError(
+            "compare: expected a profile and then path sums, found them the other way round: compare(profile, paths)"
+        )
+    return change(first, second)
+
+
+def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
+    """Join path sums with the measured norms that they stand beside."""
     profile = profile_beside("compare", measured, paths)
-    rounding = _ROUNDING.get(str(measured.provenance.model["dtype"]), _ROUNDING["float32"])
+    rounding = ROUNDING.get(str(measured.provenance.model["dtype"]), ROUNDING["float32"])
     last = paths.frame["last"].max()
     of_last = paths.frame.loc[paths.frame["last"] == last].drop(columns="last")
     rows = []
