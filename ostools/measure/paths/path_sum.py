@@ -73,7 +73,8 @@ def path_sum(
         variants: `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the
             frozen operator norm, no free constant. By default `local`, one of these, and `second-moment`, a prediction: with
             them `compare` says whether a bound holds, and whether shape and size are predicted.
-            `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`, `theorem-b5`, `proof`, `multi-head`: the papers' forms, which bound nothing on a real model.
+            `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`, `theorem-b5`, `proof`,
+            `multi-head`: the papers' forms, which bound nothing on a real model.
             `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed (docs/fidelity.md),
             with one more index, k_L.
             `second-moment`: a prediction of the frozen Frobenius norm, `second-moment-full` of the real derivative's;

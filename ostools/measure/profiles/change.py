@@ -51,7 +51,8 @@ class Change(Result):
 
 
 def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum) -> Change:
-    """Join the two, row by row. Raises `InputError` for other tokens, and for a row without its partner."""
+    """Join the two, row by row. Raises `InputError` for other tokens, another at= or towards=, and a row without
+    its partner."""
     _require_same_tokens(first, second)
     one, other = _long(first), _long(second)
     names = ["source", "norm", "layer", "last"]
@@ -71,6 +72,13 @@ def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum) -> Chang
 
 
 def _require_same_tokens(first: Result, second: Result) -> None:
+    for name in ("at", "towards"):
+        asked = [result.provenance.parameters.get(name) for result in (first, second)]
+        if asked[0] != asked[1]:
+            raise InputError(
+                f"compare: expected two results of the same {name}=, found {asked[0]!r} and {asked[1]!r}: they are not the "
+                "same quantity"
+            )
     ids = [result.provenance.token_ids or () for result in (first, second)]
     texts = [dict(zip(frame["position"], frame["token"], strict=True)) for frame in map(frame_of, (first, second))]
     if len(ids[0]) != len(ids[1]):

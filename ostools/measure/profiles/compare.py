@@ -80,10 +80,9 @@ def compare(first: Sensitivity | PathSum, second: Sensitivity | PathSum) -> Comp
 
 def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
     """Join path sums with the measured norms that they stand beside."""
-    profile = profile_beside("compare", measured, paths)
+    profile = profile_beside("compare", measured, paths, whole=False)
     rounding = ROUNDING.get(str(measured.provenance.model["dtype"]), ROUNDING["float32"])
-    last = paths.frame["last"].max()
-    of_last = paths.frame.loc[paths.frame["last"] == last].drop(columns="last")
+    of_last = _of_the_measured(measured.provenance, paths)
     rows = []
     for variant, group in of_last.groupby("variant", sort=False):
         needed, norm = group["linearisation"].iloc[0], group["norm"].iloc[0]
@@ -106,12 +105,33 @@ def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
     return Comparison(frame, measured.provenance, pd.DataFrame(rows))
 
 
-def profile_beside(asked: str, measured: Sensitivity, paths: PathSum) -> Any:
+def _of_the_measured(measured: Provenance, paths: PathSum) -> Any:
+    """The path sums of the measured position; of a logit w^T y_n the bounds, times ||w||_2 (`sensitivity` has the proof)."""
+    frame: Any = paths.frame
+    last = measured.parameters.get("at", frame["last"].max())
+    found = frame.loc[frame["last"] == last].drop(columns="last")
+    if found.empty:
+        raise InputError(
+            f"compare: the profile is of position {last}, expected path sums of it: path_sum(..., positions='all')"
+        )
+    if (norm := measured.parameters.get("towards_norm")) is None:
+        return found
+    others = found.loc[found["kind"] != "certified", "variant"]
+    if len(others):
+        raise InputError(
+            f"compare: the profile is of a logit, which certified bounds of y_n bound, and of which no other path sum "
+            f"speaks, found {others.iloc[0]!r}: path_sum(..., variants=['local'])"
+        )
+    return found.assign(value=found["value"] * norm)
+
+
+def profile_beside(asked: str, measured: Sensitivity, paths: PathSum, *, whole: bool = True) -> Any:
     """The profile of v^(0) in long form: a row a position, linearisation and norm, with value, lower and upper.
 
+    whole: only of all of y_n.
     Raises `InputError`, on behalf of what was asked for, where path sums cannot stand beside it.
     """
-    require_same_run(asked, measured.provenance, paths.provenance, "the path sum")
+    require_same_run(asked, measured.provenance, paths.provenance, "the path sum", whole=whole)
     frame: Any = measured.frame
     frame = frame[frame["layer"] == 0]
     if frame.empty:
@@ -129,14 +149,22 @@ def profile_beside(asked: str, measured: Sensitivity, paths: PathSum) -> Any:
     return pd.concat(norms, ignore_index=True)
 
 
-def require_same_run(asked: str, measured: Provenance, other: Provenance, its_name: str) -> None:
-    """The same tokens, weights, configuration and edits; else `InputError`, on behalf of what was asked for."""
+def require_same_run(asked: str, measured: Provenance, other: Provenance, its_name: str, *, whole: bool = True) -> None:
+    """The same tokens, weights, configuration and edits, and, where `whole`, a profile of all of y_n, n the last token; else
+    `InputError`, on behalf of what was asked for."""
     differ = {
         "of different prompts (their token ids differ)": measured.token_ids != other.token_ids,
         "of different models (their weight hashes differ)": measured.model["weight_hash"] != other.model["weight_hash"],
         "of different configurations of the model": measured.model.get("config_hash") != other.model.get("config_hash"),
         "under different edits of the forward pass": measured.edits != other.edits,
     }
+    # The parts of a logit (`contributions`) have a `towards` too.
+    narrowed = [name for name, key in (("at", "at"), ("towards", "towards_norm")) if key in measured.parameters]
+    if whole and narrowed:
+        raise InputError(
+            f"{asked}: expected a profile of all of y_n, n the last token, found one with {narrowed[0]}="
+            f"{measured.parameters[narrowed[0]]!r}: measure it without {narrowed[0]}"
+        )
     if wrong := [how for how, found in differ.items() if found]:
         raise InputError(
             f"{asked}: the profile and {its_name} are {wrong[0]}; measure both on one model and prompt, inside the same "
