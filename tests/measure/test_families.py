@@ -203,7 +203,7 @@ def test_the_prediction_is_exact_where_one_block_is_all(family: str) -> None:
         with pytest.raises(
             InputError, match=r"'proof': expected the paper's block.*(no norm before|attention and MLP side)"
         ):
-            ost.path_sum(model, prompt)
+            ost.path_sum(model, prompt, variants="proof")
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.predicted import TRACES, chosen_traces
-from ostools.measure.paths.variants import MlpNorm, Variant, checked_variants, variant_named
+from ostools.measure.paths.variants import USUAL, MlpNorm, Variant, checked_variants, variant_named
 from ostools.measure.prompts import as_prompt, token_columns
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -59,7 +59,7 @@ def path_sum(
     model: TransformerBridge,
     prompt: str | Prompt,
     *,
-    variants: str | Sequence[str] = "proof",
+    variants: str | Sequence[str] = USUAL,
     mlp_norm: MlpNorm | str = "certified",
     traces: Literal["auto", "exact", "probes"] | str = "auto",
     positions: Literal["last", "all"] | str = "last",
@@ -71,8 +71,10 @@ def path_sum(
 
     Args:
         variants: `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the
-            frozen operator norm, no free constant. `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`,
-            `theorem-b5`, `proof` (default), `multi-head`: the papers' forms, which bound nothing on a real model.
+            frozen operator norm, no free constant. By default `local`, one of these, and `second-moment`, a prediction: with
+            them `compare` says whether a bound holds, and whether shape and size are predicted.
+            `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`, `theorem-b5`, `proof`,
+            `multi-head`: the papers' forms, which bound nothing on a real model.
             `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed (docs/fidelity.md),
             with one more index, k_L.
             `second-moment`: a prediction of the frozen Frobenius norm, `second-moment-full` of the real derivative's;
