@@ -164,7 +164,7 @@ def test_lengths_are_in_the_key_where_a_row_depends_on_the_others() -> None:
     for name, same in (("behaviour", True), ("fate", False)):
         few, more = (sweep_of({**asked, "lengths": lengths, "measurements": name}) for lengths in ("4:8", "4:9"))
         assert (keys(few) == keys(more)) is same
-    with pytest.raises(InputError, match="sequences: .* greater than or equal to 6"):
+    with pytest.raises(InputError, match=r"sequences: .* greater than or equal to 6"):
         sweep_of({**asked, "measurements": {"name": "fate", "sequences": 5}})
     with pytest.raises(InputError, match="unknown key of the measurement fate 'sequence': did you mean 'sequences'"):
         sweep_of({**asked, "measurements": {"name": "fate", "sequence": 24}})

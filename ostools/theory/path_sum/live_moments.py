@@ -30,7 +30,7 @@ Answers = Float[Tensor, "query key probe other_probe"]
 
 @dataclass(frozen=True)
 class Answering:
-    """How the rotated queries, or keys, of a head answer the normalised residual stream at i: M_i = turn_i W - taken_i read_i^T.
+    """How the rotated queries, or keys, of a head answer the normalised residual stream: M_i = turn_i W - taken_i read_i^T.
 
     The second term is what one norm over all heads takes off each of them (OLMo 2): with u_i^h a head's part of its direction,
     taken_i = turn_i u_i, read_i = sum_h W_h^T u_i^h. None where every head has a norm of its own, which is in `turn`, or none.

@@ -188,7 +188,11 @@ def test_the_prediction_of_the_real_derivative_goes_along_with_the_measured_prof
     """A random prompt, one that repeats a token, one of two tokens in turn: rank and size."""
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=3, scale=1.5)
     generator = torch.Generator().manual_seed(0)
-    for ids in ([*torch.randint(10, 200, (24,), generator=generator).tolist()], [2, *[60] * 20, 61], [2, *[50, 60] * 11]):
+    for ids in (
+        [*torch.randint(10, 200, (24,), generator=generator).tolist()],
+        [2, *[60] * 20, 61],
+        [2, *[50, 60] * 11],
+    ):
         prompt = Prompt.from_ids(model, ids)
         exact = ost.sensitivity(model, prompt, linearisations=["full"]).frame["frobenius_norm"].to_numpy()
         found = ost.path_sum(model, prompt, variants="second-moment-full", traces=trace).frame["value"].to_numpy()
