@@ -4,8 +4,8 @@ Purpose: one number a token that bounds, or predicts, how much of it is left in 
 no gradient. Cost beside the pass: `ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d
 matrices a block (`uniform`, `local`; `mlp_norm="frobenius"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`);
 `windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3) and some
-dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. On one CPU core these two take 9 and 21 plain
-passes on the embedded model at 64 tokens, 6 and 40 at 256 tokens; 6 and 13 at d_model 512, d_mlp 2048, 64 tokens (`make
+dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. On one CPU core these two take 5 and 12 plain
+passes on the embedded model at 64 tokens, 5 and 26 at 256 tokens; 6 and 12 at d_model 512, d_mlp 2048, 64 tokens (`make
 bench`). 3 to 5 of them are the pass itself, the check that the weights as read give the model's own numbers, and the weights'
 hash.
 """
@@ -13,7 +13,7 @@ hash.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -112,8 +112,9 @@ def path_sum(
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
     tokens = as_prompt(model, prompt)
+    shape = Shape.of(model)
     if traces == "auto":
-        traces = chosen_traces(Shape.of(model), len(tokens.ids))
+        traces = chosen_traces(shape, len(tokens.ids))
     provenance = Provenance.collect(
         model,
         tuple(tokens.ids.tolist()),
@@ -126,7 +127,8 @@ def path_sum(
     n = len(tokens.ids)
     last = [n - 1] if positions == "last" else list(range(n))
     how = {"mlp_norm": mlp_norm, "traces": traces, "positions": positions}
-    _require_memory(model, n, names, how, max_memory, announce)
+    needed = path_sum_cost(shape, n, names, **how).memory
+    _require_memory(needed, n, next(model.parameters()).device, max_memory, announce)
     tally: Counter[str] = Counter()
     values = _fold(full_precision(model, "path_sum"), tokens, names, last, (mlp_norm, traces, tally), progress)
     if tally:
@@ -137,15 +139,13 @@ def path_sum(
 
 
 def _require_memory(
-    model: TransformerBridge,
+    needed: float,
     pos: int,
-    names: Sequence[str],
-    how: Mapping[str, str],
+    device: torch.device,
     max_memory: int | None,
     announce: Callable[[str], None] | None,
 ) -> None:
-    needed = path_sum_cost(Shape.of(model), pos, names, **how).memory
-    limit = available_memory(next(model.parameters()).device) if max_memory is None else max_memory
+    limit = available_memory(device) if max_memory is None else max_memory
     if announce is not None:
         announce(f"path sums: {needed / 2**30:.2f} GiB of memory")
     if needed > limit:
@@ -158,8 +158,10 @@ def _require_memory(
 def _refuse_replaced_pattern(model: TransformerBridge, names: Sequence[str]) -> None:
     """The real derivative follows the scores into the pattern; what an edit puts there follows nothing."""
     full = [name for name in names if variant_named(name).linearisation == "full"]
+    if not full:
+        return
     edits = [edit for edit in hooks.active_edits(model) if edit.kind in ("replace_pattern", "ablate_edges")]
-    if full and edits:
+    if edits:
         raise InputError(
             f"variant {full[0]!r} describes a pattern that is the softmax of the scores, which the active edit "
             f"{edits[0].kind!r} at {edits[0].where} replaces; leave the edit's block, or use a variant of the frozen derivative"

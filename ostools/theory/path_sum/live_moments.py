@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.theory.path_sum import operators, parallel_moments
-from ostools.theory.path_sum.second_moment import Factor, Heads, Kernel, Mlp, Moments
+from ostools.theory.path_sum.second_moment import Factor, Heads, Kernel, Mlp, Moments, Sketch
 
 Vectors = Float[Tensor, "pos d_model"]
 Answers = Float[Tensor, "query key probe other_probe"]
@@ -63,9 +63,14 @@ class Answering:
 
 @dataclass(frozen=True)
 class LiveHeads(Heads):
-    """Attention with nothing held. `wide` = H d_head: heads side by side; `bare` is `left` without the post-norm's gain."""
+    """Attention with nothing held. `wide` = H d_head: heads side by side; `bare` is `left` without the post-norm's gain.
+
+    What a pair of tokens has beside the held block is asked of as many columns of a direction as `asking` leaves, on the other
+    side of `probes`; d_model of both are exact.
+    """
 
     probes: Float[Tensor, "d_model other_probe"]
+    asking: Sketch
     bare: Float[Tensor, "d_model wide"]
     gain: Float[Tensor, " d_model"]
     after: Vectors
@@ -111,6 +116,7 @@ class LiveHeads(Heads):
         The held squares are exact for Sigma; what the live ones are of them comes from the same probes' answers to both.
         """
         squares = self.squares(factor) if beside is None else parallel_moments.squares(beside, self, factor)
+        factor = self.asking.of(factor)
         added = None if beside is None else torch.stack(list(beside.answers(factor)), dim=2)
         exact = squares[queries]
         asked = range(len(self.before))[queries]

@@ -24,6 +24,7 @@ from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import LiveParts
 from ostools.models import Prompt
 from ostools.theory.path_sum import parallel_moments
+from ostools.theory.path_sum.live_moments import LiveHeads
 from tests.checkpoints import tiny_model
 from tests.measure.formulas.test_blocks import jacobian, position_by_position
 from tests.measure.paths.test_predicted import collapsed, sequential_in_dense_matrices, traces
@@ -164,6 +165,7 @@ def test_live_answers_and_squares_are_those_of_the_dense_blocks(family: str) -> 
         for block in forward(model, Prompt.from_ids(model, IDS).ids).blocks():
             parts, layer = LiveParts(BlockView(block, "svd"), torch.float64), block.layer
             heads, mlp = parts.heads(n - 1), parts.mlp(n - 1)
+            assert isinstance(heads, LiveHeads)
             found = heads.live_answers(factor, slice(2, n - 1))
             exact = torch.einsum("ap,ijab,bk->ijpk", factor, (real.updates[layer] + skip), heads.probes)
             torch.testing.assert_close(found, exact[2 : n - 1, : n - 1], rtol=1e-9, atol=1e-11)
