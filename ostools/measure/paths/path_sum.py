@@ -139,7 +139,7 @@ def path_sum(
 
 
 def _require_memory(
-    needed: float,
+    needed: int,
     pos: int,
     device: torch.device,
     max_memory: int | None,
