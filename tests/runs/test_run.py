@@ -488,7 +488,7 @@ def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written:
     assert done.failed == ()
     assert done.measured == 2
     found: Any = results(tmp_path / "out")
-    alone = ost.fate(
+    alone: Any = ost.fate(
         ost.load_model(written),
         FATES["tasks"],
         lengths=range(3, 8),
