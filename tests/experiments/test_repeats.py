@@ -30,8 +30,8 @@ def test_curves_and_laws() -> None:
         model, ["letters", tasks.last_token("over the hill")], lengths=range(1, 33), dtypes=["bfloat16"], fitted_from=4,
         progress=lambda done, total: told.append((done, total)),
     )  # fmt: skip
-    assert told[0] == (0, 4)
-    assert told[-1] == (4, 4)
+    assert told[0] == (0, 100)
+    assert told[-1] == (100, 100)
     summary: Any = found.summary.set_index(["task", "sink"])
     assert list(summary.index) == [(task, sink) for task in ("letters", "text") for sink in ("present", "absent")]
     alone: Any = collapse(model, "letters", lengths=range(1, 33), dtypes=["bfloat16"], bos=False)

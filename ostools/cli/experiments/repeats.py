@@ -42,7 +42,7 @@ def repeats(
     the fall there before training?
 
     \b
-    Examples:
+    Example:
       ostools repeats --lengths 1:128 --out repeats.png
       ostools repeats --task figure-5a --null initialised --null shuffled --out before.png
     """

@@ -182,7 +182,7 @@ def fate(
     With mitigations: the verdicts without and under each of them, and which they repair.
 
     \b
-    Examples:
+    Example:
       ostools fate --task count-ones-bernoulli --lengths 4,8,16,32,64,128 --out fate.png
       ostools fate --task count-ones --lengths 4,8,16,32,64 --mitigation separator --mitigation sliding-window:window=16
     """

@@ -50,7 +50,7 @@ def nulls(
     configuration with fresh weights, or with its own in another order.
 
     \b
-    Examples:
+    Example:
       ostools nulls --prompt "Once upon a time" --kind initialised --kind shuffled --out nulls.png
       ostools nulls --prompt "Once upon a time" --measure second-moment
     """

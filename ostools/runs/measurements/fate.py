@@ -44,7 +44,7 @@ def _measure(model: TransformerBridge, cell: Cell) -> Rows:
     found = arm(asked, [cell.dtype])
     provenance = found.probes.provenance
     return found.frame[list(COLUMNS)].astype(COLUMNS), replace(
-        provenance, parameters=provenance.parameters | {"measurement": "fate"}
+        provenance, parameters={**provenance.parameters, "measurement": "fate"}
     )
 
 

@@ -87,7 +87,8 @@ def _before_training(result: Repeats) -> alt.FacetChart:
     }
     reach = pd.concat([rows["low"], rows["high"]])
     shown, low = (draw.log_y(reach, "L2 distance at y (float64)", floor, field) for field in ("shown", "low"))
-    base = axes.chart(rows.drop(columns=["task", "sink", "source"]))
+    drawn = rows.drop(columns=["task", "sink", "source"])
+    base = axes.chart(drawn)
     band = base.mark_area(opacity=0.25).encode(y=low, y2="high:Q", **place)
     line = base.mark_line(strokeWidth=1.6).encode(
         y=shown, tooltip=["name:N", "length:Q", draw.VALUE, "low:Q", "high:Q"], detail="name:N", **place
@@ -101,7 +102,7 @@ def _before_training(result: Repeats) -> alt.FacetChart:
         *_fates_of(result),
     ]
     title = alt.TitleParams("The distance on repeated tokens before and after training", subtitle=said)
-    return axes.themed(axes.unfolded(chart, rows).properties(title=title))
+    return axes.themed(axes.unfolded(chart, drawn).properties(title=title))
 
 
 def _fates_of(result: Repeats) -> list[str]:
