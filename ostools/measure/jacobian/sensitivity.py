@@ -35,8 +35,7 @@ from ostools.measure.jacobian.one_linearisation import METHODS, NORMS, MeasuredN
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.jacobian.together import Asked, measured
 from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
-from ostools.measure.passes.beginnings import begun
-from ostools.measure.passes.output import Output
+from ostools.measure.passes.output import Output, begun
 from ostools.measure.prompts import as_prompt, as_prompts, checked_layers, token_columns
 from ostools.models import Prompt
 from ostools.models.chat import CHAT_ASKED
