@@ -4,10 +4,9 @@ Purpose: one number a token that bounds, or predicts, how much of it is left in 
 no gradient. Cost beside the pass: `ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d
 matrices a block (`uniform`, `local`; `mlp_norm="frobenius"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`);
 `windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3) and some
-dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. On one CPU core these two take 5 and 12 plain
-passes on the embedded model at 64 tokens, 5 and 26 at 256 tokens; 6 and 12 at d_model 512, d_mlp 2048, 64 tokens (`make
-bench`). 3 to 5 of them are the pass itself, the check that the weights as read give the model's own numbers, and the weights'
-hash.
+dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. In CPU time of one thread these two take 5 and 12
+plain passes on the embedded model at 64 tokens, 5 and 26 at 256 tokens; 6 and 12 at d_model 512, d_mlp 2048, 64 tokens. 3 to 5
+of them are the pass itself, the check that the weights as read give the model's own numbers, and the weights' hash.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def path_sum(
         traces: how the predictions take traces of second moments: over all d_model directions ("exact"), or from a few random
             ones ("probes"); their number and seed are in the provenance. "auto": probes where they take half the operations
             and exact traces more than 10^9 a block. Held against the measured norms of 21 prompts (64 to 128 tokens, d_model
-            64 to 256) the mean rank correlation was .978 by probes and .982 exactly (`second-moment`), .963 and .974 (-full).
+            64 to 256) the mean rank correlation was .978 by probes and .982 exactly (`second-moment`), .963 and .974 (-full, pairs then asked at 32 columns).
         positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; what is free by default.
