@@ -88,7 +88,8 @@ def path_sum(
         traces: how the predictions take traces of second moments: over all d_model directions ("exact"), or from a few random
             ones ("probes"); their number and seed are in the provenance. "auto": probes where they take half the operations
             and exact traces more than 10^9 a block. Held against the measured norms of 21 prompts (64 to 128 tokens, d_model
-            64 to 256) the mean rank correlation was .978 by probes and .982 exactly (`second-moment`), .963 and .974 (-full, pairs then asked at 32 columns).
+            64 to 256) the mean rank correlation was .978 by probes and .982 exactly (`second-moment`), .963 and
+            .974 (-full, where pairs were asked at 32 columns).
         positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; what is free by default.
