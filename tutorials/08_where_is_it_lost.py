@@ -32,6 +32,8 @@ seeds = range(12)
 # `ost.decodable` begins the answer line, so that the next token is the answer's own, and asks linear probes for the right
 # answer at the last token of every layer. A probe is tested on sequences that it has not seen. Three controls stand beside
 # it: shuffled labels, the same architecture with random weights, and the length alone.
+#
+# **Before you look**: which holds the count better, the trained network or the one with random weights?
 
 # %%
 probes = ost.decodable(model, task, lengths=lengths, seeds=seeds)
