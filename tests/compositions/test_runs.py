@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ostools.runs import results, run, sweep_of
 from tests.checkpoints import write_checkpoint
+from tests.compositions.drawn import LOOKED_FOR
 
 _HOME = TemporaryDirectory(prefix="ostools-compositions-", ignore_cleanup_errors=True)
 EXAMPLES = 3 if settings().max_examples <= 20 else 25
@@ -58,7 +59,7 @@ def table(directory: Path) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=EXAMPLES)
+@settings(LOOKED_FOR, max_examples=EXAMPLES)
 @given(asked=sweeps, stops=st.lists(st.integers(0, 4), min_size=1, max_size=2))
 def test_an_interrupted_sweep_has_the_table_of_a_whole_one(asked: dict[str, Any], stops: list[int]) -> None:
     """Cut off after so many cells, each time anew; the cell under way is lost, and no other."""
