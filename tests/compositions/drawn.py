@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
@@ -21,6 +22,9 @@ from mitigations import AttentionTemperature, MitigationError, SlidingWindow
 from ostools.ground.errors import InputError
 from tests.checkpoints import TEXT_FAMILIES, _fill, tiny_model
 from tests.families import OTHERS
+
+LOOKED_FOR = settings(phases=[phase for phase in Phase if phase is not Phase.explain])
+"""Which lines a failure goes through is traced for minutes in code as deep as this, and says nothing."""
 
 REFUSALS = (InputError, hooks.HookError, MitigationError)
 """How a composition may be refused; anything else that is raised is a fault."""

@@ -12,7 +12,7 @@ import hooks
 import mitigations
 import ostools as ost
 from ostools.models import view_in
-from tests.compositions.drawn import REFUSALS, Weights, weights
+from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Weights, weights
 
 GIVEN = (
     None,
@@ -27,6 +27,7 @@ SAME = 1e-9
 """Of ||v||, in float64."""
 
 
+@LOOKED_FOR
 @given(
     weights=weights("float64", "float32"),
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3, unique=True),

@@ -17,7 +17,7 @@ from hooks.register import Order, attached
 from hooks.sites import points
 from ostools.measure.jacobian.linearisations import HELD, LINEARISATIONS
 from ostools.models import Prompt
-from tests.compositions.drawn import REFUSALS, Change, Weights, edited, nestings, prompts, weights
+from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Change, Weights, edited, nestings, prompts, weights
 
 NORMS = {"operator_norm": 2, "frobenius_norm": "fro"}
 IDS = [2, 50, 144, 84, 140, 63, 139]
@@ -49,6 +49,7 @@ def by_autograd(model: TransformerBridge, ids: Tensor, linearisation: str) -> Te
 @example(Weights("phi3", 44, sharp=20.0), IDS, (Change("own-pattern", layers=(1, 0), heads=(1, 2)),), "full")
 @example(Weights("gemma2", 1), IDS, (Change("temperature", 1.7), Change("mask", 0.3), Change("window", 3.0)), "full")
 @example(Weights("mixtral", 2, dtype="float32"), IDS, (Change("heads", 1.0),), "frozen-norm")
+@LOOKED_FOR
 @given(
     weights=weights("float64", "float64", "float32"),
     ids=prompts,
@@ -78,6 +79,7 @@ FROZEN = ("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)")
 FULL = ("local-full", "edge-full")
 
 
+@LOOKED_FOR
 @given(
     weights=weights("float64", "float64", "float32"),
     ids=prompts,
