@@ -17,8 +17,8 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtr, stdtr, stdtrit
-from scipy.stats import rankdata, spearmanr
+from scipy.special import stdtr, stdtrit
+from scipy.stats import spearmanr
 
 Shape = Literal["U-shape", "inverted U", "rises at the start only", "rises at the end only", "no shape shown"]
 Profile = Float[np.ndarray, " pos"]
@@ -94,28 +94,6 @@ def rank_correlation(one: Profile, other: Profile) -> float:
     if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return float("nan")
     return float(np.asarray(spearmanr(one, other))[0])
-
-
-def rank_trend(values: Profile) -> TestedValue | None:
-    """Spearman's correlation of a profile with the place, its 95% interval and p-value; None where too little is known.
-
-    By Fisher's z, with the standard error of Bonett and Wright (2000), sqrt((1 + r^2 / 2) / (m - 3)). Neighbouring tokens are
-    alike, so m is no count of tokens: it is n (1 - c) / (1 + c), where c is the correlation of a token's rank with the next
-    one's around the trend. None for a flat profile, and where m is below 8.
-    """
-    if len(values) < 8 or np.ptp(values) == 0:
-        return None
-    rank = rank_correlation(np.arange(len(values), dtype=float), values)
-    rest = _around_line(np.asarray(rankdata(values)))
-    size = float((rest**2).sum())
-    alike = min(max(float((rest[1:] * rest[:-1]).sum()) / size, 0.0), 0.99) if size > 1e-9 * len(values) else 0.0
-    known = len(values) * (1 - alike) / (1 + alike)
-    if known < 8:
-        return None
-    error = np.sqrt((1 + rank**2 / 2) / (known - 3))
-    z = np.arctanh(np.clip(rank, -1 + 1e-12, 1 - 1e-12))
-    low, high = (float(np.tanh(z + side * 1.959963985 * error)) for side in (-1, 1))
-    return TestedValue(rank, low, high, float(2 * ndtr(-abs(z) / error)))
 
 
 def u_shape(log10_norms: Profile) -> UShape:

@@ -42,18 +42,8 @@ def report_cost(
         total += fate_cost(
             model.shape, one, two, report_asks.JUDGED_DTYPES, target="number", seeds=len(report_asks.JUDGED_SEEDS)
         )
-    if "mitigations" in asked:
-        # The longest of the tasks; all are asked first where the section on behaviour does not.
-        total += max((_study_cost(model, name) for name in report_asks.BEHAVIOUR), key=lambda cost: cost.single)
-    return total
-
-
-def _study_cost(model: Unloaded, name: str) -> Cost:
-    """Of each mitigation, and of none."""
-    total = Cost()
-    for one in (None, None, *report_asks.MITIGATIONS):
-        given = None if one is None else mitigations.mitigation(one)
-        tokens = model.asked(tasks.task(name), report_asks.STUDY_LENGTHS, mitigation=given)
-        every = replace(tokens, prompts=tokens.prompts * len(report_asks.STUDY_SEEDS))
-        total += behaviour_cost(model.shape, every) + collapse_cost(model.shape, every, ("float64",))
+    for name in (None, None, *report_asks.MITIGATIONS) if "mitigations" in asked else ():
+        given = None if name is None else mitigations.mitigation(name)
+        tokens = model.asked(tasks.task(report_asks.STUDIED), report_asks.STUDY_LENGTHS, mitigation=given)
+        total += behaviour_cost(model.shape, tokens) + collapse_cost(model.shape, tokens, ("float64",))
     return total

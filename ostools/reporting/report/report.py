@@ -24,12 +24,12 @@ from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.reporting.report.measuring import NAMES, measure
-from ostools.reporting.report.rendering import render_report
+from ostools.reporting.sections import render_report
 from ostools.reporting.sweep.report import sweep_report
 from ostools.results import checked_output, write_atomically
 
 ONES = 32
-"""How long the sequence of the default prompt is: the embedded model's 64 tokens are enough to test the shape of a profile."""
+"""How long the sequence of the default prompt is: the paper's copy prompt then has some 150 tokens at one character each."""
 LONGEST = 256
 """The longest default sequence of the collapse sections."""
 

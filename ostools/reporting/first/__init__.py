@@ -1,1 +1,0 @@
-"""The first screen of a report: `headlines` (sentences), `verdicts` (a strip), `glance` (three small charts), `screen` (all)."""
