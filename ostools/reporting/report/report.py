@@ -28,7 +28,7 @@ from ostools.reporting.sections import render_report
 from ostools.reporting.sweep.report import sweep_report
 from ostools.results import checked_output, write_atomically
 
-ONES = 32
+ONES = 24
 """How long the sequence of the default prompt is: the paper's copy prompt then has some 150 tokens at one character each."""
 LONGEST = 256
 """The longest default sequence of the collapse sections."""
