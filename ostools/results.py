@@ -37,6 +37,9 @@ else:
 TABLES = (".parquet", ".csv", ".json")
 PICTURES = (".html", ".png", ".svg", ".pdf")
 _VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
+AGREES_WITHIN = {"float64": 1e-9, "float32": 1e-4}
+"""How far a measured number may move under another number of threads or other CPU kernels, which add in another order; of the
+largest number in its column, by the arithmetic that computed it. In 16 bits every sum is rounded, and nothing is promised."""
 
 
 @cache
@@ -48,6 +51,14 @@ def _versions() -> dict[str, str]:
     return {name: _version(name) for name in _VERSIONED}
 
 
+def _arithmetic() -> dict[str, Any]:
+    """In which order torch adds here: by how many threads, and by which of its CPU kernels."""
+    import torch
+
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return {"threads": torch.get_num_threads(), "kernels": kernels, "agrees_within": AGREES_WITHIN}
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Everything needed to get the same numbers again.
@@ -55,7 +66,8 @@ class Provenance:
     `model` is the `ModelDescription` as a mapping (name, revision, weight hash, architecture, dtype, device, attention
     implementation, ...), empty where there is none; `parameters` the arguments of the measurement, `token_ids` the prompt as
     the model saw it, `edits` the edits of the forward pass that were active, each with the number of its with-block in this
-    process.
+    process. `arithmetic`: the threads and the CPU kernels of torch, which decide the last bits, and within what the same
+    command agrees under others (`AGREES_WITHIN`); empty in files that were written before it was noted.
     """
 
     model: Mapping[str, Any]
@@ -64,6 +76,7 @@ class Provenance:
     versions: Mapping[str, str]
     edits: tuple[str, ...] = ()
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    arithmetic: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def collect(
@@ -75,12 +88,12 @@ class Provenance:
 
         described = asdict(describe(model))  # first, as it refuses what is no model
         edits = tuple(f"{edit.kind} at {edit.where} (block {edit.block})" for edit in hooks.active_edits(model))
-        return cls(described, parameters, token_ids, _versions(), edits)
+        return cls(described, parameters, token_ids, _versions(), edits, arithmetic=_arithmetic())
 
     @classmethod
     def without_model(cls, **parameters: Any) -> Provenance:
         """The provenance of a run on nothing but numbers, with the arguments (seeds, sizes) that define them."""
-        return cls({}, parameters, None, _versions())
+        return cls({}, parameters, None, _versions(), arithmetic=_arithmetic())
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain, JSON-able values."""
