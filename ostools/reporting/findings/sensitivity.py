@@ -37,6 +37,7 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
     """Where in the text the measured sensitivity is large and small, what the other tokens have, and what freezing changes."""
     profiles = _profiles(result)
     word, norm = _known(result)
+    _, whose = theme.differentiated(result.provenance.parameters)
     said = []
     for name, every in profiles.items():
         rows = of_text(every)
@@ -44,7 +45,7 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
         top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
         before = rows[rows["position"] < every["position"].max()]
         said.append(
-            f"{word.capitalize()}, {name}: {among(rows, every)}the last token's representation responds most to {_place(top)}, "
+            f"{word.capitalize()}, {name}: {among(rows, every)}{whose} responds most to {_place(top)}, "
             f"{NORMS[norm]} {number(float(norms.max()))}, and least to {_place(low)}, {number(float(norms.min()))}; "
             f"{_spread(norms)}. {_trend(before[f'{norm}_norm'].to_numpy())}".strip()
             + others(every, rows, f"{norm}_norm")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 KINDS: dict[str, str] = {
@@ -287,3 +287,13 @@ def config(on_page: bool = False) -> dict[str, Any]:
         # Vega-Lite pales marks; these colours have just the contrast that they need.
         **{mark: {"opacity": 1} for mark in ("circle", "point", "tick")},
     }
+
+
+def differentiated(parameters: Mapping[str, Any]) -> tuple[str, str]:
+    """What a sensitivity is of, by its provenance's parameters: a symbol, and words."""
+    at, tokens = parameters.get("at"), parameters.get("towards")
+    where = "" if at is None else f" at position {at}"
+    if "towards_norm" not in parameters or not tokens:
+        return "y", f"the representation{where}" if where else "the last token's representation"
+    logits = [f"the logit of {shown(str(token))}" for token in tokens]
+    return "t", f"t = {' minus '.join(logits)}{where}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
 from ostools.reporting import charts
+from ostools.reporting.findings.sensitivity import sensitivity_findings
 from tests.reporting.charts.test_charts import rows_of, svg_of
 from tests.reporting.made import HOSTILE, PROVENANCE, made_sensitivity
 
@@ -46,6 +49,30 @@ def test_a_profile_chart_names_the_verdicts_and_draws_the_thirds() -> None:
     drawn = sorted(np.log10(row["mean"]) for row in thirds)
     assert drawn == pytest.approx(sorted(shapes[["start", "middle", "end"]].to_numpy().ravel()), abs=1e-5)
     assert min(row["from"] for row in thirds) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "axis"),
+    [
+        ({}, "the last token’s representation", "operator norm of ∂y/∂v"),
+        ({"at": 2}, "the representation at position 2", "operator norm of ∂y/∂v"),
+        ({"towards": (" A",), "towards_norm": 2.0}, "t = the logit of ·A", "length of ∂t/∂v"),
+        (
+            {"towards": (" A", "</b>"), "towards_norm": 2.0, "at": 1},
+            "t = the logit of ·A minus the logit of <∕b> at position 1",
+            "length of ∂t/∂v",
+        ),
+    ],
+)
+def test_charts_and_words_say_what_was_differentiated(asked: dict[str, Any], words: str, axis: str) -> None:
+    made = made_sensitivity({"full": [2.0, 6.0, 1.0]})
+    result = replace(made, provenance=replace(made.provenance, parameters={**made.provenance.parameters, **asked}))
+    drawn = [charts.sensitivity_chart(result), charts.profile_chart(ost.profile(result)), charts.layers_chart(result)]
+    for chart in drawn:
+        said = json.dumps(chart.to_dict(), ensure_ascii=False).replace("'", "’")
+        assert words in said or not asked
+        assert axis in said
+    assert f" {words} responds most to" in sensitivity_findings(result)[0].replace("'", "’")
 
 
 def test_a_profile_chart_holds_every_token_and_its_ratio() -> None:

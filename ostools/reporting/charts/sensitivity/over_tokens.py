@@ -34,7 +34,8 @@ def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
     layers = frame_of(result)["layer"].nunique()
     if layers > 1:
         raise InputError(f"sensitivity_chart: expected one layer, found {layers} layers; draw them with layers_chart")
-    return _profiles(measured_rows(frame_of(result)), "Sensitivity of the last representation to each token")
+    symbol, words = theme.differentiated(result.provenance.parameters)
+    return _profiles(measured_rows(frame_of(result)), f"Sensitivity of {words} to each token", symbol)
 
 
 def path_sum_chart(result: PathSum) -> alt.VConcatChart:
@@ -45,7 +46,8 @@ def path_sum_chart(result: PathSum) -> alt.VConcatChart:
 def comparison_chart(result: Comparison) -> alt.VConcatChart:
     """Measured, certified, the paper's and predicted profiles on one log axis per norm."""
     rows = path_rows(frame_of(result).rename(columns={"source": "variant"}))
-    return _profiles(rows, "Sensitivity against the path sums")
+    symbol, words = theme.differentiated(result.provenance.parameters)
+    return _profiles(rows, f"Sensitivity of {words} against the path sums", symbol)
 
 
 def measured_rows(frame: Frame) -> Frame:
@@ -69,7 +71,13 @@ def path_rows(frame: Frame) -> Frame:
     return frame.rename(columns={"variant": "name"}).assign(norm=norm)
 
 
-def _profiles(rows: Frame, title: str) -> alt.VConcatChart:
+def norm_named(norm: str, symbol: str = "y") -> str:
+    """A norm of the derivative of y, or of a logit t, whose two norms are one."""
+    named = NORMS.get(norm, norm)
+    return named if symbol == "y" or norm == SHAPE else f"length of ∂{symbol}/∂v"
+
+
+def _profiles(rows: Frame, title: str, symbol: str = "y") -> alt.VConcatChart:
     """One panel per norm, one line per name, over the positions."""
     axes.require_finite(rows["value"], "a profile")
     data: Frame = _drawn(rows)
@@ -78,7 +86,8 @@ def _profiles(rows: Frame, title: str) -> alt.VConcatChart:
     norms = [norm for norm in NORMS if norm in set(data["norm"])]
     aside = aside_of(rows)
     panels = [
-        _profile_panel(data[data["norm"] == norm], norm, legend, tokens, norm == norms[-1], aside) for norm in norms
+        _profile_panel(data[data["norm"] == norm], norm_named(norm, symbol), legend, tokens, norm == norms[-1], aside)
+        for norm in norms
     ]
     subtitle = [axes.ZERO_NOTE] if 0.0 in set(data["value"]) else []
     subtitle += notes(aside)
@@ -121,10 +130,10 @@ def _legend(data: Frame) -> dict[str, Any]:
 
 
 def _profile_panel(
-    data: Frame, norm: str, legend: dict[str, Any], tokens: list[str], last: bool, aside: list[int]
+    data: Frame, named: str, legend: dict[str, Any], tokens: list[str], last: bool, aside: list[int]
 ) -> Any:
     floored, floor = axes.floored(data.drop(columns=["kind", "name", "norm"]))
-    y = draw.log_y(floored["shown"], NORMS.get(norm, norm), floor)
+    y = draw.log_y(floored["shown"], named, floor)
     tooltip = [*map(alt.Tooltip, ("position:Q", "token:N", "series:N", "linearisation:N")), draw.VALUE]
     base = axes.chart(floored).encode(
         x=axes.token_axis(tokens, last, aside=aside), y=y, color=legend["color"], tooltip=tooltip

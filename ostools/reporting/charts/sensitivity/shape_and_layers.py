@@ -12,7 +12,7 @@ import pandas as pd
 
 from ostools.measure import Profile, Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, places
-from ostools.reporting.charts.sensitivity.over_tokens import NORMS
+from ostools.reporting.charts.sensitivity.over_tokens import norm_named
 from ostools.reporting.look import axes, draw, regions, theme
 from ostools.reporting.look.aside import aside as aside_of
 from ostools.reporting.look.aside import banded, notes, underlined
@@ -32,14 +32,16 @@ def profile_chart(result: Profile) -> alt.VConcatChart:
     names = list(dict.fromkeys(frame["linearisation"]))
     tokens = _shown_tokens(frame)
     aside = aside_of(frame)
-    panels: list[Any] = [_profile_panel(frame, result.shapes, names, tokens, aside), _ranked_panel(frame, names, aside)]
+    symbol, _ = theme.differentiated(result.provenance.parameters)
+    panels: list[Any] = [_profile_panel(frame, result.shapes, names, tokens, aside, symbol)]
+    panels.append(_ranked_panel(frame, names, aside))
     others: Any = frame[
         (frame["linearisation"] != "frozen") & np.isfinite(frame["over_frozen"]) & (frame["over_frozen"] > 0)
     ]
     if len(others):
         panels.append(_ratio_panel(others, names, tokens, aside))
     said = [*_verdicts(result, names, bool(aside)), *notes(aside)]
-    title = alt.TitleParams("Which tokens matter to the last one", subtitle=said)
+    title = alt.TitleParams(_profile_title(result), subtitle=said)
     return axes.themed(alt.vconcat(*panels, title=title, spacing=24).resolve_scale(color="shared"))
 
 
@@ -75,11 +77,13 @@ def _colour(names: list[str]) -> alt.Color:
     return draw.hue("linearisation", dict(zip(names, theme.colours(names), strict=True)))
 
 
-def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str], aside: list[int]) -> Any:
+def _profile_panel(
+    frame: Frame, shapes: Any, names: list[str], tokens: list[str], aside: list[int], symbol: str
+) -> Any:
     data = _drawn(frame, "value")
     floored, floor = axes.floored(data)
     scale, axis = axes.log_axis(floored["shown"], floor)
-    norm = NORMS[str(frame["norm"].iloc[0])]
+    norm = norm_named(str(frame["norm"].iloc[0]), symbol)
     y = alt.Y("shown:Q", title=norm, scale=scale, axis=axis)
     x = axes.token_axis(tokens, labelled=False)
     tooltip = ["position:Q", "token:N", "linearisation:N", draw.VALUE]
@@ -171,6 +175,11 @@ def _drawn(frame: Frame, column: str) -> Frame:
     )
 
 
+def _profile_title(result: Profile) -> str:
+    narrowed = {"at", "towards_norm"} & result.provenance.parameters.keys()
+    return f"Which tokens matter to {theme.differentiated(result.provenance.parameters)[1] if narrowed else 'the last one'}"
+
+
 def layers_chart(result: Sensitivity) -> alt.VConcatChart:
     """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i (columns), on a log colour scale.
 
@@ -183,7 +192,8 @@ def layers_chart(result: Sensitivity) -> alt.VConcatChart:
     axes.require_finite(frame["value"], "a sensitivity")
     tokens, layers = _shown_tokens(frame), sorted(int(layer) for layer in frame["layer"].unique())
     shown: Any = frame[frame["value"] > 0]
-    colour = _log_colour(shown["value"], NORMS[norm])
+    symbol, words = theme.differentiated(result.provenance.parameters)
+    colour = _log_colour(shown["value"], norm_named(norm, symbol))
     names = list(dict.fromkeys(frame["linearisation"]))
     aside = aside_of(frame)
     panels = [
@@ -193,7 +203,7 @@ def layers_chart(result: Sensitivity) -> alt.VConcatChart:
         for name in names
     ]
     title = alt.TitleParams(
-        "Sensitivity of the last representation to every token at every layer",
+        f"Sensitivity of {words} to every token at every layer",
         subtitle=[
             "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last.",
             *notes(aside),
