@@ -33,7 +33,7 @@ def some(*choices: Any) -> st.SearchStrategy[list[Any]]:
 sweeps = st.fixed_dictionaries(
     {
         "models": st.sampled_from(["gemma2", "gpt2", "neox", "bloom"]),
-        "tasks": some("copy-last", "count-ones", "sum"),
+        "tasks": some("copy-last", "count-ones", "sum-ones"),
         "lengths": some(3, 4, 6),
         "dtypes": some("float32", "bfloat16"),
         "mitigations": some(
