@@ -14,7 +14,6 @@ from typing import Any
 from ostools.training.corpus import PACKAGES, Corpus
 from ostools.training.evaluate import Accuracy
 from ostools.training.loop import Run
-from ostools.training.recipe import TASK_SHARES
 
 
 def make_card(run: Run, corpus: Corpus, tokenizer_sha256: str, bits: float, rows: Iterable[Accuracy]) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def make_card(run: Run, corpus: Corpus, tokenizer_sha256: str, bits: float, rows
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "recipe": asdict(run.recipe),
         "trained_lengths": run.recipe.trained_lengths(),
-        "task_shares": dict(TASK_SHARES),
+        "task_shares": dict(run.recipe.shares),
         "text": {
             "source": "docstrings of pinned packages",
             "packages": dict(PACKAGES),

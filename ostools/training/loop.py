@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-from transformers import GemmaForCausalLM
+from transformers import Gemma3ForCausalLM, GemmaForCausalLM
 
 from ostools.ground.errors import InputError
 from ostools.training.examples import Batch, batches
@@ -25,6 +25,7 @@ from ostools.training.recipe import Recipe
 
 CHECKPOINT = "checkpoint.pt"
 LOSS_EVERY = 50
+_ARCHITECTURES = {"gemma": GemmaForCausalLM, "gemma3": Gemma3ForCausalLM}
 
 
 @dataclass
@@ -57,7 +58,7 @@ def start(recipe: Recipe, fingerprint: str) -> Run:
     """A fresh run, its weights drawn from the recipe's seed. `fingerprint` names the data (corpus and
     tokenizer)."""
     torch.manual_seed(recipe.seed)
-    model = GemmaForCausalLM._from_config(recipe.model_config(), attn_implementation="sdpa")
+    model = _ARCHITECTURES[recipe.architecture]._from_config(recipe.model_config(), attn_implementation="sdpa")
     model.train()
     return Run(recipe, fingerprint, model, _optimiser(recipe, model))
 

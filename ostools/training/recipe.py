@@ -1,15 +1,17 @@
 """Everything that decides the trained weights, in one frozen value: the recipe is what a checkpoint and the
-card name."""
+card name. The three embedded models are three recipes, `RECIPES`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from transformers import GemmaConfig
+from transformers import Gemma3TextConfig, GemmaConfig
 
 from ostools.training.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE
 
-LONGEST: dict[str, int] = {
+_LONGEST: dict[str, int] = {
     "copy-last": 256,
     "copy-first": 256,
     "copy": 256,
@@ -19,9 +21,8 @@ LONGEST: dict[str, int] = {
     "count-ones-figure-5": 128,
     "count-word": 64,
 }
-"""The longest sequence, in items, on which each task is trained once the curriculum is through."""
 
-TASK_SHARES: dict[str, float] = {
+_SHARES: dict[str, float] = {
     "copy-last": 1.0,
     "copy-first": 1.0,
     "copy": 1.0,
@@ -31,15 +32,21 @@ TASK_SHARES: dict[str, float] = {
     "count-ones-figure-5": 1.5,
     "count-word": 1.0,
 }
-"""How often each task is drawn, relative to the others."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """One training run. Lengths are in tokens unless they say items.
 
+    longest: the longest sequence, in items, on which each task is trained once the curriculum is through.
+    shares: how often each task is drawn, relative to the others.
+    length_law: how a number of items is drawn. "broad": half uniform, half log-uniform. "falling": n with probability
+        proportional to exp(-n / `length_scale`), the way language models see lengths; the scale is read by it alone.
+    architecture: "gemma", or "gemma3", in which all layers but `full_layers` see the last `window` tokens alone.
+    stored: the number format of the weights on disk; they are rounded to it before anything is measured.
+
     The length curriculum raises the longest sequence geometrically from `first_length` items to each task's own
-    limit (`LONGEST`) over the first `curriculum_steps`. The rate rises over `warmup_steps`, stays, and falls linearly
+    limit (`longest`) over the first `curriculum_steps`. The rate rises over `warmup_steps`, stays, and falls linearly
     to zero over the last `decay_steps`: until then, a longer run is the same run.
     """
 
@@ -66,10 +73,19 @@ class Recipe:
     d_head: int = 32
     d_mlp: int = 512
     context_length: int = 8192
+    longest: Mapping[str, int] = field(default_factory=lambda: dict(_LONGEST))
+    shares: Mapping[str, float] = field(default_factory=lambda: dict(_SHARES))
+    length_law: str = "broad"
+    length_scale: float = 12.0
+    architecture: str = "gemma"
+    window: int | None = None
+    full_layers: tuple[int, ...] = ()
+    stored: str = "float32"
 
-    def model_config(self) -> GemmaConfig:
-        """The architecture: Gemma with multi-query attention and tied embeddings."""
-        return GemmaConfig(
+    def model_config(self) -> GemmaConfig | Gemma3TextConfig:
+        """The architecture: Gemma or Gemma 3 with multi-query attention and tied embeddings."""
+        rope = {"rope_type": "default", "rope_theta": 10000.0}
+        shared: dict[str, Any] = dict(
             vocab_size=VOCABULARY_SIZE,
             hidden_size=self.d_model,
             intermediate_size=self.d_mlp,
@@ -78,13 +94,22 @@ class Recipe:
             num_key_value_heads=1,
             head_dim=self.d_head,
             max_position_embeddings=self.context_length,
-            hidden_act="gelu_pytorch_tanh",
-            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
             tie_word_embeddings=True,
             pad_token_id=PAD_ID,
             eos_token_id=EOS_ID,
             bos_token_id=BOS_ID,
             dtype="float32",
+        )
+        if self.architecture == "gemma":
+            return GemmaConfig(hidden_act="gelu_pytorch_tanh", rope_parameters=rope, **shared)
+        kinds = ["full_attention" if i in self.full_layers else "sliding_attention" for i in range(self.n_layers)]
+        return Gemma3TextConfig(
+            hidden_activation="gelu_pytorch_tanh",
+            query_pre_attn_scalar=self.d_head,
+            sliding_window=self.window,
+            layer_types=kinds,
+            rope_parameters={"full_attention": rope, "sliding_attention": rope},
+            **shared,
         )
 
     def schedule_at(self, step: int) -> float:
@@ -95,10 +120,47 @@ class Recipe:
 
     def longest_at(self, step: int, limit: int) -> int:
         """The longest sequence, in items, that the curriculum allows at a step for a task with this limit."""
-        progress = min(1.0, step / self.curriculum_steps)
+        progress = min(1.0, step / self.curriculum_steps) if self.curriculum_steps else 1.0
         first = min(self.first_length, limit)
         return round(first * (limit / first) ** progress)
 
     def trained_lengths(self) -> dict[str, int]:
         """The longest sequence, in items, on which each task was trained when the run ended."""
-        return {task: self.longest_at(self.steps - 1, limit) for task, limit in LONGEST.items()}
+        return {task: self.longest_at(self.steps - 1, limit) for task, limit in self.longest.items()}
+
+
+_SHORT = Recipe(
+    steps=3600,
+    task_tokens=720,
+    text_tokens=1158,
+    text_loss_weight=0.5,
+    learning_rate=1.2e-3,
+    warmup_steps=100,
+    decay_steps=1100,
+    curriculum_steps=0,
+    longest=dict.fromkeys(_LONGEST, 96),
+    length_law="falling",
+    d_model=192,
+    n_heads=6,
+    d_mlp=768,
+    stored="bfloat16",
+)
+
+RECIPES: dict[str, Recipe] = {
+    "embedded": Recipe(),
+    "embedded-short": _SHORT,
+    "embedded-windowed": replace(
+        _SHORT,
+        steps=2600,
+        decay_steps=800,
+        learning_rate=1.5e-3,
+        architecture="gemma3",
+        n_layers=6,
+        d_model=128,
+        n_heads=4,
+        d_mlp=256,
+        window=16,
+        full_layers=(5,),
+    ),
+}
+"""The recipe of each embedded model, under the name that `load_model` knows it by."""
