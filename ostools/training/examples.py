@@ -108,19 +108,25 @@ def encode_example(task: AppendixTask, items: Sequence[str], tokenizer: Tokenize
     return Example((*prompt.ids, *completion.ids, EOS_ID), tuple(weights), len(prompt.ids))
 
 
+def draw_prompts(recipe: Recipe, stream: random.Random, step: int, wanted: int, tokenizer: Tokenizer) -> list[Example]:
+    """Prompts of the recipe's mixture as it is at a step, until they have `wanted` tokens."""
+    pool: list[Example] = []
+    while wanted > 0:
+        task = draw_task(stream, recipe.shares)
+        length = draw_length(recipe, recipe.longest_at(step, recipe.longest[task.name]), stream)
+        pool.append(encode_example(task, draw_items(task, length, stream), tokenizer, recipe))
+        wanted -= len(pool[-1].ids)
+    return pool
+
+
 def draw_group(recipe: Recipe, group: int, tokenizer: Tokenizer) -> list[list[Example]]:
     """The prompts of one group of steps, a list for each step: alike in length within a step, steps in
     random order."""
     stream = random.Random(f"{recipe.seed} prompts {group}")
-    step = group * recipe.steps_per_group
-    pool: list[Example] = []
-    wanted = recipe.task_tokens * recipe.steps_per_group
-    drawn = 0
-    while drawn < wanted:
-        task = draw_task(stream, recipe.shares)
-        length = draw_length(recipe, recipe.longest_at(step, recipe.longest[task.name]), stream)
-        pool.append(encode_example(task, draw_items(task, length, stream), tokenizer, recipe))
-        drawn += len(pool[-1].ids)
+    pool = draw_prompts(
+        recipe, stream, group * recipe.steps_per_group, recipe.task_tokens * recipe.steps_per_group, tokenizer
+    )
+    drawn = sum(len(example.ids) for example in pool)
     pool.sort(key=lambda example: len(example.ids))
     batches: list[list[Example]] = [[] for _ in range(recipe.steps_per_group)]
     seen = 0

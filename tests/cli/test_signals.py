@@ -15,7 +15,7 @@ import pytest
 
 from ostools import runs
 from ostools.cli.kit import output
-from ostools.cli.kit.signals import ended_by_signals
+from ostools.ground.signals import ended_by_signals
 from ostools.cli.runs.run import _note
 
 ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
