@@ -5,7 +5,6 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -24,47 +23,15 @@ from ostools.training import evaluate, examples, loop
 from ostools.training import train as entry
 from ostools.training.corpus import Corpus, load_corpus, make_corpus, prose
 from ostools.training.recipe import RECIPES, Recipe
-from ostools.training.tokenizer import BOS_ID, EOS_ID, train_tokenizer
+from ostools.training.tokenizer import BOS_ID, EOS_ID
+from tests.training.small import SMALL, TINY
 
 EMBEDDED = Path(str(ostools.__file__)).parent / "models" / "embedded"
-TINY = Recipe(
-    steps=7, task_tokens=300, text_tokens=64, text_length=32, steps_per_group=3, warmup_steps=2, n_layers=1, d_model=16,
-    n_heads=2, d_head=8, d_mlp=32, context_length=1024,
-)  # fmt: skip
-
-
-SMALL = {
-    "embedded": TINY,
-    "embedded-short": replace(TINY, length_law="falling", length_scale=6.0, curriculum_steps=0, stored="bfloat16"),
-    "embedded-windowed": replace(
-        TINY, architecture="gemma3", n_layers=2, window=4, full_layers=(1,), length_law="falling", stored="bfloat16"
-    ),
-}
-"""Each recipe made tiny, and what makes it another than the first kept."""
 SHIPPED = [("embedded", 2_000_000, 4), ("embedded-short", 2_500_000, 2), ("embedded-windowed", 1_000_000, 2)]
 
 
 class InterruptedRunError(Exception):
     """What a kill is to a run."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def corpus() -> Corpus:
-    nouns = ["matrix", "vector", "sequence", "model", "token", "layer", "window", "bound"]
-    return make_corpus({f"The {a} of a {b} is larger than the {c}." for a in nouns for b in nouns for c in nouns})
-
-
-@pytest.fixture(scope="module")
-def tokenizer(corpus: Corpus) -> Tokenizer:
-    return train_tokenizer(corpus.train)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +106,7 @@ def test_a_failing_save_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: p
         raise OSError("disk full")
 
     monkeypatch.setattr(torch, "save", half_a_save)
-    with pytest.raises(InputError, match="disk full.*what was there before is still there"):
+    with pytest.raises(InputError, match=r"disk full.*what was there before is still there"):
         loop.save_checkpoint(run, tmp_path)
     assert (tmp_path / loop.CHECKPOINT).read_bytes() == before
 
