@@ -103,12 +103,27 @@ def bounds(model: TransformerBridge) -> None:
 
 
 def windows(model: TransformerBridge) -> None:
-    """Windows forced onto every layer: right copies and the distance of a figure-5a pair."""
-    found = ost.experiments.windows(
-        model, "copy-first:uniform=true", lengths=(8, 16, 32), windows=WIDTHS, seeds=(0, 1, 2, 3), pairs="figure-5a"
-    )
-    table: Any = found.summary
-    print(table[["window", "questions", "accuracy", "wilson_low", "wilson_high", "distance"]].to_string(index=False))
+    """Windows forced onto every layer, and onto all but the last: right copies and the distance of a figure-5a pair."""
+    config: Any = model.original_model.config
+    own = getattr(config, "sliding_window", None)
+    sizes = [width for width in WIDTHS if own is None or width <= own]
+    for which in (range(model.cfg.n_layers), range(model.cfg.n_layers - 1)):
+        found = ost.experiments.windows(
+            model,
+            COPYING[0],
+            lengths=(8, 16, 32, 64),
+            windows=sizes,
+            seeds=SEEDS,
+            pairs="figure-5a",
+            layers=list(which),
+        )
+        table: Any = found.summary
+        print(f"windows in layers {list(which)}; the model's own: {own}")
+        print(
+            table[["window", "active", "questions", "accuracy", "wilson_low", "wilson_high", "distance"]].to_string(
+                index=False
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -185,13 +185,13 @@ class Recipe:
 
 
 _SHORT = Recipe(
-    steps=3600,
+    steps=2150,
     task_tokens=720,
     text_tokens=1158,
     text_loss_weight=0.5,
     learning_rate=1.2e-3,
     warmup_steps=100,
-    decay_steps=1100,
+    decay_steps=500,
     curriculum_steps=0,
     longest=dict.fromkeys(_LONGEST, 96),
     length_law="falling",
