@@ -36,7 +36,7 @@ is one record (`ostools.models.families`). This page is written from the records
 every route on a tiny random model of each family first. `ostools models` prints the same table.
 
 The package carries three trained models of two of these families: `embedded` (Gemma 1; the default), `embedded-short` (Gemma 1) and
-`embedded-windowed` (Gemma 3). [How they differ](findings/embedded-models.md).
+`embedded-windowed` (Gemma 3). The card in each one's directory says how it was trained.
 
 *logits*: `=` where they are Hugging Face's eager ones in float32 to the bit; `~` where sums are added in another order, which
 moved them by less than 10^-6 of the largest.

@@ -35,7 +35,7 @@ def load_model(
     """Load a model as a raw `TransformerBridge`: eval mode, no parameter requires grad, attention computed eagerly.
 
     `name` is nothing or "embedded" (the default), "embedded-short" or "embedded-windowed" (the models that the package
-    carries: docs/findings/embedded-models.md), a directory with a Hugging Face model, or a hub id (`ostools models` lists the
+    carries, each with its card), a directory with a Hugging Face model, or a hub id (`ostools models` lists the
     families; of a multimodal Gemma 3 the text part). A checkpoint whose weights are in few bits (torchao's int8 weight-only,
     bitsandbytes, GPTQ, AWQ, fp8, compressed-tensors: docs/quantised.md) computes with the weights that it stands for,
     dequantised where they are read: they take the memory that they take on disk, and more time.
