@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import HookError, checked_arguments, nearest
 from hooks.register import Order, attached
-from hooks.sites import SITES, points, site
+from hooks.sites import SITES, points_of, site
 from hooks.strips import active_strips
 
 Reducer = Callable[[Tensor, int | None], Any]
@@ -84,8 +84,8 @@ def capture(
         raise HookError(f"capture: {min(whole)!r} never exists as a whole inside in_strips: leave that block first")
     record = Record(names)
     placements = []
-    for name in names:
-        for layer, point in points(model, name, layers if site(name).per_layer else None).items():
+    for name, places in points_of(model, names, layers).items():
+        for layer, point in places.items():
             keeper = _keeper(model, record, name, layer, _reducer(reduce, name), detach)
             placements.append((point, keeper, Order.OBSERVE))
     with attached(placements):

@@ -152,6 +152,11 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     """
     edits = []
     for name, module in model.named_modules():
+        hooked = (
+            module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        )
+        if not hooked and not (isinstance(module, HookPoint) and module.fwd_hooks):
+            continue
         known: set[int] = set()
         if isinstance(module, HookPoint):
             name = module.name or name  # as the table of sites writes it, not as modules happen to nest

@@ -128,11 +128,33 @@ def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = N
 
     Raises `HookError`, before anything is registered, for a site or layer that this model does not have.
     """
+    return _points(model, name, layers, None)
+
+
+def points_of(
+    model: TransformerBridge, names: Iterable[str], layers: Iterable[int] | None = None
+) -> dict[str, dict[int | None, HookPoint]]:
+    """`points` of several sites; `layers` are of those that every block has."""
+    chosen, places, found = None if layers is None else tuple(layers), None, {}
+    for name in names:
+        wanted = chosen if site(name).per_layer else None
+        # The model's table of hook points is put together anew at every access: once for all names.
+        places = places or (model.hook_dict, _misnamed(model))
+        found[name] = _points(model, name, wanted, places)
+    return found
+
+
+def _points(
+    model: TransformerBridge,
+    name: str,
+    layers: Iterable[int] | None,
+    places: tuple[Mapping[str, HookPoint], frozenset[str]] | None,
+) -> dict[int | None, HookPoint]:
     place = site(name)
     keys: tuple[int | None, ...] = checked_layers(model, layers) if place.per_layer else (None,)
     if not place.per_layer and layers is not None:
         raise HookError(f"site {name!r} is one place in the model, found layers={tuple(layers)}: leave layers out")
-    found, known, misnamed = {}, model.hook_dict, _misnamed(model)
+    found, (known, misnamed) = {}, places or (model.hook_dict, _misnamed(model))
     for key in keys:
         full_name = place.template.format(layer=key)
         if full_name not in known or name in misnamed:

@@ -48,6 +48,13 @@ def _versions() -> dict[str, str]:
     return {name: _version(name) for name in _VERSIONED}
 
 
+def _arithmetic() -> dict[str, Any]:
+    """In which order torch adds here: by how many threads, and by which of its CPU kernels."""
+    import torch
+
+    return {"threads": torch.get_num_threads(), "kernels": torch.backends.cpu.get_cpu_capability()}
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Everything needed to get the same numbers again.
@@ -55,7 +62,7 @@ class Provenance:
     `model` is the `ModelDescription` as a mapping (name, revision, weight hash, architecture, dtype, device, attention
     implementation, ...), empty where there is none; `parameters` the arguments of the measurement, `token_ids` the prompt as
     the model saw it, `edits` the edits of the forward pass that were active, each with the number of its with-block in this
-    process.
+    process. `arithmetic`: the threads and the CPU kernels of torch, which decide the last bits; empty in older files.
     """
 
     model: Mapping[str, Any]
@@ -64,6 +71,7 @@ class Provenance:
     versions: Mapping[str, str]
     edits: tuple[str, ...] = ()
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    arithmetic: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def collect(
@@ -75,12 +83,12 @@ class Provenance:
 
         described = asdict(describe(model))  # first, as it refuses what is no model
         edits = tuple(f"{edit.kind} at {edit.where} (block {edit.block})" for edit in hooks.active_edits(model))
-        return cls(described, parameters, token_ids, _versions(), edits)
+        return cls(described, parameters, token_ids, _versions(), edits, arithmetic=_arithmetic())
 
     @classmethod
     def without_model(cls, **parameters: Any) -> Provenance:
         """The provenance of a run on nothing but numbers, with the arguments (seeds, sizes) that define them."""
-        return cls({}, parameters, None, _versions())
+        return cls({}, parameters, None, _versions(), arithmetic=_arithmetic())
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain, JSON-able values."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 import vl_convert
 
 from ostools.ground.errors import InputError
@@ -143,3 +144,7 @@ def test_provenance_of_a_model_is_plain_json() -> None:
     assert found["model"]["architecture"] == "GemmaForCausalLM"
     assert len(found["model"]["weight_hash"]) == 64
     assert set(found["versions"]) == {"oversquashing-tools", "torch", "transformers", "transformer-lens"}
+    assert found["arithmetic"] == {
+        "threads": torch.get_num_threads(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),
+    }

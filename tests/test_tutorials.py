@@ -39,8 +39,8 @@ def outputs_of(notebook: Any) -> list[Any]:
     return [output for cell in code_cells(notebook) for output in cell.outputs]
 
 
-def test_there_are_seven_each_a_script_and_a_notebook() -> None:
-    assert [script.name[:2] for script in SCRIPTS] == [f"0{number}" for number in range(1, 8)]
+def test_there_are_eight_each_a_script_and_a_notebook() -> None:
+    assert [script.name[:2] for script in SCRIPTS] == [f"0{number}" for number in range(1, 9)]
     assert sorted(FOLDER.glob("*.ipynb")) == NOTEBOOKS
 
 

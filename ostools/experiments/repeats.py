@@ -1,4 +1,5 @@
-"""Theorem 4.2 on a trained model beyond ones: letters, words, any text, with the sink's token and without it.
+"""Theorem 4.2 on a trained model beyond ones: letters, words, any text, with the sink's token and without it; and before
+training, on null models.
 
 The theorem speaks of every sequence that goes on repeating its last token. Does a trained model collapse on all of them, by
 which law, and does it need the BOS, the token that attention sinks into?
@@ -7,7 +8,7 @@ which law, and does it need the BOS, the token that attention sinks into?
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -18,9 +19,9 @@ import hooks
 from ostools import tasks
 from ostools.experiments.decay import fits
 from ostools.ground.errors import InputError
-from ostools.ground.names import several
-from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import checked_lengths
+from ostools.ground.names import checked_names, several
+from ostools.ground.progress import Progress, part_of, tell
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import (
     FITTED_FROM,
@@ -31,8 +32,11 @@ from ostools.measure.collapse.collapse import (
     float64_rounding,
 )
 from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.profiles.nulls import OWN
+from ostools.models import null_model
+from ostools.models.null import KINDS
 from ostools.models.tokens import frame, token_text
-from ostools.results import Provenance, Result
+from ostools.results import Frame, Provenance, Result
 from ostools.tasks import CollapseTask
 from ostools.tasks.repeats import TaskOfIds
 
@@ -45,8 +49,12 @@ SITE = "y"
 class Repeats(Result):
     """The float64 distance ||y - y*||_2 by prompt, sink and length.
 
-    `frame`: task, sink (the BOS is present or absent), length, distance, relative (to ||v||), rounding (a distance up to it is
-    float64's rounding, and was not measured). `summary`, a row for each prompt and sink: first_token (what stands first and
+    `frame`: source ("model", or a kind of null model), draw (the seed of that; NA of the model), task, sink (the BOS is present
+    or absent), length, distance, relative (to ||v||), rounding (a distance up to it is float64's rounding, and was not
+    measured). `band`, a row a kind of null, prompt, sink and length: low, median, high of the distance over the draws: the
+    range of those drawn, and no confidence interval.
+
+    `summary`, a row for each source, draw, prompt and sink: first_token (what stands first and
     can serve as a sink), first_token_share (of the last token's attention on the longest prompt, the mean over heads and
     layers), exact_from (from here on the distance is float64's rounding; NA: nowhere), the fit of the decay (verdict, law, rate
     with its 95% interval low to high; `theory.fits`), and for every dtype the collapse length at y, of the logits, and of the
@@ -54,6 +62,12 @@ class Repeats(Result):
     """
 
     summary: pd.DataFrame
+
+    @property
+    def band(self) -> Frame:
+        table: Any = self.frame
+        grouped = table[table["source"] != OWN].groupby(["source", "task", "sink", "length"], sort=False)["distance"]
+        return grouped.agg(low="min", median="median", high="max").reset_index()
 
 
 @asked
@@ -64,6 +78,8 @@ def repeats(
     lengths: Iterable[int] = range(1, 257),
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     fitted_from: int = FITTED_FROM,
+    nulls: str | Sequence[str] = (),
+    seeds: Iterable[int] = range(3),
     progress: Progress | None = None,
 ) -> Repeats:
     """Collapse on every prompt, with the tokenizer's BOS and without it, and the law by which each curve falls.
@@ -71,12 +87,71 @@ def repeats(
     Args:
         prompts: tasks that end in a repeated token (`tasks.RepeatTask`, `tasks.figure_5a()`, ...), or their names.
         fitted_from: shorter lengths are left out of the fit: few copies are not yet many.
+        nulls: kinds of `ost.null_model` that all is measured of too: is the fall there before training? `seeds` of each.
 
     A tokenizer without BOS gives the rows without it alone; token ids (`tasks.RepeatedIds`) give them as they are. Raises
-    `InputError` for whatever `collapse` refuses, and for a task with pairs that no theorem speaks of. Cost: `collapse` once or
-    twice a prompt. Source: arXiv 2406.04267, Theorem 4.2.
+    `InputError` for whatever `collapse` refuses, for a task with pairs that no theorem speaks of, for unknown kinds of null
+    models, and for null models of a model under edits, which they would not have. Cost: `collapse` once or twice a prompt, for
+    the model and for every null model, one of which is in memory at a time. Source: arXiv 2406.04267, Theorem 4.2.
     """
     chosen, wanted = _checked_prompts(prompts), checked_lengths(lengths)
+    kinds = checked_names("kind of null model", [nulls] if isinstance(nulls, str) else nulls, KINDS) if nulls else []
+    cases: list[tuple[str, int | None]] = [(OWN, None)]
+    cases += [(kind, seed) for kind in kinds for seed in checked_seeds(seeds)]
+    if kinds and (edits := hooks.active_edits(model)):
+        raise InputError(
+            f"repeats: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: null models would not have "
+            "it; leave its block, or the nulls out"
+        )
+    parts = []
+    for done, (source, seed) in enumerate(cases):
+        one = model if seed is None else null_model(model, source, seed=seed)
+        told = part_of(progress, done, done + 1, len(cases), units=100)
+        parts.append(_of_one(one, chosen, wanted, dtypes, fitted_from, told).named(source, seed))
+    provenance = Provenance.collect(
+        model,
+        None,
+        measurement="repeats",
+        prompts={task.name: task.example for task in chosen},
+        lengths=wanted,
+        dtypes=list(dtypes),
+        fitted_from=fitted_from,
+        nulls=[source if seed is None else f"{source} {seed}" for source, seed in cases[1:]],
+        difference_at_probed_lengths=parts[0].differences,
+    )
+    table, summary = (
+        pd.concat([getattr(part, name) for part in parts], ignore_index=True) for name in ("frame", "summary")
+    )
+    return Repeats(table, provenance, summary)
+
+
+@dataclass(frozen=True)
+class _OfOne:
+    """The rows of one model."""
+
+    frame: pd.DataFrame
+    summary: pd.DataFrame
+    differences: dict[str, Any]
+
+    def named(self, source: str, seed: int | None) -> _OfOne:
+        return replace(self, frame=_named(self.frame, source, seed), summary=_named(self.summary, source, seed))
+
+
+def _named(table: pd.DataFrame, source: str, seed: int | None) -> pd.DataFrame:
+    table = table.copy()
+    table.insert(0, "draw", pd.array([pd.NA if seed is None else seed] * len(table), dtype="Int64"))
+    table.insert(0, "source", source)
+    return table
+
+
+def _of_one(
+    model: TransformerBridge,
+    chosen: Sequence[CollapseTask],
+    wanted: Sequence[int],
+    dtypes: Sequence[str],
+    fitted_from: int,
+    progress: Progress | None,
+) -> _OfOne:
     has_bos = _adds_bos(model)
     sinks = [True, False] if has_bos else [False]
     curves: list[Any] = []
@@ -106,17 +181,8 @@ def repeats(
     floor = SAME_IN_FLOAT64 * float((table["distance"] / table["relative"]).max())
     laws = fits(table, ["distance"], fitted_from, ["task", "sink"], floor).drop(columns="quantity")
     tell(progress, len(runs), len(runs))
-    provenance = Provenance.collect(
-        model,
-        None,
-        measurement="repeats",
-        prompts={task.name: task.example for task in chosen},
-        lengths=wanted,
-        dtypes=list(dtypes),
-        fitted_from=fitted_from,
-        difference_at_probed_lengths=differences,
-    )
-    return Repeats(table, provenance, pd.DataFrame(rows).merge(laws, on=["task", "sink"], validate="one_to_one"))
+    summary = pd.DataFrame(rows).merge(laws, on=["task", "sink"], validate="one_to_one")
+    return _OfOne(table, summary, differences)
 
 
 def _checked_prompts(prompts: Sequence[CollapseTask | str]) -> list[CollapseTask]:

@@ -18,6 +18,7 @@ from ostools.measure.hosted.given import Hosted, read_answers
 from ostools.measure.jacobian.sensitivity import Sensitivity, jacobian, prompts_table, sensitivity
 from ostools.measure.paths.flow import Flow, flow
 from ostools.measure.paths.path_sum import PathSum, path_sum
+from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison, compare
 from ostools.measure.profiles.looseness import Looseness, looseness
 from ostools.measure.profiles.nulls import Nulls, nulls
@@ -29,6 +30,7 @@ __all__ = [
     "AttentionDifference",
     "AttentionVariation",
     "Behaviour",
+    "Change",
     "Collapse",
     "Comparison",
     "Contributions",

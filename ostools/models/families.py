@@ -83,19 +83,18 @@ class Family:
     def routes(self) -> dict[str, bool]:
         """Which of `ROUTES` this family has."""
         described, sequential = self.mlp != "experts", not self.parallel
-        whole, alibi = described and sequential, self.positions == "ALiBi"
         return dict(
             zip(
                 ROUTES,
                 (
                     described,
                     described,
-                    whole and self.norms != "behind",
+                    described and sequential and self.norms != "behind",
                     described,
-                    whole and self.qk_norm != "all heads",
-                    not alibi,
-                    not alibi,
-                    not alibi,
+                    described,
+                    True,
+                    True,
+                    self.positions != "ALiBi",
                     self.wide_only is None,
                     described and not self.copied,
                 ),

@@ -7,7 +7,7 @@ encoded so is refused. The bridge's own `to_tokens` does neither.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -199,7 +199,7 @@ def _prompt(
         raise InputError(
             f"expected one leading {tokenizer.bos_token!r}, found two: leave it out, encoding adds it once"
         )
-    shown = {index: token_text(tokenizer, index) for index in set(ids)}
+    shown = token_texts(tokenizer, ids)
     tokens, starts = tuple(shown[index] for index in ids), bos is not None and ids[0] == bos
     return Prompt(text, torch.tensor(ids), tokens, starts, None if whose is None else tuple(whose), chat)
 
@@ -273,7 +273,7 @@ def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, .
         return None
     options = {"add_special_tokens": False, "split_special_tokens": False}
     places = tokenizer(rendered.text, return_offsets_mapping=True, verbose=False, **options).offset_mapping
-    shown = {index: token_text(tokenizer, index) for index in set(ids)}
+    shown = token_texts(tokenizer, ids)
     before, _ = frame(tokenizer)
     specials = len(before) if before and ids[: len(before)] == before else int(ids[:1] == [tokenizer.bos_token_id])
     return origins(rendered, [tuple(place) for place in places], [shown[index] for index in ids], specials)
@@ -296,11 +296,23 @@ def control_ids(tokenizer: Any) -> frozenset[int]:
 
 def token_text(tokenizer: Any, index: int) -> str:
     """What to show for one id, never empty: its text inside a longer text, or its bytes as `<0xE2>`."""
-    if tokenizer is None or (token := tokenizer.convert_ids_to_tokens(index)) is None:
-        return f"<{index}>"
+    return token_texts(tokenizer, [index])[index]
+
+
+def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
+    """The same of several ids."""
+    if tokenizer is None:
+        return {index: f"<{index}>" for index in ids}
     # Behind another token, because decoders strip the space at the start of a text.
     anchor = _ids(tokenizer, _HARMLESS, add_special_tokens=False)
     before = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
+    return {index: _text_behind(tokenizer, anchor, before, index) for index in set(ids)}
+
+
+def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> str:
+    """One id's text behind those of `anchor`, whose own is `before`."""
+    if (token := tokenizer.convert_ids_to_tokens(index)) is None:
+        return f"<{index}>"
     both = tokenizer.decode([*anchor, index], clean_up_tokenization_spaces=False)
     text = both[len(before) :]
     if both.startswith(before) and text and "\ufffd" not in text:

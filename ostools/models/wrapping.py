@@ -30,9 +30,12 @@ def unpatched(bridge: TransformerBridge) -> TransformerBridge:
 
 
 def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
-    """Wrap the module, which is changed in place, and see that it still computes the same."""
+    """Wrap the module, which is changed in place, and see that it still computes the same.
+
+    TransformerLens draws weights for layers that it then fills (a joint projection's parts): torch's generator is put back.
+    """
     probe = probe_of(module)
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
         try:
             bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)

@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
+import hooks
+import ostools as ost
 from ostools import tasks
 from ostools.experiments.repeats import Repeats, repeats
 from ostools.ground.errors import InputError
@@ -28,8 +30,8 @@ def test_curves_and_laws() -> None:
         model, ["letters", tasks.last_token("over the hill")], lengths=range(1, 33), dtypes=["bfloat16"], fitted_from=4,
         progress=lambda done, total: told.append((done, total)),
     )  # fmt: skip
-    assert told[0] == (0, 4)
-    assert told[-1] == (4, 4)
+    assert told[0] == (0, 100)
+    assert told[-1] == (100, 100)
     summary: Any = found.summary.set_index(["task", "sink"])
     assert list(summary.index) == [(task, sink) for task in ("letters", "text") for sink in ("present", "absent")]
     alone: Any = collapse(model, "letters", lengths=range(1, 33), dtypes=["bfloat16"], bos=False)
@@ -61,13 +63,14 @@ def test_a_tokenizer_without_a_bos_has_the_rows_without_one() -> None:
 
 def test_what_is_below_its_rounding_stands_below_the_axis() -> None:
     """One above, one below, by a hair; and its size is not told."""
-    frame = pd.DataFrame({"task": "t", "sink": "absent", "length": [1, 2], "distance": [5e-6, 3e-6], "relative": 1.0})
+    of = {"source": "model", "draw": pd.NA, "task": "t", "sink": "absent"}
+    frame = pd.DataFrame({**of, "length": [1, 2], "distance": [5e-6, 3e-6], "relative": 1.0})
     unknown = float("nan")
     law = {"verdict": "too few", "law": "none", "rate": unknown, "low": unknown, "high": unknown}
     found = Repeats(
         frame.assign(rounding=4e-6),
         Provenance.without_model(),
-        pd.DataFrame([{"task": "t", "sink": "absent", "exact_from": 2} | law]),
+        pd.DataFrame([of | {"exact_from": 2} | law]),
     )
     spec = found.plot().to_dict()
     above, below = rows_of(spec)
@@ -78,6 +81,32 @@ def test_what_is_below_its_rounding_stands_below_the_axis() -> None:
     measured = replace(found, frame=frame.assign(rounding=2e-6)).plot().to_dict()
     assert not any(row["zero"] for row in rows_of(measured))
     assert ROUNDING_NOTE not in measured["title"]["subtitle"]
+
+
+def test_null_models_stand_beside_with_the_numbers_that_each_has_alone() -> None:
+    model = tiny_model("llama", seed=1)
+    asked: Any = {"lengths": range(1, 9), "dtypes": ["float32"]}
+    found = repeats(model, ["letters"], nulls="initialised", seeds=[0, 3], **asked)
+    for source, draw, one in (("model", None, model), ("initialised", 3, ost.null_model(model, seed=3))):
+        alone = repeats(one, ["letters"], **asked)
+        for mine, theirs in ((found.frame, alone.frame), (found.summary, alone.summary)):
+            chosen = mine["source"] == source if draw is None else mine["draw"] == draw
+            rows: Any = mine[chosen].reset_index(drop=True).drop(columns=["source", "draw"])
+            pd.testing.assert_frame_equal(rows, theirs.drop(columns=["source", "draw"]))
+    drawn = found.frame[found.frame["source"] == "initialised"]["distance"].to_numpy().reshape(2, 2, 8)
+    assert found.band["low"].to_numpy() == pytest.approx(drawn.min(0).ravel())
+    assert found.band["high"].to_numpy() == pytest.approx(drawn.max(0).ravel())
+    assert "shade: their range" in found.plot().to_dict()["title"]["subtitle"][0]
+
+
+def test_null_models_know_no_edit_and_no_other_kind() -> None:
+    model = tiny_model("llama", seed=1)
+    with pytest.raises(InputError, match="unknown kind of null model 'random'"):
+        repeats(model, ["letters"], lengths=[1, 2], nulls="random")
+    with hooks.mask_scores(model, lambda query, key: query - key < 3):
+        model(torch.tensor([[2, 3, 4]]))
+        with pytest.raises(InputError, match="repeats: expected a model without edits, found 'mask_scores'"):
+            repeats(model, ["letters"], lengths=[1, 2], nulls="initialised")
 
 
 @pytest.mark.parametrize(

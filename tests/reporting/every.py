@@ -41,6 +41,11 @@ def _chain() -> Any:
     return ost.path_sum(model(), prompt(), variants=variants)
 
 
+def _ablated() -> Any:
+    with ost.hooks.ablate_heads(model(), [(0, 1)]):
+        return ost.sensitivity(model(), prompt())
+
+
 @cache
 def _figure_3() -> Any:
     return EXPERIMENTS.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, chat=False)
@@ -60,6 +65,7 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Sensitivity": _sensitivity,
     "PathSum": _chain,
     "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
+    "Change": lambda: ost.compare(_sensitivity(), _ablated()),
     "Profile": lambda: ost.profile(_sensitivity()),
     "Looseness": lambda: ost.looseness(_sensitivity(), _chain()),
     "Nulls": lambda: ost.nulls(model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]),

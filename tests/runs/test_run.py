@@ -466,3 +466,47 @@ def test_the_exit_code_says_that_a_cell_failed(
 def test_bad_input_is_one_line(run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...]) -> None:
     code, shown, err = run(*arguments)
     assert (code, shown, err.count("\n")) == (2, "", 1)
+
+
+FATES = {
+    "tasks": "count-ones-bernoulli:tidy=true",
+    "lengths": "3:7",
+    "dtypes": ["bfloat16"],
+    "mitigations": "separator:every=2",
+    "seeds": [0, 1],
+    "measurements": {"name": "fate", "sequences": 12},
+}
+
+
+@pytest.mark.slow
+def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written: Path, tmp_path: Path) -> None:
+    import ostools as ost
+    from ostools.measure.fate.fate import COLUMNS
+    from ostools.reporting.sweep.report import sweep_report
+
+    done = run(sweep_of(asked(written, **FATES)), tmp_path / "out")
+    assert done.failed == ()
+    assert done.measured == 2
+    found: Any = results(tmp_path / "out")
+    alone: Any = ost.fate(
+        ost.load_model(written),
+        FATES["tasks"],
+        lengths=range(3, 8),
+        dtypes=FATES["dtypes"],
+        seeds=range(12, 24),
+        mitigation=FATES["mitigations"],
+        random_weights=False,
+    ).frame
+    of_one = [name for name in COLUMNS if name not in ("task", "mitigation")]
+    mine: Any = found[found["seed"] == 1][of_one].reset_index(drop=True)
+    theirs: Any = alone[alone["mitigation"] != "none"][of_one].reset_index(drop=True)
+    # The model is loaded once in float32 and cast there: the same bits.
+    pd.testing.assert_frame_equal(mine, theirs, check_dtype=False)
+
+    again = plan(sweep_of(asked(written, **FATES)), tmp_path / "out")
+    assert not again.pending
+    more = plan(sweep_of(asked(written, **{**FATES, "lengths": "3:8"})), tmp_path / "out")
+    assert {job.wanted.cell.lengths for job in more.pending} == {(3, 4, 5, 6, 7, 8)}  # and not 8 alone
+    page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
+    assert page.count('id="fates-') >= 2
+    assert "from what is stored" not in page

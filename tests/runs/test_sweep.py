@@ -159,6 +159,17 @@ def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> N
     assert len({first, *found, *keys(sweep_of(SMALL), "b"), *keys(sweep_of(SMALL), "a", "cuda")}) == len(found) + 3
 
 
+def test_lengths_are_in_the_key_where_a_row_depends_on_the_others() -> None:
+    asked = {"tasks": "count-ones-bernoulli", "lengths": "4:8"}
+    for name, same in (("behaviour", True), ("fate", False)):
+        few, more = (sweep_of({**asked, "lengths": lengths, "measurements": name}) for lengths in ("4:8", "4:9"))
+        assert (keys(few) == keys(more)) is same
+    with pytest.raises(InputError, match=r"sequences: .* greater than or equal to 6"):
+        sweep_of({**asked, "measurements": {"name": "fate", "sequences": 5}})
+    with pytest.raises(InputError, match="unknown key of the measurement fate 'sequence': did you mean 'sequences'"):
+        sweep_of({**asked, "measurements": {"name": "fate", "sequence": 24}})
+
+
 def test_the_order_of_what_is_written_does_not_change_a_key() -> None:
     two = {**SMALL, "dtypes": ["float32", "bfloat16"], "mitigations": ["none", "separator:every=3"]}
     turned = {**SMALL, "dtypes": ["bfloat16", "float32"], "mitigations": ["separator: every=3", "none"]}

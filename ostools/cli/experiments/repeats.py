@@ -24,6 +24,13 @@ def repeats(
     dtype: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A precision; repeatable. Else float32 and bfloat16.")
     ] = None,
+    null: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="initialised, embeddings-kept, shuffled: null models beside the model; repeatable."
+        ),
+    ] = None,
+    null_seeds: Annotated[int, typer.Option(metavar="N", help="How many null models of each kind.", min=1)] = 3,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -31,28 +38,37 @@ def repeats(
 ) -> None:
     """Collapse beyond ones: letters, words, text.
 
-    With the tokenizer's BOS and without it, and the law by which each distance falls, with an interval.
+    With the tokenizer's BOS and without it, and the law by which each distance falls, with an interval. With null models: was
+    the fall there before training?
 
     \b
     Example:
       ostools repeats --lengths 1:128 --out repeats.png
+      ostools repeats --task figure-5a --null initialised --null shuffled --out before.png
     """
     from ostools import experiments, tasks
     from ostools.cli.kit import costs
     from ostools.experiments.repeats import TASKS
+    from ostools.ground.names import checked_names
     from ostools.measure.passes.cost import Cost
+    from ostools.models.null import KINDS
 
     check(out)
     wanted, chosen = parse_lengths(lengths), [tasks.task(name, tasks.CollapseTask) for name in task or TASKS]
     check_precisions(dtype)
     dtypes = tuple(dtype or ("float32", "bfloat16"))
+    kinds = checked_names("kind of null model", null, KINDS) if null else []
 
     def cost(on: Unloaded) -> Cost:
-        with_and_without_bos = 2
-        return sum((costs.collapse(on, one, wanted, dtypes) * with_and_without_bos for one in chosen), Cost())
+        with_and_without_bos, models = 2, 1 + len(kinds) * null_seeds
+        each = (costs.collapse(on, one, wanted, dtypes) * (with_and_without_bos * models) for one in chosen)
+        second = Cost(on.shape.element * on.shape.parameters) if kinds else Cost()
+        return second + sum(each, Cost())
 
     with at_work("comparing pairs", model, device, load_dtype, cost) as (loaded, progress):
-        result = experiments.repeats(loaded, chosen, lengths=wanted, dtypes=dtypes, progress=progress)
+        result = experiments.repeats(
+            loaded, chosen, lengths=wanted, dtypes=dtypes, nulls=kinds, seeds=range(null_seeds), progress=progress
+        )
     give(result, out, _show)
 
 
@@ -60,8 +76,12 @@ def _show(result: Repeats) -> None:
     summary: Any = result.summary
     columns = ["task", "sink", "first_token", "first_token_share", "verdict", "rate", "low", "high", "status"]
     names = ["task", "BOS", "first token", "its share", "decay", "rate", "low", "high", "collapse at y"]
-    rows = summary[columns].itertuples(index=False, name=None)
-    output.print_table("||y - y*|| in float64 against copies n; 95% interval of the rate", names, rows, left=2)
+    several = summary["source"].nunique() > 1
+    if several:
+        columns, names = ["source", "draw", *columns], ["of", "seed", *names]
+    rows = summary.astype({"draw": object})[columns].itertuples(index=False, name=None)
+    left = 4 if several else 2
+    output.print_table("||y - y*|| in float64 against copies n; 95% interval of the rate", names, rows, left=left)
     exact = summary[summary["exact_from"].notna()].to_dict("records")
     said = [f"{row['task']}, BOS {row['sink']}: below rounding from n = {row['exact_from']} on." for row in exact]
     output.print_text(["", *said] if said else [])

@@ -105,7 +105,8 @@ def decodable(
 
 def readout(
     task: Task = "count-ones-bernoulli",
-    lengths: Lengths = "2:10",
+    lengths: Lengths = "2:9",
+    dtype: Dtypes = None,
     seed: Seeds = None,
     mitigation: Mitigated = None,
     chat: Chat = None,
@@ -114,37 +115,49 @@ def readout(
     device: Device = "auto",
     load_dtype: LoadDtype = "float32",
 ) -> None:
-    """Whether the output reads the number that a probe decodes: cosines, logit lens, and moving it by one.
+    """Whether the output reads the number that a probe decodes: cosines, logit lens, and moving it to the next answer.
+
+    No two answers may begin with the same token: where digits are tokens, 1 and 10 do.
 
     \b
     Example:
-      ostools readout --task count-ones-bernoulli --lengths 2:10 --out readout.png
+      ostools readout --task count-ones-bernoulli --lengths 2:9 --out readout.png
     """
     from ostools import measure
     from ostools.measure.fate.cost import readout_cost
     from ostools.reporting.findings.fate import readout_findings
 
-    wanted, form, chosen = _asked(out, lengths, task, (), seed)
+    dtypes = tuple(dtype or ("float32",))
+    wanted, form, chosen = _asked(out, lengths, task, dtypes, seed)
 
     def cost(on: Unloaded) -> Cost:
-        return readout_cost(on.shape, on.asked(form, wanted), seeds=len(chosen))
+        return readout_cost(on.shape, on.asked(form, wanted), dtypes, seeds=len(chosen))
 
     with at_work("reading", model, device, load_dtype, cost) as (loaded, progress):
         result = measure.readout(
-            loaded, form, lengths=wanted, seeds=chosen, mitigation=mitigation, chat=chat, progress=progress
+            loaded,
+            form,
+            lengths=wanted,
+            dtypes=dtypes,
+            seeds=chosen,
+            mitigation=mitigation,
+            chat=chat,
+            progress=progress,
         )
     columns = [
+        "dtype",
         "site",
         "layer",
         "direction",
         "cosine",
         "random_low",
         "random_high",
+        "arrived",
         "predicted",
         "intervention",
         "followed",
     ]
-    give(result, out, _show("What the output reads", [*columns, "rank"], 3, readout_findings))
+    give(result, out, _show("What the output reads", [*columns, "rank"], 4, readout_findings))
 
 
 def fate(
@@ -153,7 +166,10 @@ def fate(
     dtype: Dtypes = None,
     seed: Seeds = None,
     target: Target = None,
-    mitigation: Mitigated = None,
+    mitigation: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:OPTIONS]", help="Such as separator:every=3, beside none; repeatable."),
+    ] = None,
     chat: Chat = None,
     random_weights: RandomWeights = True,
     model: Model = "embedded",
@@ -163,9 +179,12 @@ def fate(
 ) -> None:
     """Where answers are lost, a verdict a length: read, unread, undecodable, or indistinguishable.
 
+    With mitigations: the verdicts without and under each of them, and which they repair.
+
     \b
     Example:
       ostools fate --task count-ones-bernoulli --lengths 4,8,16,32,64,128 --out fate.png
+      ostools fate --task count-ones --lengths 4,8,16,32,64 --mitigation separator --mitigation sliding-window:window=16
     """
     from ostools import measure
     from ostools.measure.fate.cost import fate_cost
@@ -186,7 +205,7 @@ def fate(
             seeds=len(chosen),
             random=random_weights,
         )
-        return one * (1 if mitigation is None else 2)
+        return one * (1 + len(mitigation or ()))
 
     with at_work("judging", model, device, load_dtype, cost) as (loaded, progress):
         result = measure.fate(
@@ -211,6 +230,7 @@ def fate(
         "unread",
         "undecodable",
         "indistinguishable",
+        "status",
     ]
     give(result, out, _show("Where answers are lost", columns, 4, fate_findings))
 

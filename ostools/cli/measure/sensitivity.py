@@ -112,7 +112,8 @@ def path_sum(
         typer.Option(
             metavar="NAME",
             help="uniform, local, heads, edge, windowed(k), local-full, edge-full, theorem-5.1[-literal], "
-            "theorem-b5[-literal], proof, multi-head, second-moment[-diagonal|-full], rollout, cesaro; repeatable.",
+            "theorem-b5[-literal], proof, multi-head, second-moment[-diagonal|-full], rollout, cesaro; repeatable. "
+            "Without it: local and second-moment.",
         ),
     ] = None,
     positions: Annotated[
@@ -146,25 +147,21 @@ def path_sum(
     """
     from ostools import measure
     from ostools.measure.paths.cost import path_sum_cost
-    from ostools.measure.paths.described import undescribed
-    from ostools.measure.paths.variants import checked_variants
+    from ostools.measure.paths.variants import USUAL, checked_variants
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
-    names = checked_variants(variant or ("proof", "uniform", "local", "second-moment"))
+    names = checked_variants(variant or USUAL)
 
     def cost(on: Unloaded) -> Cost:
         pos = turn.of(on).pos(given)
         return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, traces=traces, positions=positions)
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
-        without = {} if variant else undescribed(loaded, names)
-        for name, reason in without.items():
-            output.note(f"left out: {name}: {reason}")
         result = measure.path_sum(
             loaded,
             turn.prompt(loaded, given),
-            variants=[name for name in names if name not in without],
+            variants=names,
             mlp_norm=mlp_norm,
             traces=traces,
             positions=positions,

@@ -167,4 +167,5 @@ def _provenance(first: Attention, second: Attention, labels: tuple[str, str]) ->
     """The second's, with the first's among its parameters."""
     own = second.provenance
     parameters = {"measurement": "attention difference", "labels": labels, "first": first.provenance.as_dict()}
-    return Provenance(own.model, {**own.parameters, **parameters}, own.token_ids, own.versions, own.edits)
+    given = {**own.parameters, **parameters}
+    return Provenance(own.model, given, own.token_ids, own.versions, own.edits, arithmetic=own.arithmetic)

@@ -28,7 +28,7 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.asked import asked
-from ostools.measure.collapse.posed_pairs import as_pairs
+from ostools.measure.collapse.posed_pairs import as_pairs, repeating
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.readings import VECTOR, Reading
 from ostools.measure.collapse.run import COLUMNS as COLUMNS
@@ -168,6 +168,22 @@ def collapse(
 @overload
 def collapse(
     model: TransformerBridge,
+    *,
+    prompt: str | Prompt,
+    item: str | None = ...,
+    lengths: Iterable[int],
+    dtypes: Sequence[str] = ...,
+    layers: Literal["all"] | Iterable[int] | None = ...,
+    bos: bool = ...,
+    variation: bool = ...,
+    mitigation: Mitigation | str | None = ...,
+    progress: Progress | None = ...,
+) -> Collapse: ...
+
+
+@overload
+def collapse(
+    model: TransformerBridge,
     task: Sequence[CollapseTask | Task | Prompt | str],
     *,
     lengths: Iterable[int],
@@ -186,9 +202,11 @@ def collapse(
 @in_smaller_chunks
 def collapse(
     model: TransformerBridge,
-    task: CollapseTask | Task | Prompt | str | Sequence[CollapseTask | Task | Prompt | str],
+    task: CollapseTask | Task | Prompt | str | Sequence[CollapseTask | Task | Prompt | str] | None = None,
     *,
     lengths: Iterable[int],
+    prompt: str | Prompt | None = None,
+    item: str | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = (0,),
     layers: Literal["all"] | Iterable[int] | None = None,
@@ -205,6 +223,9 @@ def collapse(
             text after its sequence, or the name of one; a `Prompt`, whose last token is repeated; token ids,
             `tasks.RepeatedIds(...)` or `tasks.PairsOfIds(...)`; or a list of them, for a list of results in its order, each as
             that task has it alone: the model is cast once for all, which short prompts spend most of their time on.
+        prompt, item: in place of a task a text of your own, and what is repeated after it, such as " and" (the space belongs to
+            it). Without an item the last token of the prompt is repeated. Where the tokenizer merges the item with
+            its copy, give the task `tasks.RepeatTask("mine", prompt, item, items="ids")`.
         lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
         dtypes: float32, bfloat16, float16, float64: the model cast; or "<format>-<part>", such as "int8-weights",
             "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format; or
@@ -222,7 +243,8 @@ def collapse(
         chat: a task's prompts in the tokenizer's chat template; None: where it has one.
         progress: called as progress(done, total) after each forward pass.
 
-    Raises `InputError` for an empty list of tasks, lengths below 1 or beyond the context, an unknown task or dtype, a
+    Raises `InputError` for a task and a prompt together or neither, an empty list of tasks, lengths below 1 or beyond the
+    context, an unknown task or dtype, a
     tokenizer that merges the repeated item, numbers that are not finite (with dtype, site and length) or beyond a format's
     range, and under an active edit of the forward pass, which would not reach the views; `MitigationError` for a broken
     invariant. Memory: the model's own weights, cast to a precision where they are read (`models.view_in`).
@@ -230,8 +252,8 @@ def collapse(
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
     given = optional(mitigation)
-    given_as: Any = task
-    is_one = isinstance(task, str) or not isinstance(task, Sequence)
+    given_as: Any = repeating(task, prompt, item)
+    is_one = isinstance(given_as, str) or not isinstance(given_as, Sequence)
     several = [given_as] if is_one else list(given_as)
     if not several:
         raise InputError("expected a task or a list of them, found an empty list")

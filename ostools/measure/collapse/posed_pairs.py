@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -16,7 +17,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.posed import Posed, pose
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
-from ostools.tasks import CollapseTask, Encoder, RepeatedIds, Task, TaskPairs
+from ostools.tasks import CollapseTask, Encoder, RepeatedIds, RepeatTask, Task, TaskPairs
 from ostools.tasks.pairs import NextPairs
 
 
@@ -58,6 +59,27 @@ class PosedPairs(NextPairs):
         if posed[0].chat:
             return {n: tuple(each.prompt.ids.tolist()) for n, each in zip(counts, posed, strict=True)}
         return dict(zip(counts, encoder.ids([each.text for each in posed]), strict=True))
+
+
+def repeating(task: Any, prompt: str | Prompt | None, item: str | None) -> Any:
+    """The task as it was given; or of a `prompt` its pairs: the text with `item` repeated after it, or its own last token.
+
+    Raises `InputError` for both or neither, and for an item that has no text before it.
+    """
+    if (task is None) == (prompt is None):
+        raise InputError(
+            "collapse: expected a task, such as 'figure-5a', or prompt= with the item= that is repeated after it, found "
+            f"{'neither' if task is None else 'both'}"
+        )
+    if item is not None and not isinstance(prompt, str):
+        raise InputError(
+            f"collapse: item={item!r} is repeated after a text: expected prompt= as a text, found "
+            f"{'none' if prompt is None else 'a Prompt, whose last token is repeated'}"
+        )
+    if not isinstance(prompt, str):
+        return task if prompt is None else prompt
+    # The last token of a text is repeated by its id: its text could become another token beside a copy.
+    return RepeatTask("prompt", prompt, item, "ids" if item is None else "text")
 
 
 def as_pairs(

@@ -29,6 +29,7 @@ from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.routes import AutogradRoute, Route
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.passes.output import output_row, soft_cap
 from ostools.measure.passes.strips import strips_where_long
 from ostools.measure.profiles.compare import require_same_run
 from ostools.measure.prompts import as_prompt, token_columns
@@ -118,13 +119,13 @@ def _parts(
     if not bool(torch.isfinite(logits).all()):
         raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
     chosen = int(logits.argmax()) if target is None else target
-    row, constant = _output_row(model, chosen, embedded[-1])
+    row, constant = output_row(model, chosen, embedded[-1])
     route, how = _route(model, tokens, embedded)
     of_tokens = (route.pull(row[None])[0].double() * embedded.double()).sum(-1)
     tried = _tried(of_tokens)
     whole, bias, *without = (row.double() @ _held(model, embedded, tried).double().T).tolist()
     parts = torch.cat([of_tokens.cpu(), torch.tensor([bias + constant], dtype=torch.float64)])
-    total, logit, cap = float(parts.sum()), float(logits[chosen]), _soft_cap(model)
+    total, logit, cap = float(parts.sum()), float(logits[chosen]), soft_cap(model)
     capped = total if cap is None else cap * float(torch.tensor(total / cap, dtype=torch.float64).tanh())
     size = float(parts.abs().sum() + abs(logit))
     error, within = abs(capped - logit) / size, ADDS_UP[embedded.dtype]
@@ -158,21 +159,6 @@ def _route(model: TransformerBridge, tokens: Prompt, embedded: Float[Tensor, "po
         return Linearised(model, tokens.ids, _LINEARISATION), "analytic"
     except InputError:
         return AutogradRoute(model, embedded, freeze=freezing(model, _LINEARISATION), rows=1), "autograd"
-
-
-def _output_row(
-    model: TransformerBridge, token: int, like: Float[Tensor, " d_model"]
-) -> tuple[Float[Tensor, " d_model"], float]:
-    """w_t and the output layer's bias of one token, whatever the layer's module stores."""
-    with torch.enable_grad():
-        origin = torch.zeros_like(like, requires_grad=True)
-        value = model.unembed(origin[None, None])[0, 0, token]
-        (row,) = torch.autograd.grad(value, origin)
-    return row, float(value.detach())
-
-
-def _soft_cap(model: TransformerBridge) -> float | None:
-    return getattr(model.original_model.config, "final_logit_softcapping", None)
 
 
 def _table(tokens: Prompt, parts: Float[Tensor, " part"]) -> pd.DataFrame:

@@ -69,10 +69,14 @@ def fate_cost(
     return decodable_cost(shape, tokens, dtypes, target=target, seeds=seeds, random=random) + answers + curve
 
 
-def readout_cost(shape: Shape, tokens: PromptTokens, *, seeds: int) -> Cost:
-    """Passes from every layer along two directions, and a probe a layer."""
-    work = sum(one_pass(shape, 1, pos + tokens.answer) for pos in tokens.prompts) * seeds * (1 + 4 * shape.n_layers)
-    longest = max(tokens.prompts) + tokens.answer
+def readout_cost(shape: Shape, tokens: PromptTokens, dtypes: Sequence[str], *, seeds: int) -> Cost:
+    """Passes from every layer along two directions, and a probe a layer; in every dtype."""
+    passes = sum(one_pass(shape, 1, pos + tokens.answer) for pos in tokens.prompts) * seeds * (1 + 4 * shape.n_layers)
+    longest, total = max(tokens.prompts) + tokens.answer, Cost()
     operations = float(4 * shape.n_layers**2 * len(tokens.prompts) * BLOCK + seeds * len(tokens.prompts) * QUESTION)
-    passes = Cost(pass_bytes(shape, _ROWS, longest, 1, shape.element), operations=operations)
-    return passes + work_in(shape.element, work)
+    for name in dtypes:
+        element = Precision.named(name).dtype.itemsize
+        cast = shape.view_bytes(element) if element != shape.element else 0
+        memory = pass_bytes(shape, _ROWS, longest, 1, element) + cast
+        total += Cost(memory, operations=operations) + work_in(element, passes)
+    return total

@@ -6,7 +6,8 @@ the true labels and as many for each control, each with an inner search for its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -219,10 +220,16 @@ class Asked:
 
     def captured(self, precision: Precision, progress: Progress | None = None) -> Captured:
         """Every place in one precision, under the mitigation."""
+        with self.running(precision) as prepared:
+            return captured(prepared, self.prompts, progress)
+
+    @contextmanager
+    def running(self, precision: Precision) -> Iterator[TransformerBridge]:
+        """The model as that precision prepares it, while it rounds and the mitigation acts."""
         prepared = precision.prepared(self.model)
         longest = max((one.ids for one in self.prompts), key=len)
         with mitigations.running(prepared, self.mitigation), precision.running(prepared, longest):
-            return captured(prepared, self.prompts, progress)
+            yield prepared
 
     @property
     def names(self) -> dict[str, str]:

@@ -1,13 +1,13 @@
 """Where an answer is lost: of every length and precision one verdict, with the numbers behind it.
 
-Cost: `decodable`, an answer to every prompt in every precision, and a collapse curve of the begun prompts; under a mitigation
-all of it twice.
+Cost: `decodable`, an answer to every prompt in every precision, and a collapse curve of the begun prompts; once without, and
+once under each mitigation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,9 +17,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
 from mitigations import Mitigation
+from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
+from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED, Acted
 from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.judging import judge
 from ostools.measure.asked import asked
@@ -37,13 +39,18 @@ from ostools.tasks import Task
 
 READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED = "read", "unread", "undecodable", "indistinguishable", "not tested"
 VERDICTS = (READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED)
+STAGES = (SAME_VECTOR, UNDECODABLE, UNREAD, READ)
+"""How far an answer comes, the least first."""
+REPAIRS, BREAKS = "repairs", "breaks"
 COLUMNS = {
     **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "length": "int64", "verdict": "str"},
     **{"prompts": "int64", "read": "float64", "unread": "float64", "undecodable": "float64"},
     **{"answered": "float64", "decoded": "float64", "site": "str", "layer": "int64", "test": "str", "trained": "int64"},
     **{"answer_error": "float64", "probe_error": "float64"},
-    **{"distance": "float64", "pair_noise": "float64", "indistinguishable": "boolean"},
+    **{"distance": "float64", "pair_noise": "float64", "indistinguishable": "boolean", "status": "str"},
 }
+
+_STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is there
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,28 +65,43 @@ class Fate(Result):
     the one with the highest accuracy over all lengths, tested on other sequences of the same lengths, or where a task has one
     sequence a length on lengths left out (and the longest beyond them); answer_error and probe_error (mean |number - right
     number|; NaN without numbers); distance, pair_noise and indistinguishable (of `collapse`, n against n + 1 items at y behind
-    the begun line: whether the float64 distance is below the noise of the difference in that dtype, in all sequences compared).
+    the begun line: whether the float64 distance is below the noise of the difference in that dtype, in all sequences compared);
+    status ("inactive": the mitigation changed neither a text nor a logit at that length; "refused": it acts on the model as it
+    was loaded and not in that dtype; else "active").
 
     verdict: "read", where that is the largest share; else "indistinguishable", where the pair is; else "unread", where that is
     the next largest share and the probe is "decodable" over all lengths (`Decodable`), or "undecodable"; "not tested": answered
     wrong, and no probe could be tested there (the shortest length of a task with one sequence a length). Undecodable means not
     linearly decodable from so many examples, and no more.
 
-    `answers`: a row per prompt. `probes`: what `decodable` found, without the mitigation, and `probes_under` with it.
+    `answers`: a row per prompt. `probes`: what `decodable` found without a mitigation, and `under` by the name of each.
     """
 
     answers: pd.DataFrame
     probes: Decodable
-    probes_under: Decodable | None = None
+    under: Mapping[str, Decodable] = field(default_factory=dict)
+
+    @property
+    def verdicts(self) -> pd.DataFrame:
+        """The verdict by length and mitigation: a row a dtype and length, a column "none" and one a mitigation."""
+        table: Any = self.frame
+        wide = table.pivot(index=["dtype", "length"], columns="mitigation", values="verdict")
+        order = list(dict.fromkeys(zip(table["dtype"], table["length"], strict=True)))
+        return wide.loc[order, list(dict.fromkeys(table["mitigation"]))].rename_axis(columns=None).reset_index()
 
     def repaired(self) -> pd.DataFrame:
-        """A row per dtype and length at which the mitigation changes the verdict: without (before) and with it (after)."""
+        """A row per mitigation, dtype and length at which it acts and the verdict changes: without it (before), under it
+        (after), and change: "repairs" where the answer comes further (indistinguishable, undecodable, unread, read), "breaks"
+        where it does not come as far; "not tested" is no stage, and in no row."""
         table: Any = self.frame
+        table = table[table["verdict"] != UNTESTED]
         keys = ["dtype", "length"]
-        without, under = table[table["mitigation"] == "none"], table[table["mitigation"] != "none"]
-        both = without[[*keys, "verdict"]].merge(under[[*keys, "verdict"]], on=keys, suffixes=("_before", "_after"))
-        both = both.rename(columns={"verdict_before": "before", "verdict_after": "after"})
-        return both[both["before"] != both["after"]].reset_index(drop=True)
+        without = table[table["mitigation"] == NONE][[*keys, "verdict"]].rename(columns={"verdict": "before"})
+        under = table[(table["mitigation"] != NONE) & (table["status"] == ACTIVE)]
+        both = under[["mitigation", *keys, "verdict"]].merge(without, on=keys).rename(columns={"verdict": "after"})
+        both = both[both["before"] != both["after"]].reset_index(drop=True)
+        come = both["after"].map(STAGES.index) > both["before"].map(STAGES.index)
+        return both[["mitigation", *keys, "before", "after"]].assign(change=np.where(come, REPAIRS, BREAKS))
 
 
 @asked
@@ -92,14 +114,15 @@ def fate(
     dtypes: Sequence[str] = (FLOAT32, "bfloat16"),
     seeds: Sequence[int] | None = None,
     target: str | None = None,
-    mitigation: Mitigation | str | None = None,
+    mitigation: Mitigation | str | Sequence[Mitigation | str] | None = None,
     chat: bool | None = None,
     random_weights: bool = True,
     progress: Progress | None = None,
 ) -> Fate:
     """Whether answers are lost before they can be decoded, or decodable and not read; at every length and dtype.
 
-    Args: as of `decodable`, with every layer. mitigation: both without and with it, for `Fate.repaired`.
+    Args: as of `decodable`, with every layer. mitigation: one or several, each apart; all is measured without them too, for
+    `Fate.verdicts` and `Fate.repaired`.
 
     Raises `InputError` for what `decodable`, `behaviour` and `collapse` refuse; n + 1 items have to fit the context too.
     """
@@ -108,33 +131,49 @@ def fate(
         raise InputError(
             "fate: expected the target 'number' or 'token', the answer itself, found 'position': ask decodable"
         )
-    given = mitigations.optional(mitigation)
-    arms = [None] if given is None else [None, given]
-    names = [precision.name for precision in checked_precisions(dtypes)]
+    arms = [None, *_mitigations(mitigation)]
+    precisions = [precision.name for precision in checked_precisions(dtypes)]
     parts = []
-    for number, arm in enumerate(arms):
-        asked = Asked.of(model, task, lengths, seeds, target, arm, chat)
+    for number, given in enumerate(arms):
+        asked = Asked.of(model, task, lengths, seeds, target, given, chat)
         told = part_of(progress, number, number + 1, len(arms), units=100)
-        parts.append(_arm(asked, names, chat, random_weights, told))
+        parts.append(arm(asked, precisions, chat=chat, random_weights=random_weights, progress=told))
     table: Any = pd.concat([part.frame for part in parts], ignore_index=True)
     said = pd.concat([part.answers for part in parts], ignore_index=True)
-    asked_for = parts[-1].probes.provenance.parameters | {"measurement": "fate", "pair_seeds": PAIR_SEEDS}
-    provenance = Provenance.collect(model, **asked_for)
-    under = parts[1].probes if len(parts) > 1 else None
+    names = [mitigations.label(given) for given in arms]
+    under = {name: part.probes for name, part in zip(names[1:], parts[1:], strict=True)}
+    asked_for = parts[0].probes.provenance.parameters | {"measurement": "fate", "pair_seeds": PAIR_SEEDS}
+    provenance = Provenance.collect(model, **(asked_for | {"mitigation": names}))
     return Fate(table[list(COLUMNS)].astype(COLUMNS), provenance, said, parts[0].probes, under)
 
 
+def _mitigations(given: Mitigation | str | Sequence[Mitigation | str] | None) -> list[Mitigation]:
+    """Each once. Raises `InputError` for what is none."""
+    if given is None:
+        return []
+    one = isinstance(given, str | Mitigation) or not isinstance(given, Sequence)
+    each: Any = [given] if one else given
+    return list({mitigations.label(part): part for part in map(mitigations.mitigation, each)}.values())
+
+
 @dataclass(frozen=True)
-class _Arm:
+class Arm:
+    """All of one mitigation, or of none: the rows of `Fate`, a row per prompt, and what probes found."""
+
     frame: pd.DataFrame
     answers: pd.DataFrame
     probes: Decodable
 
 
-def _arm(
-    asked: Asked, names: Sequence[str], chat: bool | None, random_weights: bool, progress: Progress | None
-) -> _Arm:
-    """All of one mitigation."""
+def arm(
+    asked: Asked,
+    names: Sequence[str],
+    *,
+    chat: bool | None = None,
+    random_weights: bool = False,
+    progress: Progress | None = None,
+) -> Arm:
+    """What `fate` measures of one mitigation, in the dtypes of these names."""
     told = partial(part_of, progress, whole=4, units=100)
     described = asked.described
     lengths, seeds = described["lengths"], described["seeds"]
@@ -165,7 +204,9 @@ def _arm(
         progress=told(3, 4),
     )
     frame = pd.DataFrame(list(_rows(said, probes, _pairs(curve.frame))))
-    return _Arm(frame.assign(**asked.names, target=asked.target), said.assign(**asked.names), probes)
+    status = said.groupby(["dtype", "length"])["status"].agg(lambda each: min(each, key=_STATUS.index))
+    frame = frame.join(status, on=["dtype", "length"])
+    return Arm(frame.assign(**asked.names, target=asked.target), said.assign(**asked.names), probes)
 
 
 def _said(asked: Asked, name: str, progress: Progress | None) -> pd.DataFrame:
@@ -178,7 +219,7 @@ def _said(asked: Asked, name: str, progress: Progress | None) -> pd.DataFrame:
         chosen = [Prompt.from_ids(prepared, one.ids) for one in prompts]
         ends = [line_written] * len(chosen)
         found = answers(prepared, chosen, max_new_tokens=answer_room(prompts), stops=ends, progress=progress)
-    rows = []
+    acted, rows = Acted(asked.model, asked.mitigation), []
     for one, answer in zip(prompts, found, strict=True):
         begun = tokenizer.decode(list(one.ids[-one.line :])) if one.line else ""
         verdict = judge(one.posed, replace(answer, text=begun + answer.text))
@@ -192,6 +233,7 @@ def _said(asked: Asked, name: str, progress: Progress | None) -> pd.DataFrame:
                 "correct": verdict.correct,
                 "absolute_error": np.nan if verdict.absolute_error is None else float(verdict.absolute_error),
                 "first_token_right": answer.ids[0] == one.token,
+                "status": acted.status(one.posed, prepared)[0],
             }
         )
     return pd.DataFrame(rows)

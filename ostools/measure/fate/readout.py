@@ -1,7 +1,7 @@
 """Is the answer read? What the output makes of the direction that a probe decodes.
 
-Cost: one pass over every prompt with all positions of the streams, one more from every layer for each of two directions, and a
-probe a layer.
+Cost, in every dtype: one pass over every prompt with all positions of the streams, one more from every layer for each of two
+directions, and a probe a layer.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-import mitigations
 from mitigations import Mitigation
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.ground.progress import Progress, tell
+from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.asked import asked
 from ostools.measure.fate.begun import Begun
 from ostools.measure.fate.captured import FINAL, RESIDUAL, Captured, Place
-from ostools.measure.fate.decodable import Asked
+from ostools.measure.fate.decodable import FLOAT32, Asked
 from ostools.measure.fate.probes import Probe, fitted
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.last_tokens import Unembedding
-from ostools.measure.passes.precisions import Precision
+from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.passes.streams import run_from
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
@@ -40,36 +39,36 @@ from ostools.tasks import Task
 DIRECTIONS = ("probe", "data")
 _RANDOM = 200  # directions of the representations' covariance
 COLUMNS = {
-    **{"task": "str", "mitigation": "str", "site": "str", "layer": "int64", "direction": "str", "prompts": "int64"},
-    **{"cosine": "float64", "random_low": "float64", "random_high": "float64"},
-    **{
-        "predicted": "float64",
-        "intervention": "float64",
-        "log_odds": "float64",
-        "asked": "int64",
-        "followed": "float64",
-    },
+    **{"task": "str", "mitigation": "str", "dtype": "str", "site": "str", "layer": "int64", "direction": "str"},
+    **{"prompts": "int64", "moved": "int64", "cosine": "float64", "random_low": "float64", "random_high": "float64"},
+    **{"arrived": "float64", "predicted": "float64", "intervention": "float64", "log_odds": "float64"},
+    **{"asked": "int64", "followed": "float64"},
     **{"rank": "float64", "log_probability": "float64"},
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Readout(Result):
-    """One row per place and direction: whether the output reads the number that a probe decodes there. In float32 or float64.
+    """One row per dtype, place and direction: whether the output reads the number that a probe decodes there.
 
-    Columns: task, mitigation, site and layer (residual: v^(l); y), direction ("probe": the ridge probe's own weights w; "data":
-    S w, with S the covariance of the representations, along which they differ where the number does), prompts.
+    An answer is known by its first token behind the begun line: no two answers that were asked begin with the same one.
+
+    Columns: task, mitigation, dtype, site and layer (residual: v^(l); y), direction ("probe": the ridge probe's own weights w;
+    "data": S w, with S the covariance of the representations, along which they differ where the number does), prompts (on all
+    of them the probe is fitted), moved (those with a next answer: all but the prompts of the largest).
 
     cosine: the largest |cosine| of the direction with an output row of an answer's token, the mean of these rows taken out (at
     v^(l) the rows with the final norm's gain). random_low and random_high: where that lies for 95% of random directions of the
     same covariance (for "probe" of its inverse: their weights have it).
 
-    Moved along the direction by as much as makes the probe say one more: predicted (by the probe: 1), intervention (by how much
-    the expected answer of the output moves, over answers of one token), log_odds (by how much log p(answer + 1) - log p(answer)
-    moves), followed (of the `asked` prompts whose likeliest answer was right, how many then answer one more).
+    Moved along the direction by as much as makes the probe say the next answer: arrived (how much of the move is left once the
+    dtype has rounded the sum; 1 is all), predicted (by how much the probe's number moves: 1 where every number was asked),
+    intervention (by how much the expected answer of the output moves, over the first tokens of the answers), log_odds (by how
+    much log p(next) - log p(right) moves), followed (of the `asked` prompts whose likeliest answer was right, how many then
+    answer the next).
 
-    rank and log_probability of the right answer's token at that place, read by the final norm and the output (logit lens): the
-    median rank (1 is the first), and the mean.
+    rank and log_probability of the first token of the right answer at that place, read by the final norm and the output (logit
+    lens): the median rank (1 is the first), and the mean.
     """
 
 
@@ -80,6 +79,7 @@ def readout(
     task: Task | str,
     *,
     lengths: Iterable[int],
+    dtypes: Sequence[str] = (FLOAT32,),
     seeds: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,
     chat: bool | None = None,
@@ -87,48 +87,65 @@ def readout(
 ) -> Readout:
     """Whether a number that a probe decodes at the last token is what the output reads: cosine, logit lens, and intervention.
 
-    Args: as of `decodable`. Of the prompts those are used whose right answer and the next number are one token each, so that
-    the first token is the whole answer: counts up to eight, where digits are tokens.
+    Args: as of `decodable`. In 16 bits the probe is fitted on the rounded representations, and the moved one is rounded again:
+    `Readout`'s column arrived says what that leaves of the move.
 
-    Raises `InputError` for what `decodable` refuses, a task whose answer is no number, a model in 16 bits (its interventions
-    would be rounded), and where no prompt has an answer of one token.
+    Raises `InputError` for what `decodable` refuses, a task whose answer is no number, and two right answers that begin with
+    the same token (1 and 10, where digits are tokens): there the first token does not say which of them the output answers.
     """
-    if next(model.parameters()).dtype not in (torch.float32, torch.float64):
-        raise InputError("readout: expected a model in float32 or float64, found 16 bits: load it with dtype='float32'")
-    asked = Asked.of(model, task, lengths, seeds, "number", mitigation, chat)
-    tokens = answer_tokens(asked.prompts)
-    chosen = [one for one in asked.prompts if len(one.answer) == 1 and int(one.posed.key) + 1 in tokens]
-    if not chosen or len(tokens) < 2:
-        raise InputError(
-            f"{asked.form.name}: expected right answers n of which n and n + 1 are one token each, found none among "
-            f"{len(asked.prompts)} prompts: ask for shorter lengths"
-        )
-    asked = Asked(model, asked.form, chosen, "number", asked.mitigation)
-    labels, groups = (
-        np.array(column) for column in ([int(one.posed.key) for one in chosen], [one.group for one in chosen])
+    asked, precisions = Asked.of(model, task, lengths, seeds, "number", mitigation, chat), checked_precisions(dtypes)
+    tokens = first_tokens(asked)
+    parts = []
+    for number, precision in enumerate(precisions):
+        told = part_of(progress, number, number + 1, len(precisions), units=100)
+        rows = _rows(asked, precision, tokens, told)
+        parts.append(pd.DataFrame(rows).assign(dtype=precision.name))
+    provenance = Provenance.collect(
+        model,
+        measurement="readout",
+        **asked.names,
+        **asked.described,
+        dtypes=[precision.name for precision in precisions],
+        tokens={str(number): token for number, token in tokens.items()},
     )
-    precision = Precision.named(str(next(model.parameters()).dtype).removeprefix("torch."))
+    frame: Any = pd.concat(parts, ignore_index=True).assign(**asked.names, prompts=len(asked.prompts))
+    return Readout(frame[list(COLUMNS)].astype(COLUMNS), provenance)
+
+
+def _rows(
+    asked: Asked, precision: Precision, tokens: dict[int, int], progress: Progress | None
+) -> list[dict[str, Any]]:
+    """Every place and direction in one precision."""
+    numbers = np.array([int(one.posed.key) for one in asked.prompts])
+    groups = np.array([one.group for one in asked.prompts])
     found = asked.captured(precision)
     places = [place for place in found if place.site == FINAL or (place.site == RESIDUAL and place.layer)]
     rows = []
-    with torch.no_grad(), mitigations.running(model, asked.mitigation):
-        output = _Output.of(model, chosen, tokens, found)
+    with torch.no_grad(), asked.running(precision) as prepared:
+        output = _Output.of(prepared, asked.prompts, tokens, found)
         for number, place in enumerate(places):
-            probe = fitted("number", found[place].double().numpy(), labels, groups)
+            probe = fitted("number", found[place].double().numpy(), numbers, groups)
             lens = output.lens(found[place], place)
             for direction in DIRECTIONS:
                 rows.append(_row(output, found, place, probe, direction) | lens)
             tell(progress, number + 1, len(places))
-    provenance = Provenance.collect(
-        model, measurement="readout", **asked.names, **asked.described, tokens=sorted(tokens)
-    )
-    frame: Any = pd.DataFrame(rows).assign(**asked.names, prompts=len(chosen))
-    return Readout(frame[list(COLUMNS)].astype(COLUMNS), provenance)
+    return rows
 
 
-def answer_tokens(prompts: Sequence[Begun]) -> dict[int, int]:
-    """The token of every number that is the whole right answer to a prompt."""
-    return {int(one.posed.key): one.token for one in prompts if len(one.answer) == 1}
+def first_tokens(asked: Asked) -> dict[int, int]:
+    """Of every right answer, in order, the token that it begins with. Raises `InputError` where two begin with the same."""
+    found = {int(one.posed.key): one.token for one in sorted(asked.prompts, key=lambda one: int(one.posed.key))}
+    first: dict[int, int] = {}
+    for number, token in found.items():
+        if token in first:
+            tokenizer: Any = asked.model.tokenizer
+            raise InputError(
+                f"{asked.form.name}: expected right answers that begin with different tokens, found {first[token]} and "
+                f"{number}, which both begin with {tokenizer.decode([token])!r}: what the output says of that token is said of "
+                "both. Ask for lengths whose answers differ there, such as 2 to 9"
+            )
+        first[token] = number
+    return found
 
 
 def along(rows: Float[Tensor, "prompt d"], weights: Float[Tensor, " d"], direction: str) -> Float[Tensor, " d"]:
@@ -152,17 +169,24 @@ def largest_cosine(
     return ((directions @ centred.T).abs() / size.clamp_min(1e-300)).amax(1)
 
 
+def arrived(rows: Float[Tensor, "prompt d"], steps: Float[Tensor, "prompt d"]) -> float:
+    """How much of the moves is left once the sum is rounded to the dtype of `rows`: along them, of their squared length."""
+    left = (rows + steps.to(rows)).double() - rows.double()
+    return float((left * steps).sum() / (steps**2).sum())
+
+
 def moved_answers(
     before: Float[Tensor, "prompt answer"],
     after: Float[Tensor, "prompt answer"],
     numbers: Int[Tensor, " answer"],
     right: Int[Tensor, " prompt"],
 ) -> dict[str, float | int]:
-    """Of the logits of answers before and after a move by one: intervention, log_odds, asked, followed; see `Readout`.
+    """Of the logits of answers before and after a move to the next: intervention, log_odds, asked, followed; see `Readout`.
 
     `right`: the index of the right answer; the next one stands behind it.
     """
-    expected = [logits.double().softmax(1) @ numbers.double() for logits in (before, after)]
+    before, after = before.double(), after.double()
+    expected = [logits.softmax(1) @ numbers.double() for logits in (before, after)]
     here = torch.arange(len(right))
     odds = [logits[here, right + 1] - logits[here, right] for logits in (before, after)]
     was_right = before.argmax(1) == right
@@ -177,30 +201,39 @@ def moved_answers(
 
 @dataclass(frozen=True)
 class _Output:
-    """What reads y, and answers of one token: their numbers, in order, and their tokens."""
+    """What reads y, and the answers: their numbers, in order, and their first tokens. `moves`: the prompts that have a next
+    answer; `gaps`: by how much that is larger."""
 
     model: TransformerBridge
     prompts: list[Begun]
     numbers: Int[Tensor, " answer"]
     tokens: Int[Tensor, " answer"]
     right: Int[Tensor, " prompt"]
-    before: Float[Tensor, "prompt answer"]
+    moves: Int[Tensor, " moved"]
+    gaps: Float[Tensor, " moved"]
+    before: Float[Tensor, "moved answer"]
 
     @classmethod
     def of(cls, model: TransformerBridge, prompts: list[Begun], tokens: dict[int, int], found: Captured) -> _Output:
-        numbers = sorted(tokens)
-        right = [numbers.index(int(one.posed.key)) for one in prompts]
-        ids = torch.tensor([tokens[number] for number in numbers])
-        return cls(model, prompts, torch.tensor(numbers), ids, torch.tensor(right), found[max(found)][:, ids])
+        numbers, ids = torch.tensor(list(tokens)), torch.tensor(list(tokens.values()))
+        right = torch.searchsorted(numbers, torch.tensor([int(one.posed.key) for one in prompts]))
+        moves = torch.nonzero(right + 1 < len(numbers))[:, 0]
+        gaps = (numbers[right[moves] + 1] - numbers[right[moves]]).double()
+        return cls(model, prompts, numbers, ids, right, moves, gaps, found[max(found)][moves][:, ids])
 
     def logits(self, y: Float[Tensor, "prompt d"]) -> Float[Tensor, "prompt d_vocab"]:
         device = next(self.model.parameters()).device
         return Unembedding.of(self.model)(y.to(device)).cpu()
 
     def normed(self, rows: Float[Tensor, "prompt d"], place: Place) -> Float[Tensor, "prompt d"]:
+        """y of rows that the final norm is yet to read; of y itself the same. A norm of transformers computes in float32."""
+        if place.site == FINAL:
+            return rows
         device = next(self.model.parameters()).device
+        if rows.dtype == torch.float64:
+            return hooks.norms(self.model)["ln_final"](rows.to(device)).cpu()
         with true_arithmetic(self.model):
-            return rows if place.site == FINAL else self.model.ln_final(rows[None].to(device))[0].cpu()
+            return self.model.ln_final(rows[None].to(device))[0].cpu()
 
     def lens(self, rows: Float[Tensor, "prompt d"], place: Place) -> dict[str, float]:
         """The right token at that place."""
@@ -217,24 +250,27 @@ class _Output:
         return weights * norm.gain.detach().double().cpu()
 
     def after(self, rows: Float[Tensor, "prompt d"], place: Place, step: Float[Tensor, " d"]) -> Tensor:
-        """The logits of the answers once the last token is moved there."""
-        if place.site == FINAL:
-            return self.logits(rows + step.to(rows))[:, self.tokens]
-        if place.layer == int(self.model.cfg.n_layers):
-            return self.logits(self.normed(rows + step.to(rows), place))[:, self.tokens]
-        moved = torch.empty(len(self.prompts), len(self.tokens))
-        for batch in batches([len(one.ids) for one in self.prompts], False, chunk(TOKENS)):
-            ids = torch.tensor([self.prompts[index].ids for index in batch])
-            moved[batch] = self._through(ids, place.layer, step)[:, self.tokens].to(moved)
-        return moved
+        """The logits of the answers once the last token of every moved prompt is moved there."""
+        steps = self.gaps[:, None] * step
+        if place.site == FINAL or place.layer == int(self.model.cfg.n_layers):
+            there = rows[self.moves] + steps.to(rows)
+            return self.logits(self.normed(there, place))[:, self.tokens]
+        found = torch.empty_like(self.before)
+        lengths = [len(self.prompts[index].ids) for index in self.moves.tolist()]
+        for batch in batches(lengths, False, chunk(TOKENS)):
+            ids = torch.tensor([self.prompts[int(self.moves[index])].ids for index in batch])
+            found[batch] = self._through(ids, place.layer, steps[batch])[:, self.tokens].to(found)
+        return found
 
-    def _through(self, ids: Int[Tensor, "batch pos"], layer: int, step: Float[Tensor, " d"]) -> Tensor:
+    def _through(
+        self, ids: Int[Tensor, "batch pos"], layer: int, steps: Float[Tensor, "batch d"]
+    ) -> Float[Tensor, "batch d_vocab"]:
         """The logits of the blocks from `layer` on, the last token moved before them."""
         with true_arithmetic(self.model):
             with hooks.capture(self.model, "residual_pre", layers=[layer]) as record:
                 self.model(ids.to(next(self.model.parameters()).device), use_cache=False, logits_to_keep=1)
             stream = record["residual_pre"][layer].clone()
-            stream[:, -1] += step.to(stream)
+            stream[:, -1] += steps.to(stream)
             return run_from(self.model, stream, layer)[:, -1].cpu()
 
 
@@ -248,7 +284,15 @@ def _row(output: _Output, found: Captured, place: Place, probe: Probe, direction
     # Of covariance S; weights of a probe have its inverse, here on the directions in which the prompts differ.
     random = drawn @ (centred if direction == "data" else torch.linalg.pinv(centred, rtol=1e-6).T)
     ends = torch.quantile(largest_cosine(random, outputs), torch.tensor([0.025, 0.975]).double())
-    moved = moved_answers(output.before, output.after(found[place], place, step), output.numbers, output.right)
-    named = {"site": place.site, "layer": place.layer, "direction": direction, "predicted": 1.0}
+    after = output.after(found[place], place, step)
+    moved = moved_answers(output.before, after, output.numbers, output.right[output.moves])
+    named: dict[str, Any] = {
+        "site": place.site,
+        "layer": place.layer,
+        "direction": direction,
+        "moved": len(output.moves),
+    }
+    left = arrived(found[place][output.moves], output.gaps[:, None] * step)
+    named |= {"arrived": left, "predicted": float(output.gaps.mean())}
     cosine = float(largest_cosine(step[None], outputs))
     return named | {"cosine": cosine, "random_low": float(ends[0]), "random_high": float(ends[1])} | moved

@@ -21,6 +21,7 @@ from ostools.measure.formulas.closeness import require_close
 from ostools.measure.formulas.weights import BlockWeights
 
 PerHead = Float[Tensor, "*batch head pos d_head"]
+Mixed = tuple[Float[Tensor, "head pos d_head"], Float[Tensor, "pos d_model"]]
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,10 @@ class HeadMap:
     def matrices(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_model"]:
         """The map itself, one d_head x d_model matrix a query head and position; heads x pos x d_head x d_model numbers."""
         # Before the heads that share a key are told apart: one product a key head.
-        found = self._turns(positions, norms=not self.joint) @ self.weight[:, None]
-        if self.joint and self.direction is not None:  # the heads answer each other, through their common scale
-            u = self.direction[:, positions]
-            taken = self._turns(positions, norms=False) @ u[..., None]
-            found = found - taken * torch.einsum("hpe,hed->pd", u, self.weight)[:, None]
+        turn, mixed = self._turns(positions)
+        found = turn @ self.weight[:, None]
+        if mixed is not None:
+            found = found - mixed[0][..., None] * mixed[1][:, None]
         return found.repeat_interleave(self.group, dim=0)
 
     @property
@@ -114,25 +114,28 @@ class HeadMap:
         """W diag(g1) C, one a query head."""
         return self.weight.repeat_interleave(self.group, dim=0)
 
-    def turns(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_head"]:
+    def turns(self, positions: slice = slice(None)) -> tuple[Float[Tensor, "head pos d_head d_head"], Mixed | None]:
         """What follows `weights` at each position, one matrix a query head: R_i diag(g_q) / r_q,i N.
 
-        Raises `InputError` where a norm over all heads mixes them.
+        Of one norm over all heads the matrix is without N, and beside it stands what N takes off: R_i diag(g_q) / r_q,i u_i of
+        each head, and sum_h W_h^T u_i^h, which they all answer.
         """
-        if self.joint:
-            raise InputError(
-                "second-moment-full: expected a norm of each head's queries and keys, or none, found one over all heads, which "
-                "mixes them; use 'second-moment', or measure with sensitivity()"
-            )
-        return self._turns(positions).repeat_interleave(self.group, dim=0)
+        turn, mixed = self._turns(positions)
+        expanded = None if mixed is None else (mixed[0].repeat_interleave(self.group, dim=0), mixed[1])
+        return turn.repeat_interleave(self.group, dim=0), expanded
 
-    def _turns(self, positions: slice, *, norms: bool = True) -> Float[Tensor, "kv_head pos d_head d_head"]:
+    def _turns(self, positions: slice) -> tuple[Float[Tensor, "kv_head pos d_head d_head"], Mixed | None]:
         own, d_head, _ = self.weight.shape
         # Rows e of the identity, as gradients at every position: row e of R_i diag(g_q) / r_q,i N.
         eye = torch.eye(d_head, dtype=self.weight.dtype, device=self.weight.device)
         alone = replace(self.at(positions), group=1)
         rows = eye[:, None, None, :].expand(d_head, own, alone.pos, d_head)
-        return alone.pull(rows, norms=norms).permute(1, 2, 0, 3)
+        turn = alone.pull(rows, norms=not self.joint).permute(1, 2, 0, 3)
+        if not self.joint or self.direction is None:
+            return turn, None
+        # The heads answer each other, through their common scale.
+        u = self.direction[:, positions]
+        return turn, ((turn @ u[..., None])[..., 0], torch.einsum("hpe,hed->pd", u, self.weight))
 
 
 @dataclass(frozen=True)

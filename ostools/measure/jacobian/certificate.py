@@ -25,7 +25,7 @@ from ostools.measure.jacobian.linearisations import HELD
 from ostools.measure.passes.streams import run_from
 
 # Pairs (i, u) -> J_i u, all at once: one pass through the network.
-Product = Callable[[Sequence[int], Float[Tensor, "pair d_model"]], Float[Tensor, "pair d_model"]]
+Product = Callable[[Sequence[int], Float[Tensor, "pair d_model"]], Float[Tensor, "pair d_out"]]
 
 PAIRS = 3
 """Random (position, direction) pairs of one certificate."""
@@ -62,9 +62,11 @@ def certify(
     linearisation: str,
     product: Product,
     layer: int = 0,
+    towards: Float[Tensor, " d_model"] | None = None,
 ) -> Certificate:
     """Compare `product` = J_i u, J_i = d y_n / d v_i^(layer), with finite differences; `InputError` where they differ.
 
+    With `towards` = w the product is w^T J_i u, and the differences are of w^T y_n.
     The last token is always among the positions. Cost: 10 forward passes a pair (6 in float64), from that layer on.
     """
     generator = torch.Generator().manual_seed(_SEED)
@@ -77,16 +79,16 @@ def certify(
     positions = [pos - 1, *torch.randint(pos, (PAIRS - 1,), generator=generator).tolist()]
     drawn = [torch.randn(d_model, generator=generator, dtype=torch.float64).to(embedded) for _ in positions]
     directions = torch.stack([direction / direction.norm() for direction in drawn])
-    errors = []
+    errors, what = [], "y_n" if towards is None else "w^T y_n"
     for position, direction, expected in zip(
         positions, directions, product(positions, directions).double(), strict=True
     ):
-        found, bar = _difference(network, stream, position, direction)
+        found, bar = _difference(network, stream, position, direction, towards)
         error, size = float((found - expected).norm()), float(expected.norm())
         if not error <= 4 * bar + _TOLERANCE[embedded.dtype] * size:
             raise InputError(
                 f"the {linearisation} Jacobian at position {position} failed its check: moving the token by a small step "
-                f"moves y_n by {float(found.norm()):.4g} a unit, J says {size:.4g}, and they differ by {error:.2g} "
+                f"moves {what} by {float(found.norm()):.4g} a unit, J says {size:.4g}, and they differ by {error:.2g} "
                 f"(error bar {bar:.2g}); its norms are not to be trusted"
             )
         if bar < 0.1 * size:
@@ -173,7 +175,8 @@ def _difference(
     stream: Float[Tensor, "pos d_model"],
     position: int,
     direction: Float[Tensor, " d_model"],
-) -> tuple[Float[Tensor, " d_model"], float]:
+    towards: Float[Tensor, " d_model"] | None = None,
+) -> tuple[Float[Tensor, " d_out"], float]:
     """Of the central differences over the steps, the one that its wider neighbour and rounding bound best; that bound."""
     size = float(stream[position].norm()) or 1.0
     steps = [step * size for step in _STEPS[stream.dtype]]
@@ -186,6 +189,8 @@ def _difference(
     taken = ((moved[0::2, position] - moved[1::2, position]).double() @ direction.double())[:, None]
     slopes = (values[0::2] - values[1::2]) / taken
     noise = _NOISE[stream.dtype] * float(values.norm(dim=-1).max())
+    if towards is not None:
+        slopes, noise = slopes @ towards.double()[:, None], noise * float(towards.double().norm())
     best, bar = slopes[-1], float("inf")
     for wide, narrow, step in zip(slopes, slopes[1:], steps[1:], strict=False):
         this = float((wide - narrow).norm()) + 2 * noise / step

@@ -30,15 +30,16 @@ def jacobians(
     like: Float[Tensor, "... d_model"],
     rows_on_disk: int | None,
     progress: Progress | None,
+    towards: Float[Tensor, " d_model"] | None = None,
 ) -> Iterator[Jacobians]:
-    """J at every place of the route; row k of J is the gradient of component k of y_n.
+    """J at every place of the route; row k of J is the gradient of component k of y_n. With `towards` w^T J alone, one row.
 
     In the dtype and on the device of `like`. `rows_on_disk`: in a temporary file, gone at the end of the block, with so many
     rows at a time in memory.
     """
     d_model = like.shape[-1]
-    eye = torch.eye(d_model, dtype=like.dtype, device=like.device)
-    with pulled(route, eye, rows_on_disk, progress) as rows:
+    wanted = torch.eye(d_model, dtype=like.dtype, device=like.device) if towards is None else towards.to(like)[None]
+    with pulled(route, wanted, rows_on_disk, progress) as rows:
         yield rows.transpose(0, 1)
 
 
@@ -51,7 +52,8 @@ class Norms:
 
 
 def norms(found: Jacobians, device: torch.device) -> Norms:
-    """Operator norm as the root of the largest eigenvalue of J^T J: exact to rounding, half the time of singular values.
+    """Operator norm as the root of the largest eigenvalue of J^T J, or of J J^T where that is smaller: exact to rounding, half
+    the time of singular values.
 
     Every J is divided by its largest entry first, so that no square overflows. The norms of a J that is not finite are not.
     """
@@ -62,7 +64,7 @@ def norms(found: Jacobians, device: torch.device) -> Norms:
         largest = here.abs().amax((1, 2), keepdim=True)
         unit = here / torch.where(largest > 0, largest, 1.0)
         unit.masked_fill_(~torch.isfinite(largest), 0.0)  # eigvalsh would raise: 0 times such a scale is NaN
-        gram = unit.mT @ unit
+        gram = unit.mT @ unit if d_model <= d_out else unit @ unit.mT
         scale = largest[:, 0, 0].double()
         operator.append(torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0.0).sqrt().double() * scale)
         frobenius.append(gram.diagonal(dim1=1, dim2=2).sum(-1).sqrt().double() * scale)

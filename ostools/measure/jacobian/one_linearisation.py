@@ -108,13 +108,15 @@ class _Linear:
 
 @dataclass(frozen=True)
 class OneLinearisation:
-    """d y_n / d v_i^(l) at every layer l of `layers` and token i, with what the linearisation `name` holds constant."""
+    """d y_n / d v_i^(l) at every layer l of `layers` and token i, with what the linearisation `name` holds constant; of w^T y_n
+    where `towards` = w."""
 
     model: TransformerBridge
     start: Start
     name: str
     layers: Sequence[int]
     settings: Settings
+    towards: Float[Tensor, " d_model"] | None = None
 
     def measured(
         self, announce: Callable[[str], None] | None, progress: Progress | None, oracle: Oracle | None = None
@@ -148,9 +150,12 @@ class OneLinearisation:
         asked = Shape.of(self.model), len(embedded), len(self.layers)
         within: dict[str, Any] = {"live": not HELD[self.name].attention, "max_memory": limit}
         method, reason = settings.method, "as asked"
-        if method == "auto":
+        if self.towards is not None:
+            method, reason = "exact", "one row"
+        elif method == "auto":
             method, reason = choose_method(embedded.shape[-1], exact_fits=fits(*asked, **within))
-        within["rows"] = None if method == "exact" else most_rows(embedded.shape[-1])
+        exact_rows = None if self.towards is None else 1
+        within["rows"] = exact_rows if method == "exact" else most_rows(embedded.shape[-1])
         way = plan(*asked, **within)
         if announce is not None:
             announce(f"{self.name}, {method}: {way}")
@@ -181,7 +186,7 @@ class OneLinearisation:
     def _exact(self, linear: _Linear, progress: Progress | None) -> Iterator[tuple[Columns, _Products, dict[str, Any]]]:
         """The norms, and the products that are read off the rows, which last as long as the block."""
         like = self.start.embedded
-        with exact.jacobians(linear.route, like, linear.plan.rows_on_disk, progress) as rows:
+        with exact.jacobians(linear.route, like, linear.plan.rows_on_disk, progress, self.towards) as rows:
             norms = exact.norms(rows, like.device)
             operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
             products = _Products(exact.product(rows), exact.row(rows), exact.total(rows))
@@ -222,7 +227,7 @@ class OneLinearisation:
     def _certified(self, linear: _Linear, products: _Products) -> dict[str, Any]:
         """By finite differences; by autograd too where these say nothing."""
         start = self.start
-        found = asdict(certify(self.model, start.embedded, self.name, products.columns, self.layers[0]))
+        found = asdict(certify(self.model, start.embedded, self.name, products.columns, self.layers[0], self.towards))
         if linear.account["route"] == "analytic" and not found["informative"]:
             found["against_autograd"] = self._against_autograd(products.row)
         return {"certificate": found}
@@ -236,8 +241,10 @@ class OneLinearisation:
         """Where finite differences say nothing (a network at the edge of a step, in float32): one random row by both routes."""
         like = self.start.embedded
         cotangent = torch.randn(1, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
+        cotangent = cotangent if self.towards is None else self.towards.to(like)[None]
         oracle = self._by_autograd(1).pull(cotangent)[0]
-        error = float((row(cotangent[0]) - oracle).norm() / oracle.norm())
+        mine = row(cotangent[0] if self.towards is None else like.new_ones(1))  # its one row is w^T J itself
+        error = float((mine - oracle).norm() / oracle.norm())
         if not error <= _ORACLE[like.dtype]:
             raise InputError(
                 f"the {self.name} Jacobian differs from autograd's by {error:.2g} of its size, and the network is too "

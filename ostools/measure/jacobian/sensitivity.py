@@ -35,6 +35,7 @@ from ostools.measure.jacobian.one_linearisation import METHODS, NORMS, MeasuredN
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.jacobian.together import Asked, measured
 from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
+from ostools.measure.passes.output import Output, begun
 from ostools.measure.prompts import as_prompt, as_prompts, checked_layers, token_columns
 from ostools.models import Prompt
 from ostools.models.chat import CHAT_ASKED
@@ -72,6 +73,8 @@ def sensitivity(
     max_memory: int | None = ...,
     seed: int = ...,
     precision: str | None = ...,
+    at: int | None = ...,
+    towards: str | int | Sequence[str | int] | None = ...,
     announce: Callable[[str], None] | None = ...,
     progress: Progress | None = ...,
 ) -> Sensitivity: ...
@@ -90,6 +93,8 @@ def sensitivity(
     max_memory: int | None = ...,
     seed: int = ...,
     precision: str | None = ...,
+    at: int | None = ...,
+    towards: str | int | Sequence[str | int] | None = ...,
     announce: Callable[[str], None] | None = ...,
     progress: Progress | None = ...,
 ) -> list[Sensitivity]: ...
@@ -109,6 +114,8 @@ def sensitivity(
     max_memory: int | None = None,
     seed: int = 0,
     precision: str | None = None,
+    at: int | None = None,
+    towards: str | int | Sequence[str | int] | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity | list[Sensitivity]:
@@ -135,6 +142,15 @@ def sensitivity(
         max_memory: bytes that the run may take beside the model; what is free by default.
         precision: "tf32": the rows' matrix products round what they read to 10 bits of mantissa, on a GPU alone. How far one
             random row is then off its float32 stands in the provenance (`tf32_error`); above 0.01 it is refused.
+        at: the position k whose y_k is meant in the place of the last one; from the end where negative. y_k reads no later
+            token, so it is the last one of the prompt's first k + 1 tokens, and those are the rows. Checked: the logits at k
+            of the whole prompt are those of its beginning. Refused under an edit that may read later tokens.
+        towards: a token (a text that is one, or an id) whose logit t = w^T y_n + b is meant in the place of y_n, before a
+            soft-cap (Gemma 2); or a pair of them, for the logit of the first minus that of the second. Both norms are then the
+            length of the one row w^T J_i. By Cauchy and Schwarz |w^T J_i u| <= ||w||_2 ||J_i u||_2 <= ||w||_2 ||J_i||_2 for
+            every unit u, so that ||w||_2 times a certified bound of ||J_i||_2 bounds it, which is what `compare` holds it
+            against; no prediction of a norm of J_i is one of it, and those are refused there. Checked: w^T y_n + b is the
+            model's own logit. Exact, in one backward pass; refused with an estimate and with `detached` (`contributions`).
         announce: called with each linearisation's forecast of its memory before it runs.
         progress: called as progress(done, total), in percent, after each block of rows.
 
@@ -153,12 +169,40 @@ def sensitivity(
     is_one = isinstance(prompt, str | Prompt)
     prompts = [as_prompt(model, prompt)] if is_one else as_prompts(model, prompt)
     given: dict[str, Any] = {"linearisations": names, "layers": chosen, **asdict(settings)}
-    provenance = Provenance.collect(model, **given)
     work = full_precision(model, "sensitivity")
     with torch.inference_mode(False), true_arithmetic(work):
-        norms = measured(work, prompts, Asked(names, chosen, settings), announce, progress)
-    results = [_result(*parts, provenance, chosen) for parts in zip(prompts, norms, strict=True)]
+        read = prompts if at is None else [begun(work, each, at) for each in prompts]
+        output = None if towards is None else _output(work, towards, names, settings)
+        for each in read if output else ():
+            output.check(work, each)
+        row = None if output is None else output.row
+        norms = measured(work, read, Asked(names, chosen, settings, row), announce, progress)
+    if output is not None:
+        given |= {"towards": output.tokens, "towards_ids": output.ids, "towards_norm": output.norm}
+    provenance = Provenance.collect(model, **given)
+    results = []
+    for whole, part, found in zip(prompts, read, norms, strict=True):
+        where = replace(provenance, token_ids=tuple(whole.ids.tolist()))
+        if at is not None:
+            where = replace(where, parameters={**where.parameters, "at": len(part.ids) - 1})
+        results.append(_result(part, found, where, chosen))
     return results[0] if is_one else results
+
+
+def _output(
+    model: TransformerBridge, towards: str | int | Sequence[str | int], names: Sequence[str], settings: Settings
+) -> Output:
+    """The logit that is meant. Refuses what is not measured of a logit."""
+    if settings.method == "estimate":
+        raise InputError(
+            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with towards"
+        )
+    if "detached" in names:
+        raise InputError(
+            "sensitivity: expected another linearisation than 'detached' with towards: use "
+            "contributions(model, prompt, towards=...), which has its parts"
+        )
+    return Output.of(model, towards)
 
 
 def prompts_table(found: Sequence[Sensitivity]) -> Result:
@@ -189,8 +233,7 @@ def _result(
 ) -> Sensitivity:
     runs = {name: found.account for name, found in norms.items()}
     asked = {**provenance.parameters, **tokens.asked, "runs": runs}
-    where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters=asked)
-    return Sensitivity(_table(tokens, norms, layers), where)
+    return Sensitivity(_table(tokens, norms, layers), replace(provenance, parameters=asked))
 
 
 def _validated(

@@ -42,11 +42,12 @@ Announce = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """What is measured of every prompt: which linearisations, at which layers, and how."""
+    """What is measured of every prompt: which linearisations, at which layers, and how; of w^T y_n where `towards` = w."""
 
     names: Sequence[str]
     layers: Sequence[int]
     settings: Settings
+    towards: Float[Tensor, " d_model"] | None = None
 
 
 def measured(
@@ -73,9 +74,9 @@ def measured(
 def _batches(model: TransformerBridge, prompts: Sequence[Prompt], asked: Asked) -> Iterator[list[int]]:
     """Indices of prompts of one length, shortest first, as many as one pass holds."""
     shape, lengths = Shape.of(model), [len(prompt.ids) for prompt in prompts]
-    edited = any(edit.kind != "exact-arithmetic" for edit in hooks.active_edits(model))
+    alone = asked.towards is not None or any(edit.kind != "exact-arithmetic" for edit in hooks.active_edits(model))
     for indices in batches(lengths, padded=False, tokens=sum(lengths)):
-        most = 1 if edited or len(indices) == 1 else _most_together(shape, lengths[indices[0]], asked, _device(model))
+        most = 1 if alone or len(indices) == 1 else _most_together(shape, lengths[indices[0]], asked, _device(model))
         yield from (indices[start : start + most] for start in range(0, len(indices), most))
 
 
@@ -183,7 +184,7 @@ class _Together:
         start = replace(start, cores={})  # they go when this prompt is done
         for index, name in enumerate(names):
             told = part_of(progress, index, index + 1, len(names), units=100)
-            one = OneLinearisation(self.model, start, name, self.asked.layers, self._settings)
+            one = OneLinearisation(self.model, start, name, self.asked.layers, self._settings, self.asked.towards)
             norms = one.measured(announce, told, oracles.get(name))
             found[name] = replace(norms, account={**norms.account, "prompts_together": len(self.starts)})
         return found

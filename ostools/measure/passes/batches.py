@@ -19,8 +19,8 @@ from transformers.cache_utils import DynamicCache
 
 import hooks
 from ostools.ground.errors import InputError
+from ostools.measure.passes.alibi import has_alibi
 from ostools.measure.passes.last_tokens import way_of
-from ostools.models.families import family_of
 
 TOKENS = 4096
 """The most tokens of a batch, padding included."""
@@ -39,16 +39,13 @@ class Padding:
 def padding(model: TransformerBridge) -> Padding:
     """Whether left padding is harmless for this model as it is now.
 
-    It is for families whose masks and positions are given explicitly, in float32 and float64, where nothing looks
-    into the forward pass: an edit or a capture would see the padding, and positions that it shifts. In 16 bits sums over more
-    keys round otherwise, and two tokens that are nearly as likely may change places.
+    It is for families whose masks are given explicitly, and positions where they are taken, in float32 and float64, where
+    nothing looks into the forward pass: an edit or a capture would see the padding, and positions that it shifts. In 16 bits
+    sums over more keys round otherwise, and two tokens that are nearly as likely may change places.
     """
     way = way_of(model, ())
     if way.name == "loop":
         return Padding(False, way.reason)
-    family = family_of(model)
-    if family is not None and family.positions == "ALiBi":
-        return Padding(False, "ALiBi takes no positions, and would count the padding")
     for dtype in {parameter.dtype for parameter in model.parameters()} - {torch.float32, torch.float64}:
         name = str(dtype).removeprefix("torch.")
         return Padding(False, f"in {name} the rounding of longer sums could choose another token")
@@ -56,7 +53,9 @@ def padding(model: TransformerBridge) -> Padding:
         return Padding(False, f"the active edit {edits[0].kind!r} would act on the padding too")
     if any(isinstance(module, HookPoint) and module.fwd_hooks for module in model.modules()):
         return Padding(False, "what is being captured would hold the padding too")
-    return Padding(True, "left padding, with mask and position ids")
+    return Padding(
+        True, "left padding, with its mask" if has_alibi(model) else "left padding, with mask and position ids"
+    )
 
 
 def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS) -> list[list[int]]:
@@ -105,8 +104,10 @@ class Rows:
         if self.cache is not None:
             options["past_key_values"] = self.cache
         if self.padded:
-            positions = (self.real.cumsum(1) - 1).clamp_min(0)
-            options |= {"attention_mask": self.real, "position_ids": positions[:, -self.unread.shape[1] :]}
+            options["attention_mask"] = self.real
+            if not has_alibi(self.model):  # whose bias counts the keys of the mask, or of all rows from the end
+                positions = (self.real.cumsum(1) - 1).clamp_min(0)
+                options["position_ids"] = positions[:, -self.unread.shape[1] :]
         logits = self.model(self.unread, **options)
         if not bool(torch.isfinite(logits).all()):
             dtype, length = str(logits.dtype).removeprefix("torch."), int(self.real.sum(1).max())

@@ -4,7 +4,7 @@ A causal model's representation of a prefix does not depend on what follows, so 
 into one tree (`trees`): each node is a token at its own position, and sees its ancestors only. The longest prompt, the trunk,
 needs no mask; the branches follow in groups, with the trunk's keys and values before them and a tree attention mask. A model
 whose rotation of keys depends on the length of the prompt, or that no record describes, goes through a loop over lengths
-instead; so does one with ALiBi where prompts branch (`way_of`).
+instead (`way_of`).
 
 Cost: every node goes through the model once: O(N) tokens where a loop over N lengths reads O(N^2). Memory: the scores of the
 trunk, heads x trunk^2, and its keys and values.
@@ -26,6 +26,7 @@ from transformers import DynamicCache
 import hooks
 from mitigations.window import own_windows
 from ostools.ground.chunks import chunk
+from ostools.measure.passes.alibi import bias_at, has_alibi
 from ostools.measure.passes.arithmetic import float32_products, true_arithmetic
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
 from ostools.models.families import family_of
@@ -97,9 +98,8 @@ def way_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Way:
         return Way("loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt")
     if all(tree.is_chain for tree in trees):
         return Way("one pass", "every prompt is a prefix of the longest")
-    if family.positions == "ALiBi":
-        return Way("loop", "ALiBi counts keys, and in a packed pass a key's number is not its position")
-    return Way("packed pass", "the prompts share prefixes: packed with a tree attention mask and position ids")
+    placed = "ALiBi's bias by place" if has_alibi(model) else "position ids"
+    return Way("packed pass", f"the prompts share prefixes: packed with a tree attention mask and {placed}")
 
 
 def _rope_types(config: Any) -> Iterator[str]:
@@ -192,26 +192,25 @@ def _branches(
     positions = places[group.reach :]
     kept: list[Any] = cache.layers
     before = [(layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :]) for layer in kept]
-    # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions in the prompt (and
-    # reads a step back in the position ids as the start of another document).
-    dtype = next(model.parameters()).dtype
-    hidden = torch.zeros(1, 1, *seen.shape, dtype=dtype, device=device)
-    hidden = hidden.masked_fill_(~seen, torch.finfo(dtype).min)
-    windows = own_windows(model)
+    options: dict[str, Any] = {"past_key_values": DynamicCache(before)}
     with ExitStack() as stack:
+        if has_alibi(model):
+            # It takes no positions, and counts the keys of the mask that it is given: its own hides what comes later.
+            stack.enter_context(bias_at(model, places))
+            stack.enter_context(hooks.mask_scores(model, seen))
+        else:
+            # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions in the prompt (and
+            # reads a step back in the position ids as the start of another document).
+            dtype = next(model.parameters()).dtype
+            hidden = torch.zeros(1, 1, *seen.shape, dtype=dtype, device=device)
+            hidden = hidden.masked_fill_(~seen, torch.finfo(dtype).min)
+            options |= {"attention_mask": hidden, "position_ids": positions[None]}
+        windows = own_windows(model)
         for window in set(windows.values()):
             sliding = [layer for layer, own in windows.items() if own == window]
             near = positions[:, None] - places[None, :] < window
             stack.enter_context(hooks.mask_scores(model, seen & near, layers=sliding))
-        return _one_pass(
-            model,
-            [tree.ids[node] for node in group.nodes],
-            rows,
-            layers,
-            position_ids=positions[None],
-            attention_mask=hidden,
-            past_key_values=DynamicCache(before),
-        )
+        return _one_pass(model, [tree.ids[node] for node in group.nodes], rows, layers, **options)
 
 
 def _one_pass(

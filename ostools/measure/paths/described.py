@@ -14,22 +14,14 @@ from ostools.measure.paths.variants import variant_named
 def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str]:
     """The variants among `names` that do not describe this model's blocks, each with the reason in a few words.
 
-    The papers' forms are of a block with a norm before attention and then one before the MLP; the prediction of the real
-    derivative is of one whose MLP reads what attention leaves, and whose queries and keys have a norm of each head or none.
+    The papers' forms are of a block with a norm before attention and then one before the MLP: their beta_1 and beta_2 are the
+    scales of these two norms, and their MLP reads what attention leaves.
     """
     parallel = "attention and MLP side by side" if is_parallel(model) else None
     before = "no norm before attention" if "norm1_scale" not in hooks.available_sites(model) else None
-    qk_norm = hooks.norms(model).get("blocks.0.attn.q_norm")
-    mixed = qk_norm is not None and qk_norm.gain.shape[-1] != model.cfg.d_head
-    heads = "one norm over the queries of all heads" if mixed else None
+    if parallel is None and before is None:
+        return {}
     papers = (
         f"expected the paper's block, a norm before attention and then one before the MLP, found {parallel or before}"
     )
-    full = f"expected attention and then the MLP, each head by itself, found {parallel or heads}"
-    found = {}
-    for name in names:
-        if variant_named(name).kind == "paper" and (parallel or before):
-            found[name] = papers
-        elif name == "second-moment-full" and (parallel or heads):
-            found[name] = full
-    return found
+    return {name: papers for name in names if variant_named(name).kind == "paper"}

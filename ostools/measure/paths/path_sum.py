@@ -4,16 +4,15 @@ Purpose: one number a token that bounds, or predicts, how much of it is left in 
 no gradient. Cost beside the pass: `ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d
 matrices a block (`uniform`, `local`; `mlp_norm="frobenius"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`);
 `windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3) and some
-dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. On one CPU core these two take 9 and 21 plain
-passes on the embedded model at 64 tokens, 6 and 40 at 256 tokens; 6 and 13 at d_model 512, d_mlp 2048, 64 tokens (`make
-bench`). 3 to 5 of them are the pass itself, the check that the weights as read give the model's own numbers, and the weights'
-hash.
+dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. In CPU time of one thread these two take 5 and 12
+plain passes on the embedded model at 64 tokens, 5 and 26 at 256 tokens; 6 and 12 at d_model 512, d_mlp 2048, 64 tokens. 3 to 5
+of them are the pass itself, the check that the weights as read give the model's own numbers, and the weights' hash.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -35,7 +34,7 @@ from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.predicted import TRACES, chosen_traces
-from ostools.measure.paths.variants import MlpNorm, Variant, checked_variants, variant_named
+from ostools.measure.paths.variants import USUAL, MlpNorm, Variant, checked_variants, variant_named
 from ostools.measure.prompts import as_prompt, token_columns
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -59,7 +58,7 @@ def path_sum(
     model: TransformerBridge,
     prompt: str | Prompt,
     *,
-    variants: str | Sequence[str] = "proof",
+    variants: str | Sequence[str] = USUAL,
     mlp_norm: MlpNorm | str = "certified",
     traces: Literal["auto", "exact", "probes"] | str = "auto",
     positions: Literal["last", "all"] | str = "last",
@@ -71,8 +70,10 @@ def path_sum(
 
     Args:
         variants: `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the
-            frozen operator norm, no free constant. `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`,
-            `theorem-b5`, `proof` (default), `multi-head`: the papers' forms, which bound nothing on a real model.
+            frozen operator norm, no free constant. By default `local`, one of these, and `second-moment`, a prediction: with
+            them `compare` says whether a bound holds, and whether shape and size are predicted.
+            `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`, `theorem-b5`, `proof`,
+            `multi-head`: the papers' forms, which bound nothing on a real model.
             `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed (docs/fidelity.md),
             with one more index, k_L.
             `second-moment`: a prediction of the frozen Frobenius norm, `second-moment-full` of the real derivative's;
@@ -87,7 +88,8 @@ def path_sum(
         traces: how the predictions take traces of second moments: over all d_model directions ("exact"), or from a few random
             ones ("probes"); their number and seed are in the provenance. "auto": probes where they take half the operations
             and exact traces more than 10^9 a block. Held against the measured norms of 21 prompts (64 to 128 tokens, d_model
-            64 to 256) the mean rank correlation was .978 by probes and .982 exactly (`second-moment`), .963 and .974 (-full).
+            64 to 256) the mean rank correlation was .978 by probes and .982 exactly (`second-moment`), .963 and
+            .974 (-full, where pairs were asked at 32 columns).
         positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; what is free by default.
@@ -110,8 +112,9 @@ def path_sum(
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
     tokens = as_prompt(model, prompt)
+    shape = Shape.of(model)
     if traces == "auto":
-        traces = chosen_traces(Shape.of(model), len(tokens.ids))
+        traces = chosen_traces(shape, len(tokens.ids))
     provenance = Provenance.collect(
         model,
         tuple(tokens.ids.tolist()),
@@ -124,7 +127,8 @@ def path_sum(
     n = len(tokens.ids)
     last = [n - 1] if positions == "last" else list(range(n))
     how = {"mlp_norm": mlp_norm, "traces": traces, "positions": positions}
-    _require_memory(model, n, names, how, max_memory, announce)
+    needed = path_sum_cost(shape, n, names, **how).memory
+    _require_memory(needed, n, next(model.parameters()).device, max_memory, announce)
     tally: Counter[str] = Counter()
     values = _fold(full_precision(model, "path_sum"), tokens, names, last, (mlp_norm, traces, tally), progress)
     if tally:
@@ -135,15 +139,13 @@ def path_sum(
 
 
 def _require_memory(
-    model: TransformerBridge,
+    needed: int,
     pos: int,
-    names: Sequence[str],
-    how: Mapping[str, str],
+    device: torch.device,
     max_memory: int | None,
     announce: Callable[[str], None] | None,
 ) -> None:
-    needed = path_sum_cost(Shape.of(model), pos, names, **how).memory
-    limit = available_memory(next(model.parameters()).device) if max_memory is None else max_memory
+    limit = available_memory(device) if max_memory is None else max_memory
     if announce is not None:
         announce(f"path sums: {needed / 2**30:.2f} GiB of memory")
     if needed > limit:
@@ -156,8 +158,10 @@ def _require_memory(
 def _refuse_replaced_pattern(model: TransformerBridge, names: Sequence[str]) -> None:
     """The real derivative follows the scores into the pattern; what an edit puts there follows nothing."""
     full = [name for name in names if variant_named(name).linearisation == "full"]
+    if not full:
+        return
     edits = [edit for edit in hooks.active_edits(model) if edit.kind in ("replace_pattern", "ablate_edges")]
-    if full and edits:
+    if edits:
         raise InputError(
             f"variant {full[0]!r} describes a pattern that is the softmax of the scores, which the active edit "
             f"{edits[0].kind!r} at {edits[0].where} replaces; leave the edit's block, or use a variant of the frozen derivative"

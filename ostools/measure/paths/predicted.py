@@ -16,18 +16,21 @@ from torch import Tensor
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.memory import available_memory
 from ostools.measure.formulas.forward import Forward
+from ostools.measure.formulas.heads import HeadMap
 from ostools.measure.formulas.weights import final_norm, final_norm_squared
 from ostools.measure.paths.block_view import BlockView
 from ostools.models.shape import Shape
 from ostools.theory.path_sum import operators, parallel_moments, second_moment
-from ostools.theory.path_sum.live_moments import LiveHeads, LiveMlp
+from ostools.theory.path_sum.live_moments import Answering, LiveHeads, LiveMlp
 from ostools.theory.path_sum.second_moment import Heads, Mlp, Sketch
 
-FACTOR, PROBES, SEED = 32, 8, 0
-"""Columns of a direction's factor, directions on the other side, and where their random numbers start."""
+FACTOR, PROBES, PAIRS, SEED = 32, 8, 8, 0
+"""Columns of a direction's factor, directions on the other side, columns of which every pair of tokens is asked what it has
+beside the held block (at the real derivative), and where their random numbers start."""
 TRACES = {
     "exact": "exact",
-    "probes": f"{FACTOR} x {PROBES} random directions a block, drawn from seed {SEED} and its number",
+    "probes": f"{FACTOR} x {PROBES} random directions a block ({PAIRS} x {PROBES} of what a pair of tokens has beside the held "
+    f"block), drawn from seed {SEED} and its number",
 }
 """How the traces of second moments are taken, and what the provenance says of it."""
 PAYS, WORTHWHILE = 2, 10**9
@@ -50,8 +53,11 @@ def kernel_operations(shape: Shape, pos: int, traces: str, *, full: bool = False
     crossed = (8 if shape.gated else 4) * d * ff * heads * columns if shape.parallel else 0
     attention = crossed + 8 * d * wide * columns + 4 * (heads + 1) * d * columns * (heads + 1 + min(d, columns))
     # Of the real derivative: answers of pairs, small products each, and rotations of every head at every token.
-    pairs = 8 * pos**2 * (wide * (2 * columns + others) + 2 * heads * columns * others)
+    asked = d if traces == "exact" else min(d, PAIRS)
+    pairs = 8 * pos**2 * (wide * (2 * asked + others) + 2 * heads * asked * others)
     live = pairs + 16 * heads * pos * shape.d_head**2 * (shape.d_head + others) if full else 0
+    if full and shape.parallel:  # both directions meet the MLP once more, and every head of it
+        live += 2 * (mlp + crossed)
     return float(mlp + attention + live + 2 * pos**2 * columns * others)
 
 
@@ -94,9 +100,16 @@ class Parts:
     @cached_property
     def sketches(self) -> tuple[Sketch, Sketch]:
         """Of the MLP's step and of attention's, drawn apart from each other and from `probes`."""
-        count = len(self.view.block.weights.down) if self.view.traces == "exact" else FACTOR
-        seed = SEED + (2 * self.view.block.layer + 2) * 1_000_003
-        return Sketch(count, seed), Sketch(count, seed + 1)
+        return self._sketch(FACTOR, 0), self._sketch(FACTOR, 1)
+
+    @cached_property
+    def asking(self) -> Sketch:
+        """Of the columns that pairs of tokens are asked at."""
+        return self._sketch(PAIRS, 2)
+
+    def _sketch(self, columns: int, number: int) -> Sketch:
+        count = len(self.view.block.weights.down) if self.view.traces == "exact" else columns
+        return Sketch(count, SEED + (2 * self.view.block.layer + 2) * 1_000_003 + number)
 
 
 class LiveParts(Parts):
@@ -120,6 +133,7 @@ class LiveParts(Parts):
         return LiveHeads(
             *(held.left, held.right, held.weighted),
             probes=self.probes,
+            asking=self.asking,
             **self._cast(
                 bare=weights.bare_left.transpose(0, 1).flatten(1),
                 gain=weights.post_gain_1,
@@ -132,12 +146,15 @@ class LiveParts(Parts):
                 query=scores.query[:, cut],
                 key=scores.key[:, cut],
                 value=scores.value[:, cut],
-                query_turn=scores.query_map.turns(cut),
-                key_turn=scores.key_map.turns(cut),
-                query_weight=scores.query_map.weights,
-                key_weight=scores.key_map.weights,
             ),
+            query_map=self._answering(scores.query_map, cut),
+            key_map=self._answering(scores.key_map, cut),
         )
+
+    def _answering(self, found: HeadMap, cut: slice) -> Answering:
+        turn, mixed = found.turns(cut)
+        both = None if mixed is None else (mixed[0].to(self.dtype), mixed[1].to(self.dtype))
+        return Answering(found.weights.to(self.dtype), turn.to(self.dtype), both)
 
     def _cast(self, **parts: Tensor) -> dict[str, Tensor]:
         return {name: part.to(self.dtype) for name, part in parts.items()}

@@ -178,6 +178,10 @@ VARIANTS: dict[str, Variant] = {
 }
 """Every name but `windowed(k)` of k >= 2, which `variant_named` makes."""
 
+USUAL = ("local", "second-moment")
+"""A bound that is cheap, and a prediction: what `compare` needs to say whether a bound holds, and whether shape and size are
+predicted."""
+
 _WINDOWED = re.compile(r"windowed\(([1-9][0-9]{0,8})\)")
 
 

@@ -2,13 +2,13 @@
 
 Three different questions, always all three. Rows are joined on linearisation and norm, at the embeddings (layer 0), and a
 missing partner is an error: a frozen bound says nothing about the real derivative. An estimated norm decides only what its
-interval decides.
+interval decides. Two results of one kind are `change`'s.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,10 @@ from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.paths.variants import variant_named
+from ostools.measure.profiles.change import ROUNDING, Change, change
 from ostools.measure.prompts import named_by
 from ostools.results import Provenance, Result
 from ostools.theory.profiles import rank_correlation
-
-# Measured norms come from float32 Jacobians: two numbers closer than this are the same number.
-_ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +45,44 @@ class Comparison(Result):
     summary: pd.DataFrame
 
 
-@asked
-def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
-    """Join path sums with the measured norms that they stand beside.
+@overload
+def compare(first: Sensitivity, second: PathSum) -> Comparison: ...
 
-    Raises `InputError` where the two are not of the same weights, configuration, tokens and edits, and where a variant has
-    no measured partner (its linearisation was not measured).
+
+@overload
+def compare(first: Sensitivity, second: Sensitivity) -> Change: ...
+
+
+@overload
+def compare(first: PathSum, second: PathSum) -> Change: ...
+
+
+@asked
+def compare(first: Sensitivity | PathSum, second: Sensitivity | PathSum) -> Comparison | Change:
+    """Hold two results against each other: a measured profile and path sums, or two results of one kind.
+
+    A `Sensitivity` and a `PathSum` of one run: does the bound hold, how loose is it, does its shape predict? A `Comparison`.
+    Two of one kind, such as before and after an edit, of two models, or of two dtypes: by which factor is each token's norm
+    another one? A `Change`, whose ratios are second / first.
+
+    Raises `InputError` where a profile and path sums are not of the same weights, configuration, tokens and edits, or a variant
+    has no measured partner (its linearisation was not measured); where two of one kind are not of the same tokens, or not of
+    the same linearisations (or variants), norms, layers and last tokens; and for path sums before a profile.
     """
-    profile = profile_beside("compare", measured, paths)
-    rounding = _ROUNDING.get(str(measured.provenance.model["dtype"]), _ROUNDING["float32"])
-    last = paths.frame["last"].max()
-    of_last = paths.frame.loc[paths.frame["last"] == last].drop(columns="last")
+    if isinstance(first, Sensitivity) and isinstance(second, PathSum):
+        return _comparison(first, second)
+    if type(first) is not type(second):
+        raise InputError(
+            "compare: expected a profile and then path sums, found them the other way round: compare(profile, paths)"
+        )
+    return change(first, second)
+
+
+def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
+    """Join path sums with the measured norms that they stand beside."""
+    profile = profile_beside("compare", measured, paths, whole=False)
+    rounding = ROUNDING.get(str(measured.provenance.model["dtype"]), ROUNDING["float32"])
+    of_last = _of_the_measured(measured.provenance, paths)
     rows = []
     for variant, group in of_last.groupby("variant", sort=False):
         needed, norm = group["linearisation"].iloc[0], group["norm"].iloc[0]
@@ -80,12 +105,33 @@ def compare(measured: Sensitivity, paths: PathSum) -> Comparison:
     return Comparison(frame, measured.provenance, pd.DataFrame(rows))
 
 
-def profile_beside(asked: str, measured: Sensitivity, paths: PathSum) -> Any:
+def _of_the_measured(measured: Provenance, paths: PathSum) -> Any:
+    """The path sums of the measured position; of a logit w^T y_n the bounds, times ||w||_2 (`sensitivity` has the proof)."""
+    frame: Any = paths.frame
+    last = measured.parameters.get("at", frame["last"].max())
+    found = frame.loc[frame["last"] == last].drop(columns="last")
+    if found.empty:
+        raise InputError(
+            f"compare: the profile is of position {last}, expected path sums of it: path_sum(..., positions='all')"
+        )
+    if (norm := measured.parameters.get("towards_norm")) is None:
+        return found
+    others = found.loc[found["kind"] != "certified", "variant"]
+    if len(others):
+        raise InputError(
+            f"compare: the profile is of a logit, which certified bounds of y_n bound, and of which no other path sum "
+            f"speaks, found {others.iloc[0]!r}: path_sum(..., variants=['local'])"
+        )
+    return found.assign(value=found["value"] * norm)
+
+
+def profile_beside(asked: str, measured: Sensitivity, paths: PathSum, *, whole: bool = True) -> Any:
     """The profile of v^(0) in long form: a row a position, linearisation and norm, with value, lower and upper.
 
+    whole: only of all of y_n.
     Raises `InputError`, on behalf of what was asked for, where path sums cannot stand beside it.
     """
-    require_same_run(asked, measured.provenance, paths.provenance, "the path sum")
+    require_same_run(asked, measured.provenance, paths.provenance, "the path sum", whole=whole)
     frame: Any = measured.frame
     frame = frame[frame["layer"] == 0]
     if frame.empty:
@@ -103,14 +149,22 @@ def profile_beside(asked: str, measured: Sensitivity, paths: PathSum) -> Any:
     return pd.concat(norms, ignore_index=True)
 
 
-def require_same_run(asked: str, measured: Provenance, other: Provenance, its_name: str) -> None:
-    """The same tokens, weights, configuration and edits; else `InputError`, on behalf of what was asked for."""
+def require_same_run(asked: str, measured: Provenance, other: Provenance, its_name: str, *, whole: bool = True) -> None:
+    """The same tokens, weights, configuration and edits, and, where `whole`, a profile of all of y_n, n the last token; else
+    `InputError`, on behalf of what was asked for."""
     differ = {
         "of different prompts (their token ids differ)": measured.token_ids != other.token_ids,
         "of different models (their weight hashes differ)": measured.model["weight_hash"] != other.model["weight_hash"],
         "of different configurations of the model": measured.model.get("config_hash") != other.model.get("config_hash"),
         "under different edits of the forward pass": measured.edits != other.edits,
     }
+    # The parts of a logit (`contributions`) have a `towards` too.
+    narrowed = [name for name, key in (("at", "at"), ("towards", "towards_norm")) if key in measured.parameters]
+    if whole and narrowed:
+        raise InputError(
+            f"{asked}: expected a profile of all of y_n, n the last token, found one with {narrowed[0]}="
+            f"{measured.parameters[narrowed[0]]!r}: measure it without {narrowed[0]}"
+        )
     if wrong := [how for how, found in differ.items() if found]:
         raise InputError(
             f"{asked}: the profile and {its_name} are {wrong[0]}; measure both on one model and prompt, inside the same "

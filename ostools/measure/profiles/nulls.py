@@ -1,6 +1,6 @@
-"""A measured profile beside those of null models: which of its shape was there before training?
+"""A measured or predicted profile beside those of null models: which of its shape was there before training?
 
-Cost: one sensitivity for the model and one for every null (kinds times seeds), one null in memory at a time.
+Cost: one sensitivity, or path sum, for the model and one for every null (kinds times seeds), one null in memory at a time.
 """
 
 from __future__ import annotations
@@ -15,20 +15,24 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_names
+from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_seeds
 from ostools.measure.asked import asked
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.paths.path_sum import path_sum
-from ostools.measure.profiles.profile import profile
+from ostools.measure.paths.variants import VARIANTS
+from ostools.measure.profiles.profile import Profile, profile, profile_of
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, null_model
 from ostools.models.null import KINDS
 from ostools.results import Frame, Result
 from ostools.theory.profiles import rank_correlation
 
+SENSITIVITY = "sensitivity"
+PREDICTIONS = tuple(name for name, variant in VARIANTS.items() if variant.kind == "predicted")
+MEASURES = (SENSITIVITY, *PREDICTIONS)
 OWN = "model"
 """The source of the model's own rows."""
 
@@ -38,8 +42,8 @@ class Nulls(Result):
     """Profiles over the tokens of one prompt: of the model, and of its null models.
 
     `frame`, one row a token and profile: position, token_id, token, source ("model", or a kind of null), seed (NA of the
-    model), linearisation, norm, method, value, share (of the sum over all tokens: norms of different weights have different
-    sizes, shares compare).
+    model), measure ("sensitivity", or the variant that predicts it), linearisation, norm, method (exact, estimate, predicted),
+    value, share (of the sum over all tokens: norms of different weights have different sizes, shares compare).
 
     `summary`, one row a profile: source, seed, verdict (the shape without the first token; `ost.profile`), start_contrast,
     end_contrast (decades), end_without_last (the same without the last token), sink_share, last_share, spearman (rank
@@ -64,28 +68,33 @@ def nulls(
     model: TransformerBridge,
     prompt: str | Prompt,
     *,
+    measure: str = SENSITIVITY,
     kinds: str | Sequence[str] = ("initialised",),
     seeds: Iterable[int] = range(3),
-    linearisation: str = "full",
-    method: str = "auto",
+    linearisation: str | None = None,
+    method: str | None = None,
     max_memory: int | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Nulls:
-    """The measured profile of `model` and of its null models, on one prompt.
+    """The measured or predicted profile of `model` and of its null models, on one prompt.
 
     Args:
+        measure: "sensitivity", or a predicted variant of `ost.path_sum` such as "second-moment".
         kinds: "initialised", "embeddings-kept", "shuffled": what `ost.null_model` makes.
         seeds: of the null models; one profile a kind and seed.
-        linearisation, method, max_memory, announce: as in `ost.sensitivity`, of every profile. The norm is the operator norm,
-            or of estimates the Frobenius norm; all profiles have the same.
+        linearisation ("full" where none is given), method ("auto"), announce: as in `ost.sensitivity`, of every profile, and
+            of measure "sensitivity" alone. The norm is the operator norm, of estimates the Frobenius norm, of a prediction
+            its own; all profiles have the same.
+        max_memory: as in `ost.sensitivity` and `ost.path_sum`.
         progress: called as progress(done, total), in percent.
 
-    Every profile is checked as `ost.sensitivity` checks it. Raises `InputError` for unknown kinds and linearisations, and under
-    active edits, which a null model does not have.
+    Every profile is checked as `ost.sensitivity` and `ost.path_sum` check it. The same of how far n and n + 1 items end apart
+    is `ost.experiments.repeats` with `nulls`. Raises `InputError` for unknown measures, kinds and linearisations, for a
+    linearisation or method of a prediction, and under active edits, which a null model does not have.
     """
+    measured = Measured.asked(measure, linearisation, method)
     chosen = checked_names("kind of null model", [kinds] if isinstance(kinds, str) else kinds, KINDS)
-    (name,) = checked_names("linearisation", [linearisation], LINEARISATIONS)
     drawn = checked_seeds(seeds)
     tokens = as_prompt(model, prompt)
     if edits := hooks.active_edits(model):
@@ -98,15 +107,14 @@ def nulls(
     for index, (source, seed) in enumerate(cases):
         one = model if seed is None else null_model(model, source, seed=seed)
         told = part_of(progress, index, index + 1, len(cases), units=100)
-        norms = sensitivity(
-            one, tokens, linearisations=[name], method=method, max_memory=max_memory, announce=announce, progress=told
-        )
-        found = profile(norms)
+        found = measured.profile(one, tokens, max_memory, announce, told)
         own = found if own is None else own
         shape: Any = found.shapes
         value = found.frame["value"].to_numpy()
         frames.append(
-            found.frame.drop(columns=["rank", "share_without_sink", "over_frozen"]).assign(source=source, seed=seed)
+            found.frame.drop(columns=["rank", "share_without_sink", "over_frozen"]).assign(
+                source=source, seed=seed, measure=measure
+            )
         )
         rows.append(
             {
@@ -121,11 +129,53 @@ def nulls(
             }
         )
     assert own is not None
-    columns = ["position", "token_id", "token", "source", "seed", "linearisation", "norm", "method", "value", "share"]
+    columns = ["position", "token_id", "token", "source", "seed", "measure", "linearisation", "norm", "method"]
+    columns += ["value", "share"]
     table: Any = pd.concat([frame.astype({"seed": "Int64"}) for frame in frames], ignore_index=True)[columns]
     _require_one_norm(table)
-    asked = {"kinds": chosen, "seeds": drawn, **own.provenance.parameters}
+    asked = {"kinds": chosen, "seeds": drawn, "measure": measure, **own.provenance.parameters}
     return Nulls(table, replace(own.provenance, parameters=asked), pd.DataFrame(rows).astype({"seed": "Int64"}))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is asked of every model."""
+
+    name: str
+    linearisation: str
+    method: str
+
+    @classmethod
+    def asked(cls, name: str, linearisation: str | None, method: str | None) -> Measured:
+        """Checked. Raises `InputError`."""
+        if name == "collapse":
+            raise InputError(
+                "measure 'collapse': expected one that gives a profile over tokens, and a distance is one number a pair: ask "
+                "ost.experiments.repeats(model, nulls=...)"
+            )
+        checked_name("measure", name, MEASURES)
+        for option, value in (("linearisation", linearisation), ("method", method)):
+            if value is not None and name != SENSITIVITY:
+                raise InputError(
+                    f"{option}: expected it with measure 'sensitivity' alone, found {name!r}: leave it out"
+                )
+        kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
+        return cls(name, kind, "auto" if method is None else method)
+
+    def profile(
+        self,
+        model: TransformerBridge,
+        tokens: Prompt,
+        max_memory: int | None,
+        announce: Callable[[str], None] | None,
+        progress: Progress | None,
+    ) -> Profile:
+        """Of one model."""
+        if self.name != SENSITIVITY:
+            found = path_sum(model, tokens, variants=self.name, max_memory=max_memory, progress=progress or False)
+            return profile_of(found.frame.assign(method="predicted"), found.provenance)
+        how: dict[str, Any] = {"linearisations": [self.linearisation], "method": self.method}
+        return profile(sensitivity(model, tokens, **how, max_memory=max_memory, announce=announce, progress=progress))
 
 
 def _cesaro(model: TransformerBridge, tokens: Prompt, value: np.ndarray) -> float:

@@ -44,6 +44,7 @@ from ostools.reporting.charts.figures.figure8_and_9 import figure_8_chart, figur
 from ostools.reporting.charts.figures.lab import lab_chart
 from ostools.reporting.charts.figures.theory import theory_chart
 from ostools.reporting.charts.figures.trained_lab import trained_lab_chart
+from ostools.reporting.charts.sensitivity.change import change_chart
 from ostools.reporting.charts.sensitivity.contributions import contributions_chart
 from ostools.reporting.charts.sensitivity.corpus import corpus_chart
 from ostools.reporting.charts.sensitivity.faithfulness import faithfulness_chart
@@ -82,6 +83,7 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.AttentionDifference: attention_difference_chart,
     measure.AttentionVariation: attention_variation_chart,
     measure.Behaviour: behaviour_chart,
+    measure.Change: change_chart,
     measure.Collapse: _collapse,
     measure.Comparison: comparison_chart,
     measure.Contributions: contributions_chart,
@@ -137,6 +139,7 @@ __all__ = [
     "attention_chart",
     "attention_variation_chart",
     "behaviour_chart",
+    "change_chart",
     "chart_of",
     "collapse_chart",
     "collapse_layers_chart",

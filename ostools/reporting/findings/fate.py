@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from mitigations.named import NONE
 from ostools.measure import Decodable, Fate, Readout
-from ostools.measure.fate.fate import UNDECODABLE, VERDICTS, best_probe
+from ostools.measure.answers.acted import ACTIVE
+from ostools.measure.fate.fate import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
 from ostools.measure.fate.splits import TESTS
 from ostools.results import Frame, frame_of
 
@@ -16,21 +18,37 @@ _MEANT = {
 
 
 def fate_findings(result: Fate) -> list[str]:
-    """A sentence a dtype and mitigation on the verdicts, what the probe found, and what the mitigation changed."""
+    """A sentence a dtype and mitigation on the verdicts; what the best probe found without a mitigation, or under the only one,
+    and which sublayer writes and overwrites it; and what each mitigation changed."""
     frame, said = frame_of(result), []
+    arms = list(frame["mitigation"].unique())
     for (mitigation, dtype), here in frame.groupby(["mitigation", "dtype"], sort=False):
-        under = "" if mitigation == "none" else f" under {mitigation}"
+        under = "" if mitigation == NONE else f" under {mitigation}"
         lengths = {name: here[here["verdict"] == name]["length"].tolist() for name in VERDICTS}
         words = "; ".join(f"{name} at n = {', '.join(map(str, at))}" for name, at in lengths.items() if at)
         said.append(f"{dtype}{under}: {words}.")
-        probes = result.probes if mitigation == "none" else result.probes_under
-        said += [] if probes is None else [_best(probes, str(dtype))]
-    if len(set(frame["mitigation"])) > 1:
-        repaired = result.repaired()
-        rows = repaired[["dtype", "length", "before", "after"]].itertuples(index=False, name=None)
-        changed = [f"{dtype} n = {length}: {before} to {after}" for dtype, length, before, after in rows]
-        said.append(f"What the mitigation changes: {'; '.join(changed) or 'no verdict'}.")
+        probes = result.probes if mitigation == NONE else result.under.get(str(mitigation))
+        if probes is not None and not probes.frame.empty and (mitigation == NONE or len(arms) < 3):
+            said += [_best(probes, str(dtype), under), *_steps(probes, str(dtype), under)]
+    said += [_changed(result, str(name)) for name in arms if name != NONE and NONE in arms]
     return said + [words for name, words in _MEANT.items() if (frame["verdict"] == name).any()]
+
+
+def _changed(result: Fate, name: str) -> str:
+    """Which verdicts a mitigation repairs and breaks."""
+    frame, changes = frame_of(result), result.repaired()
+    status = frame[frame["mitigation"] == name]["status"]
+    if not (status == ACTIVE).any():
+        return f"{name} is {status.iloc[0]}: it changed nothing."
+    words = []
+    for change in (REPAIRS, BREAKS):
+        here = changes[(changes["mitigation"] == name) & (changes["change"] == change)]
+        each = [
+            f"{before} to {after} at n = {', '.join(map(str, rows['length']))} ({dtype})"
+            for (dtype, before, after), rows in here.groupby(["dtype", "before", "after"], sort=False)
+        ]
+        words += [f"{change} {'; '.join(each)}"] if each else []
+    return f"{name}: {', and '.join(words) or 'changes no verdict'}."
 
 
 def decodable_findings(result: Decodable) -> list[str]:
@@ -43,12 +61,17 @@ def decodable_findings(result: Decodable) -> list[str]:
 def readout_findings(result: Readout) -> list[str]:
     """Whether moving along a direction moves the answer, at the place where it moves it most."""
     frame, said = frame_of(result), []
-    for direction, here in frame.groupby("direction", sort=False):
+    several = frame["dtype"].nunique() > 1
+    for (dtype, direction), here in frame.groupby(["dtype", "direction"], sort=False):
         most = here.loc[here["intervention"].abs().idxmax()]
         of = "the weights of the probe" if direction == "probe" else "the direction of the data"
+        by = "one more" if most["predicted"] == 1 else f"{most['predicted']:.2g} more in the mean"
+        follows = (
+            f", and the answer follows at {most['followed']:.0%} of {most['asked']} prompts" if most["asked"] else ""
+        )
         said.append(
-            f"Along {of}: one more by the probe moves the expected answer by at most {most['intervention']:.2f} "
-            f"({_place(most)}), and the answer follows at {most['followed']:.0%} of {most['asked']} prompts."
+            f"{f'{dtype}, along' if several else 'Along'} {of}: {by} by the probe moves the expected answer by at most "
+            f"{most['intervention']:.2f} ({_place(most)}){follows}."
         )
     return said
 
@@ -61,11 +84,11 @@ def _place(row: Any) -> str:
     }.get(name, name)
 
 
-def _best(probes: Decodable, dtype: str) -> str:
+def _best(probes: Decodable, dtype: str, under: str = "") -> str:
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
     here = frame[(frame["site"] == best["site"]) & (frame["layer"] == best["layer"]) & (frame["dtype"] == dtype)]
-    words = [f"{dtype}: {best['finding']}, at {_place(best)}, the best place:"]
+    words = [f"{dtype}{under}: {best['finding']}, at {_place(best)}, the best place:"]
     for test in (test for test in TESTS if (here["test"] == test).any()):
         rows = here[here["test"] == test].set_index("control")
         own = rows.loc["none"]
@@ -77,7 +100,8 @@ def _best(probes: Decodable, dtype: str) -> str:
     return " ".join(words).rstrip(";") + "."
 
 
-def _steps(result: Decodable, dtype: str) -> list[str]:
+def _steps(result: Decodable, dtype: str, under: str = "") -> list[str]:
+    """The sublayer whose step is largest, of those whose whole interval is above 0; and of those below."""
     table: Frame = result.steps
     here = table[(table["dtype"] == dtype) & (table["test"] == table["test"].iloc[0])]
     said = []
@@ -90,6 +114,6 @@ def _steps(result: Decodable, dtype: str) -> list[str]:
                 else "the final norm"
             )
             said.append(
-                f"{dtype}: {name} {words} most of it, {row['before']:.0%} before and {row['behind']:.0%} behind it."
+                f"{dtype}{under}: {name} {words} most of it, {row['before']:.0%} before and {row['behind']:.0%} behind it."
             )
     return said

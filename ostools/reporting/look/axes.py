@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, cast
 
 import altair as alt
@@ -26,6 +27,8 @@ PALE = 0.5
 """Opacity of a name that stands aside."""
 TOKENS_NAMED = 48
 """Most tokens that an axis names one by one."""
+RUN, RUNS_NAMED = 3, 56
+"""Of more tokens so many equal ones in a row have one name; and at most about so many names are written."""
 
 
 def lookup(values: Sequence[int | float | str], words: Sequence[str]) -> str:
@@ -129,8 +132,6 @@ def named_places(
     tokens: Sequence[str], places: Sequence[int | float], title: str, ticks: bool = True, aside: Sequence[int] = ()
 ) -> alt.Axis:
     """Each token with its position, upright, at its place; the tokens `aside` pale."""
-    test = f"indexof({theme.safe_json([places[position] for position in aside])}, datum.value) >= 0"
-    opacity: Any = {"condition": {"test": test, "value": PALE}, "value": 1}
     words = [f"{token} {position}" for position, token in enumerate(tokens)]
     return alt.Axis(
         grid=False,
@@ -144,8 +145,34 @@ def named_places(
         labelOverlap=False,
         labelFontSize=10,
         labelLimit=0,
-        labelOpacity=opacity if aside else alt.Undefined,
+        labelOpacity=_pale([places[position] for position in aside]) if aside else alt.Undefined,
     )
+
+
+def _pale(places: Sequence[int | float]) -> Any:
+    """The opacity of labels: pale at these places."""
+    test = f"indexof({theme.safe_json(list(places))}, datum.value) >= 0"
+    return {"condition": {"test": test, "value": PALE}, "value": 1}
+
+
+def _runs_named(tokens: Sequence[str], aside: Sequence[int]) -> alt.Axis:
+    """A long prompt: a run of equal tokens has one name with its count, in its middle; of the rest as many as there is room."""
+    runs, first = [], 0
+    for token, run in groupby(tokens):
+        count = len(list(run))
+        if count >= RUN:
+            runs.append((first + (count - 1) / 2, f"{token} ×{count}"))
+        else:
+            runs += [(place, f"{token} {place}") for place in range(first, first + count)]
+        first += count
+    step = -(-len(runs) // RUNS_NAMED)
+    kept = [one for place, one in enumerate(runs) if place % step == 0 or "×" in one[1]]
+    axis = named_places([], [], "token and its position i (×: so many in a row)", aside=())
+    axis.values = [place for place, _ in kept]
+    axis.labelExpr = lookup(axis.values, [words for _, words in kept])
+    if aside:
+        axis.labelOpacity = _pale(list(aside))
+    return axis
 
 
 def token_axis(
@@ -157,9 +184,10 @@ def token_axis(
 ) -> alt.X:
     """The positions of a prompt, each with its token where there is room; `margin` on both sides for marks that are wide; the
     names of the tokens `aside` are pale."""
-    axis = alt.Axis(grid=False, tickMinStep=1, title="position i of the token")
     if len(tokens) <= TOKENS_NAMED:
         axis = named_places(tokens, list(range(len(tokens))), "token and its position i", aside=aside)
+    else:
+        axis = _runs_named(tokens, aside)
     if not labelled:
         axis.labels, axis.title = False, None
     return alt.X(

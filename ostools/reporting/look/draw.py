@@ -25,9 +25,9 @@ def layers(*marks: Any, **properties: Any) -> Any:
     return chart.properties(**properties)
 
 
-def heading(text: str) -> alt.TitleParams:
-    """A panel's own title, smaller than the chart's."""
-    return alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6, frame="group")
+def heading(text: str, above: int = 0) -> alt.TitleParams:
+    """A panel's own title, smaller than the chart's, `above` so many pixels that the panel's marks take over its edge."""
+    return alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6 + above, frame="group")
 
 
 def hue(field: str, colours: Mapping[str, str], **legend: Any) -> alt.Color:

@@ -32,8 +32,8 @@ VEGA_LITE = "application/vnd.vegalite.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 LARGEST = 150_000
 """Most characters that a notebook stores of a chart; where both forms together are more, it gets the picture alone."""
-SCALE = 1.5
-"""Pixels of the picture per pixel of the chart; one of a picture that would be too large."""
+SCALES = (1.5, 1.0, 0.75, 0.5)
+"""Pixels of the picture per pixel of the chart: the first with which it is small enough, else the last."""
 _MENU = {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
 
 
@@ -80,9 +80,10 @@ def chart_bundle(chart: Any, words: str) -> Any:
         return alt.TopLevelMixin._repr_mimebundle_(chart)
     spec = chart.to_dict(validate=False) | {"$schema": SCHEMA, "description": words}
     text = json.dumps(spec, allow_nan=False, separators=(",", ":"))
-    picture, scale = picture_of(spec), SCALE
-    if len(picture) > LARGEST:
-        picture, scale = picture_of(spec, 1.0), 1.0
+    for scale in SCALES:
+        picture = picture_of(spec, scale)
+        if len(picture) <= LARGEST:
+            break
     width, height = pixels.size(b64decode(picture))
     data: dict[str, Any] = {"image/png": picture, "text/plain": words}
     metadata: dict[str, Any] = {"image/png": {"width": round(width / scale), "height": round(height / scale)}}
@@ -91,7 +92,7 @@ def chart_bundle(chart: Any, words: str) -> Any:
     return data, metadata
 
 
-def picture_of(spec: dict[str, Any], scale: float = SCALE) -> str:
+def picture_of(spec: dict[str, Any], scale: float) -> str:
     """The chart of a specification as a small PNG, in base64."""
     drawn: Any = spec_to_mimebundle(spec, format="png", mode="vega-lite", scale_factor=scale)
     return b64encode(pixels.reduced(drawn[0]["image/png"])).decode()

@@ -100,6 +100,11 @@ COLOURS: dict[str, str] = {
     "Pareto": "#178a5b",
     "dominated": "#7d7d7d",
     "unmitigated": "#0072b2",
+    # regions of a prompt
+    "opening": "#7d7d7d",
+    "sequence": "#d1491f",
+    "question": "#0072b2",
+    "instruction": "#178a5b",
     # parts of a prompt with reasoning behind it
     "BOS and template": "#7d7d7d",
     "other words of the prompt": "#0072b2",

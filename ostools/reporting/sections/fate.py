@@ -27,7 +27,7 @@ def fate_section(found: Measurements) -> Section | None:
     caption = f"Where answers are lost, {task}"
     part = Part(
         figure=Figure("fate-chart", fate_chart(found.fate), caption, f"{caption}. {said[0]}"),
-        tables=[_verdicts(found.fate)],
+        tables=[verdicts_table(found.fate)],
         notes=[_asked(found.fate)],
         more=[More("Place by place", tables=[_places(found.fate.probes)])],
     )
@@ -43,18 +43,30 @@ def _asked(result: Fate) -> str:
     )
 
 
-def _verdicts(result: Fate) -> Table:
-    rows = []
-    for row in frame_of(result).to_dict(orient="records"):
+def verdicts_table(result: Fate) -> Table:
+    """A row a mitigation, length and dtype."""
+    frame, rows = frame_of(result), []
+    several = frame["mitigation"].nunique() > 1
+    for row in frame.to_dict(orient="records"):
         shares = (row[name] for name in ("read", "unread", "undecodable"))
         rows.append(
             [
+                *([row["mitigation"]] if several else []),
                 *(str(row["length"]), row["dtype"], row["verdict"], str(row["prompts"])),
                 *("–" if share != share else f"{share:.0%}" for share in shares),
                 *(number(float(row[name])) for name in ("distance", "pair_noise")),
             ]
         )
-    columns = ["items", "dtype", "verdict", "prompts", "right", "wrong, probe right", "both wrong"]
+    columns = [
+        *(["mitigation"] if several else []),
+        "items",
+        "dtype",
+        "verdict",
+        "prompts",
+        "right",
+        "wrong, probe right",
+        "both wrong",
+    ]
     return Table("Verdicts", [*columns, "distance of n to n + 1", "its noise"], rows)
 
 

@@ -127,7 +127,8 @@ def provenance_of(found: Reading, rows: Frame, *names: str) -> Provenance:
         parameters["lengths_in_passes_of_their_own"] = {
             name: sorted({length for part in parts for length in part.get(name, [])}) for name in dtypes
         }
-    return Provenance(first["model"], parameters, None, first["versions"], tuple(first["edits"]), str(first["time"]))
+    told = first["model"], parameters, None, first["versions"], tuple(first["edits"]), str(first["time"])
+    return Provenance(*told, first.get("arithmetic", {}))
 
 
 def panels(rows: Frame) -> list[str]:

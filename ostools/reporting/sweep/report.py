@@ -17,14 +17,15 @@ from ostools.reporting.page.page import render
 from ostools.reporting.page.section import Finding, More, Part, Section, Table, spelled
 from ostools.reporting.page.shell import quoted
 from ostools.reporting.sections.about import reading_section
-from ostools.reporting.sweep import behaviour, collapse, path_sum, sensitivity
+from ostools.reporting.sweep import behaviour, collapse, fate, path_sum, sensitivity
 from ostools.reporting.sweep.parts import CellsSection
 from ostools.results import checked_output, write_atomically
 from ostools.runs.stored.reading import STATES, AskedCell, Reading, distinct, read
 from ostools.runs.stored.store import UNREADABLE
 
 SECTIONS: dict[str, CellsSection] = {
-    one.measurement.name: one for one in (behaviour.SECTION, collapse.SECTION, sensitivity.SECTION, path_sum.SECTION)
+    one.measurement.name: one
+    for one in (behaviour.SECTION, fate.SECTION, collapse.SECTION, sensitivity.SECTION, path_sum.SECTION)
 }
 """The section of each measurement, in the order of the report."""
 TOLD = 50

@@ -78,7 +78,8 @@ def _said(label: str, given: object, spec: str) -> str:
 
 
 def base_key(cell: Cell, checkpoint: str, device: str) -> str:
-    """What defines the numbers of a cell but for its lengths: parameters, checkpoint, device, code and versions.
+    """What defines the numbers of a cell: parameters, checkpoint, device, code and versions; its lengths where a row depends on
+    the others (`Measurement.whole`).
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
@@ -89,6 +90,7 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
         {
             **cell.columns,
             "options": cell.options,
+            "whole": list(cell.lengths) if MEASUREMENTS[cell.measurement].whole else None,
             "checkpoint": checkpoint,
             "device": device,
             "code": code_version(),

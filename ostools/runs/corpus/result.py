@@ -89,7 +89,8 @@ def assembled(rows: Frame, seconds: Mapping[int, float], source: Mapping[str, An
         shapes += [{"length": length, "kept": kept} | _shape(shares, texts, kept) for kept in (NO_SINK, BETWEEN)]
         summary.append(_summary(shares, texts, asked, length, seconds[length]))
     model, versions, edits = source["model"], source["versions"], tuple(source["edits"])
-    provenance = Provenance(model, {**asked, "bins": bins}, None, versions, edits, source["time"])
+    arithmetic = source.get("arithmetic", {})
+    provenance = Provenance(model, {**asked, "bins": bins}, None, versions, edits, source["time"], arithmetic)
     tables = pd.DataFrame(summary), pd.DataFrame(shapes), pd.concat(windows, ignore_index=True)
     return Corpus(pd.concat(frames, ignore_index=True), provenance, *tables)
 

@@ -105,6 +105,8 @@ class Measurement(Generic[Given]):
     """It compares pairs of prompts, which are in no chat, and knows the tasks that have pairs and no answer."""
     casts: bool = False
     """It casts a float32 model itself, to dtypes too (bfloat16-kv) that no model can be loaded in."""
+    whole: bool = False
+    """A row depends on which other lengths were asked: a cell at other lengths is another one, measured anew."""
 
     @property
     def name(self) -> str:

@@ -5,9 +5,10 @@ With u_j the direction of a norm (N_j = I - u_j u_j^T), the blocks of attention 
     T_ij = P_i sum_h W_O^h ( alpha_ij W_V^h + beta_ij (v_j - vbar_i) a_ij^T ) N_j / r1_j,     beta = alpha slope
     a_ij = K_j^T q_i,   P_i = diag(gp1) / rp1_i N(o_i)
 
-and T_ii has in addition I and, inside the bracket, sum_m beta_im (v_m - vbar_i) b_im^T, b_im = Q_i^T k_m. For a direction
-Sigma = F F^T, tr(T_ij^T Sigma T_ij) is the mean of ||F^T T_ij z||^2 over probes z with E[z z^T] = I: k k' numbers a pair, and
-never a d x d matrix. With d_model orthogonal probes it is exact. O(n^2 (H d_head (2 k + k') + H k k')).
+and T_ii has in addition I and, inside the bracket, sum_m beta_im (v_m - vbar_i) b_im^T, b_im = Q_i^T k_m. Of a parallel block
+X_ij = T_ij + delta_ij D_i stands in the place of T_ij. For a direction Sigma = F F^T, tr(T_ij^T Sigma T_ij) is the mean of
+||F^T T_ij z||^2 over probes z with E[z z^T] = I: k k' numbers a pair, and never a d x d matrix. With d_model orthogonal probes
+it is exact. O(n^2 (H d_head (2 k + k') + H k k')).
 """
 
 from __future__ import annotations
@@ -20,21 +21,56 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.theory.path_sum import operators
-from ostools.theory.path_sum.second_moment import Factor, Heads, Kernel, Mlp, Moments
+from ostools.theory.path_sum import operators, parallel_moments
+from ostools.theory.path_sum.second_moment import Factor, Heads, Kernel, Mlp, Moments, Sketch
 
 Vectors = Float[Tensor, "pos d_model"]
 Answers = Float[Tensor, "query key probe other_probe"]
 
 
 @dataclass(frozen=True)
+class Answering:
+    """How the rotated queries, or keys, of a head answer the normalised residual stream: M_i = turn_i W - taken_i read_i^T.
+
+    The second term is what one norm over all heads takes off each of them (OLMo 2): with u_i^h a head's part of its direction,
+    taken_i = turn_i u_i, read_i = sum_h W_h^T u_i^h. None where every head has a norm of its own, which is in `turn`, or none.
+    """
+
+    weight: Float[Tensor, "head d_head d_model"]
+    turn: Float[Tensor, "head pos d_head d_head"]
+    mixed: tuple[Float[Tensor, "head pos d_head"], Vectors] | None
+
+    def pulled(self, vectors: Float[Tensor, "head some d_head"], i: int) -> Float[Tensor, "head some d_model"]:
+        """x^T M_i."""
+        moved = vectors @ self.turn[:, i] @ self.weight
+        if self.mixed is None:
+            return moved
+        taken, read = self.mixed
+        return moved - (vectors @ taken[:, i, :, None]) * read[i]
+
+    def pushed(self, probes: Float[Tensor, "d_model probe"], before: Vectors, positions: slice) -> Tensor:
+        """M_i N_i z, N_i of the directions `before`: [head, some, d_head, probe]."""
+        u = before[positions]
+        along = u @ probes
+        met = (self.weight @ probes)[:, None] - torch.einsum("hed,jd->hje", self.weight, u)[..., None] * along[:, None]
+        found = self.turn[:, positions] @ met
+        if self.mixed is None:
+            return found
+        taken, read = (self.mixed[0][:, positions], self.mixed[1][positions])
+        answer = read @ probes - (read * u).sum(1, keepdim=True) * along
+        return found - taken[..., None] * answer[:, None]
+
+
+@dataclass(frozen=True)
 class LiveHeads(Heads):
     """Attention with nothing held. `wide` = H d_head: heads side by side; `bare` is `left` without the post-norm's gain.
 
-    d (rotated query of a head at i) / d normalised residual stream = query_turn_i query_weight; so for keys.
+    What a pair of tokens has beside the held block is asked of as many columns of a direction as `asking` leaves, on the other
+    side of `probes`; d_model of both are exact.
     """
 
     probes: Float[Tensor, "d_model other_probe"]
+    asking: Sketch
     bare: Float[Tensor, "d_model wide"]
     gain: Float[Tensor, " d_model"]
     after: Vectors
@@ -46,22 +82,16 @@ class LiveHeads(Heads):
     query: Float[Tensor, "head pos d_head"]
     key: Float[Tensor, "head pos d_head"]
     value: Float[Tensor, "head pos d_head"]
-    query_turn: Float[Tensor, "head pos d_head d_head"]
-    key_turn: Float[Tensor, "head pos d_head d_head"]
-    query_weight: Float[Tensor, "head d_head d_model"]
-    key_weight: Float[Tensor, "head d_head d_model"]
+    query_map: Answering
+    key_map: Answering
 
     def added(self, i: int) -> Float[Tensor, "wide d_model"]:
         """T_ii - I = P_i left Z_i: this Z_i, with 1 / r1_i and N_i in it."""
         alpha, beta = self.pattern[:, i, : i + 1], (self.pattern * self.slope)[:, i, : i + 1]
         moved = self._moved(i)
-        own = (
-            beta[:, i, None, None]
-            * moved[:, i, :, None]
-            * (self.query[:, i, None] @ self.key_turn[:, i] @ self.key_weight)
-        )
+        own = beta[:, i, None, None] * moved[:, i, :, None] * self.key_map.pulled(self.query[:, i, None], i)
         around = torch.einsum("hm,hme,hmf->hef", beta, moved, self.key[:, : i + 1])
-        around = around @ self.query_turn[:, i] @ self.query_weight
+        around = self.query_map.pulled(around, i)
         inner = (own + around).flatten(0, 1) + alpha[:, i].repeat_interleave(moved.shape[-1])[:, None] * self.right
         return self._projected(inner, i) / self.before_scale[i]
 
@@ -69,23 +99,26 @@ class LiveHeads(Heads):
         factor, last = pulled[0], self.pattern.shape[-1] - 1
         return factor + self.added(last).T @ self._met(factor, slice(last, last + 1))[0].T
 
-    def corrected(self, kernel: Kernel, before: Moments) -> Kernel:
+    def corrected(self, kernel: Kernel, before: Moments, beside: Mlp | None = None) -> Kernel:
         """K_jj + sum_i K_ii (live - held squares of T_ij), exact where queries do not interfere; pairs in proportion."""
         sizes, last = before.kernel.diagonal(), self.pattern.shape[-1] - 1
-        gained = self.gained(before.own, slice(last, last + 1))[0]
+        gained = self.gained(before.own, slice(last, last + 1), beside)[0]
         if before.shared is not None:
-            gained = gained + sizes[:last] @ self.gained(before.shared, slice(0, last))
+            gained = gained + sizes[:last] @ self.gained(before.shared, slice(0, last), beside)
         diagonal = kernel.diagonal()
         ratio = torch.where(diagonal > 0, (diagonal + gained) / diagonal, torch.ones_like(diagonal)).sqrt()
         # A token whose held paths cancel exactly still has what the real derivative gains.
         return (kernel * ratio[:, None] * ratio).diagonal_scatter(diagonal + gained)
 
-    def gained(self, factor: Factor, queries: slice) -> Float[Tensor, "query key"]:
-        """tr(T_ij^T Sigma T_ij) for i in `queries`: nothing held, less all held.
+    def gained(self, factor: Factor, queries: slice, beside: Mlp | None = None) -> Float[Tensor, "query key"]:
+        """tr(T_ij^T Sigma T_ij) for i in `queries`: nothing held, less all held; of T_ij + delta_ij D_i with an MLP `beside`.
 
         The held squares are exact for Sigma; what the live ones are of them comes from the same probes' answers to both.
         """
-        exact = self.squares(factor)[queries]
+        squares = self.squares(factor) if beside is None else parallel_moments.squares(beside, self, factor)
+        factor = self.asking.of(factor)
+        added = None if beside is None else torch.stack(list(beside.answers(factor)), dim=2)
+        exact = squares[queries]
         asked = range(len(self.before))[queries]
         total = torch.zeros(len(asked), len(self.before), dtype=factor.dtype, device=factor.device)
         ranks = factor.shape[1], self.probes.shape[1]
@@ -93,6 +126,8 @@ class LiveHeads(Heads):
         for part in operators.chunks(len(asked), each * factor.element_size()):
             rows = slice(asked[part.start], asked[part.stop - 1] + 1)
             live, held = self.live_answers(factor, rows), self.held_answers(factor, rows)
+            if added is not None:
+                live, held = (self._with_skip(answers, added[rows], rows) for answers in (live, held))
             live, held = (torch.linalg.vector_norm(answers, dim=(2, 3)).square() for answers in (live, held))
             known = exact[part, : rows.stop]
             scaled = live * torch.where(held > 0, known / held, 1.0 / ranks[1])
@@ -123,9 +158,9 @@ class LiveHeads(Heads):
         answers -= through_norm[..., None] * at_key[:, None]
         # Y_i^h (v_j - vbar_i), and what the scores answer: to the key's side q_i^T K_j N_j z, to the query's k_m^T Q_i N_i z.
         moved = met @ values[:, None].mT - met @ (pattern @ values)[..., None]
-        keyed = self._turned(self.key_weight, self.key_turn, keys)
+        keyed = self.key_map.pushed(self.probes, self.before, keys)
         answers += self._scored(beta / scale, moved, torch.einsum("hie,hjek->hijk", self.query[:, queries], keyed))
-        asked = self._turned(self.query_weight, self.query_turn, queries)
+        asked = self.query_map.pushed(self.probes, self.before, queries)
         around = torch.einsum("hje,hiek->hijk", self.key[:, keys], asked)
         mine = self._scored(beta, moved, around).sum(1) / self.before_scale[queries, None, None]
         return self._with_skip(answers, factor.T @ self.probes + mine, queries)
@@ -138,17 +173,6 @@ class LiveHeads(Heads):
     ) -> Answers:
         """sum_h beta_ij moved_ij score_ij."""
         return torch.einsum("hipj,hijk->ijpk", moved * beta[:, :, None], score)
-
-    def _turned(
-        self,
-        weight: Float[Tensor, "head d_head d_model"],
-        turn: Float[Tensor, "head pos d_head d_head"],
-        positions: slice,
-    ) -> Float[Tensor, "head some d_head other_probe"]:
-        """turn_j weight N_j z."""
-        u = self.before[positions]
-        at_norm = torch.einsum("hed,jd->hje", weight, u)
-        return turn[:, positions] @ ((weight @ self.probes)[:, None] - at_norm[..., None] * (u @ self.probes)[:, None])
 
     @staticmethod
     def _with_skip(answers: Answers, skip: Float[Tensor, "*query probe other_probe"], queries: slice) -> Answers:
@@ -200,9 +224,9 @@ class LiveMlp(Mlp):
         taken = self._pulled_back.T @ (weights[:, None] * (self._lifted @ factor))
         return super().pulled(factor, weights) - taken - self.before.T @ (weights[:, None] * (self._pushed_on @ factor))
 
-    def traces(self, factor: Factor, other: Factor) -> Float[Tensor, " pos"]:
-        lost = ((self._lifted @ factor) * (self._pulled_back @ other)).sum(1)
-        return super().traces(factor, other) - lost - ((self._pushed_on @ factor) * (self.before @ other)).sum(1)
+    def traces(self, factor: Factor, other: Float[Tensor, "*batch d_model probe"]) -> Float[Tensor, "*batch pos"]:
+        lost = ((self._lifted @ factor) * (self._pulled_back @ other)).sum(-1)
+        return super().traces(factor, other) - lost - ((self._pushed_on @ factor) * (self.before @ other)).sum(-1)
 
     def answers(self, factor: Factor) -> Iterator[Float[Tensor, "pos probe"]]:
         sides = (self._lifted @ factor, self._pulled_back), (self._pushed_on @ factor, self.before)

@@ -4,10 +4,13 @@
 
 Carried are the kernel and the two directions of `second_moment`, by the same rules: what touches the last token by `own`, other
 pairs by `shared`. What is new are products of D_j with the heads, tr(D_j^T Sigma B_h) = tr(F^T D_j B_h^T F): O(H k d d_mlp) a
-block.
+block. D_j and T_nn, the last token's own block, are the real ones where nothing is held; what the other T_ij have beside the
+held ones comes in by `Heads.corrected`.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -39,9 +42,7 @@ Basis = Float[Tensor, "basis d_model probe"]
 
 def crossed_traces(mlp: Mlp, factor: Factor, pulled: Basis) -> PerHead:
     """tr(D_j^T Sigma B_h), `pulled` as `Heads.pulled` gives it."""
-    hidden, by_head = mlp.down.T @ factor, pulled[1:]
-    found = ((mlp.gate @ by_head) * hidden).sum(2) @ mlp.p.T
-    return found if mlp.up is None or mlp.q is None else found + ((mlp.up @ by_head) * hidden).sum(2) @ mlp.q.T
+    return mlp.traces(factor, pulled[1:])
 
 
 def squares(mlp: Mlp, heads: Heads, factor: Factor) -> Kernel:
@@ -54,7 +55,8 @@ def squares(mlp: Mlp, heads: Heads, factor: Factor) -> Kernel:
 
 def through_parallel(moments: Moments, mlp: Mlp, heads: Heads, sketches: tuple[Sketch, Sketch]) -> Moments:
     """S_jj' <- sum_ii' X_ij^T S_ii' X_i'j': the pairs with n in them by `own`, the others by `shared`."""
-    weighted, kernel, own = heads.weighted, moments.kernel, narrow(moments.own, sketches[0])
+    moments = replace(moments, own=narrow(moments.own, sketches[0]))
+    weighted, kernel, own = heads.weighted, moments.kernel, moments.own
     pulled = heads.pulled(own)
     step = heads.last_pulled(pulled) + mlp.pulled(own, only_last(kernel))
     along = torch.cat([kernel[-1:], kernel[-1] @ weighted])
@@ -73,7 +75,7 @@ def through_parallel(moments: Moments, mlp: Mlp, heads: Heads, sketches: tuple[S
         overlap = mlp.overlap(shared, turned)
         moved = moved + attended(between, passed, weighted, gram(basis)) + between * (overlap - shared.square().sum())
         met = met + torch.einsum("hj,hjk->jk", crossed_traces(mlp, shared, basis), passed)
-    moved = moved + met + met.T
+    moved = heads.corrected(moved + met + met.T, moments, mlp)
     weights = inverse(others_of(moved.diagonal()))
     wide = sandwich((alone * weights) @ alone.T, pulled)
     if moments.shared is not None:

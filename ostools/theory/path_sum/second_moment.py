@@ -59,11 +59,11 @@ class Mlp:
             moved = moved + self.up.T @ ((weights @ self.q)[:, None] * hidden)
         return moved
 
-    def traces(self, factor: Factor, other: Factor) -> Float[Tensor, " pos"]:
-        """tr(F^T D_j G)."""
+    def traces(self, factor: Factor, other: Float[Tensor, "*batch d_model probe"]) -> Float[Tensor, "*batch pos"]:
+        """tr(F^T D_j G), of many G at once."""
         hidden = self.down.T @ factor
-        trace = self.p @ ((self.gate @ other) * hidden).sum(1)
-        return trace if self.up is None or self.q is None else trace + self.q @ ((self.up @ other) * hidden).sum(1)
+        trace = ((self.gate @ other) * hidden).sum(-1) @ self.p.T
+        return trace if self.up is None or self.q is None else trace + ((self.up @ other) * hidden).sum(-1) @ self.q.T
 
     def answers(self, factor: Factor) -> Iterator[Float[Tensor, "pos probe"]]:
         """F^T D_j z at every position, for one of `probes` after the other."""
@@ -120,8 +120,11 @@ class Heads:
         skip = inner[0, 0] + 2.0 * inner[0, 1:] @ self.weighted.diagonal(dim1=1, dim2=2)
         return torch.einsum("hk,hij,kij->ij", inner[1:, 1:], self.weighted, self.weighted) + torch.diag(skip)
 
-    def corrected(self, kernel: Kernel, before: Moments) -> Kernel:
-        """The kernel after the step, with what is not in the weights; nothing here, where all is held."""
+    def corrected(self, kernel: Kernel, before: Moments, beside: Mlp | None = None) -> Kernel:
+        """The kernel after the step, with what is not in the weights; nothing here, where all is held.
+
+        `beside`: the MLP of a parallel block, whose D_j is added to T_jj.
+        """
         return kernel
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 import pytest
+import torch
 
 import ostools as ost
-from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECODABLE, UNREAD, UNTESTED, _verdict
-from ostools.results import frame_of
+from mitigations import MitigationError
+from ostools.measure import Decodable, Fate
+from ostools.measure.fate.captured import Place
+from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECODABLE, UNREAD, UNTESTED, _mitigations, _verdict
+from ostools.measure.fate.scores import rows_of, said_by_probes, steps_of
+from ostools.reporting.findings.fate import decodable_findings, fate_findings
+from ostools.results import Provenance, frame_of
+from tests.measure.fate.planted import asked
+
+LENGTHS = [3, 6, 9, 12, 130, 150]
 
 
 def verdict(correct: list[bool], right: list[bool | None], finding: str = "decodable", hidden: bool = False) -> str:
@@ -37,9 +44,75 @@ def test_the_verdict_is_the_largest_share(correct, right, given, expected) -> No
     assert verdict(correct, right, **given) == expected
 
 
+def made(verdicts: dict[str, list[str]], status: str = "active") -> Fate:
+    """A result of these verdicts at lengths 1, 2, ..., by mitigation."""
+    rows = [
+        {"mitigation": name, "dtype": "float32", "length": n, "verdict": verdict, "status": status}
+        for name, each in verdicts.items()
+        for n, verdict in enumerate(each, start=1)
+    ]
+    origin = Provenance({}, {}, None, {}, (), "")
+    return Fate(pd.DataFrame(rows), origin, pd.DataFrame(), Decodable(pd.DataFrame(), origin, *[pd.DataFrame()] * 2))
+
+
+ARMS = {
+    "none": [READ, READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED],
+    "separator": [READ, UNDECODABLE, READ, UNDECODABLE, UNREAD, READ],
+    "hint": [READ, READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED],
+}
+
+
+def test_which_stage_each_mitigation_repairs_and_breaks() -> None:
+    found = made(ARMS)
+    expected = [(2, READ, UNDECODABLE, "breaks"), (3, UNREAD, READ, "repairs"), (5, SAME_VECTOR, UNREAD, "repairs")]
+    changed = found.repaired()
+    assert list(changed[["length", "before", "after", "change"]].itertuples(index=False, name=None)) == expected
+    assert set(changed["mitigation"]) == {"separator"}
+    assert found.verdicts.columns.tolist() == ["dtype", "length", *ARMS]
+    assert {name: found.verdicts[name].tolist() for name in ARMS} == ARMS
+    said = fate_findings(found)
+    assert (
+        "separator: repairs unread to read at n = 3 (float32); indistinguishable to unread at n = 5 (float32), and breaks "
+        "read to undecodable at n = 2 (float32)." in said
+    )
+    assert "hint: changes no verdict." in said
+
+
+def test_the_sublayer_that_writes_an_answer_and_the_one_that_overwrites_it_are_named() -> None:
+    """The number stands behind the attention of block 0, and its MLP takes it away; the next block leaves all as it is."""
+    given = asked()
+    code = torch.from_numpy(given.labels)[:, None].double()
+    sites = ("embedding", 0), ("residual_mid", 0), ("residual", 1), ("residual_mid", 1), ("residual", 2), ("y", 2)
+    places = [Place(depth, site, layer) for depth, (site, layer) in enumerate(sites)]
+    found = dict(zip(places, (0 * code, code, 0 * code, 0 * code, 0 * code, 0 * code), strict=True))
+    said = said_by_probes(given, found, ("none", "shuffled")).assign(dtype="float32")
+    origin = Provenance({}, {}, None, {}, (), "")
+    frame = rows_of(said, "number").assign(task="t", target="number", mitigation="none")
+    whole, none = (
+        "the attention of block 0 writes most of it, ",
+        "the mlp of block 0 overwrites most of it, 100% before",
+    )
+    words = " ".join(decodable_findings(Decodable(frame, origin, said, steps_of(said))))
+    assert whole in words
+    assert none in words
+
+
+def test_a_mitigation_that_did_not_act_repairs_nothing() -> None:
+    found = made(ARMS, status="inactive")
+    assert found.repaired().empty
+    assert "separator is inactive: it changed nothing." in fate_findings(found)
+
+
+def test_mitigations_are_each_once_and_wrong_ones_refused() -> None:
+    assert len(_mitigations(["separator", "separator:every=3", "hint"])) == 2
+    assert _mitigations(None) == []
+    with pytest.raises(MitigationError, match="unknown mitigation 'seperator'"):
+        _mitigations(["hint", "seperator"])
+
+
 @pytest.fixture(scope="module")
 def counted(embedded):
-    return ost.fate(embedded, "count-ones", lengths=[3, 6, 9, 12, 130, 150], dtypes=["float32"], target="number")
+    return ost.fate(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"], target="number")
 
 
 @pytest.mark.slow
@@ -59,13 +132,14 @@ def test_shares_are_of_prompts_and_a_mitigation_stands_beside(counted, embedded)
     tested = frame[frame["prompts"] > 0]
     assert (tested[["read", "unread", "undecodable"]].sum(axis=1) == 1).all()
     assert frame["test"].tolist() == ["not tested", *["interpolated"] * 4, "extrapolated"]
-    under = ost.fate(
-        embedded, "count-ones", lengths=[3, 6, 9, 12, 130, 150], dtypes=["float32"], mitigation="separator:every=3"
-    )
-    assert set(under.frame["mitigation"]) == {"none", "separator"}
+    arms = ["separator:every=3", "sliding-window:window=4", "separator"]
+    under = ost.fate(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"], mitigation=arms)
+    assert list(dict.fromkeys(under.frame["mitigation"])) == ["none", "separator", "sliding-window:window=4"]
+    assert list(under.under) == ["separator", "sliding-window:window=4"]
     both = frame_of(under)
     without = both[both["mitigation"] == "none"].reset_index(drop=True)
     pd.testing.assert_frame_equal(without, frame)
-    changed: Any = under.repaired()
-    assert (changed["before"] != changed["after"]).all()
-    assert under.probes_under is not None
+    for name in under.under:
+        alone = frame_of(ost.fate(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"], mitigation=name))
+        rows = both[both["mitigation"] == name].reset_index(drop=True)
+        pd.testing.assert_frame_equal(rows, alone[alone["mitigation"] == name].reset_index(drop=True))

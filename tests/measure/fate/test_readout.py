@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.fate.readout import along, largest_cosine, moved_answers
+from ostools.measure.fate.readout import along, arrived, largest_cosine, moved_answers
 from ostools.results import frame_of
 from tests.checkpoints import tiny_model
 
@@ -65,6 +67,14 @@ def test_no_prompt_that_was_right_has_no_share() -> None:
     assert math.isnan(float(moved["followed"]))
 
 
+def test_a_move_that_the_dtype_rounds_away_does_not_arrive() -> None:
+    """Of bfloat16 the next number behind 256 is 258: a move by 2 arrives, by 0.5 nothing of it; float32 has both."""
+    rows, steps = torch.full((3, 1), 256.0), torch.tensor([[2.0], [2.0], [2.0]]).double()
+    assert arrived(rows.bfloat16(), steps) == 1
+    assert arrived(rows.bfloat16(), steps / 4) == 0
+    assert arrived(rows, steps / 4) == 1
+
+
 def test_a_probe_without_weights_is_refused() -> None:
     with pytest.raises(InputError, match="depends on the representation"):
         along(torch.ones(3, 2).double(), torch.zeros(2).double(), "probe")
@@ -84,15 +94,37 @@ def test_on_the_trained_model_the_last_layer_is_the_models_own_answer(embedded) 
     assert (found["predicted"] == 1).all()
 
 
-def test_a_step_at_the_last_layer_is_the_same_through_the_final_norm() -> None:
-    """Of a tiny random model: what is refused, and that it runs on every layer."""
+def test_every_dtype_is_read_for_itself() -> None:
     model = tiny_model("llama")
-    found = ost.readout(model, "count-ones-bernoulli:tidy=true", lengths=[1, 2, 3], seeds=range(8)).frame
-    assert found["site"].tolist() == ["residual", "residual", "residual", "residual", "y", "y"]
+    asked = {"lengths": [1, 2, 3], "seeds": range(8), "dtypes": ["float32", "bfloat16", "float64"]}
+    found = frame_of(ost.readout(model, "count-ones-bernoulli:tidy=true", **asked))
+    assert found["site"].tolist() == ["residual", "residual", "residual", "residual", "y", "y"] * 3
     assert found["random_low"].between(0, 1).all()
+    assert (found["predicted"] == 1).all()
+    assert (found["moved"] < found["prompts"]).all()
+    by_dtype = {str(dtype): rows.reset_index(drop=True) for dtype, rows in found.groupby("dtype")}
+    for name in ("cosine", "intervention", "log_odds", "log_probability"):
+        # Sums in two precisions; a probe's weights divide by what may be small.
+        np.testing.assert_allclose(by_dtype["float32"][name], by_dtype["float64"][name], rtol=2e-2, atol=1e-4)
+    assert (by_dtype["float64"]["arrived"] - 1).abs().max() < 1e-9
+    stored = ost.readout(tiny_model("llama", dtype=torch.bfloat16), "count-ones-bernoulli:tidy=true", **asked)
+    same = frame_of(stored)[found["dtype"] == "bfloat16"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(same, by_dtype["bfloat16"])
+
+
+def test_answers_of_several_tokens_are_known_by_their_first(embedded) -> None:
+    """10, 20, ...: digits are tokens, and no two of these begin alike. From each to the next the probe moves by ten."""
+    found = frame_of(ost.readout(embedded, "count-ones", lengths=range(10, 80, 10)))
+    assert (found["predicted"] == 10).all()
+    assert (found["moved"] == 6).all()
+    assert (found["prompts"] == 7).all()
+    with pytest.raises(InputError, match=r"found 1 and 10, which both begin with '1'.*such as 2 to 9"):
+        ost.readout(embedded, "count-ones", lengths=[1, 2, 3, 4, 10])
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    model = tiny_model("llama")
     with pytest.raises(InputError, match="whose answer is a number"):
         ost.readout(model, "copy-last:uniform=true", lengths=[3, 4])
-    with pytest.raises(InputError, match=r"n and n \+ 1 are one token each"):
-        ost.readout(model, "count-ones", lengths=[12, 13])
-    with pytest.raises(InputError, match="found 16 bits"):
-        ost.readout(tiny_model("llama", dtype=torch.bfloat16), "count-ones", lengths=[1, 2])
+    with pytest.raises(InputError, match="unknown dtype 'float31'"):
+        ost.readout(model, "count-ones", lengths=[1, 2], dtypes=["float31"])

@@ -6,6 +6,7 @@ from itertools import combinations_with_replacement, pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -138,7 +139,11 @@ def test_columns_and_kinds() -> None:
         "cesaro",
     }
     assert (kinds.loc[kinds["kind"] == "predicted", "norm"] == "frobenius").all()
-    assert ost.path_sum(model, "ab 12").frame["variant"].unique().tolist() == ["proof"]
+    usual = ost.path_sum(model, "ab 12")
+    assert usual.frame["variant"].unique().tolist() == ["local", "second-moment"]
+    summary = ost.compare(ost.sensitivity(model, "ab 12"), usual).summary
+    assert summary["holds"].tolist() == [True, pd.NA]  # does it hold ...
+    assert summary[["spearman", "median_log10_looseness"]].notna().all(axis=None)  # ... its shape, and its size?
 
 
 def test_edits_that_the_formulas_do_not_know_are_refused() -> None:

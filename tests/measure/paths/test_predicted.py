@@ -152,12 +152,20 @@ def test_second_moment_full_is_its_recursion_in_dense_matrices(family: Family, l
     is the held one, scaled with what the real derivative has more on the diagonal; so is what turns the directions.
     """
     still, real = held(family, layers), live(family, layers=layers, seed=7)
-    eye, one = torch.eye(still.final_jacobian.shape[0], dtype=torch.float64), torch.eye(N, dtype=torch.float64)
+    blocks = zip([block.update for block in still.blocks], real.updates, real.mlps, strict=True)
+    expected = sequential_in_dense_matrices([*blocks], real.final_jacobian)
+    assert still.values("second-moment-full") == pytest.approx(expected.numpy(), rel=1e-9)
+
+
+def sequential_in_dense_matrices(blocks: list[tuple[Tensor, Tensor, Tensor]], final_jacobian: Tensor) -> Tensor:
+    """||J_j||_F of the recursion of the real derivative; a block: the held update of attention, the real one, the real MLP."""
+    n, d = blocks[0][0].shape[1:3]
+    eye, one = torch.eye(d, dtype=torch.float64), torch.eye(n, dtype=torch.float64)
     skip = one[:, :, None, None] * eye
-    whole, shared = torch.zeros(N, N, *eye.shape, dtype=torch.float64), None
-    whole[-1, -1] = real.final_jacobian.T @ real.final_jacobian
-    for block, update, mlp in list(zip(still.blocks, real.updates, real.mlps, strict=True))[::-1]:
-        rows, moved, alive = eye + mlp, block.update + skip, update + skip
+    whole, shared = torch.zeros(n, n, *eye.shape, dtype=torch.float64), None
+    whole[-1, -1] = final_jacobian.T @ final_jacobian
+    for held_update, update, mlp in blocks[::-1]:
+        rows, moved, alive = eye + mlp, held_update + skip, update + skip
         reached = (traces(whole).diagonal() > 0)[:-1]
         whole = torch.einsum("iba,ijbc,jcd->ijad", rows, whole, rows)
         shared = None if shared is None else turned_by_mlp(rows[:-1][reached], shared)
@@ -173,13 +181,13 @@ def test_second_moment_full_is_its_recursion_in_dense_matrices(family: Family, l
         size = traces(whole).diagonal()
         ratio = torch.where(size > 0, (size + gained) / size, 1.0).sqrt()
         whole = whole * (ratio[:, None] * ratio)[:, :, None, None]
-        each = [apart[j, j] / whole[j, j].trace() for j in range(N - 1) if whole[j, j].trace() > 0]
+        each = [apart[j, j] / whole[j, j].trace() for j in range(n - 1) if whole[j, j].trace() > 0]
         shared = torch.stack(each).sum(0)
         shared = shared / shared.trace()
         whole[-1], whole[:, -1] = own, own.mT
         whole[-1, -1] = last
         whole = collapsed(whole, shared)
-    assert still.values("second-moment-full") == pytest.approx(traces(whole).diagonal().sqrt().numpy(), rel=1e-9)
+    return traces(whole).diagonal().sqrt()
 
 
 def traces(whole: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ def test_an_estimates_heat_map_is_of_the_norm_that_it_knows() -> None:
     assert max(row["value"] for row in rows) == pytest.approx(2 * exact.frame["operator_norm"].max(), rel=1e-5)
     svg = svg_of(chart)
     assert "Frobenius norm" in svg
-    assert "position i of the token" in svg
+    assert "token and its position i (×: so many in a row)" in svg
 
 
 def test_several_layers_are_drawn_as_a_heat_map_and_one_as_lines() -> None:

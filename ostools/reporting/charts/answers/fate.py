@@ -8,8 +8,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from mitigations.named import NONE
 from ostools.measure import Decodable, Fate, Readout
-from ostools.measure.fate.fate import READ, UNDECODABLE, UNREAD
+from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECODABLE, UNREAD, UNTESTED
 from ostools.measure.fate.splits import TESTS
 from ostools.reporting.findings.fate import decodable_findings, fate_findings, readout_findings
 from ostools.reporting.look import axes, draw, theme
@@ -18,19 +19,28 @@ from ostools.results import Frame, frame_of
 WIDTH, HEIGHT, NARROW = 600, 150, 180
 _SQUARE: dict[str, Any] = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 6, "columns": 3}
 _SHARES = {READ: "right", UNREAD: "full", UNDECODABLE: "wrong"}
+_VERDICTS = _SHARES | {SAME_VECTOR: "float64", UNTESTED: "none"}
 _CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
 _HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "float64"}
 
 
 def fate_chart(result: Fate) -> alt.VConcatChart:
-    """Lengths by verdict: the shares of prompts whose answer is read, decodable and unread, and not decodable, a panel a dtype
-    and mitigation; below them layers by decodability. A length whose pair is indistinguishable is named in the notes."""
+    """Lengths by verdict: under mitigations first a grid of verdicts, lengths by mitigations, a panel a dtype; then the shares
+    of prompts whose answer is read, decodable and unread, and not decodable, without a mitigation (and under one, where it is
+    the only one); below them layers by decodability. A length whose pair is indistinguishable is named in the notes."""
     frame = frame_of(result)
+    several = frame["mitigation"].nunique()
     panels: list[Any] = [
-        _bars(here, f"{dtype}{'' if mitigation == 'none' else f', under {mitigation}'}")
-        for (mitigation, dtype), here in frame.groupby(["mitigation", "dtype"], sort=False)
+        _grid(here, f"{dtype}: the verdict (and the share answered right)")
+        for dtype, here in frame.groupby("dtype", sort=False)
+        if several > 1
     ]
-    panels += _places(result.probes)
+    panels += [
+        _bars(here, f"{dtype}{'' if mitigation == NONE else f', under {theme.inert(mitigation)}'}")
+        for (mitigation, dtype), here in frame.groupby(["mitigation", "dtype"], sort=False)
+        if several < 3 or mitigation == NONE
+    ]
+    panels += [] if result.probes.frame.empty else _places(result.probes)
     title = alt.TitleParams(
         f"Where answers are lost: {frame['task'].iloc[0]}", subtitle=_wrapped(fate_findings(result))
     )
@@ -48,25 +58,65 @@ def decodable_chart(result: Decodable) -> alt.VConcatChart:
 
 
 def readout_chart(result: Readout) -> alt.VConcatChart:
-    """By how much the expected answer moves where the probe says one more, by place and direction."""
+    """By how much the expected answer moves where the probe says the next, by place and direction; a panel a dtype."""
     frame = frame_of(result)
-    rows = frame.assign(place=places_named(frame), value=frame["intervention"], quantity=frame["direction"])
+    panels: list[Any] = [_moves(here, str(dtype)) for dtype, here in frame.groupby("dtype", sort=False)]
+    title = alt.TitleParams(f"Is it read? {frame['task'].iloc[0]}", subtitle=_wrapped(readout_findings(result)))
+    return axes.themed(alt.vconcat(*panels, spacing=14, title=title))
+
+
+def _moves(frame: Frame, name: str) -> Any:
+    rows: Frame = frame.assign(place=places_named(frame), value=frame["intervention"], quantity=frame["direction"])
     order = list(dict.fromkeys(rows["place"]))
+    by = f"{frame['predicted'].iloc[0]:.3g}"
     colours = {"probe": theme.colour("full"), "data": theme.colour("frozen")}
     bars = draw.rows(rows[["place", "value", "quantity", "cosine", "followed"]]).mark_bar()
     shown = bars.encode(
         x=alt.X("place:N", sort=order, title="v^(l), z behind attention, y"),
         xOffset="quantity:N",
-        y=alt.Y("value:Q", title="answer moved (counts; predicted 1)"),
+        y=alt.Y("value:Q", title=f"answer moved (counts; predicted {by})"),
         color=draw.hue("quantity", colours, **_SQUARE),
         tooltip=["place:N", "quantity:N", draw.VALUE, "cosine:Q", "followed:Q"],
     )
-    title = alt.TitleParams(f"Is it read? {frame['task'].iloc[0]}", subtitle=_wrapped(readout_findings(result)))
-    return axes.themed(alt.vconcat(draw.layers(shown, width=WIDTH, height=HEIGHT), title=title))
+    return draw.layers(shown, width=WIDTH, height=HEIGHT, title=draw.heading(name))
 
 
 def _wrapped(sentences: list[str], width: int = 110) -> list[str]:
     return [line for sentence in sentences for line in textwrap.wrap(sentence, width)]
+
+
+def _grid(here: Frame, name: str) -> Any:
+    """A cell a length and mitigation, in the colour of its verdict."""
+    order = [str(length) for length in sorted(set(here["length"]))]
+    rows: Frame = here.assign(
+        n=here["length"].astype(str),
+        under=[theme.inert(str(name)) for name in here["mitigation"]],
+        said=[f"{share:.0%}" for share in here["answered"]],
+    )
+    rows = rows[["n", "under", "verdict", "said", "status"]]
+    arms = list(dict.fromkeys(rows["under"]))
+    known = [verdict for verdict in _VERDICTS if (rows["verdict"] == verdict).any()]
+    base = draw.rows(rows).encode(
+        x=alt.X(
+            "n:N",
+            sort=order,
+            title="length n (items of the sequence)",
+            axis=alt.Axis(labelAngle=0, grid=False),
+            scale=alt.Scale(paddingInner=0.01),
+        ),
+        y=alt.Y(
+            "under:N",
+            sort=arms,
+            title=None,
+            axis=alt.Axis(labelLimit=220, grid=False),
+            scale=alt.Scale(paddingInner=0.06),
+        ),
+        tooltip=["n:N", "under:N", "verdict:N", "said:N", "status:N"],
+    )
+    colours = {verdict: theme.colour(_VERDICTS[verdict]) for verdict in known}
+    cells = base.mark_rect(opacity=0.8).encode(color=draw.hue("verdict", colours, **_SQUARE))
+    words = base.mark_text(fontSize=9, color="black").encode(text="said:N")
+    return draw.layers(cells, words, width=WIDTH, height=26 * len(arms), title=draw.heading(name))
 
 
 def _bars(here: Frame, name: str) -> Any:

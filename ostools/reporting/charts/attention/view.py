@@ -210,7 +210,7 @@ def _labels(attention: Attention) -> list[str]:
 
 
 def _picture(chart: Any) -> str:
-    return notebook.picture_of(chart.to_dict())
+    return notebook.picture_of(chart.to_dict(), notebook.SCALES[0])
 
 
 def _script(drawn: Sequence[tuple[str, str]]) -> str:

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments import Repeats
+from ostools.measure.profiles.nulls import OWN
+from ostools.reporting.charts.sensitivity.nulls import SOURCES
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -19,8 +21,11 @@ _WORDS = {"present": "BOS (sink) present", "absent": "BOS left out"}
 def repeats_chart(result: Repeats) -> alt.FacetChart:
     """||y - y*||_2 in float64 against the number of copies, log-log; thin: the law of the table `summary`, where one holds.
 
-    What is below its rounding stands below the axis, and is told as at most that.
+    What is below its rounding stands below the axis, and is told as at most that. With null models: the model's curve, and of
+    each kind the median and the range over its draws, a panel a prompt and sink.
     """
+    if len(set(frame_of(result)["source"])) > 1:
+        return _before_training(result)
     frame: Frame = frame_of(result)
     summary: Any = result.summary
     tasks = list(dict.fromkeys(frame["task"]))
@@ -57,6 +62,58 @@ def repeats_chart(result: Repeats) -> alt.FacetChart:
     said += [] if floor is None else [axes.ROUNDING_NOTE]
     title = alt.TitleParams("Representational collapse on repeated tokens", subtitle=said)
     return axes.themed(axes.unfolded(chart, rows).properties(title=title))
+
+
+def _before_training(result: Repeats) -> alt.FacetChart:
+    frame: Frame = frame_of(result)
+    own: Frame = frame[frame["source"] == OWN]
+    columns = ["source", "task", "sink", "length", "value", "low", "high"]
+    curve: Any = own.assign(value=own["distance"], low=own["distance"], high=own["distance"])[columns]
+    rows = pd.concat([curve, result.band.rename(columns={"median": "value"})[columns]], ignore_index=True)
+    axes.require_finite(rows["value"], "a chart of repeats")
+    rows, floor = axes.floored(rows)
+    least = float(rows["shown"].min())
+    rows = rows.assign(
+        low=rows["low"].clip(lower=least),
+        high=rows["high"].clip(lower=least),
+        panel=rows["task"] + ", " + rows["sink"].map(_WORDS),
+        name=rows["source"].map(SOURCES),
+    )
+    sources = list(dict.fromkeys(rows["source"]))
+    hues = dict(zip([SOURCES[source] for source in sources], theme.colours(sources), strict=True))
+    place: dict[str, Any] = {
+        "x": axes.length_axis(rows["length"], "copies n of the repeated token"),
+        "color": draw.hue("name", hues),
+    }
+    reach = pd.concat([rows["low"], rows["high"]])
+    shown, low = (draw.log_y(reach, "L2 distance at y (float64)", floor, field) for field in ("shown", "low"))
+    drawn = rows.drop(columns=["task", "sink", "source"])
+    base = axes.chart(drawn)
+    band = base.mark_area(opacity=0.25).encode(y=low, y2="high:Q", **place)
+    line = base.mark_line(strokeWidth=1.6).encode(
+        y=shown, tooltip=["name:N", "length:Q", draw.VALUE, "low:Q", "high:Q"], detail="name:N", **place
+    )
+    panels = list(dict.fromkeys(rows["panel"]))
+    facet = alt.Facet("panel:N", sort=panels, title=None)
+    chart = alt.layer(band, line).properties(width=280, height=190).facet(facet=facet, columns=2, spacing=26)
+    count = int(frame["draw"].nunique())
+    said = [
+        f"Line: the model, and the median of {count} null models of a kind; shade: their range.",
+        *_fates_of(result),
+    ]
+    title = alt.TitleParams("The distance on repeated tokens before and after training", subtitle=said)
+    return axes.themed(axes.unfolded(chart, drawn).properties(title=title))
+
+
+def _fates_of(result: Repeats) -> list[str]:
+    """The laws of each source and prompt, counted over draws."""
+    summary: Any = result.summary
+    lines = []
+    for (task, sink, source), rows in summary.groupby(["task", "sink", "source"], sort=False):
+        counts = rows["verdict"].value_counts().items()
+        laws = "; ".join(f"{law} ({count} of {len(rows)})" if len(rows) > 1 else str(law) for law, count in counts)
+        lines.append(f"{task}, {_WORDS[sink]}, {SOURCES[str(source)]}: {laws}")
+    return lines
 
 
 def _said(rows: Frame) -> list[str]:

@@ -16,7 +16,7 @@ from ostools.training.lab.grid import BASE
 _DISTANCE, _RIGHT = "L2 distance at y, float64", "share of right answers"
 _LENGTH = "length n (items of the sequence)"
 _FLOOR = 1e-6  # below it a float64 distance of y is rounding
-_WIDTH, _HEIGHT = 250, 200
+_WIDTH, _HEIGHT = 190, 160  # five panels in a row
 
 
 def trained_lab_chart(result: TrainedLab) -> alt.VConcatChart:

@@ -12,7 +12,7 @@ from ostools.measure.profiles.nulls import OWN
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
-_NAMES = {
+SOURCES = {
     OWN: "the model",
     "initialised": "initialised",
     "embeddings-kept": "initialised, embeddings kept",
@@ -32,12 +32,13 @@ def nulls_chart(result: Nulls) -> alt.LayerChart:
     lines, floor = axes.floored(_named(lines))
     least = float(lines["shown"].min())
     area = _named(band).assign(low=band["low"].clip(lower=least), high=band["high"].clip(lower=least))
-    names = [_NAMES[source] for source in dict.fromkeys(table["source"])]
+    names = [SOURCES[source] for source in dict.fromkeys(table["source"])]
     colour = draw.hue("name", dict(zip(names, theme.colours(list(dict.fromkeys(table["source"]))), strict=True)))
     reach = pd.concat([lines["shown"], area["low"], area["high"]])
     scale, axis = axes.log_axis(reach, floor)
     place: dict[str, Any] = {"x": axes.token_axis(tokens), "color": colour}
-    title = "share of the summed sensitivity"
+    measured = str(table["measure"].iloc[0])
+    title = f"share of the summed {measured}"
     shade = draw.rows(area).encode(y=alt.Y("low:Q", scale=scale, axis=axis, title=title), y2="high:Q", **place)
     tooltip = ["position:Q", "token:N", "name:N", draw.VALUE]
     base = axes.chart(lines).encode(
@@ -45,7 +46,9 @@ def nulls_chart(result: Nulls) -> alt.LayerChart:
     )
     marks = [base.mark_line(), base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0)]
     marks = [axes.unfolded(mark, lines) for mark in [*marks, *draw.zeros(base, floor)]]
-    heading = alt.TitleParams("Sensitivity before and after training", subtitle=_subtitle(result, floor is not None))
+    heading = alt.TitleParams(
+        f"{measured[:1].upper()}{measured[1:]} before and after training", subtitle=_subtitle(result, floor is not None)
+    )
     return axes.themed(draw.layers(shade.mark_area(opacity=0.25), *marks, width=620, height=300, title=heading))
 
 
@@ -54,7 +57,7 @@ def _named(rows: Frame) -> Frame:
     shown = rows.assign(
         position=rows["position"].astype(int),
         token=[theme.shown(str(token)) for token in rows["token"]],
-        name=[_NAMES[str(source)] for source in rows["source"]],
+        name=[SOURCES[str(source)] for source in rows["source"]],
     )
     return shown.drop(columns="source")
 
@@ -63,7 +66,8 @@ def _subtitle(result: Nulls, zeros: bool) -> list[str]:
     """The verdicts of the shape, a line a source."""
     table: Any = result.summary
     lines = [
-        f"{_NAMES[str(source)]}: {_verdicts(group['verdict'])}" for source, group in table.groupby("source", sort=False)
+        f"{SOURCES[str(source)]}: {_verdicts(group['verdict'])}"
+        for source, group in table.groupby("source", sort=False)
     ]
     count = int(table["seed"].nunique())
     return [f"Shade: range over {count} seeds.", *lines, *([axes.ZERO_NOTE] if zeros else [])]

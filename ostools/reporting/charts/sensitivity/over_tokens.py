@@ -14,7 +14,7 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.measure import Comparison, PathSum, Sensitivity
 from ostools.measure.prompts import named_by
-from ostools.reporting.look import axes, draw, theme
+from ostools.reporting.look import axes, draw, regions, theme
 from ostools.reporting.look.aside import aside as aside_of
 from ostools.reporting.look.aside import banded, notes
 from ostools.results import Frame, frame_of
@@ -133,4 +133,5 @@ def _profile_panel(
     # Points carry the tooltips; they are seen only where there is room between them.
     layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
     layers += draw.zeros(base, floor)
-    return banded(axes.unfolded(alt.layer(*layers), floored), aside).properties(width=620, height=260)
+    panel = banded(axes.unfolded(alt.layer(*layers), floored), aside)
+    return regions.coloured(panel, tokens, last, aside).properties(width=620, height=260)

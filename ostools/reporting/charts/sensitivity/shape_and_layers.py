@@ -13,7 +13,7 @@ import pandas as pd
 from ostools.measure import Profile, Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, places
 from ostools.reporting.charts.sensitivity.over_tokens import NORMS
-from ostools.reporting.look import axes, draw, theme
+from ostools.reporting.look import axes, draw, regions, theme
 from ostools.reporting.look.aside import aside as aside_of
 from ostools.reporting.look.aside import banded, notes, underlined
 from ostools.results import Column, Frame, frame_of
@@ -101,10 +101,10 @@ def _profile_panel(frame: Frame, shapes: Any, names: list[str], tokens: list[str
         )
         layers.append(axes.unfolded(segments, thirds).mark_rule(strokeWidth=3.5, strokeCap="round"))
     of = "of the text" if aside else "first token taken out"
-    return banded(alt.layer(*layers), aside).properties(
-        width=620,
-        height=240,
-        title=draw.heading(f"Thick: geometric mean of each third, {of}" if len(thirds) else "Profile"),
+    words = f"Thick: geometric mean of each third, {of}" if len(thirds) else "Profile"
+    title = draw.heading(words, above=regions.room(tokens))
+    return regions.coloured(banded(alt.layer(*layers), aside), tokens, labelled=False, aside=aside).properties(
+        width=620, height=240, title=title
     )
 
 

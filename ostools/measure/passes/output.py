@@ -1,0 +1,124 @@
+"""What is differentiated in the place of y_n: another position's y, a logit, or the difference of two.
+
+A logit is a linear function of y_n, t = w^T y_n + b, before a soft-cap (Gemma 2). w is the row of the output layer, or the
+difference of two rows. So d t / d v_i = w^T J_i, one row, whose length is at most ||w||_2 ||J_i||_2. Another position is the
+last one of the prompt's beginning: what a causal model does there knows of no later token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.ground.errors import InputError
+from ostools.models import Prompt
+from ostools.models.tokens import one_token, token_text
+
+_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}
+_OF_A_QUERY = ("exact-arithmetic", "ablate_heads", "ablate_layers", "scale_scores")
+"""Edits that do the same to a query whatever comes after it."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """The logit of `ids[0]`; of two ids that of the first minus that of the second. `row`: w; `tokens`: their texts."""
+
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    row: Float[Tensor, " d_model"]
+
+    @property
+    def norm(self) -> float:
+        """||w||_2, in float64."""
+        return float(self.row.double().norm())
+
+    @classmethod
+    def of(cls, model: TransformerBridge, towards: str | int | Sequence[str | int]) -> Output:
+        """Raises `InputError` for a text of several tokens, an id that there is not, more than two, and two that are one."""
+        given = [towards] if isinstance(towards, str | int) else list(towards)
+        if len(given) not in (1, 2):
+            raise InputError(f"towards: expected one token or a pair such as (' A', ' B'), found {len(given)}")
+        ids = tuple(one_token(model, each) for each in given)
+        if len(set(ids)) < len(ids):
+            raise InputError(
+                f"towards: expected two different tokens, found {given[0]!r} and {given[1]!r}, which are one token"
+            )
+        like = next(model.parameters())
+        rows = [output_row(model, index, torch.zeros(int(model.cfg.d_model)).to(like))[0] for index in ids]
+        row = rows[0] if len(rows) == 1 else rows[0] - rows[1]
+        if not bool(torch.isfinite(row).all()) or not bool(row.any()):
+            raise InputError(
+                f"towards: expected a row of the output layer that is finite and not 0 for {given!r}, found none"
+            )
+        return cls(ids, tuple(token_text(model.tokenizer, index) for index in ids), row)
+
+    def check(self, model: TransformerBridge, prompt: Prompt) -> None:
+        """w^T y_n + b is the model's own logit before its soft-cap, of each token; else `InputError`. One forward pass."""
+        with torch.no_grad(), hooks.capture(model, "final_norm") as record:
+            logits = model(prompt.ids[None].to(self.row.device), logits_to_keep=1)[0, -1]
+        y, cap = record["final_norm"][0, -1].double(), soft_cap(model)
+        for index, token in zip(self.ids, self.tokens, strict=True):
+            row, bias = output_row(model, index, record["final_norm"][0, -1])
+            value = float(row.double() @ y) + bias
+            capped = value if cap is None else cap * float(torch.tensor(value / cap, dtype=torch.float64).tanh())
+            size = float(row.double().norm() * y.norm()) + abs(bias)
+            error = abs(capped - float(logits[index])) / size if size else float("nan")
+            if not error <= _TOLERANCE[self.row.dtype]:
+                raise InputError(
+                    f"towards {token!r}: its row of the output layer times y_n differs from the model's own logit by "
+                    f"{error:.2g} of the sizes of the two; the derivative of this logit is not known here"
+                )
+
+
+def output_row(
+    model: TransformerBridge, token: int, like: Float[Tensor, " d_model"]
+) -> tuple[Float[Tensor, " d_model"], float]:
+    """w_t and the output layer's bias of one token, whatever the layer's module stores."""
+    with torch.enable_grad():
+        origin = torch.zeros_like(like, requires_grad=True)
+        value = model.unembed(origin[None, None])[0, 0, token]
+        (row,) = torch.autograd.grad(value, origin)
+    return row, float(value.detach())
+
+
+def soft_cap(model: TransformerBridge) -> float | None:
+    """What the model bounds its logits by; None where it does not."""
+    return getattr(model.original_model.config, "final_logit_softcapping", None)
+
+
+def begun(model: TransformerBridge, prompt: Prompt, at: int) -> Prompt:
+    """The tokens up to position `at`, from the end where negative; the last of them has the logits that it has in the whole.
+
+    Raises `InputError` for a position that the prompt lacks, where the logits differ, and under an edit that may read later
+    tokens: equal logits do not prove equal derivatives there.
+    """
+    pos = len(prompt.ids)
+    if type(at) is not int or not -pos <= at < pos:
+        raise InputError(f"at: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, found {at!r}")
+    end = at % pos + 1
+    if end == pos:
+        return prompt
+    others = [edit for edit in hooks.active_edits(model) if edit.kind not in _OF_A_QUERY]
+    if others:
+        raise InputError(
+            f"at: expected no edit that may read later tokens, found {others[0].kind!r} at {others[0].where}: give the "
+            "beginning of the prompt itself, or leave the edit's block"
+        )
+    ids = prompt.ids[None].to(next(model.parameters()).device)
+    with torch.no_grad():
+        whole, part = model(ids)[0, end - 1], model(ids[:, :end], logits_to_keep=1)[0, -1]
+    error = float((whole - part).abs().max() / whole.abs().max())
+    if not error <= _ROUNDING[whole.dtype]:
+        raise InputError(
+            f"at: expected the logits at position {end - 1} to be those of the first {end} tokens alone, found {error:.2g} of "
+            "their size between them: the model or an edit reads later tokens, so that a beginning says nothing of the whole"
+        )
+    origins = None if prompt.origins is None else prompt.origins[:end]
+    return replace(prompt, ids=prompt.ids[:end], tokens=prompt.tokens[:end], origins=origins)

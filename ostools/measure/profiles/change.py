@@ -1,0 +1,155 @@
+"""Two results of one kind, token by token: before and after an edit, of two models, of two dtypes.
+
+Their ratio means something only where both are the same quantity: the same tokens, and each row of the one beside that row of
+the other that has its linearisation (or variant), norm, layer and last token. Everything else may differ, and is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.paths.path_sum import PathSum
+from ostools.measure.prompts import named_by
+from ostools.results import Frame, Provenance, Result, frame_of
+from ostools.theory.profiles import rank_correlation
+
+ROUNDING = {"float32": 1e-4, "float64": 1e-9}
+"""Measured norms come from Jacobians of that dtype (of a 16-bit model in float32): closer ones are the same number."""
+_KEYS = ["source", "norm", "layer", "last", "position"]
+_SAME = {
+    "weight_hash": "weights",
+    "config_hash": "configuration",
+    "dtype": "dtype",
+    "device": "device",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Change(Result):
+    """The norms of two results of one kind, and their ratio.
+
+    `frame`, one row a token and source: position, token_id, token, origin, source (the linearisation of a measured norm, the
+    variant of a path sum), norm, layer, last (the position whose y is meant), first, second, ratio (second / first), lower and
+    upper: where the ratio lies, both equal to it for exact norms; of estimates at the confidence of both. NA where the first is
+    below its rounding, 1e-7 of its largest norm in float32: the ratio would be one of rounding errors.
+
+    `summary`, one row a source, norm, layer and last: tokens (with a ratio), median_ratio, lowest_ratio, highest_ratio,
+    spearman (rank correlation of the two profiles; NA where one is flat).
+
+    The provenance is the first one's; `parameters["second"]` is the whole of the second one's, and `parameters["differ"]` names
+    what differs between the two: weights, configuration, dtype, device, edits. An empty list: nothing of these.
+    """
+
+    summary: pd.DataFrame
+
+
+def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum) -> Change:
+    """Join the two, row by row. Raises `InputError` for other tokens, another at= or towards=, and a row without
+    its partner."""
+    _require_same_tokens(first, second)
+    one, other = _long(first), _long(second)
+    names = ["source", "norm", "layer", "last"]
+    groups = [set(rows[names].itertuples(index=False, name=None)) for rows in (one, other)]
+    if alone := sorted(groups[0] ^ groups[1], key=str):
+        source, norm, layer, last = alone[0]
+        raise InputError(
+            f"compare: expected the same linearisations or variants, norms, layers and last tokens in both, found {source!r} "
+            f"({norm} norm, layer {layer}, last token {last}) in the {'first' if alone[0] in groups[0] else 'second'} alone: "
+            "measure both with the same arguments"
+        )
+    partner = ["value", "lower", "upper"]
+    joined = one.merge(other[[*_KEYS, *partner]], on=_KEYS, suffixes=("", "_second"), validate="one_to_one")
+    frame = _ratios(joined, _floor(first))
+    summary = [_summarise(dict(zip(names, key, strict=True)), rows) for key, rows in frame.groupby(names, sort=False)]
+    return Change(frame, _provenance(first.provenance, second.provenance), pd.DataFrame(summary))
+
+
+def _require_same_tokens(first: Result, second: Result) -> None:
+    for name in ("at", "towards"):
+        asked = [result.provenance.parameters.get(name) for result in (first, second)]
+        if asked[0] != asked[1]:
+            raise InputError(
+                f"compare: expected two results of the same {name}=, found {asked[0]!r} and {asked[1]!r}: they are not the "
+                "same quantity"
+            )
+    ids = [result.provenance.token_ids or () for result in (first, second)]
+    texts = [dict(zip(frame["position"], frame["token"], strict=True)) for frame in map(frame_of, (first, second))]
+    if len(ids[0]) != len(ids[1]):
+        raise InputError(
+            f"compare: expected two results of the same tokens, found {len(ids[0])} tokens and {len(ids[1])}: ratios are taken "
+            "token by token, so measure both on one prompt"
+        )
+    at = [
+        i for i, pair in enumerate(zip(*ids, strict=True)) if pair[0] != pair[1] or texts[0].get(i) != texts[1].get(i)
+    ]
+    if at:
+        here, there = (f"{text.get(at[0])!r} (id {row[at[0]]})" for text, row in zip(texts, ids, strict=True))
+        raise InputError(
+            f"compare: expected two results of the same tokens, found {here} and {there} at position {at[0]}: ratios are taken "
+            "token by token, so measure both on one prompt, with models of one tokenizer"
+        )
+
+
+def _long(result: Sensitivity | PathSum) -> Frame:
+    """A row a token, source, norm, layer and last token, with value, lower and upper."""
+    frame = frame_of(result)
+    own = named_by(frame)
+    if isinstance(result, PathSum):
+        rows = frame.rename(columns={"variant": "source"})[[*own, "source", "norm", "last", "value"]]
+        return rows.assign(layer=0, lower=rows["value"], upper=rows["value"])
+    rows = frame.rename(columns={"linearisation": "source"}).assign(last=int(frame["position"].max()))
+    norms = [
+        rows[[*own, "source", "layer", "last"]].assign(
+            norm=norm, value=rows[f"{norm}_norm"], lower=rows[f"{norm}_lower"], upper=rows[f"{norm}_upper"]
+        )
+        for norm in ("operator", "frobenius")
+    ]
+    return pd.concat(norms, ignore_index=True)
+
+
+def _floor(result: Sensitivity | PathSum) -> float:
+    """Relative to the largest norm: what is below is rounding. A path sum is a sum of numbers that are not negative."""
+    if isinstance(result, PathSum):
+        return 0.0
+    return 1e-3 * ROUNDING.get(str(result.provenance.model["dtype"]), ROUNDING["float32"])
+
+
+def _ratios(joined: Frame, floor: float) -> Frame:
+    largest = joined.groupby(["source", "norm", "layer", "last"])["value"].transform("max")
+    sound = (joined["value"] > floor * largest) & (joined["value"] > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = {
+            "ratio": joined["value_second"] / joined["value"],
+            "lower": joined["lower_second"] / joined["upper"],
+            "upper": joined["upper_second"] / joined["lower"],
+        }
+    columns = {name: ratio.where(sound) for name, ratio in ratios.items()}
+    found = joined.assign(first=joined["value"], second=joined["value_second"], **columns)
+    return found[[*named_by(joined), "source", "norm", "layer", "last", "first", "second", *columns]]
+
+
+def _summarise(key: Mapping[str, Any], rows: Frame) -> dict[str, Any]:
+    ratio = rows["ratio"].dropna()
+    return {
+        **key,
+        "tokens": len(ratio),
+        "median_ratio": float(ratio.median()),
+        "lowest_ratio": float(ratio.min()),
+        "highest_ratio": float(ratio.max()),
+        "spearman": rank_correlation(rows["first"].to_numpy(), rows["second"].to_numpy()),
+    }
+
+
+def _provenance(first: Provenance, second: Provenance) -> Provenance:
+    differ = [word for name, word in _SAME.items() if first.model.get(name) != second.model.get(name)]
+    # The number of a with-block in this process says nothing of what the edit does.
+    edits = [[edit.rpartition(" (block ")[0] for edit in one.edits] for one in (first, second)]
+    differ += ["edits"] if edits[0] != edits[1] else []
+    return replace(first, parameters={**first.parameters, "differ": differ, "second": second.as_dict()})

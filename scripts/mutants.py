@@ -1,0 +1,349 @@
+"""`make mutants`: small errors, planted one at a time; which of them does no test see?
+
+Cosmic Ray plants them: another operator or comparison, another number, `and` for `or`, a condition turned round, a loop that
+does not run. Annotations are left alone, and so are decorators. Each mutant stands in a copy of the working tree, and a forked
+process runs the test files of its room that reach it by their imports, the nearest first, until one fails. The libraries are
+loaded once, before the forks.
+
+What was tried is kept in `results.jsonl` of `--out`, so that the same command goes on where it stopped; a mutant is tried again
+when its file has changed. `tests/mutants.md` says of each survivor why no test can see it, or which law was added.
+
+Cost: the tests of a room for each survivor, a part of them for the others. A sample of 50 in theory takes minutes of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from scripts.house import imports, modules
+
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT / "tests" / "mutants.md"
+ROOMS: dict[str, tuple[str, ...]] = {
+    "ostools/theory": ("tests/theory",),
+    "ostools/measure": ("tests/measure", "tests/oracle", "tests/compositions"),
+    "ostools/tasks": ("tests/tasks",),
+    "ostools/runs/asked": ("tests/runs",),
+    "ostools/runs/stored": ("tests/runs",),
+    "hooks": ("tests/hooks", "tests/compositions"),
+    "mitigations": ("tests/mitigations",),
+}
+"""Where errors are planted, and the folders whose tests have to see them."""
+
+LEFT_OUT = ("Decorator", "Variable", "NoOp")
+"""Operators of Cosmic Ray by a part of their name: a cache that is gone changes no number, and variables need to be named."""
+
+REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"
+"""pytest cannot rewrite the asserts of plugins that were loaded before it; it need not."""
+
+CAUGHT, SURVIVED, TIME = "caught", "survived", "out of time"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted error: the operator's so-manieth place in a file, whose hash is `source`."""
+
+    path: str
+    operator: str
+    occurrence: int
+    line: int
+    source: str
+
+    @property
+    def key(self) -> str:
+        """Another one where the file is another."""
+        return f"{self.path}:{self.operator}:{self.occurrence}:{self.source}"
+
+    def planted(self, text: str) -> str:
+        """The file's text with the error in it."""
+        from cosmic_ray.mutating import mutate_code
+        from cosmic_ray.plugins import get_operator
+
+        changed: Any = mutate_code(text, get_operator(self.operator)(), self.occurrence)
+        return changed
+
+    def lines(self) -> tuple[str, str]:
+        """The first line that differs, before and after."""
+        text = (ROOT / self.path).read_text("utf-8")
+        before, after = text.splitlines(), self.planted(text).splitlines()
+        at = next(at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other)
+        return before[at].strip(), after[at].strip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try a sample, or all; print how many were caught, and every survivor that the table does not know."""
+    asked = _parser().parse_args(arguments)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    mutants = [mutant for room in asked.rooms for path in files_of(room) for mutant in mutants_of(path)]
+    if asked.sample is not None:
+        mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
+    record = asked.out / "results.jsonl"
+    known = outcomes(record)
+    left = [mutant for mutant in mutants if mutant.key not in known]
+    print(f"{len(mutants)} mutants, {len(left)} of them to try", flush=True)
+    if left:
+        _preload()
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder, record.open("a", encoding="utf-8") as file:
+            bench = Bench(_copied(Path(folder)))
+            for mutant in left:
+                known[mutant.key] = bench.tried(mutant)
+                file.write(json.dumps({"key": mutant.key, "outcome": known[mutant.key]}) + "\n")
+                file.flush()
+                print(f"{known[mutant.key]:>12}  {mutant.path}:{mutant.line}  {mutant.lines()[1]}", flush=True)
+    return _report(mutants, known)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.mutants", description="Plant errors; see which no test sees."
+    )
+    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS), metavar="ROOM", help=", ".join(ROOMS))
+    parser.add_argument("--sample", type=int, default=None, help="so many mutants, drawn at random; all by default")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--out", type=Path, default=ROOT / "artefacts" / "mutants", help="where the outcomes are kept")
+    return parser
+
+
+def files_of(room: str) -> list[str]:
+    """The Python files of a room, from the root on; without forecasts, which promise a size and no number."""
+    found = (path for path in (ROOT / room).rglob("*.py") if path.name != "cost.py")
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def mutants_of(path: str) -> Iterator[Mutant]:
+    """Every error that can be planted in a file."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    text = (ROOT / path).read_text("utf-8")
+    source, annotated = hashlib.sha256(text.encode()).hexdigest()[:12], annotations(text)
+    nodes = list(ast_nodes(get_ast(text)))
+    for name in operator_names():
+        if any(part in name for part in LEFT_OUT):
+            continue
+        operator = get_operator(name)()
+        places = [place for node in nodes for place in operator.mutation_positions(node)]
+        for occurrence, (start, _) in enumerate(places):
+            if not any(first <= start < last for first, last in annotated):
+                yield Mutant(path, name, occurrence, start[0], source)
+
+
+def annotations(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """From where to where annotations stand, in lines and columns: they are for readers and checkers of types."""
+    found: list[ast.expr | None] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            found.append(node.returns)
+        elif isinstance(node, ast.arg | ast.AnnAssign):
+            found.append(node.annotation)
+    return [
+        ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)) for node in found if node
+    ]
+
+
+@cache
+def reach() -> dict[str, dict[str, int]]:
+    """Of each test file the modules that it reaches, each with the number of imports on the way."""
+    files = modules(ROOT)
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    named = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in tests}
+    everything = files | {name: path.relative_to(ROOT) for name, path in named.items()}
+    edges = imports(everything, ROOT)
+    return {
+        str(path.relative_to(ROOT)): _distances(name, edges)
+        for name, path in named.items()
+        if path.name.startswith("test_")
+    }
+
+
+def _distances(start: str, edges: Any) -> dict[str, int]:
+    """Breadth first; the module of a package stands for what is above it too, since that is imported first."""
+    found, queue = {start: 0}, deque([start])
+    while queue:
+        here = queue.popleft()
+        above = {here.rsplit(".", depth)[0] for depth in range(1, here.count(".") + 1)}
+        for module in (edges.get(here, set()) | above) & set(edges):
+            if module not in found:
+                found[module] = found[here] + 1
+                queue.append(module)
+    return found
+
+
+def tests_of(path: str) -> list[str]:
+    """The test files that can see an error in this file: first the one of its name, then the nearest."""
+    module = ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
+    (folders,) = (folders for room, folders in ROOMS.items() if path.startswith(f"{room}/"))
+    able = [
+        (Path(test).stem != f"test_{module.rpartition('.')[2]}", seen[module], test)
+        for test, seen in reach().items()
+        if module in seen and any(test.startswith(f"{folder}/") for folder in folders)
+    ]
+    return [test for *_, test in sorted(able)]
+
+
+def _preload() -> None:
+    """What every test file imports of others: the forks share it. Nothing of this house, which pytest has to see first."""
+    import beartype  # noqa: F401
+    import hypothesis  # noqa: F401
+    import pandas  # noqa: F401
+    import pytest  # noqa: F401
+    import scipy.stats  # noqa: F401
+    import torch
+    import transformer_lens.model_bridge  # noqa: F401
+
+    torch.set_num_threads(1)
+    assert not any(name.split(".")[0] in ("ostools", "hooks", "mitigations") for name in sys.modules)
+
+
+def _copied(folder: Path) -> Path:
+    """The working tree, without what git ignores; what tests look for beside it stands beside the copy."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    tree = folder / "tree"
+    for name in listed.stdout.decode().split("\0"):
+        if name and (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    if (ROOT.parent / "shared").is_dir():
+        (folder / "shared").symlink_to(ROOT.parent / "shared")
+    return tree
+
+
+class Bench:
+    """Plants one mutant after the other in a copy of the tree, and runs the tests that can see it."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+        self._seconds: dict[tuple[str, ...], float] = {}
+
+    def tried(self, mutant: Mutant) -> str:
+        """ "caught", "survived" or "out of time", which is caught too."""
+        tests = tests_of(mutant.path)
+        if not tests:
+            return SURVIVED
+        seconds = self._calm(tuple(tests))
+        file = self.tree / mutant.path
+        text = file.read_text("utf-8")
+        try:
+            file.write_text(mutant.planted(text), "utf-8")
+            status, _ = _forked(self.tree, tests, 3 * seconds + 20)
+        finally:
+            file.write_text(text, "utf-8")
+        return SURVIVED if status == 0 else TIME if status is None else CAUGHT
+
+    def _calm(self, tests: tuple[str, ...]) -> float:
+        """Seconds that the tests take where nothing is planted; they have to pass then."""
+        if tests not in self._seconds:
+            status, seconds = _forked(self.tree, tests, None)
+            if status != 0:
+                raise SystemExit(f"expected tests that pass where nothing is planted; these do not: {' '.join(tests)}")
+            self._seconds[tests] = seconds
+        return self._seconds[tests]
+
+
+def _forked(tree: Path, tests: Sequence[str], limit: float | None) -> tuple[int | None, float]:
+    """pytest in a fork: its exit status (None: it took more than `limit` seconds of the processor), and those seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child = os.fork()
+    if child == 0:
+        _run(tree, tests, limit)
+    give_up = None if limit is None else time.monotonic() + 30 * limit  # asleep, it takes no processor
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        if give_up is not None and time.monotonic() > give_up:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.05)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), took
+
+
+def _run(tree: Path, tests: Sequence[str], limit: float | None) -> None:
+    """In the fork; it does not come back. No bytecode is written: a mutant written in the same second would go by it."""
+    status = 3
+    try:
+        if limit is not None:
+            used = time.process_time()
+            resource.setrlimit(resource.RLIMIT_CPU, (int(used + limit) + 1, int(used + limit) + 2))
+        sys.dont_write_bytecode = True
+        os.environ["PYTHONPATH"] = str(tree)
+        os.chdir(tree)
+        sys.path[:] = [str(tree), *(place for place in sys.path if place not in ("", str(ROOT)))]
+        for name in [name for name in sys.modules if name == "scripts" or name.startswith("scripts.")]:
+            del sys.modules[name]
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        import pytest
+
+        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-W", REWRITTEN, "-m", "not slow", *tests]))
+    finally:
+        os._exit(status)
+
+
+def outcomes(record: Path) -> dict[str, str]:
+    """What earlier runs found, by the mutants' keys."""
+    if not record.is_file():
+        return {}
+    lines = [json.loads(line) for line in record.read_text("utf-8").splitlines()]
+    return {line["key"]: line["outcome"] for line in lines}
+
+
+def triaged(table: Path = TABLE) -> dict[tuple[str, str, str], str]:
+    """The table of survivors: (file, line before, line after) -> why no test can see it, or the law that now does."""
+    if not table.is_file():
+        return {}
+    rows = [line for line in table.read_text("utf-8").splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in rows]
+    return {(path.strip("`"), was.strip("`"), became.strip("`")): why for path, was, became, why in cells}
+
+
+def _report(mutants: Sequence[Mutant], known: dict[str, str]) -> int:
+    """The share that was caught in each room, of those that can be; then every survivor without a row in the table."""
+    table, open_ones, equivalent = triaged(), [], Counter[str]()
+    tried, caught = Counter[str](), Counter[str]()
+    for mutant in mutants:
+        (room,) = (room for room in ROOMS if mutant.path.startswith(f"{room}/"))
+        tried[room] += 1
+        if known[mutant.key] != SURVIVED:
+            caught[room] += 1
+        elif why := table.get((mutant.path, *mutant.lines())):
+            equivalent[room] += why.startswith("equivalent")
+        else:
+            open_ones.append(mutant)
+    for room, total in tried.items():
+        able = total - equivalent[room]
+        share = 100 * caught[room] / able if able else 100.0
+        print(f"{room}: {caught[room]} of {able} caught ({share:.0f}%), {equivalent[room]} equivalent")
+    for mutant in open_ones:
+        was, became = mutant.lines()
+        print(f"survived: {mutant.path}:{mutant.line} ({mutant.operator})\n  - {was}\n  + {became}")
+    return 1 if open_ones else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

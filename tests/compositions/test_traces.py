@@ -1,0 +1,153 @@
+"""After any measurement, under any edits, refused or not: the same logits to the bit, and every setting as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from hypothesis import event, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.models import Prompt
+from ostools.results import Result
+from tests import traces
+from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Change, Weights, edited, nestings, prompts, weights
+
+EXAMPLES = 4 if settings().max_examples <= 20 else 100  # one takes a second
+
+Measure = Callable[[TransformerBridge, list[int]], Result]
+
+
+def _sensitivity(model: TransformerBridge, ids: list[int]) -> ost.measure.Sensitivity:
+    return ost.sensitivity(model, Prompt.from_ids(model, ids), linearisations=["full", "frozen"])
+
+
+def _path_sum(model: TransformerBridge, ids: list[int]) -> Result:
+    return ost.path_sum(model, Prompt.from_ids(model, ids), variants=["local", "second-moment"])
+
+
+PROMPTS: dict[str, Measure] = {
+    "sensitivity": _sensitivity,
+    "estimate": lambda model, ids: ost.sensitivity(model, Prompt.from_ids(model, ids), method="estimate", layers="all"),
+    "path-sum": _path_sum,
+    "full-path-sum": lambda model, ids: ost.path_sum(
+        model, Prompt.from_ids(model, ids), variants=["edge-full", "second-moment-full"], positions="all"
+    ),
+    "flow": lambda model, ids: ost.flow(model, Prompt.from_ids(model, ids)),
+    "attention": lambda model, ids: ost.attention(model, Prompt.from_ids(model, ids)),
+    "spectra": lambda model, ids: ost.spectra(model, Prompt.from_ids(model, ids), powers=4),
+    "contributions": lambda model, ids: ost.contributions(model, Prompt.from_ids(model, ids)),
+    "head-scores": lambda model, ids: ost.head_scores(model, Prompt.from_ids(model, ids)),
+    "faithfulness": lambda model, ids: ost.faithfulness(model, _sensitivity(model, ids), orders=19, steps=2),
+    "nulls": lambda model, ids: ost.nulls(model, Prompt.from_ids(model, ids), kinds=["shuffled"], seeds=[0, 1]),
+}
+"""What is measured of a prompt; what the caller has put around the model is in force, or refused."""
+
+TASKS: dict[str, Measure] = {
+    "collapse": lambda model, ids: ost.collapse(
+        model, "figure-5a", lengths=[1, len(ids)], dtypes=["bfloat16"], layers="all"
+    ),
+    "attention-variation": lambda model, ids: ost.attention_variation(model, "figure-5b", lengths=[1, len(ids)]),
+    "behaviour": lambda model, ids: ost.behaviour(model, "copy-last", lengths=[len(ids)], max_new_tokens=2),
+    "counting": lambda model, ids: ost.counting(model, lengths=[1, 2], dtypes=["bfloat16"]),
+    "readout": lambda model, ids: ost.readout(
+        model, "count-ones-bernoulli:tidy=true", lengths=[1, len(ids)], seeds=range(4)
+    ),
+}
+"""What is measured of a task's prompts."""
+
+EVERY = PROMPTS | TASKS
+
+
+def _settings() -> dict[str, Any]:
+    """What a measurement may need to change, and has to put back."""
+    return {
+        "gradients": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "dtype": torch.get_default_dtype(),
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "products on a GPU": torch.backends.cuda.matmul.fp32_precision,
+        "products on a CPU": torch.backends.mkldnn.matmul.fp32_precision,  # pyright: ignore[reportAttributeAccessIssue]
+        "torch's random numbers": torch.get_rng_state().numpy().tobytes(),
+        "numpy's random numbers": repr(np.random.get_state()),
+        "numpy's errors": np.geterr(),
+    }
+
+
+@contextmanager
+def nothing_changes(model: TransformerBridge, ids: Tensor) -> Iterator[None]:
+    """The logits' bits, the edits in force, the model's books and all settings are the same at the end of the block."""
+
+    def seen() -> dict[str, Any]:
+        with torch.no_grad():
+            logits = model(ids[None])
+        books = {name: value for name, value in traces._model_state(model).items() if name != "hooks"}
+        return {"logits": logits, "edits": hooks.active_edits(model), **books, **_settings()}
+
+    before = seen()
+    yield
+    after = seen()
+    assert torch.equal(before.pop("logits"), after.pop("logits"))
+    assert [name for name in before if before[name] != after[name]] == []
+
+
+@example(Weights("neox-sequential", 29, dtype="float32"), [2, 79, 151], (), "nulls")
+@settings(LOOKED_FOR, max_examples=EXAMPLES)
+@given(
+    weights=weights("float64", "float32", "bfloat16"),
+    ids=prompts,
+    nesting=nestings,
+    name=st.sampled_from(list(EVERY)),
+)
+def test_a_measurement_leaves_nothing_behind(
+    weights: Weights, ids: list[int], nesting: tuple[Change, ...], name: str
+) -> None:
+    model = weights.model()
+    tokens = torch.tensor(ids)
+    with nothing_changes(model, tokens):
+        try:
+            with edited(model, tokens, nesting):
+                model(tokens[None])
+                with nothing_changes(model, tokens):
+                    try:
+                        EVERY[name](model, ids)
+                        event("measured")
+                    except REFUSALS:
+                        event("refused")
+        except REFUSALS as refused:
+            event(f"no such edits: {type(refused).__name__}")
+
+
+@settings(LOOKED_FOR, max_examples=EXAMPLES)
+@given(weights=weights("float64", "float32"), ids=prompts, nesting=nestings, name=st.sampled_from(list(EVERY)))
+def test_what_is_saved_is_what_is_read(
+    weights: Weights, ids: list[int], nesting: tuple[Change, ...], name: str
+) -> None:
+    """Every number to the last bit, and where it comes from, out of both kinds of file that keep it."""
+    model = weights.model()
+    try:
+        with edited(model, torch.tensor(ids), nesting):
+            found = EVERY[name](model, ids)
+    except REFUSALS:
+        event("refused")
+        return
+    event("saved")
+    with TemporaryDirectory() as folder:
+        parquet = pd.read_parquet(found.save(Path(folder) / "x.parquet"))
+        assert parquet.attrs["ostools"] == found.provenance.as_dict()
+        pd.testing.assert_frame_equal(parquet, found.frame, check_exact=True, check_dtype=False)
+        table: Any = pd.read_csv(found.save(Path(folder) / "x.csv"))
+    frame: Any = found.frame
+    for column in frame.select_dtypes("float").columns:
+        assert np.array_equal(table[column].to_numpy(frame[column].dtype), frame[column].to_numpy(), equal_nan=True)

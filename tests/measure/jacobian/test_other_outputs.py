@@ -1,0 +1,126 @@
+"""Sensitivity of another position, of a logit and of a difference of two: against plain autograd, and under their bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.measure.passes import output
+from ostools.models import Prompt
+from tests.checkpoints import tiny_model
+
+IDS = [1, 5, 9, 4, 9, 7, 3, 3]
+
+
+def model_of(family: Any, **options: Any) -> TransformerBridge:
+    return tiny_model(family, seed=3, dtype=torch.float64, **options)
+
+
+def gradient(model: TransformerBridge, at: int, first: int, second: int | None = None) -> torch.Tensor:
+    """|d logit / d v_i| of every token by autograd through the model itself, its norms in float64 too."""
+    embedded = model.input_to_embed(torch.tensor([IDS]))[0].detach().requires_grad_(True)
+    with hooks.exact_arithmetic(model):
+        logits = model(embedded, start_at_layer=0)[0, at]
+    value = logits[first] if second is None else logits[first] - logits[second]
+    (found,) = torch.autograd.grad(value, embedded)
+    return found[0].norm(dim=-1)
+
+
+def norms(found: Any, linearisation: str = "full") -> Any:
+    return found.frame[found.frame["linearisation"] == linearisation]
+
+
+@pytest.mark.parametrize("family", ["gemma", "llama", "gpt2"])
+def test_a_logit_and_a_difference_are_autograds(family: Any) -> None:
+    model = model_of(family)
+    prompt = Prompt.from_ids(model, IDS)
+    for towards in ((11,), (11, 23)):
+        found = norms(ost.sensitivity(model, prompt, towards=towards))
+        expected = gradient(model, -1, *towards).tolist()
+        assert found["operator_norm"].tolist() == pytest.approx(expected, rel=1e-8)
+        assert found["frobenius_norm"].tolist() == pytest.approx(expected, rel=1e-8)
+
+
+def test_another_position_is_the_last_one_of_the_beginning() -> None:
+    model = model_of("llama")
+    prompt = Prompt.from_ids(model, IDS)
+    for at in (4, -4, 0):
+        whole = ost.sensitivity(model, prompt, at=at, layers="all")
+        end = at % len(IDS) + 1
+        part = ost.sensitivity(model, Prompt.from_ids(model, IDS[:end]), layers="all")
+        assert whole.frame.equals(part.frame)
+        assert whole.provenance.token_ids == tuple(IDS)
+        assert whole.provenance.parameters["at"] == end - 1
+    both = norms(ost.sensitivity(model, prompt, at=4, towards=11))
+    expected = gradient(model, 4, 11)
+    assert both["operator_norm"].tolist() == pytest.approx(expected[:5].tolist(), rel=1e-8)
+    assert (expected[5:] == 0).all()
+
+
+@pytest.mark.parametrize("gain", [1.0, 30.0])
+def test_bounds_hold_of_a_logit_and_of_another_position_and_tightly_where_they_can(gain: float) -> None:
+    """Random and adversarial: large weights; and a row along the largest singular direction of J reaches ||w|| ||J||."""
+    model = tiny_model("llama", seed=5, dtype=torch.float64, fresh=True)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.mlp.out.weight *= gain
+    prompt = Prompt.from_ids(model, IDS)
+    certified = ["uniform", "local", "heads", "edge", "windowed(1)", "local-full", "edge-full"]
+    embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
+    for at in (len(IDS) - 1, 3):
+        top = torch.linalg.svd(ost.measure.jacobian(model, embedded[: at + 1])[0]).U[:, 0]
+        with torch.no_grad():
+            model.unembed.original_component.weight[11] = top
+        sums = ost.path_sum(model, prompt, variants=certified, positions="all")
+        for towards in ({}, {"towards": 11}, {"towards": (7, 23)}):
+            measured = ost.sensitivity(model, prompt, at=at, **towards)
+            summary: Any = ost.compare(measured, sums).summary
+            assert summary["holds"].tolist() == [True] * len(certified)
+        logit = norms(ost.sensitivity(model, prompt, at=at, towards=11))["operator_norm"].iloc[0]
+        assert logit == pytest.approx(norms(ost.sensitivity(model, prompt, at=at))["operator_norm"].iloc[0], rel=1e-8)
+
+
+def test_a_wrong_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a row of the output layer that is a thousandth off."""
+    model = model_of("llama")
+    honest = output.output_row
+    monkeypatch.setattr(output, "output_row", lambda *asked: (1.001 * honest(*asked)[0], honest(*asked)[1]))
+    with pytest.raises(ost.InputError, match="differs from the model's own logit"):
+        ost.sensitivity(model, Prompt.from_ids(model, IDS), towards=11)
+
+
+def test_refusals() -> None:
+    model = model_of("llama")
+    prompt = Prompt.from_ids(model, IDS)
+    measure: Any = ost.sensitivity
+    for asked, words in (
+        ({"at": 8}, r"at: expected a position from 0 to 7, or from the end down to -8, found 8"),
+        ({"towards": (1, 2, 3)}, r"expected one token or a pair such as \(' A', ' B'\), found 3"),
+        ({"towards": (4, 4)}, "expected two different tokens"),
+        ({"towards": 10**6}, "or an id from 0 to"),
+        ({"towards": 4, "method": "estimate"}, "exact in one backward pass"),
+        ({"towards": 4, "linearisations": ["detached"]}, r"use contributions\(model, prompt, towards="),
+    ):
+        with pytest.raises(ost.InputError, match=words):
+            measure(model, prompt, **asked)
+    with hooks.mask_scores(model, lambda query, key: query - key < 3):
+        model(torch.tensor([IDS]))
+        with pytest.raises(ost.InputError, match=r"no edit that may read later tokens, found 'mask_scores'"):
+            measure(model, prompt, at=3)
+    logit, early, sums = measure(model, prompt, towards=4), measure(model, prompt, at=3), ost.path_sum(model, prompt)
+    with pytest.raises(ost.InputError, match=r"found 'second-moment': path_sum\(\.\.\., variants=\['local'\]\)"):
+        ost.compare(logit, sums)
+    with pytest.raises(ost.InputError, match=r"of position 3, .* path_sum\(\.\.\., positions='all'\)"):
+        ost.compare(early, sums)
+    with pytest.raises(ost.InputError, match=r"expected two results of the same towards=, found None"):
+        ost.compare(measure(model, prompt), logit)
+    for narrowed in (logit, early):
+        with pytest.raises(ost.InputError, match="expected a profile of all of y_n"):
+            ost.looseness(narrowed, sums)
+        with pytest.raises(ost.InputError, match="expected a profile of all of y_n"):
+            ost.spectra(model, prompt, measured=narrowed)

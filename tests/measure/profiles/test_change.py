@@ -1,0 +1,84 @@
+"""Two results of one kind: the ratio of each token, on frames whose answer is known and on an edit of a real model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import hooks
+import ostools as ost
+from ostools.measure import Change
+from ostools.models import Prompt
+from tests.checkpoints import tiny_model
+from tests.measure.profiles.test_compare import path, profile
+
+IDS = [1, 5, 9, 4, 9]
+
+
+def test_ratios_are_second_over_first_and_joined_on_norm_and_source() -> None:
+    found = ost.compare(profile(measured=[4.0, 1.0, 2.0, 8.0]), profile(measured=[2.0, 1.0, 8.0, 8.0], weight_hash="b"))
+    assert isinstance(found, Change)
+    for norm in ("operator", "frobenius"):
+        rows: Any = found.frame[found.frame["norm"] == norm]
+        assert rows["ratio"].tolist() == rows["lower"].tolist() == rows["upper"].tolist() == [0.5, 1.0, 4.0, 1.0]
+    assert found.summary["median_ratio"].tolist() == [1.0, 1.0]
+    assert found.summary["lowest_ratio"].tolist() == [0.5, 0.5]
+    assert found.provenance.parameters["differ"] == ["weights"]
+
+
+def test_the_ratio_of_estimates_has_the_ends_of_both() -> None:
+    one = profile(measured=[4.0, 1.0, 2.0, 8.0], method="estimate", width=2.0)
+    rows: Any = ost.compare(one, profile(measured=[4.0] * 4, method="estimate", width=3.0)).frame
+    assert rows["lower"].tolist()[:4] == [0.5, 2.0, 1.0, 0.25]
+    assert rows["upper"].tolist()[:4] == [3.0, 12.0, 6.0, 1.5]
+
+
+def test_a_norm_that_is_rounding_has_no_ratio_and_path_sums_have_all() -> None:
+    tiny = [4.0, 0.0, 8e-8, 8.0]
+    found = ost.compare(profile(measured=tiny), profile(measured=[4.0, 3.0, 2.0, 0.0]))
+    assert found.frame["ratio"].isna().tolist()[:4] == [False, True, True, False]
+    assert found.summary["tokens"].tolist() == [2, 2]
+    sums = [path("local", "certified", "operator", values) for values in (tiny, [8.0, 3.0, 8e-8, 8.0])]
+    ratio = ost.compare(*sums).frame["ratio"]
+    assert ratio.isna().tolist() == [False, True, False, False]
+    assert ratio.dropna().tolist() == [2.0, 1.0, 1.0]
+
+
+def test_an_edit_before_and_after_on_a_model() -> None:
+    model = tiny_model("llama", seed=1)
+    prompt = Prompt.from_ids(model, IDS)
+    before = ost.sensitivity(model, prompt)
+    with hooks.ablate_heads(model, [(0, 1)]):
+        after = ost.sensitivity(model, prompt)
+    found = ost.compare(before, after)
+    expected = after.frame["operator_norm"].to_numpy() / before.frame["operator_norm"].to_numpy()
+    rows: Any = found.frame[found.frame["norm"] == "operator"]
+    assert rows["ratio"].to_numpy() == pytest.approx(expected, rel=0)
+    assert found.provenance.parameters["differ"] == ["edits"]
+    assert found.provenance.parameters["second"]["edits"]
+    same: Any = ost.compare(before, before)
+    assert (same.frame["ratio"] == 1).all()
+    assert same.provenance.parameters["differ"] == []
+
+
+def test_what_is_not_the_same_quantity_is_refused() -> None:
+    compare: Any = ost.compare
+    one = profile()
+    with pytest.raises(ost.InputError, match=r"found 4 tokens and 3: .* measure both on one prompt"):
+        compare(one, profile(measured=[1.0, 2.0, 3.0], ids=(1, 2, 3)))
+    with pytest.raises(ost.InputError, match=r"found 'c' \(id 3\) and 'c' \(id 9\) at position 2"):
+        compare(one, profile(ids=(1, 2, 9, 4)))
+    other_text = replace(one, frame=one.frame.assign(token=["a", "x", "c", "d"]))
+    with pytest.raises(ost.InputError, match=r"found 'b' \(id 2\) and 'x' \(id 2\) at position 1: .* of one tokenizer"):
+        compare(one, other_text)
+    both = replace(one, frame=pd.concat([one.frame, profile("full").frame]))
+    for pair, which in ((both, one), "first"), ((one, both), "second"):
+        with pytest.raises(
+            ost.InputError, match=rf"found 'full' \(frobenius norm, layer 0, last token 3\) in the {which} alone"
+        ):
+            compare(*pair)
+    with pytest.raises(ost.InputError, match=r"found them the other way round: compare\(profile, paths\)"):
+        compare(path("local", "certified", "operator", [1.0] * 4), one)
