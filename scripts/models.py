@@ -35,6 +35,9 @@ Any of these families loads, from a directory in Hugging Face format or by a hub
 is one record (`ostools.models.families`). This page is written from the records by `python -m scripts.models`, which tries
 every route on a tiny random model of each family first. `ostools models` prints the same table.
 
+The package carries three trained models of two of these families: `embedded` (Gemma 1; the default), `embedded-short`
+(Gemma 1) and `embedded-windowed` (Gemma 3). The card in each one's directory says how it was trained.
+
 *logits*: `=` where they are Hugging Face's eager ones in float32 to the bit; `~` where sums are added in another order, which
 moved them by less than 10^-6 of the largest.
 """

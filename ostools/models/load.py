@@ -34,10 +34,11 @@ def load_model(
 ) -> TransformerBridge:
     """Load a model as a raw `TransformerBridge`: eval mode, no parameter requires grad, attention computed eagerly.
 
-    `name` is nothing or "embedded" (the model that the package carries), a directory with a Hugging Face model,
-    or a hub id (`ostools models` lists the families; of a multimodal Gemma 3 the text part). A checkpoint whose weights are in
-    few bits (torchao's int8 weight-only, bitsandbytes, GPTQ, AWQ, fp8, compressed-tensors: docs/quantised.md) computes with the
-    weights that it stands for, dequantised where they are read: they take the memory that they take on disk, and more time.
+    `name` is nothing or "embedded" (the default), "embedded-short" or "embedded-windowed" (the models that the package
+    carries, each with its card), a directory with a Hugging Face model, or a hub id (`ostools models` lists the
+    families; of a multimodal Gemma 3 the text part). A checkpoint whose weights are in few bits (torchao's int8 weight-only,
+    bitsandbytes, GPTQ, AWQ, fp8, compressed-tensors: docs/quantised.md) computes with the weights that it stands for,
+    dequantised where they are read: they take the memory that they take on disk, and more time.
     Such weights are neither written to, nor saved, nor moved by torch. `dtype` is float32, float64, bfloat16 or float16;
     `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub branch, tag or commit. Its tokenizer is
     `model.tokenizer`; turn text into ids with `encode`. That of a directory without one is None: such a model takes ids

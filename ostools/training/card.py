@@ -3,31 +3,47 @@ from nothing else."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import math
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from ostools.training.corpus import PACKAGES, Corpus
-from ostools.training.evaluate import Accuracy
+from ostools.training.evaluate import accuracy_table, bits_per_byte, validation_loss
 from ostools.training.loop import Run
-from ostools.training.recipe import TASK_SHARES
+from ostools.training.recipe import Recipe
+
+TRIED = {
+    "embedded-short": "One mixture was tried, and the weights are those of its last step.",
+    "embedded-windowed": "One mixture was tried, that of embedded-short, and the weights are those of its last step.",
+}
+"""What the card of a model says of the mixtures that were tried for it."""
+
+PURPOSES = {
+    "embedded": "It was trained on every length up to a limit, so its wrong answers there are not for want of training.",
+    "embedded-short": "It was trained the way language models are: mostly on text, and on tasks of which most are short.",
+    "embedded-windowed": "It was trained as embedded-short was, in the shape of Gemma 3: most layers see a window of tokens.",
+}
 
 
-def make_card(run: Run, corpus: Corpus, tokenizer_sha256: str, bits: float, rows: Iterable[Accuracy]) -> dict[str, Any]:
-    """Everything the card says, as plain JSON values. It names no host and no path."""
+def make_card(name: str, run: Run, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Everything the card says, as plain JSON values, measured on the run's model as it is. It names no host and no path."""
+    recipe, model = run.recipe, run.model
     _, task_loss, text_loss = run.losses[-1]
     versions = {name: importlib.metadata.version(name) for name in ("tokenizers", "torch", "transformers")}
     versions["torch"] = versions["torch"].partition("+")[0]
     return {
-        "architecture": "GemmaForCausalLM",
-        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
-        "recipe": asdict(run.recipe),
-        "trained_lengths": run.recipe.trained_lengths(),
-        "task_shares": dict(TASK_SHARES),
+        "name": name,
+        "architecture": type(model).__name__,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "recipe": asdict(recipe),
+        "trained_lengths": recipe.trained_lengths(),
         "text": {
             "source": "docstrings of pinned packages",
             "packages": dict(PACKAGES),
@@ -36,7 +52,7 @@ def make_card(run: Run, corpus: Corpus, tokenizer_sha256: str, bits: float, rows
             "paragraphs": len(corpus.paragraphs),
             "held_out_paragraphs": corpus.n_held_out,
         },
-        "tokenizer_sha256": tokenizer_sha256,
+        "tokenizer_sha256": hashlib.sha256(tokenizer.to_str().encode()).hexdigest(),
         "machine": {
             "processor": platform.machine(),
             "cores": os.cpu_count(),
@@ -47,8 +63,9 @@ def make_card(run: Run, corpus: Corpus, tokenizer_sha256: str, bits: float, rows
         "tokens_seen": run.tokens,
         "versions": {"python": platform.python_version(), **versions},
         "final_loss": {"prompts_nats": round(task_loss, 5), "text_nats_per_token": round(text_loss, 5)},
-        "held_out_bits_per_byte": round(bits, 4),
-        "accuracy": [asdict(row) for row in rows],
+        "validation_prompts_nats": round(validation_loss(recipe, model, tokenizer), 5),
+        "held_out_bits_per_byte": round(bits_per_byte(model, corpus.held_out, tokenizer), 4),
+        "accuracy": [asdict(row) for row in accuracy_table(model, tokenizer, recipe.trained_lengths())],
     }
 
 
@@ -59,16 +76,20 @@ def render_card(card: Mapping[str, Any]) -> str:
 
 def _head(card: Mapping[str, Any]) -> list[str]:
     recipe, machine, text = card["recipe"], card["machine"], card["text"]
+    layers = f"{recipe['n_layers']} layers"
+    if recipe["window"] is not None:
+        full = ", ".join(str(layer) for layer in recipe["full_layers"])
+        layers += f" (windows of {recipe['window']} tokens in all but layer {full}, counted from 0)"
     return [
-        "# The embedded model",
+        f"# {card['name']}",
         "",
-        "Written by `python -m ostools.training.train` from `card.json`; not edited by hand.",
+        f"Written by `python -m ostools.training.train --recipe {card['name']}` from `card.json`; not edited by hand.",
         "",
-        f"A `{card['architecture']}` with {card['parameters']:,} parameters in float32: {recipe['n_layers']} layers, "
+        f"A `{card['architecture']}` with {card['parameters']:,} parameters, stored in {recipe['stored']}: {layers}, "
         f"d_model {recipe['d_model']}, {recipe['n_heads']} query heads and one key/value head of {recipe['d_head']}, "
         f"gated MLP of {recipe['d_mlp']}, tied embeddings, context {recipe['context_length']}. It was trained from "
         "random weights on the prompts of the paper (arXiv 2406.04267, Appendix C.1 and Figure 5) and on plain text. "
-        "It is a specimen to measure on, not a useful language model.",
+        f"{PURPOSES[card['name']]} It is a specimen to measure on, not a useful language model.",
         "",
         "| | |",
         "|---|---|",
@@ -79,6 +100,7 @@ def _head(card: Mapping[str, Any]) -> list[str]:
         f"| optimiser | AdamW, rate {recipe['learning_rate']}, weight decay {recipe['weight_decay']} |",
         f"| loss at the end | {card['final_loss']['prompts_nats']} nats on prompts (weighted), "
         f"{card['final_loss']['text_nats_per_token']} nats a token on text (with its repeats) |",
+        f"| fresh prompts of the same mixture | {card['validation_prompts_nats']} nats (weighted) |",
         f"| held-out text | {card['held_out_bits_per_byte']} bits per byte |",
         f"| versions | {', '.join(f'{name} {version}' for name, version in card['versions'].items())} |",
         f"| text | {text['bytes']:,} bytes, sha256 `{text['sha256']}` |",
@@ -91,30 +113,56 @@ def _head(card: Mapping[str, Any]) -> list[str]:
 
 
 def _data(card: Mapping[str, Any]) -> list[str]:
-    text = card["text"]
+    text, recipe = card["text"], card["recipe"]
     packages = ", ".join(f"{name} {version}" for name, version in text["packages"].items())
-    total = sum(card["task_shares"].values())
+    total = sum(recipe["shares"].values())
     rows = [
-        f"| {task} | {longest} | {card['task_shares'][task] / total:.0%} |"
+        f"| {task} | {longest} | {recipe['shares'][task] / total:.0%} |"
         for task, longest in card["trained_lengths"].items()
     ]
+    share = recipe["text_tokens"] / (recipe["text_tokens"] + recipe["task_tokens"])
+    tried = TRIED.get(card["name"])
     return [
         "## Data",
         "",
-        f"Plain text: {text['paragraphs']:,} paragraphs of prose from the docstrings of {packages} (all under BSD "
-        f"licences), {text['held_out_paragraphs']:,} of them held out; {card['recipe']['repeat_share']:.0%} of the "
-        f"blocks of {card['recipe']['text_length']} tokens say their first half twice.",
+        f"Plain text, about {share:.0%} of the tokens: {text['paragraphs']:,} paragraphs of prose from the docstrings of "
+        f"{packages} (all under BSD licences), {text['held_out_paragraphs']:,} of them held out; "
+        f"{recipe['repeat_share']:.0%} of the blocks of {recipe['text_length']} tokens say their first half twice.",
         "",
         "Prompts are generated: half of those for one digit carry the paper's hint, a third of those on digits a comma "
         "after every third digit, a tenth of those for copying and for ones interleaved zeros and ones, half of those with "
         "slips of the paper's pen have them mended (tidy). The loss counts the answer fully, the paper's own words lightly, "
-        "and the sequence not at all.",
+        f"and the sequence not at all. Text counts {recipe['text_loss_weight']:g} times as much as prompts.",
         "",
+        *_lengths(card),
+        *([tried, ""] if tried else []),
         "| task | longest trained sequence (items) | share of prompts |",
         "|---|---|---|",
         *rows,
         "",
     ]
+
+
+def _lengths(card: Mapping[str, Any]) -> list[str]:
+    """How the lengths of the training sequences are spread, one sentence for each longest length."""
+    recipe = Recipe(**{**card["recipe"], "full_layers": tuple(card["recipe"]["full_layers"])})
+    law = {
+        "broad": "half the lengths are drawn evenly, half evenly in their logarithm",
+        "falling": f"a length n is drawn with probability proportional to exp(-n / {recipe.length_scale:g})",
+    }[recipe.length_law]
+    lines = [f"Lengths, in items: {law}."]
+    for longest in dict.fromkeys(card["trained_lengths"].values()):
+        shares = [recipe.share_up_to(length, longest) for length in (10, 20)]
+        beyond = 1 - recipe.share_up_to(60, longest)
+        lines.append(
+            f"Of the tasks to {longest} items, {shares[0]:.0%} of the sequences have at most 10 items, {shares[1]:.0%} at "
+            f"most 20, and {beyond:.1%} more than 60."
+        )
+    if recipe.curriculum_steps:
+        lines.append(
+            f"The longest grows to these limits over the first {recipe.curriculum_steps:,} steps; the shares are of after."
+        )
+    return [" ".join(lines), ""]
 
 
 def _accuracies(card: Mapping[str, Any]) -> list[str]:

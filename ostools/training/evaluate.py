@@ -8,6 +8,7 @@ a batch at a time. The whole matrix takes about a minute on one core.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
@@ -16,10 +17,10 @@ from jaxtyping import Int
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-from transformers import GemmaForCausalLM
 
 from ostools.tasks.appendix_c import AppendixTask
-from ostools.training.examples import Example, encode_example, pack_text, pad
+from ostools.training.examples import Example, draw_prompts, encode_example, pack_text, pad
+from ostools.training.loop import Decoder, weighted_loss
 from ostools.training.recipe import Recipe
 from ostools.training.tokenizer import BOS_ID
 
@@ -79,7 +80,7 @@ class Accuracy:
 
 
 def accuracy_table(
-    model: GemmaForCausalLM,
+    model: Decoder,
     tokenizer: Tokenizer,
     trained_lengths: dict[str, int],
     *,
@@ -114,7 +115,7 @@ def _prompts(task: AppendixTask, low: int, high: int, examples: int, tokenizer: 
 
 
 @torch.no_grad()
-def exact(model: GemmaForCausalLM, examples: Sequence[Example], batch: int = 16) -> list[bool]:
+def exact(model: Decoder, examples: Sequence[Example], batch: int = 16) -> list[bool]:
     """Whether greedy decoding after each prompt gives its whole answer line and ends there."""
     right: list[bool] = []
     for start in range(0, len(examples), batch):
@@ -128,7 +129,25 @@ def exact(model: GemmaForCausalLM, examples: Sequence[Example], batch: int = 16)
 
 
 @torch.no_grad()
-def bits_per_byte(model: GemmaForCausalLM, paragraphs: Sequence[str], tokenizer: Tokenizer, length: int = 256) -> float:
+def validation_loss(recipe: Recipe, model: Decoder, tokenizer: Tokenizer, tokens: int = 60_000) -> float:
+    """The loss of prompts that no step has seen, in nats a token, weighted as in training: the recipe's mixture at its end.
+
+    By this number, and that of held-out text, a recipe is chosen among recipes.
+    """
+    stream = random.Random(f"{recipe.seed} validation prompts")
+    prompts = draw_prompts(recipe, stream, recipe.steps - 1, tokens, tokenizer)
+    prompts.sort(key=lambda example: len(example.ids))
+    loss = weight = 0.0
+    for start in range(0, len(prompts), 16):
+        ids, weights = pad(prompts[start : start + 16])
+        counted = float(weights[:, 1:].sum())
+        loss += float(weighted_loss(model, ids, weights)) * counted
+        weight += counted
+    return loss / weight
+
+
+@torch.no_grad()
+def bits_per_byte(model: Decoder, paragraphs: Sequence[str], tokenizer: Tokenizer, length: int = 256) -> float:
     """Cross-entropy of the text in bits, over its UTF-8 bytes (the end of each paragraph counts as one).
 
     The text is cut into blocks of `length` tokens, each read after a `<bos>` and nothing else.

@@ -8,8 +8,9 @@ about equal size, so that little is padded.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from ostools.tasks.appendix_c import HINT, AppendixTask
-from ostools.training.recipe import LONGEST, TASK_SHARES, Recipe
+from ostools.training.recipe import Recipe
 from ostools.training.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
@@ -43,10 +44,10 @@ class Batch:
     text_ids: Int[Tensor, "text_batch text_pos"]
 
 
-def draw_task(stream: random.Random) -> AppendixTask:
+def draw_task(stream: random.Random, shares: Mapping[str, float]) -> AppendixTask:
     """A task of the mixture with its options: half the copying prompts carry the hint, a third separators, half of
     those with slips of the paper's pen are tidy."""
-    name = stream.choices(list(TASK_SHARES), list(TASK_SHARES.values()))[0]
+    name = stream.choices(list(shares), list(shares.values()))[0]
     hint = name in ("copy-last", "copy-first") and stream.random() < 0.5
     digits = name not in ("sum-ones", "count-word")
     separator = 3 if digits and stream.random() < 1 / 3 else None
@@ -72,8 +73,11 @@ def draw_items(task: AppendixTask, length: int, stream: random.Random) -> tuple[
     return items
 
 
-def draw_length(longest: int, stream: random.Random) -> int:
-    """A number of items: half uniform, half log-uniform, so that short and long are both seen."""
+def draw_length(recipe: Recipe, longest: int, stream: random.Random) -> int:
+    """A number of items from 1 to `longest`, by the recipe's law (for "falling", the inverse of its distribution)."""
+    if recipe.length_law == "falling":
+        share = -math.expm1(-longest / recipe.length_scale)
+        return min(longest, 1 + int(-recipe.length_scale * math.log1p(-share * stream.random())))
     if stream.random() < 0.5:
         return stream.randint(1, longest)
     return min(longest, int((longest + 1) ** stream.random()))
@@ -104,19 +108,25 @@ def encode_example(task: AppendixTask, items: Sequence[str], tokenizer: Tokenize
     return Example((*prompt.ids, *completion.ids, EOS_ID), tuple(weights), len(prompt.ids))
 
 
+def draw_prompts(recipe: Recipe, stream: random.Random, step: int, wanted: int, tokenizer: Tokenizer) -> list[Example]:
+    """Prompts of the recipe's mixture as it is at a step, until they have `wanted` tokens."""
+    pool: list[Example] = []
+    while wanted > 0:
+        task = draw_task(stream, recipe.shares)
+        length = draw_length(recipe, recipe.longest_at(step, recipe.longest[task.name]), stream)
+        pool.append(encode_example(task, draw_items(task, length, stream), tokenizer, recipe))
+        wanted -= len(pool[-1].ids)
+    return pool
+
+
 def draw_group(recipe: Recipe, group: int, tokenizer: Tokenizer) -> list[list[Example]]:
     """The prompts of one group of steps, a list for each step: alike in length within a step, steps in
     random order."""
     stream = random.Random(f"{recipe.seed} prompts {group}")
-    step = group * recipe.steps_per_group
-    pool: list[Example] = []
-    wanted = recipe.task_tokens * recipe.steps_per_group
-    drawn = 0
-    while drawn < wanted:
-        task = draw_task(stream)
-        length = draw_length(recipe.longest_at(step, LONGEST[task.name]), stream)
-        pool.append(encode_example(task, draw_items(task, length, stream), tokenizer, recipe))
-        drawn += len(pool[-1].ids)
+    pool = draw_prompts(
+        recipe, stream, group * recipe.steps_per_group, recipe.task_tokens * recipe.steps_per_group, tokenizer
+    )
+    drawn = sum(len(example.ids) for example in pool)
     pool.sort(key=lambda example: len(example.ids))
     batches: list[list[Example]] = [[] for _ in range(recipe.steps_per_group)]
     seen = 0

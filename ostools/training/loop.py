@@ -6,7 +6,6 @@ Cost: about 9,000 tokens a second on one core for the default architecture; memo
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,14 +16,17 @@ from jaxtyping import Float, Int
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-from transformers import GemmaForCausalLM
+from transformers import Gemma3ForCausalLM, GemmaForCausalLM
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, in_words
 from ostools.training.examples import Batch, batches
 from ostools.training.recipe import Recipe
+from ostools.training.written import replaced
 
 CHECKPOINT = "checkpoint.pt"
 LOSS_EVERY = 50
+Decoder = GemmaForCausalLM | Gemma3ForCausalLM
+_CLASSES: dict[str, type[Decoder]] = {"gemma": GemmaForCausalLM, "gemma3": Gemma3ForCausalLM}
 
 
 @dataclass
@@ -36,7 +38,7 @@ class Run:
 
     recipe: Recipe
     fingerprint: str
-    model: GemmaForCausalLM
+    model: Decoder
     optimiser: torch.optim.Optimizer
     step: int = 0
     seconds: float = 0.0
@@ -57,12 +59,12 @@ def start(recipe: Recipe, fingerprint: str) -> Run:
     """A fresh run, its weights drawn from the recipe's seed. `fingerprint` names the data (corpus and
     tokenizer)."""
     torch.manual_seed(recipe.seed)
-    model = GemmaForCausalLM._from_config(recipe.model_config(), attn_implementation="sdpa")
+    model = _CLASSES[recipe.architecture]._from_config(recipe.model_config(), attn_implementation="sdpa")
     model.train()
     return Run(recipe, fingerprint, model, _optimiser(recipe, model))
 
 
-def _optimiser(recipe: Recipe, model: GemmaForCausalLM) -> torch.optim.Optimizer:
+def _optimiser(recipe: Recipe, model: Decoder) -> torch.optim.Optimizer:
     """AdamW, without decay of the norms' weights.
 
     Muon learned text and counting in half the steps, but at the rates where it did, attention became one-hot within
@@ -76,7 +78,7 @@ def _optimiser(recipe: Recipe, model: GemmaForCausalLM) -> torch.optim.Optimizer
 
 
 def weighted_loss(
-    model: GemmaForCausalLM, ids: Int[Tensor, "batch pos"], weights: Float[Tensor, "batch pos"]
+    model: Decoder, ids: Int[Tensor, "batch pos"], weights: Float[Tensor, "batch pos"]
 ) -> Float[Tensor, ""]:
     """Weighted mean cross-entropy of each token given those before it; logits only where a weight is not
     zero."""
@@ -127,8 +129,7 @@ def train(
 
 
 def save_checkpoint(run: Run, directory: Path) -> None:
-    """Write the whole state under a temporary name, to the disk, then rename: a checkpoint is whole or absent."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """The whole state of a run, replacing the one before."""
     state = {
         "recipe": dataclasses.asdict(run.recipe),
         "fingerprint": run.fingerprint,
@@ -140,11 +141,7 @@ def save_checkpoint(run: Run, directory: Path) -> None:
         "losses": run.losses,
         "recent": run.recent,
     }
-    temporary = directory / (CHECKPOINT + ".tmp")
-    torch.save(state, temporary)
-    with temporary.open("rb") as written:
-        os.fsync(written.fileno())
-    os.replace(temporary, directory / CHECKPOINT)
+    replaced(directory / CHECKPOINT, lambda file: torch.save(state, file))
 
 
 def resume(recipe: Recipe, fingerprint: str, directory: Path) -> Run:
@@ -156,7 +153,13 @@ def resume(recipe: Recipe, fingerprint: str, directory: Path) -> Run:
     path = directory / CHECKPOINT
     if not path.is_file():
         raise InputError(f"no checkpoint to resume in {str(directory)!r}: start without --resume")
-    state = torch.load(path, weights_only=True)
+    try:
+        state = torch.load(path, weights_only=True)
+    except Exception as error:  # torch raises bare ones of many kinds
+        raise InputError(
+            f"expected a checkpoint in {str(directory)!r}, found one that cannot be read ({in_words(error)}): delete "
+            "it to start anew"
+        ) from None
     differing = [
         f"{name} is {state['recipe'].get(name)!r} there and {value!r} here"
         for name, value in dataclasses.asdict(recipe).items()

@@ -1,15 +1,22 @@
 """Everything that decides the trained weights, in one frozen value: the recipe is what a checkpoint and the
-card name."""
+card name. The three embedded models are three recipes, `RECIPES`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from transformers import GemmaConfig
+from transformers import Gemma3TextConfig, GemmaConfig
 
+from ostools.ground.errors import InputError, shown
+from ostools.ground.names import checked_name
+from ostools.ground.whole_numbers import whole_number
+from ostools.tasks.appendix_c import NAMES
 from ostools.training.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE
 
-LONGEST: dict[str, int] = {
+_LONGEST: dict[str, int] = {
     "copy-last": 256,
     "copy-first": 256,
     "copy": 256,
@@ -19,9 +26,8 @@ LONGEST: dict[str, int] = {
     "count-ones-figure-5": 128,
     "count-word": 64,
 }
-"""The longest sequence, in items, on which each task is trained once the curriculum is through."""
 
-TASK_SHARES: dict[str, float] = {
+_SHARES: dict[str, float] = {
     "copy-last": 1.0,
     "copy-first": 1.0,
     "copy": 1.0,
@@ -31,16 +37,32 @@ TASK_SHARES: dict[str, float] = {
     "count-ones-figure-5": 1.5,
     "count-word": 1.0,
 }
-"""How often each task is drawn, relative to the others."""
+
+ARCHITECTURES = ("gemma", "gemma3")
+LENGTH_LAWS = ("broad", "falling")
+FORMATS = ("float32", "bfloat16")
+_FROM = {"steps": 1, "task_tokens": 1, "text_tokens": 1, "text_length": 3, "steps_per_group": 1, "warmup_steps": 1}
+_FROM |= {"decay_steps": 1, "curriculum_steps": 0, "first_length": 1, "n_layers": 1, "d_model": 1, "n_heads": 1}
+_FROM |= {"d_head": 2, "d_mlp": 1, "context_length": 8, "seed": 0}
 
 
 @dataclass(frozen=True)
 class Recipe:
     """One training run. Lengths are in tokens unless they say items.
 
+    longest: the longest sequence, in items, on which each task is trained once the curriculum is through.
+    shares: how often each task is drawn, relative to the others.
+    length_law: how a number of items is drawn. "broad": half uniform, half log-uniform. "falling": n with probability
+        proportional to exp(-n / `length_scale`), the way language models see lengths; the scale is read by it alone.
+    architecture: "gemma", or "gemma3", in which all layers but `full_layers` see the last `window` tokens alone.
+    stored: the number format of the weights on disk; they are rounded to it before anything is measured.
+    curriculum_steps: 0 is no curriculum.
+
     The length curriculum raises the longest sequence geometrically from `first_length` items to each task's own
-    limit (`LONGEST`) over the first `curriculum_steps`. The rate rises over `warmup_steps`, stays, and falls linearly
+    limit (`longest`) over the first `curriculum_steps`. The rate rises over `warmup_steps`, stays, and falls linearly
     to zero over the last `decay_steps`: until then, a longer run is the same run.
+
+    Raises `InputError` for an unknown name, a number out of range, and windows that the architecture does not have.
     """
 
     seed: int = 0
@@ -66,25 +88,76 @@ class Recipe:
     d_head: int = 32
     d_mlp: int = 512
     context_length: int = 8192
+    longest: Mapping[str, int] = field(default_factory=lambda: dict(_LONGEST))
+    shares: Mapping[str, float] = field(default_factory=lambda: dict(_SHARES))
+    length_law: str = "broad"
+    length_scale: float = 12.0
+    architecture: str = "gemma"
+    window: int | None = None
+    full_layers: tuple[int, ...] = ()
+    stored: str = "float32"
 
-    def model_config(self) -> GemmaConfig:
-        """The architecture: Gemma with multi-query attention and tied embeddings."""
-        return GemmaConfig(
-            vocab_size=VOCABULARY_SIZE,
-            hidden_size=self.d_model,
-            intermediate_size=self.d_mlp,
-            num_hidden_layers=self.n_layers,
-            num_attention_heads=self.n_heads,
-            num_key_value_heads=1,
-            head_dim=self.d_head,
-            max_position_embeddings=self.context_length,
-            hidden_act="gelu_pytorch_tanh",
-            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-            tie_word_embeddings=True,
-            pad_token_id=PAD_ID,
-            eos_token_id=EOS_ID,
-            bos_token_id=BOS_ID,
-            dtype="float32",
+    def __post_init__(self) -> None:
+        checked_name("architecture", self.architecture, ARCHITECTURES)
+        checked_name("length_law", self.length_law, LENGTH_LAWS)
+        checked_name("number format", self.stored, FORMATS)
+        for name, least in _FROM.items():
+            whole_number(name, getattr(self, name), least)
+        for task, longest in self.longest.items():
+            whole_number(f"longest of {checked_name('task', task, NAMES)}", longest, 1)
+        for task in self.shares:
+            checked_name("task with a longest sequence", task, self.longest)
+        if set(self.shares) != set(self.longest) or not sum(self.shares.values()) > 0 or min(self.shares.values()) < 0:
+            raise InputError(
+                f"shares: expected a share of at least 0 for each of {', '.join(self.longest)}, found {shown(self.shares)}"
+            )
+        if not (math.isfinite(self.length_scale) and self.length_scale > 0):
+            raise InputError(f"length_scale: expected a positive number, found {shown(self.length_scale)}")
+        self._check_windows()
+
+    def _check_windows(self) -> None:
+        if self.architecture == "gemma":
+            if self.window is not None or self.full_layers:
+                raise InputError(
+                    f"window: the architecture 'gemma' has none, found {self.window} and full layers {self.full_layers}: "
+                    "leave them out, or choose 'gemma3'"
+                )
+            return
+        if self.window is None:
+            raise InputError("window: the architecture 'gemma3' needs one, found None: give a number of tokens")
+        whole_number("window", self.window, 1)
+        wrong = [layer for layer in self.full_layers if layer not in range(self.n_layers)]
+        if wrong:
+            raise InputError(f"full_layers: expected layers out of 0..{self.n_layers - 1}, found {shown(wrong[0])}")
+
+    def model_config(self) -> GemmaConfig | Gemma3TextConfig:
+        """The architecture: Gemma or Gemma 3 with multi-query attention and tied embeddings."""
+        rope = {"rope_type": "default", "rope_theta": 10000.0}
+        shared: dict[str, Any] = {
+            "vocab_size": VOCABULARY_SIZE,
+            "hidden_size": self.d_model,
+            "intermediate_size": self.d_mlp,
+            "num_hidden_layers": self.n_layers,
+            "num_attention_heads": self.n_heads,
+            "num_key_value_heads": 1,
+            "head_dim": self.d_head,
+            "max_position_embeddings": self.context_length,
+            "tie_word_embeddings": True,
+            "pad_token_id": PAD_ID,
+            "eos_token_id": EOS_ID,
+            "bos_token_id": BOS_ID,
+            "dtype": "float32",
+        }
+        if self.architecture == "gemma":
+            return GemmaConfig(hidden_act="gelu_pytorch_tanh", rope_parameters=rope, **shared)
+        kinds = ["full_attention" if i in self.full_layers else "sliding_attention" for i in range(self.n_layers)]
+        return Gemma3TextConfig(
+            hidden_activation="gelu_pytorch_tanh",
+            query_pre_attn_scalar=self.d_head,
+            sliding_window=self.window,
+            layer_types=kinds,
+            rope_parameters={"full_attention": rope, "sliding_attention": rope},
+            **shared,
         )
 
     def schedule_at(self, step: int) -> float:
@@ -95,10 +168,54 @@ class Recipe:
 
     def longest_at(self, step: int, limit: int) -> int:
         """The longest sequence, in items, that the curriculum allows at a step for a task with this limit."""
-        progress = min(1.0, step / self.curriculum_steps)
+        progress = min(1.0, step / self.curriculum_steps) if self.curriculum_steps else 1.0
         first = min(self.first_length, limit)
         return round(first * (limit / first) ** progress)
 
+    def share_up_to(self, length: int, longest: int) -> float:
+        """The share of a task's sequences that have at most so many items, of at most `longest`, without a curriculum."""
+        n = min(length, longest)
+        if self.length_law == "falling":
+            return math.expm1(-n / self.length_scale) / math.expm1(-longest / self.length_scale)
+        return (n / longest + math.log(n + 1) / math.log(longest + 1)) / 2
+
     def trained_lengths(self) -> dict[str, int]:
         """The longest sequence, in items, on which each task was trained when the run ended."""
-        return {task: self.longest_at(self.steps - 1, limit) for task, limit in LONGEST.items()}
+        return {task: self.longest_at(self.steps - 1, limit) for task, limit in self.longest.items()}
+
+
+_SHORT = Recipe(
+    steps=2150,
+    task_tokens=720,
+    text_tokens=1158,
+    text_loss_weight=0.5,
+    learning_rate=1.2e-3,
+    warmup_steps=100,
+    decay_steps=500,
+    curriculum_steps=0,
+    longest=dict.fromkeys(_LONGEST, 96),
+    length_law="falling",
+    d_model=192,
+    n_heads=6,
+    d_mlp=768,
+    stored="bfloat16",
+)
+
+RECIPES: dict[str, Recipe] = {
+    "embedded": Recipe(),
+    "embedded-short": _SHORT,
+    "embedded-windowed": replace(
+        _SHORT,
+        steps=2600,
+        decay_steps=800,
+        learning_rate=1.5e-3,
+        architecture="gemma3",
+        n_layers=6,
+        d_model=128,
+        n_heads=4,
+        d_mlp=256,
+        window=16,
+        full_layers=(5,),
+    ),
+}
+"""The recipe of each embedded model, under the name that `load_model` knows it by."""

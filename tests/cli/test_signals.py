@@ -15,8 +15,8 @@ import pytest
 
 from ostools import runs
 from ostools.cli.kit import output
-from ostools.cli.kit.signals import ended_by_signals
 from ostools.cli.runs.run import _note
+from ostools.ground.signals import ended_by_signals
 
 ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 

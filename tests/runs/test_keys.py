@@ -18,8 +18,8 @@ from ostools.runs import run, sweep_of
 from ostools.runs.asked import cells
 from ostools.training import loop
 from scripts import house
-from tests.models.test_training import TINY
 from tests.runs.test_faults import SWEEP, Quick
+from tests.training.small import TINY
 
 ROOT = Path(house.ROOT)
 

@@ -101,15 +101,13 @@ def _machine() -> Iterator[Finding]:
 def _models() -> Iterator[Finding]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    from ostools.models.files.sources import EMBEDDED_DIRECTORY
+    from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 
-    weights = EMBEDDED_DIRECTORY / "model.safetensors"
-    there = weights.is_file()
-    yield Finding(
-        "embedded model",
-        _OK if there else _MISSING,
-        f"{weights.stat().st_size:,} bytes" if there else f"no {weights.name}",
-    )
+    for name, directory in EMBEDDED_DIRECTORIES.items():
+        weights = directory / "model.safetensors"
+        there = weights.is_file()
+        size = f"{weights.stat().st_size:,} bytes" if there else f"no {weights.name}"
+        yield Finding(f"model {name}", _OK if there else _MISSING, size)
     # Whether there is a token, never the token.
     token = "set" if os.environ.get("HF_TOKEN") else "not set; gated models such as google/gemma-7b need it"
     yield Finding("HF_TOKEN", _NOTE, token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.kit import output
@@ -20,36 +21,28 @@ _AROUND = 16
 
 
 def models() -> None:
-    """List what can be loaded: the embedded model, the families of models and what each has, and how to name a model.
+    """List what can be loaded: the embedded models, the families of models and what each has, and how to name a model.
 
     \b
     Example:
       ostools models
     """
     from ostools.models.families import FAMILIES, ROUTES
-    from ostools.models.files.sources import EMBEDDED_DIRECTORY
+    from ostools.models.files.sources import EMBEDDED_DIRECTORIES
     from ostools.models.quantised.formats import FORMATS, WHICH
 
-    card_file = EMBEDDED_DIRECTORY / "card.json"
-    card: dict[str, Any] | None = json.loads(card_file.read_text(encoding="utf-8")) if card_file.is_file() else None
+    cards = {name: _card(directory / "card.json") for name, directory in EMBEDDED_DIRECTORIES.items()}
     loads = [family for family in FAMILIES if family.refused is None]
     refused = [family for family in FAMILIES if family.refused is not None]
     if MANNERS.json:
         rows = [{"name": one.name, "architecture": one.architecture, "block": one.block, **one.routes} for one in loads]
         reasons = {family.name: family.refused for family in refused}
         formats = {method: one.which for method, one in FORMATS.items()}
-        output.print_json({"embedded": card, "families": rows, "refused": reasons, "quantised": formats})
+        output.print_json({"embedded": cards, "families": rows, "refused": reasons, "quantised": formats})
         return
-    lines = ["embedded: not in this installation"]
-    if card is not None:
-        trained = ", ".join(f"{task} to {longest}" for task, longest in card["trained_lengths"].items())
-        lines = [
-            f"embedded: {card['architecture']}, {card['parameters']:,} parameters, float32, in this package; the default.",
-            f"  Trained, by items of the sequence, on: {trained}.",
-        ]
     output.print_text(
         [
-            *lines,
+            *(line for name, card in cards.items() for line in _embedded(name, card)),
             "a directory: --model ./my-model, with config.json, *.safetensors and a tokenizer.",
             "a hub id: --model google/gemma-7b; a gated one needs HF_TOKEN. What is in the local cache needs no network.",
         ]
@@ -59,6 +52,27 @@ def models() -> None:
     output.print_text([f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()])
     output.print_text([f"Weights in few bits that load, each matrix dequantised where it is read: {WHICH}."])
     output.print_text([f"Not loaded: {family.name}: {family.refused}." for family in refused])
+
+
+def _card(file: Path) -> dict[str, Any] | None:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def _embedded(name: str, card: dict[str, Any] | None) -> list[str]:
+    """What a model that the package carries is, in two lines."""
+    from ostools.models.families import EMBEDDED
+
+    if card is None:
+        return [f"{name}: not in this installation"]
+    longest: dict[int, list[str]] = {}
+    for task, length in card["trained_lengths"].items():
+        longest.setdefault(length, []).append(task)
+    trained = "; ".join(
+        f"{'every task' if len(longest) == 1 else ', '.join(tasks)} to {n}" for n, tasks in longest.items()
+    )
+    default = "; the default" if name == EMBEDDED else ""
+    what = f"{card['architecture']}, {card['parameters']:,} parameters, stored in {card['recipe']['stored']}"
+    return [f"{name}: {what}, in this package{default}.", f"  Trained, by items of the sequence, on: {trained}."]
 
 
 def tasks() -> None:

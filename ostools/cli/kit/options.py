@@ -14,7 +14,7 @@ RANGE = "Both ends included ({}), or a list (8,16,32), or both ({})."
 """What `--lengths` takes, for a range and a range with a number."""
 
 Model = Annotated[
-    str, typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id such as google/gemma-7b.")
+    str, typer.Option(metavar="NAME", help="'embedded' or another of `ostools models`, a directory, or a hub id.")
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="'auto' (cuda, else cpu) or a torch device.")]
 Dtype = Annotated[str, typer.Option(metavar="NAME", help="The dtype to load the model in, such as bfloat16.")]

@@ -11,8 +11,8 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.options import Device, Dtype, Model, parse_lengths
-from ostools.cli.kit.signals import ended_by_signals
 from ostools.cli.kit.steps import at_work, check, give
+from ostools.ground.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from ostools.measure.passes.cost import Cost

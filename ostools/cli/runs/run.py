@@ -11,8 +11,8 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.signals import ended_by_signals
 from ostools.ground.errors import InputError
+from ostools.ground.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from ostools import runs

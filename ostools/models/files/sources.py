@@ -10,11 +10,13 @@ import huggingface_hub
 from huggingface_hub import errors as hub_errors
 
 from ostools.ground.errors import InputError, did_you_mean, shown, unknown_name
-from ostools.models.families import EMBEDDED
+from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.adapter_settings import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ostools.models.files.checks import check_files, has_tokenizer, read_json
 
-EMBEDDED_DIRECTORY = Path(__file__).parents[1] / "embedded"
+EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
+"""Where each model that the package carries lies, by its name."""
+EMBEDDED_DIRECTORY = EMBEDDED_DIRECTORIES[EMBEDDED]
 
 # What loading reads, and nothing else: no pickles, no code, no second copy of the weights in another format.
 _WANTED_FILES = (
@@ -151,11 +153,11 @@ def _with_base(source: Source, base: str | os.PathLike[str] | None) -> Source:
 
 
 def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
-    if name is None or name == EMBEDDED:
-        source = Source(EMBEDDED, EMBEDDED_DIRECTORY)
-        if not (EMBEDDED_DIRECTORY / "config.json").is_file():
+    if name is None or (isinstance(name, str) and name in EMBEDDED_DIRECTORIES):
+        source = Source(name or EMBEDDED, EMBEDDED_DIRECTORIES[name or EMBEDDED])
+        if not (source.directory / "config.json").is_file():
             raise InputError(
-                "expected the embedded model inside the installed package, found none: reinstall "
+                f"expected the model {source.name} inside the installed package, found none: reinstall "
                 "oversquashing-tools, or name a directory or a hub id"
             )
     else:
@@ -193,9 +195,9 @@ def _download(name: str, revision: str | None) -> Source:
     try:
         huggingface_hub.utils.validate_repo_id(name)
     except hub_errors.HFValidationError:
-        raise unknown_name("model", name, (EMBEDDED, *KNOWN_HUB_IDS)) from None
+        raise unknown_name("model", name, (*EMBEDDED_MODELS, *KNOWN_HUB_IDS)) from None
     if "/" not in name and name not in BARE_HUB_IDS:
-        raise unknown_name("model", name, (EMBEDDED, *KNOWN_HUB_IDS))
+        raise unknown_name("model", name, (*EMBEDDED_MODELS, *KNOWN_HUB_IDS))
     try:
         folder = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_WANTED_FILES))
     except hub_errors.GatedRepoError:
@@ -229,4 +231,4 @@ def _download(name: str, revision: str | None) -> Source:
 
 def _nearest(name: str) -> str:
     """ "did you mean ..." for a name that is not itself well known."""
-    return "" if name in KNOWN_HUB_IDS else did_you_mean(name, (EMBEDDED, *KNOWN_HUB_IDS), cutoff=0.6)
+    return "" if name in KNOWN_HUB_IDS else did_you_mean(name, (*EMBEDDED_MODELS, *KNOWN_HUB_IDS), cutoff=0.6)

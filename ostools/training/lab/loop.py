@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.training.lab.batches import batch_at
 from ostools.training.lab.config import CONFIG, LabConfig, read_config
 from ostools.training.lab.decoder import lab_decoder
+from ostools.training.written import replaced
 
 CHECKPOINT, WEIGHTS, CARD, LOSSES = "checkpoint.pt", "model.safetensors", "card.json", "losses.json"
 LOSS_EVERY = 50
@@ -102,7 +102,7 @@ def train_lab(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        _replaced(folder / CONFIG, lambda file: file.write_text(config.to_json(), encoding="utf-8"))
+        replaced(folder / CONFIG, lambda file: file.write_text(config.to_json(), encoding="utf-8"))
         run = resume(config, folder, device) if (folder / CHECKPOINT).exists() else start(config, device)
         _train(run, folder, checkpoint_seconds, progress)
         write_lab(run, folder)
@@ -128,7 +128,7 @@ def save_checkpoint(run: LabRun, folder: Path) -> None:
     """The whole state of a run, replacing the one before."""
     state = {"config": asdict(run.config), "model": run.model.state_dict(), "optimiser": run.optimiser.state_dict()}
     state |= {"step": run.step, "seconds": run.seconds, "losses": run.losses, "recent": run.recent}
-    _replaced(folder / CHECKPOINT, lambda file: torch.save(state, file))
+    replaced(folder / CHECKPOINT, lambda file: torch.save(state, file))
 
 
 def resume(config: LabConfig, folder: Path, device: str = "cpu") -> LabRun:
@@ -157,11 +157,11 @@ def write_lab(run: LabRun, folder: Path) -> None:
     model: Any = run.model
     model.to("cpu").eval()
     model.config.save_pretrained(folder)
-    _replaced(folder / LOSSES, lambda file: file.write_text(json.dumps(run.losses) + "\n", encoding="utf-8"))
+    replaced(folder / LOSSES, lambda file: file.write_text(json.dumps(run.losses) + "\n", encoding="utf-8"))
     card: dict[str, Any] = {"trained_lengths": {f"lab-{task}": run.config.longest for task in run.config.tasks}}
     card |= {"seconds": run.seconds, "parameters": sum(weight.numel() for weight in model.parameters())}
-    _replaced(folder / CARD, lambda file: file.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8"))
-    _replaced(folder / WEIGHTS, lambda file: _save_weights(model, file))
+    replaced(folder / CARD, lambda file: file.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8"))
+    replaced(folder / WEIGHTS, lambda file: _save_weights(model, file))
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
@@ -179,19 +179,3 @@ def _require_same(config: LabConfig, folder: Path) -> None:
     differing = [f"{name} is {there[name]!r} there and {wanted[name]!r} here" for name in changed]
     if differing:
         raise InputError(f"the model in {str(folder)!r} is of another config: {'; '.join(differing)}")
-
-
-def _replaced(path: Path, write: Callable[[Path], object]) -> None:
-    """Write under a temporary name, to the disk, then rename: the file is whole, or what it was."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError on a full disk
-        temporary.unlink(missing_ok=True)
-        raise InputError(
-            f"could not write {str(path)!r} ({in_words(error)}): what was there before is still there"
-        ) from None

@@ -5,8 +5,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,43 +15,23 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GemmaForCausalLM
 
 import ostools
 from ostools.ground.errors import InputError
+from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 from ostools.tasks.appendix_c import NAMES, AppendixTask
 from ostools.training import card as card_module
 from ostools.training import corpus as corpus_module
 from ostools.training import evaluate, examples, loop
 from ostools.training import train as entry
 from ostools.training.corpus import Corpus, load_corpus, make_corpus, prose
-from ostools.training.recipe import LONGEST, TASK_SHARES, Recipe
-from ostools.training.tokenizer import BOS_ID, EOS_ID, train_tokenizer
+from ostools.training.recipe import RECIPES, Recipe
+from ostools.training.tokenizer import BOS_ID, EOS_ID
+from tests.training.small import SMALL, TINY
 
 EMBEDDED = Path(str(ostools.__file__)).parent / "models" / "embedded"
-TINY = Recipe(
-    steps=7, task_tokens=300, text_tokens=64, text_length=32, steps_per_group=3, warmup_steps=2, n_layers=1, d_model=16,
-    n_heads=2, d_head=8, d_mlp=32, context_length=1024,
-)  # fmt: skip
+SHIPPED = [("embedded", 2_000_000, 4), ("embedded-short", 2_500_000, 2), ("embedded-windowed", 1_000_000, 2)]
 
 
 class InterruptedRunError(Exception):
     """What a kill is to a run."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def corpus() -> Corpus:
-    nouns = ["matrix", "vector", "sequence", "model", "token", "layer", "window", "bound"]
-    return make_corpus({f"The {a} of a {b} is larger than the {c}." for a in nouns for b in nouns for c in nouns})
-
-
-@pytest.fixture(scope="module")
-def tokenizer(corpus: Corpus) -> Tokenizer:
-    return train_tokenizer(corpus.train)
 
 
 @pytest.fixture(scope="module")
@@ -72,24 +51,27 @@ def _same_state(one: dict, other: dict) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("stop_at", [1, 3, 4, 6])
+@pytest.mark.parametrize(
+    ("name", "stop_at"),
+    [*(("embedded", step) for step in (1, 3, 4, 6)), ("embedded-short", 3), ("embedded-windowed", 4)],
+)
 @pytest.mark.slow
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
-    stop_at: int, corpus: Corpus, tokenizer: Tokenizer, tmp_path: Path
+    name: str, stop_at: int, corpus: Corpus, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    text = examples.pack_text(corpus.train, tokenizer)
-    whole = loop.start(TINY, "data")
+    text, recipe = examples.pack_text(corpus.train, tokenizer), SMALL[name]
+    whole = loop.start(recipe, "data")
     loop.train(whole, tokenizer, text, tmp_path / "whole")
 
     def interrupt(run: loop.Run) -> None:
         if run.step == stop_at + 1:
             raise InterruptedRunError
 
-    broken = loop.start(TINY, "data")
+    broken = loop.start(recipe, "data")
     with pytest.raises(InterruptedRunError):
         loop.train(broken, tokenizer, text, tmp_path / "broken", checkpoint_seconds=0.0, on_step=interrupt)
     torch.manual_seed(12345)  # a resumed run owes nothing to the process's generator
-    again = loop.resume(TINY, "data", tmp_path / "broken")
+    again = loop.resume(recipe, "data", tmp_path / "broken")
     assert again.step == stop_at
     assert not _same_state(whole.model.state_dict(), again.model.state_dict())
     loop.train(again, tokenizer, text, tmp_path / "broken")
@@ -124,7 +106,7 @@ def test_a_failing_save_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: p
         raise OSError("disk full")
 
     monkeypatch.setattr(torch, "save", half_a_save)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match=r"disk full.*what was there before is still there"):
         loop.save_checkpoint(run, tmp_path)
     assert (tmp_path / loop.CHECKPOINT).read_bytes() == before
 
@@ -159,7 +141,7 @@ def test_the_schedule_warms_up_stays_and_falls_to_zero() -> None:
 
 def test_the_curriculum_grows_to_each_tasks_limit() -> None:
     recipe = Recipe(steps=1000, curriculum_steps=500, first_length=8)
-    for limit in LONGEST.values():
+    for limit in recipe.longest.values():
         lengths = [recipe.longest_at(step, limit) for step in range(1000)]
         assert lengths == sorted(lengths)
         assert max(lengths) == limit
@@ -167,7 +149,7 @@ def test_the_curriculum_grows_to_each_tasks_limit() -> None:
 
 
 def test_trained_lengths_are_those_that_were_reached() -> None:
-    assert Recipe(steps=2000, curriculum_steps=1500).trained_lengths() == LONGEST
+    assert Recipe(steps=2000, curriculum_steps=1500).trained_lengths() == Recipe().longest
     short = Recipe(steps=1, curriculum_steps=1500, first_length=8).trained_lengths()
     assert set(short.values()) == {8}
 
@@ -320,9 +302,10 @@ def test_another_text_is_refused() -> None:
 @pytest.fixture
 def tiny_entry(monkeypatch: pytest.MonkeyPatch, corpus: Corpus) -> None:
     monkeypatch.setattr(entry, "load_corpus", lambda: corpus)
-    monkeypatch.setattr(entry, "RECIPE", TINY)
+    for name in RECIPES:
+        monkeypatch.setitem(RECIPES, name, SMALL[name])
     few = functools.partial(evaluate.accuracy_table, examples=2, bands=((1, 8), (257, 384)))
-    monkeypatch.setattr(entry, "accuracy_table", few)
+    monkeypatch.setattr(card_module, "accuracy_table", few)
 
 
 @pytest.mark.usefixtures("tiny_entry")
@@ -380,31 +363,42 @@ def test_bad_requests_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
 # what was trained
 
 
-def test_the_shipped_model_is_what_the_design_asks_for(embedded: GemmaForCausalLM) -> None:
-    config = embedded.config
-    assert embedded.num_parameters() <= 2_000_000
-    assert (EMBEDDED / "model.safetensors").stat().st_size <= 8_000_000
-    assert {parameter.dtype for parameter in embedded.parameters()} == {torch.float32}
-    assert (config.num_key_value_heads, config.tie_word_embeddings) == (1, True)
-    assert config.max_position_embeddings == 8192
-    assert not (EMBEDDED / loop.CHECKPOINT).exists()
+@pytest.mark.parametrize(("name", "most", "bytes_a_weight"), SHIPPED)
+def test_a_shipped_model_is_what_the_design_asks_for(name: str, most: int, bytes_a_weight: int) -> None:
+    directory = EMBEDDED_DIRECTORIES[name]
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    assert model.num_parameters() <= most
+    assert (directory / "model.safetensors").stat().st_size <= bytes_a_weight * model.num_parameters() + 50_000
+    assert {parameter.dtype for parameter in model.parameters()} == {getattr(torch, RECIPES[name].stored)}
+    assert (model.config.num_key_value_heads, model.config.tie_word_embeddings) == (1, True)
+    assert model.config.max_position_embeddings == 8192
+    assert not (directory / loop.CHECKPOINT).exists()
 
 
-def test_the_card_is_of_the_recipe_and_the_text_in_the_repository() -> None:
-    card = json.loads((EMBEDDED / "card.json").read_text())
-    assert Recipe(**card["recipe"]) == Recipe()
-    assert card["trained_lengths"] == Recipe().trained_lengths()
-    assert card["task_shares"] == TASK_SHARES
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_card_is_of_the_recipe_and_the_text_in_the_repository(name: str) -> None:
+    directory, recipe = EMBEDDED_DIRECTORIES[name], RECIPES[name]
+    card = json.loads((directory / "card.json").read_text())
+    assert card["name"] == name
+    assert card["recipe"] == json.loads(json.dumps(asdict(recipe)))
+    assert card["trained_lengths"] == recipe.trained_lengths()
     assert set(card["trained_lengths"]) == set(NAMES)
     assert card["text"]["sha256"] == corpus_module.SHA256
     assert card["text"]["packages"] == corpus_module.PACKAGES
-    assert (EMBEDDED / "MODEL_CARD.md").read_text() == card_module.render_card(card)
+    assert (directory / "MODEL_CARD.md").read_text() == card_module.render_card(card)
     for row in card["accuracy"]:
         assert row["within_training"] is (row["length_to"] <= card["trained_lengths"][row["task"]])
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_embedded_models_read_with_one_tokenizer(name: str) -> None:
+    """So that a text is the same tokens for all of them."""
+    files = [EMBEDDED_DIRECTORIES[each] / "tokenizer.json" for each in ("embedded", name)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
 def test_no_band_straddles_a_trained_length() -> None:
-    for longest in LONGEST.values():
+    for longest in {length for recipe in RECIPES.values() for length in recipe.longest.values()}:
         assert all(high <= longest or low > longest for low, high in evaluate.BANDS)
 
 
