@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.progress import (
@@ -84,7 +85,8 @@ def _losses(run: Run) -> str:
 
 def write_model(name: str, run: Run, corpus: Corpus, tokenizer: Tokenizer, directory: Path) -> None:
     """Round the weights, measure the rounded model, and write weights, tokenizer, card.json and MODEL_CARD.md."""
-    recipe, model = run.recipe, run.model.eval()
+    recipe = run.recipe
+    model: Any = run.model.eval()  # pyright takes a model's `to` for a call of its own
     stored = getattr(torch, recipe.stored)
     model.to(stored).to(torch.float32)
     card = make_card(name, run, corpus, tokenizer)
