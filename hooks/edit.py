@@ -40,9 +40,9 @@ def mask_scores(
     """Let each query see only the keys that `allowed` permits; what the model's own mask hides stays hidden.
 
     `allowed` is a boolean [query, key] matrix, or a rule such as `lambda query, key: query - key < 64` on absolute
-    positions; either may have a batch in front, a matrix a prompt. The scores of the other keys become the dtype's lowest
-    number, so their weights are exactly 0 and the rows still sum to 1. Raises `HookError` for a matrix that does not fit, and
-    for a query left without any key.
+    positions, of keys alone too (`lambda query, key: key != 3`); either may have a batch in front, a matrix a prompt. The
+    scores of the other keys become the dtype's lowest number, so their weights are exactly 0 and the rows still sum to 1.
+    Raises `HookError` for a matrix that does not fit, and for a query left without any key.
     """
     chosen = _checked_heads(model, heads)
 
@@ -232,13 +232,24 @@ def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:
 
 
 def _permitted(allowed: Mask | MaskRule, scores: Tensor) -> Bool[Tensor, "*prompt_and_head query key"]:
-    permitted = allowed(*positions(scores)) if callable(allowed) else allowed
+    permitted = _by_rule(allowed, scores) if callable(allowed) else allowed
     shape, each = tuple(scores.shape[-2:]), (scores.shape[0], *scores.shape[-2:])
     if not isinstance(permitted, Tensor) or permitted.shape not in (shape, each) or permitted.dtype != torch.bool:
         is_tensor = isinstance(permitted, Tensor)
         found = f"{permitted.dtype} {tuple(permitted.shape)}" if is_tensor else type(permitted).__name__
         raise HookError(f"mask_scores: expected a boolean mask {shape} or, a matrix a prompt, {each}, found {found}")
     return (permitted if permitted.ndim == 2 else permitted[:, None]).to(scores.device)
+
+
+def _by_rule(allowed: MaskRule, scores: Tensor) -> object:
+    """What a rule gives, of queries alone, of keys alone or of neither too: `key > 3`, or True."""
+    given = allowed(*positions(scores))
+    permitted: object = torch.tensor([[given]]) if isinstance(given, bool) else given
+    if not isinstance(permitted, Tensor) or permitted.ndim < 2:
+        return permitted
+    full = tuple(scores.shape[-2:])
+    fits = all(size in (1, whole) for size, whole in zip(permitted.shape[-2:], full, strict=True))
+    return permitted.expand(*permitted.shape[:-2], *full) if fits else permitted
 
 
 def _on_heads(before: Tensor, after: Tensor, heads: Sequence[int] | None) -> Tensor:

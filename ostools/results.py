@@ -113,6 +113,21 @@ class Result:
     frame: pd.DataFrame
     provenance: Provenance
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__repr__ = Result.__repr__  # before `dataclass` writes one with every table in it
+
+    def __repr__(self) -> str:
+        """What it is and of what model, and the first rows."""
+        rows, columns = self.frame.shape
+        model, measurement = self.provenance.model, self.provenance.parameters.get("measurement")
+        title = f"{type(self).__name__}: {rows:,} rows of {columns} columns"
+        title += f" ({measurement})" if measurement else ""
+        title += f", of {model['name']} in {model['dtype']}" if model else ""
+        text = f"{title}\n{self.frame.head().to_string(max_colwidth=24)}"
+        # What a terminal would obey, in a token or a name, is spelled out.
+        return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
     def plot(self) -> alt.TopLevelMixin:
         """The chart of this result (Altair); shows itself in a notebook, without a network."""
         return drawing().chart_of(self)

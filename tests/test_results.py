@@ -57,6 +57,14 @@ def test_every_result_shows_itself_and_is_saved(name: str, tmp_path: Path, monke
         assert len(back) == len(result.frame)
 
 
+def test_a_printed_result_is_a_title_and_its_first_rows() -> None:
+    result = made_sensitivity({"full": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]}, [*HOSTILE[:6], "\x1b[31m"])
+    lines = repr(result).splitlines()
+    assert lines[0].startswith("Sensitivity: 7 rows of ")
+    assert len(lines) == 2 + 5
+    assert repr(result).replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize("ending", PICTURES)
 def test_a_chart_is_saved_in_every_form(tmp_path: Path, ending: str) -> None:
     begins = {".html": b"<!doctype html>", ".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}

@@ -140,7 +140,19 @@ def test_models_lists_what_can_be_loaded(run) -> None:
     ):
         assert words in out
     (pythia,) = [line for line in out.splitlines() if line.startswith("Pythia, GPT-NeoX ")]
-    assert pythia.split()[2:] == ["GPTNeoXForCausalLM", "yes", "yes", "-", "yes", "yes", "yes", "yes", "yes", "yes", "-"]
+    assert pythia.split()[2:] == [
+        "GPTNeoXForCausalLM",
+        "yes",
+        "yes",
+        "-",
+        "yes",
+        "yes",
+        "yes",
+        "yes",
+        "yes",
+        "yes",
+        "-",
+    ]
 
 
 @pytest.mark.parametrize(("command", "name"), [("tasks", "count-ones-bernoulli"), ("mitigations", "sliding-window")])

@@ -24,7 +24,7 @@ def window(query: Tensor, key: Tensor) -> Tensor:
     return query - key < 3
 
 
-never_a_tensor: Any = lambda query, key: True  # noqa: E731
+never_a_tensor: Any = lambda query, key: "all"  # noqa: E731
 
 EDITS: dict[str, Any] = {
     "mask_scores": lambda m: hooks.mask_scores(m, window),
@@ -60,6 +60,24 @@ def test_an_exception_inside_leaves_no_hook(model: TransformerBridge, tokens: To
         raise RuntimeError("user's own")
     assert all(not point.fwd_hooks and not point._forward_hooks for point in model.hook_dict.values())
     assert torch.equal(model(tokens), before)
+
+
+@pytest.mark.parametrize(
+    ("rule", "matrix"),
+    [
+        (lambda query, key: key != 3, lambda query, key: (key != 3) & (query >= 0)),
+        (lambda query, key: query < 100, lambda query, key: query + key < 100),
+        (lambda query, key: True, lambda query, key: query + key >= 0),
+    ],
+)
+def test_a_rule_of_keys_or_of_queries_alone_is_that_of_every_pair(
+    model: TransformerBridge, tokens: Tokens, rule: Any, matrix: Any
+) -> None:
+    found = []
+    for allowed in (rule, matrix):
+        with hooks.mask_scores(model, allowed):
+            found.append(model(tokens))
+    assert torch.equal(*found)
 
 
 def test_edits_nest_and_the_inner_one_ends_first(model: TransformerBridge, tokens: Tokens, edit: Any) -> None:
@@ -300,7 +318,7 @@ def refused(context: AbstractContextManager[None], model: TransformerBridge, tok
         ),
         (lambda m: hooks.ablate_edges(m, [(0, 0, 20, 2)]), r"no forward pass held the query of edge \(0, 0, 20, 2\)"),
         (lambda m: hooks.ablate_edges(m, [(0, 0, 0, 0)], method="renormalise"), "left without any key"),
-        (lambda m: hooks.mask_scores(m, never_a_tensor), "expected a boolean mask .* found bool"),
+        (lambda m: hooks.mask_scores(m, never_a_tensor), "expected a boolean mask .* found str"),
         (lambda m: hooks.scale_scores(m, lambda q: torch.ones(len(q), 1)), "expected 9 finite factors"),
         (lambda m: hooks.scale_scores(m, 1e39), "overflow"),
         (

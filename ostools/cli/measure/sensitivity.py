@@ -1,4 +1,4 @@
-"""`ostools sensitivity` and `ostools path-sum`: what each token means to the last, measured, and bounded or predicted."""
+"""`ostools sensitivity` and `ostools path-sum`: how much the last token depends on each, measured, and bounded or predicted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sensitivity(
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """Measure what each token means to the last.
+    """Measure how much the last token depends on each token.
 
     The norms of d y_n / d v_i for every token i, exact or estimated; nothing held constant (full), or attention patterns and
     norm scales (frozen). Checked by finite differences on every run.

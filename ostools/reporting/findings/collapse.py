@@ -85,7 +85,7 @@ def _within_training(result: Collapse, curve: Column) -> tuple[Column, str]:
 
 
 def precision_summary(results: Sequence[Collapse]) -> list[str]:
-    """One sentence over all tasks: from which length on the distance is below each dtype's rounding noise."""
+    """Over all tasks: which dtypes cannot tell n items from n + 1, and from which length on."""
     said: dict[str, list[str]] = {}
     ends = {_task(result): (collapse_ends(result), int(curve.index[-1])) for result, curve in _long_enough(results)}
     for dtype in dict.fromkeys(dtype for found, _ in ends.values() for dtype in found):
@@ -93,9 +93,18 @@ def precision_summary(results: Sequence[Collapse]) -> list[str]:
         # Dtypes of which the same is true share their words.
         said.setdefault(", ".join(reached), []).append(dtype)
     n_max = max((n for _, n in ends.values()), default=0)
-    parts = [f"in {' and '.join(dtypes)} on {where or 'no prompt'}" for where, dtypes in said.items()]
-    start = "With the model cast, the float64 distance stays below the rounding noise of each sequence"
-    return [f"{start} {'; '.join(parts)}, up to n = {n_max}."] if parts else []
+    hidden = (
+        "cannot tell n items from n + 1 on {where}: from there on, up to n = {n_max}, the float64 distance stays below the "
+        "rounding noise of each sequence."
+    )
+    shown = (
+        "tells n items from n + 1 on every prompt at its longest (n = {n_max}): the float64 distance is above the rounding "
+        "noise of one sequence or both."
+    )
+    return [
+        f"Cast to {' and '.join(dtypes)}, the model {(hidden if where else shown).format(where=where, n_max=n_max)}"
+        for where, dtypes in said.items()
+    ]
 
 
 def _long_enough(results: Sequence[Collapse]) -> list[tuple[Collapse, Column]]:

@@ -115,11 +115,12 @@ def test_the_summary_sorts_tasks_by_what_they_do() -> None:
     (trend,) = collapse_summary([falling, steady])
     assert ", falls on figure-5a" in trend
     assert "; does not fall on figure-5b (1)" in trend
-    (precision,) = precision_summary([falling, steady])
-    assert precision == (
-        "With the model cast, the float64 distance stays below the rounding noise of each sequence in float32 on no prompt; "
-        "in bfloat16 on figure-5a (from n = 31), up to n = 128."
-    )
+    assert precision_summary([falling, steady]) == [
+        "Cast to float32, the model tells n items from n + 1 on every prompt at its longest (n = 128): the float64 distance is "
+        "above the rounding noise of one sequence or both.",
+        "Cast to bfloat16, the model cannot tell n items from n + 1 on figure-5a (from n = 31): from there on, up to n = 128, "
+        "the float64 distance stays below the rounding noise of each sequence.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,9 @@ def test_the_headline_is_of_the_trained_lengths_where_there_are_some(trained: in
 def test_dtypes_of_which_the_same_is_true_share_their_words() -> None:
     steady = made_collapse(lambda n: 3.0, noise={"float32": 1e-9, "bfloat16": 0.33})
     (said,) = precision_summary([steady])
-    assert said.endswith(" of each sequence in float32 and bfloat16 on no prompt, up to n = 128.")
+    assert said.startswith(
+        "Cast to float32 and bfloat16, the model tells n items from n + 1 on every prompt at its longest "
+    )
 
 
 def test_no_curves_no_summary() -> None:

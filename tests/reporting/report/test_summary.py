@@ -202,7 +202,7 @@ def test_an_interval_that_leaves_no_effect_out_is_kept_though_the_test_did_not_c
     sure = made.effects.assign(verdict_low=np.where(ratio, np.log10(1.25), -1.0), verdict_high=np.log10(4.0))
     said = study_finding(replace(made, effects=sure))
     assert "collapse: no measurable effect (separator ×2 [×1.25, ×4])." in said
-    assert "The interval of separator (collapse) leaves no effect out, but a sign-flip test over so few lengths" in said
+    assert "The interval of separator (collapse) excludes zero, but a sign-flip test over so few lengths" in said
     assert "sign-flip" not in study_finding(made)
     lower = sure.assign(verdict_low=np.log10(0.25), verdict_high=np.where(ratio, np.log10(0.5), 1.0))
     assert "[×0.25, ×0.5])" in study_finding(replace(made, effects=lower))
