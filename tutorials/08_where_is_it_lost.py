@@ -11,10 +11,11 @@
 # %% [markdown]
 # # 8. Where is the count lost?
 #
-# A model that miscounts may have lost the count, or it may hold the count and not read it. The paper says the first: its
-# last representation no longer holds the answer. Newer reports say the second: a probe finds the count, and the output
-# does not use it. Here both are asked of the model that ships with ostools, at every length, in four steps: is the count
-# there, was it there before training, is it read, and what does a mitigation repair?
+# A model that miscounts may have lost the count, or it may hold the count and not read it. The paper's Theorem 4.2 speaks
+# for the first: the representations of n and n + 1 items come so close that they cannot be told apart. Newer reports say
+# the second: a probe finds the count, and the output does not use it. Here both are asked of the model that ships with
+# ostools, at every length, in four steps: is the count there, was it there before training, is it read, and what does a
+# mitigation repair?
 
 # %%
 import pandas as pd

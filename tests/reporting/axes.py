@@ -57,10 +57,11 @@ TITLES: dict[str, set[str]] = {
         "position of the wanted record (0 to 2)",
         "share found",
     },
+    "Change": {"Frobenius norm, second / first", "operator norm, second / first", "token and its position i"},
     "ChainOfThought": {
         "mean norm per token",
         "operator norm of ∂y/∂v (full)",
-        "position i of the token",
+        "token and its position i (×: so many in a row)",
         "share of the sum (line: share of the tokens)",
     },
     "ErrorPrediction": {

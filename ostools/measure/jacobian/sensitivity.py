@@ -168,7 +168,8 @@ def sensitivity(
     names, chosen = _validated(model, linearisations, layers, settings)
     is_one = isinstance(prompt, str | Prompt)
     prompts = [as_prompt(model, prompt)] if is_one else as_prompts(model, prompt)
-    given: dict[str, Any] = {"linearisations": names, "layers": chosen, **asdict(settings)}
+    # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
+    provenance = Provenance.collect(model, linearisations=names, layers=chosen, **asdict(settings))
     work = full_precision(model, "sensitivity")
     with torch.inference_mode(False), true_arithmetic(work):
         read = prompts if at is None else [begun(work, each, at) for each in prompts]
@@ -177,14 +178,12 @@ def sensitivity(
             output.check(work, each)
         row = None if output is None else output.row
         norms = measured(work, read, Asked(names, chosen, settings, row), announce, progress)
-    if output is not None:
-        given |= {"towards": output.tokens, "towards_ids": output.ids, "towards_norm": output.norm}
-    provenance = Provenance.collect(model, **given)
+    meant = {} if output is None else {"towards": output.tokens, "towards_ids": output.ids, "towards_norm": output.norm}
     results = []
     for whole, part, found in zip(prompts, read, norms, strict=True):
-        where = replace(provenance, token_ids=tuple(whole.ids.tolist()))
-        if at is not None:
-            where = replace(where, parameters={**where.parameters, "at": len(part.ids) - 1})
+        place = {} if at is None else {"at": len(part.ids) - 1}
+        given = {**provenance.parameters, **meant, **place}
+        where = replace(provenance, token_ids=tuple(whole.ids.tolist()), parameters=given)
         results.append(_result(part, found, where, chosen))
     return results[0] if is_one else results
 

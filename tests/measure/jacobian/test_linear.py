@@ -124,7 +124,9 @@ def test_a_replaced_pattern_has_a_frozen_derivative_only() -> None:
     uniform = (uniform / uniform.sum(-1, keepdim=True)).expand(1, 4, 8, 8)
     with hooks.replace_pattern(model, uniform):
         same(rows(model, IDS, "frozen"), by_autograd(model, IDS, "frozen"), 1e-9)
-        with pytest.raises(InputError, match="not the softmax of the scores"):
+        with pytest.raises(
+            InputError, match=r"which the edit 'replace_pattern' at blocks\.0\.attn\.hook_pattern replaces"
+        ):
             Linearised(model, IDS, "full")
 
 
