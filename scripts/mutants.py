@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -74,11 +75,8 @@ class Mutant:
 
     def planted(self, text: str) -> str:
         """The file's text with the error in it."""
-        from cosmic_ray.mutating import mutate_code
-        from cosmic_ray.plugins import get_operator
-
-        changed: Any = mutate_code(text, get_operator(self.operator)(), self.occurrence)
-        return changed
+        mutating, plugins = _cosmic_ray("mutating"), _cosmic_ray("plugins")
+        return mutating.mutate_code(text, plugins.get_operator(self.operator)(), self.occurrence)
 
     def lines(self) -> tuple[str, str]:
         """The first line that differs, before and after."""
@@ -128,25 +126,28 @@ def files_of(room: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
+def _cosmic_ray(part: str) -> Any:
+    """A module of Cosmic Ray, which only `make mutants` installs."""
+    return importlib.import_module(f"cosmic_ray.{part}")
+
+
 def mutants_of(path: str) -> Iterator[Mutant]:
     """Every error that can be planted in a file."""
-    from cosmic_ray.ast import ast_nodes, get_ast
-    from cosmic_ray.plugins import get_operator, operator_names
-
+    trees, plugins = _cosmic_ray("ast"), _cosmic_ray("plugins")
     text = (ROOT / path).read_text("utf-8")
-    source, annotated = hashlib.sha256(text.encode()).hexdigest()[:12], annotations(text)
-    nodes = list(ast_nodes(get_ast(text)))
-    for name in operator_names():
+    source, annotated = hashlib.sha256(text.encode()).hexdigest()[:12], annotated_places(text)
+    nodes = list(trees.ast_nodes(trees.get_ast(text)))
+    for name in plugins.operator_names():
         if any(part in name for part in LEFT_OUT):
             continue
-        operator = get_operator(name)()
+        operator = plugins.get_operator(name)()
         places = [place for node in nodes for place in operator.mutation_positions(node)]
         for occurrence, (start, _) in enumerate(places):
             if not any(first <= start < last for first, last in annotated):
                 yield Mutant(path, name, occurrence, start[0], source)
 
 
-def annotations(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def annotated_places(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """From where to where annotations stand, in lines and columns: they are for readers and checkers of types."""
     found: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(text)):

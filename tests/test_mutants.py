@@ -11,7 +11,7 @@ from scripts import mutants
 
 def test_annotations_are_found_where_they_stand() -> None:
     text = "def f(x: int | None = 3) -> str | None:\n    y: int = x + 1\n    return y\n"
-    found = [text.splitlines()[first[0] - 1][first[1] : last[1]] for first, last in mutants.annotations(text)]
+    found = [text.splitlines()[first[0] - 1][first[1] : last[1]] for first, last in mutants.annotated_places(text)]
     assert sorted(found) == ["int", "int | None", "str | None"]
 
 

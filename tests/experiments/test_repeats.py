@@ -93,7 +93,8 @@ def test_null_models_stand_beside_with_the_numbers_that_each_has_alone() -> None
             chosen = mine["source"] == source if draw is None else mine["draw"] == draw
             rows: Any = mine[chosen].reset_index(drop=True).drop(columns=["source", "draw"])
             pd.testing.assert_frame_equal(rows, theirs.drop(columns=["source", "draw"]))
-    drawn = found.frame[found.frame["source"] == "initialised"]["distance"].to_numpy().reshape(2, 2, 8)
+    random: Any = found.frame[found.frame["source"] == "initialised"]
+    drawn = random["distance"].to_numpy().reshape(2, 2, 8)
     assert found.band["low"].to_numpy() == pytest.approx(drawn.min(0).ravel())
     assert found.band["high"].to_numpy() == pytest.approx(drawn.max(0).ravel())
     assert "shade: their range" in found.plot().to_dict()["title"]["subtitle"][0]

@@ -254,7 +254,7 @@ def collapse(
     given = optional(mitigation)
     given_as: Any = repeating(task, prompt, item)
     is_one = isinstance(given_as, str) or not isinstance(given_as, Sequence)
-    several = [given_as] if is_one else list(given_as)
+    several: list[Any] = [given_as] if is_one else list(given_as)
     if not several:
         raise InputError("expected a task or a list of them, found an empty list")
     pairs = [as_pairs(model, each, given, chat) for each in several]

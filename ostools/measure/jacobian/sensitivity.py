@@ -174,9 +174,10 @@ def sensitivity(
     with torch.inference_mode(False), true_arithmetic(work):
         read = prompts if at is None else [begun(work, each, at) for each in prompts]
         output = None if towards is None else _output(work, towards, names, settings)
-        for each in read if output else ():
-            output.check(work, each)
         row = None if output is None else output.row
+        if output is not None:
+            for each in read:
+                output.check(work, each)
         norms = measured(work, read, Asked(names, chosen, settings, row), announce, progress)
     meant = {} if output is None else {"towards": output.tokens, "towards_ids": output.ids, "towards_norm": output.norm}
     results = []

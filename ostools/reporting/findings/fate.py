@@ -43,9 +43,10 @@ def _changed(result: Fate, name: str) -> str:
     words = []
     for change in (REPAIRS, BREAKS):
         here = changes[(changes["mitigation"] == name) & (changes["change"] == change)]
+        grouped: Any = here.groupby(["dtype", "before", "after"], sort=False)
         each = [
             f"{before} to {after} at n = {', '.join(map(str, rows['length']))} ({dtype})"
-            for (dtype, before, after), rows in here.groupby(["dtype", "before", "after"], sort=False)
+            for (dtype, before, after), rows in grouped
         ]
         words += [f"{change} {'; '.join(each)}"] if each else []
     return f"{name}: {', and '.join(words) or 'changes no verdict'}."

@@ -77,8 +77,8 @@ def test_bounds_hold_of_a_logit_and_of_another_position_and_tightly_where_they_c
         with torch.no_grad():
             model.unembed.original_component.weight[11] = top
         sums = ost.path_sum(model, prompt, variants=certified, positions="all")
-        for towards in ({}, {"towards": 11}, {"towards": (7, 23)}):
-            measured = ost.sensitivity(model, prompt, at=at, **towards)
+        for towards in (None, 11, (7, 23)):
+            measured = ost.sensitivity(model, prompt, at=at, towards=towards)
             summary: Any = ost.compare(measured, sums).summary
             assert summary["holds"].tolist() == [True] * len(certified)
         logit = norms(ost.sensitivity(model, prompt, at=at, towards=11))["operator_norm"].iloc[0]

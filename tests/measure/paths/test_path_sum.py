@@ -143,7 +143,7 @@ def test_columns_and_kinds() -> None:
     assert usual.frame["variant"].unique().tolist() == ["local", "second-moment"]
     summary = ost.compare(ost.sensitivity(model, "ab 12"), usual).summary
     assert summary["holds"].tolist() == [True, pd.NA]  # does it hold ...
-    assert summary[["spearman", "median_log10_looseness"]].notna().all(axis=None)  # ... its shape, and its size?
+    assert summary[["spearman", "median_log10_looseness"]].notna().to_numpy().all()  # ... its shape, and its size?
 
 
 def test_edits_that_the_formulas_do_not_know_are_refused() -> None:
