@@ -12,20 +12,32 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
 
 from ostools.ground.words import factor, number, ratio
-from ostools.measure import Comparison, Looseness, Sensitivity
+from ostools.measure import Comparison, Looseness, Profile, Sensitivity
+from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
 from ostools.reporting.findings.origins import among, others, tokens_said
 from ostools.reporting.look import theme
+from ostools.reporting.look.aside import aside
 from ostools.reporting.look.theme import display_token
+from ostools.reporting.page.section import Finding
 from ostools.results import Frame, Row, frame_of
 
 LOOSE, TIGHT = 3.0, 1.0
 """A bound that is 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""
 CLOSE, ROUGH = 0.1, 0.5
 """A prediction within 10^CLOSE (26%) of the measured size in the median is close; beyond 10^ROUGH (a factor of 3) it misses."""
+FALLS_BEHIND = ("U-shape", "rises at the end only")
+"""Shapes in which the middle of a prompt counts for less than its end."""
+SHAPES = {
+    "U-shape": "The middle of the prompt counts for less than both ends.",
+    "rises at the end only": "The middle of the prompt counts for less than its end.",
+    "rises at the start only": "The start of the prompt counts for more than its middle.",
+    "inverted U": "The middle of the prompt counts for more than both ends.",
+    "no shape shown": "The test does not show that any part of the prompt counts for less.",
+}
+"""The headline of each shape that is tested."""
 TREND = 0.3
 """Rank correlations between -TREND and TREND are called no trend, no order."""
 FEWEST_RANKED = 3
@@ -43,12 +55,10 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
         rows = of_text(every)
         norms = rows[f"{norm}_norm"].to_numpy()
         top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
-        before = rows[rows["position"] < every["position"].max()]
         said.append(
             f"{word.capitalize()}, {name}: {among(rows, every)}{whose} responds most to {_place(top)}, "
             f"{NORMS[norm]} {number(float(norms.max()))}, and least to {_place(low)}, {number(float(norms.min()))}; "
-            f"{_spread(norms)}. {_trend(before[f'{norm}_norm'].to_numpy())}".strip()
-            + others(every, rows, f"{norm}_norm")
+            f"{_spread(norms)}." + others(every, rows, f"{norm}_norm")
         )
     if {"full", "frozen"} <= profiles.keys():
         full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
@@ -85,20 +95,33 @@ def _spread(norms: np.ndarray) -> str:
     return f"they are a factor of {number(float(norms.max() / norms.min()))} apart"
 
 
-def _trend(before: np.ndarray) -> str:
-    """How sensitivity goes with position before the last token, which is left out: its skip path goes straight to y."""
-    if len(before) < 8 or np.ptp(before) == 0:
-        return ""
-    rank = _spearman(np.arange(len(before)), before)
-    words = "no trend with position"
-    if abs(rank) > TREND:
-        words = "later tokens count for more" if rank > 0 else "earlier tokens count for more"
-    return f"Before the last token: {words} (rank correlation {rank:.2f})."
+def shape_of(result: Profile) -> Any:
+    """The tested shape of the profile: of the full derivative if it was measured; in a chat of the text alone, else without the
+    first token. Chosen before looking."""
+    names = list(dict.fromkeys(result.frame["linearisation"]))
+    name = "full" if "full" in names else names[0]
+    kept = OF_TEXT if aside(result.frame) else NO_SINK
+    shapes: Any = result.shapes
+    return shapes[(shapes["linearisation"] == name) & (shapes["kept"] == kept)].iloc[0]
 
 
-def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    found: Any = spearmanr(a, b)
-    return float(found.statistic)
+def shape_headline(result: Profile | None) -> Finding | None:
+    """Whether the middle of the prompt counts for less than its end, with the interval that decides."""
+    if result is None:
+        return None
+    row = shape_of(result)
+    word = theme.METHODS[str(result.frame["method"].iloc[0])]
+    if pd.isna(row["middle"]):
+        reason = str(row["verdict"]).removeprefix("not tested: ")
+        verdict = "Whether the middle of the prompt counts for less than its ends was not tested."
+        return Finding(verdict, f"The reason: {reason}.", "sensitivity", "Sensitivity")
+    parts = {end: [10.0 ** row[f"{end}_contrast{part}"] for part in ("", "_low", "_high")] for end in ("start", "end")}
+    said = {end: f"{number(a)} times (95% interval {number(b)} to {number(c)})" for end, (a, b, c) in parts.items()}
+    text = (
+        f"{word.capitalize()}, {row['linearisation']} derivative: the last third of the tokens has {said['end']} the norm of "
+        f"the middle third; the first third has {said['start']}."
+    )
+    return Finding(SHAPES[str(row["verdict"])], text, "sensitivity", "Sensitivity")
 
 
 def comparison_findings(result: Comparison) -> list[str]:

@@ -25,7 +25,7 @@ def study_finding(study: Study) -> str:
         for row in study.verdicts.to_dict("records"):
             name = str(row["mitigation"])
             groups.setdefault(str(row[about]), []).append(f"{name}{_change(changes[name], str(row[about]))}")
-            if row[about] == NO_EFFECT and _leaves_none_out(changes[name]):
+            if row[about] == NO_EFFECT and _excludes_zero(changes[name]):
                 unconfirmed.append(f"{name} ({about})")
         words = "; ".join(f"{verdict} ({', '.join(names)})" for verdict, names in _ordered(groups))
         said.append(f"{about}: {words}")
@@ -34,13 +34,13 @@ def study_finding(study: Study) -> str:
 
 def _change(row: dict[str, Any], verdict: str) -> str:
     """The effect itself, with its interval only where that and the verdict differ; nothing where nothing was measured."""
-    if verdict == NO_EFFECT and _leaves_none_out(row):
+    if verdict == NO_EFFECT and _excludes_zero(row):
         return f" {in_words(row, 'verdict_low', 'verdict_high')}"
     return f" {in_words({**row, 'low': math.nan, 'high': math.nan})}" if row["pairs"] else ""
 
 
-def _leaves_none_out(row: dict[str, Any]) -> bool:
-    """Whether the interval that a verdict is read from leaves no effect out."""
+def _excludes_zero(row: dict[str, Any]) -> bool:
+    """Whether the interval that a verdict is read from excludes zero."""
     return not bound(row) and (row["verdict_low"] > 0 or row["verdict_high"] < 0)
 
 
@@ -49,8 +49,8 @@ def _open(unconfirmed: list[str]) -> str:
     if not unconfirmed:
         return ""
     return (
-        f" The interval of {', '.join(unconfirmed)} leaves no effect out, but a sign-flip test over so few lengths did not "
-        "confirm it: that is no proof of no effect."
+        f" The interval of {', '.join(unconfirmed)} excludes zero. A sign-flip test over so few lengths did not confirm it. "
+        "An effect may be there."
     )
 
 
@@ -66,7 +66,7 @@ def _room(effects: Frame) -> str:
         return ""
     share = float(answers["baseline"].iloc[0])
     return (
-        " All answers are right without any: there was nothing to gain."
+        " All answers are right without a mitigation, so nothing could be gained."
         if share == 1
-        else f" Right without any: {share:.0%}."
+        else f" Without a mitigation {share:.0%} of the answers are right."
     )
