@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.ground.words import factor, number, ratio
+from ostools.ground.words import factor, number
 from ostools.measure import Comparison, Looseness, Profile, Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
-from ostools.reporting.findings.origins import among, others, tokens_said
+from ostools.reporting.findings.origins import among, others
 from ostools.reporting.look import theme
 from ostools.reporting.look.aside import aside
 from ostools.reporting.look.theme import display_token
@@ -145,7 +145,7 @@ def whether_it_holds(holds: Any) -> str:
     return "undecided" if pd.isna(holds) else "yes" if holds else "NO"
 
 
-def _norm(row: Mapping[Any, Any], words: str = "norm") -> str:
+def norm_said(row: Mapping[Any, Any], words: str = "norm") -> str:
     """The norm that a variant stands beside; of an operator norm, an estimate gives the lower end."""
     found = f"{theme.METHODS[str(row['method'])]} {words}"
     lower = row["method"] == "estimate" and row["norm"] == "operator"
@@ -165,7 +165,7 @@ def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
         holds = "the intervals of the estimate do not decide whether it holds"
     else:
         holds = (
-            f"IT DOES NOT HOLD, the {_norm(row)} is larger at {below} of {total} tokens: a certified bound that fails is a "
+            f"IT DOES NOT HOLD, the {norm_said(row)} is larger at {below} of {total} tokens: a certified bound that fails is a "
             "defect of this software or of the run, please report it"
         )
     verdict = "it says nothing of how large the sensitivity is" if median >= LOOSE else "it says little of the size"
@@ -173,7 +173,7 @@ def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
         verdict = "it says something of the size"
     return (
         f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
-        f"{factor(median)} times the {_norm(row)} in the median, {factor(worst)} times at worst, so {verdict}; "
+        f"{factor(median)} times the {norm_said(row)} in the median, {factor(worst)} times at worst, so {verdict}; "
         f"{_shape(row, total)}."
     )
 
@@ -183,7 +183,7 @@ def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     median = float(row["median_log10_looseness"])
     if math.isnan(median):
         return f"{start} leaves its constant open, so that only its shape can be compared: {_shape(row, total)}."
-    norm = f"the {_norm(row, _of(row))}"
+    norm = f"the {norm_said(row, _of(row))}"
     side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
     if below:
         side = f"lies below {norm} at {below} of {total} tokens: it is no bound here"
@@ -199,10 +199,12 @@ def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
     size = f"close to the {word} size" if abs(median) <= CLOSE else "the right order of magnitude"
     if abs(median) > ROUGH:
         size = f"it misses the {word} size"
-    return f"{start}: {factor(median)} times the {_norm(row, _of(row))} in the median ({size}); {_shape(row, total)}."
+    return (
+        f"{start}: {factor(median)} times the {norm_said(row, _of(row))} in the median ({size}); {_shape(row, total)}."
+    )
 
 
-def _tokens(result: Comparison) -> int:
+def tokens_of(result: Comparison) -> int:
     return int(frame_of(result)["position"].nunique())
 
 
@@ -224,25 +226,6 @@ def _shape(row: Mapping[Any, Any], tokens: int) -> str:
     return f"its shape {words} (Spearman {rank:.2f})"
 
 
-def sensitivity_summary(result: Sensitivity) -> list[str]:
-    """One sentence: how unequal the sensitivity is over the tokens."""
-    profiles = _profiles(result)
-    word, norm = _known(result)
-    name = "full" if "full" in profiles else next(iter(profiles))
-    every = profiles[name]
-    rows, last = of_text(every), every.iloc[-1]
-    norms, before = rows[f"{norm}_norm"], rows[rows["position"] < last["position"]][f"{norm}_norm"]
-    tokens = tokens_said(rows, every)
-    if not len(before):
-        return [f"{word.capitalize()} ({name} derivative, {tokens}): {NORMS[norm]} {number(float(norms.iloc[0]))}."]
-    middle = number(ratio(float(last[f"{norm}_norm"]), float(before.median())))
-    return [
-        f"{word.capitalize()} ({name} derivative, {tokens}): {NORMS[norm]}s from {number(float(norms.min()))} to "
-        f"{number(float(norms.max()))}; the last token's own is {middle} times the median of the others."
-        + others(every, rows, f"{norm}_norm")
-    ]
-
-
 def bounds_summary(result: Comparison) -> list[str]:
     """One sentence on the certified bounds: do they hold, and how loose is the tightest?"""
     table: Frame = result.summary
@@ -259,7 +242,7 @@ def bounds_summary(result: Comparison) -> list[str]:
         state = f"Certified bounds that DO NOT HOLD: {', '.join(broken)}"
     return [
         f"{state}; the tightest of them, `{row['variant']}`, is {factor(float(row['median_log10_looseness']))} times the "
-        f"{_norm(row, row['linearisation'] + ' norm')} in the median; {_shape(row, _tokens(result))}."
+        f"{norm_said(row, row['linearisation'] + ' norm')} in the median; {_shape(row, tokens_of(result))}."
     ]
 
 
@@ -269,7 +252,7 @@ def prediction_summary(result: Comparison) -> list[str]:
     predicted = table[(table["kind"] == "predicted") & table["median_log10_looseness"].notna()]
     if predicted.empty:
         return []
-    return [_predicted(predicted.sort_values("spearman", ascending=False).iloc[0].to_dict(), 0, _tokens(result))]
+    return [_predicted(predicted.sort_values("spearman", ascending=False).iloc[0].to_dict(), 0, tokens_of(result))]
 
 
 def looseness_finding(result: Looseness) -> str:

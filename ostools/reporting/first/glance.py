@@ -10,7 +10,7 @@ import pandas as pd
 from ostools.measure import Collapse, Sensitivity
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.reporting.findings.collapse import main_pair
-from ostools.reporting.first.headlines import nearest, task_of
+from ostools.reporting.first.headlines import counted, nearest, task_of
 from ostools.reporting.look import axes, draw, regions, theme
 from ostools.reporting.look.answer_marks import length_axis
 from ostools.reporting.page.page import Figure
@@ -41,7 +41,7 @@ def glance(found: Measurements) -> list[Figure]:
         )
     if found.behaviours:
         caption = "Right answers by length"
-        said = "; ".join(f"{task_of(one)}: {int(one.summary['right'].sum())} right" for one in found.behaviours)
+        said = "; ".join(f"{task_of(one)}: {counted(one)[0]} right" for one in found.behaviours)
         made.append(Figure("glance-answers", right_chart(found.behaviours), caption, f"{caption}. {said}."))
     return made
 

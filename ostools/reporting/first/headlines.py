@@ -25,6 +25,8 @@ from ostools.results import Frame, frame_of
 
 RIGHT_RANK, RIGHT_FACTOR = 0.9, 2.0
 """From which rank correlation on a prediction's shape is called right, and within which factor its size. Fixed beforehand."""
+FEWEST = 8
+"""With fewer tokens no shape is called right: three are in the right order by chance in one case of six."""
 PREDICTIONS = ("second-moment-full", "second-moment")
 """The prediction of the headline: the first of these that was computed. Chosen before anything is measured."""
 ONES = ("figure-5a", "figure-5c", "figure-5d")
@@ -46,6 +48,13 @@ def headlines(found: Measurements) -> list[Finding]:
 
 def task_of(result: Collapse | Behaviour) -> str:
     return str(frame_of(result)["task"].iloc[0])
+
+
+def counted(result: Behaviour) -> tuple[int, int]:
+    """How many answers are right, of how many."""
+    summary: Frame = result.summary
+    right, asked = summary["right"].to_numpy(dtype=int), summary["asked"].to_numpy(dtype=int)
+    return int(right.sum()), int(asked.sum())
 
 
 def nearest(results: list[Collapse]) -> tuple[Collapse, Tail] | None:
@@ -129,9 +138,9 @@ def bounds_headline(result: Comparison | None) -> Finding | None:
     verdicts = certified["holds"].map(of_sensitivity.whether_it_holds)
     broken = certified.loc[verdicts == "NO", "variant"].tolist()
     undecided = int((verdicts == "undecided").sum())
-    row = certified.iloc[0]
+    row: Any = certified.iloc[0].to_dict()
     size = factor(float(row["median_log10_looseness"]))
-    tightest = f"the tightest is {size} times the {'measured' if row['method'] == 'exact' else 'estimated'} norm."
+    tightest = f"the tightest is {size} times the {of_sensitivity.norm_said(row)}."
     if broken:
         state = f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}."
     elif undecided:
@@ -140,8 +149,9 @@ def bounds_headline(result: Comparison | None) -> Finding | None:
         )
     else:
         state = f"Every certified bound holds; {tightest}"
-    word = "measured" if row["method"] == "exact" else "estimated"
-    text = f"That is `{row['variant']}`, beside the {word} {row['linearisation']} derivative (median over tokens)."
+    text = (
+        f"The tightest is `{row['variant']}`, beside the {row['linearisation']} derivative, in the median over tokens."
+    )
     if broken:
         text += " A certified bound that fails is a defect of this software or of the run: please report it."
     return Finding(state, text, "sensitivity", "Bounds")
@@ -157,8 +167,12 @@ def prediction_headline(result: Comparison | None) -> Finding | None:
         return None
     row: Any = table.loc[name]
     rank, size = float(row["spearman"]), float(row["median_log10_looseness"])
-    if rank != rank or size != size:
-        return None
+    tokens = of_sensitivity.tokens_of(result)
+    if tokens < FEWEST or rank != rank or size != size:
+        reason = f"The prompt has {tokens} tokens; {FEWEST} are needed, and norms that differ and are known."
+        return Finding(
+            "Whether the prediction has the right shape was not tested.", reason, "sensitivity", "Prediction"
+        )
     shape, fits = rank >= RIGHT_RANK, abs(size) <= math.log10(RIGHT_FACTOR)
     words = {
         (True, True): "has the right shape ({}) and size ({}×)",
@@ -170,16 +184,15 @@ def prediction_headline(result: Comparison | None) -> Finding | None:
     word = "measured" if row["method"] == "exact" else "estimated"
     text = (
         f"`{name}`, named before the measurement, beside the {word} {row['linearisation']} derivative: rank correlation over "
-        f"tokens, and the median ratio. Fixed beforehand: a shape is right from a rank correlation of {RIGHT_RANK:g} on, a size "
-        f"within a factor of {RIGHT_FACTOR:g}. No interval goes with these two numbers. A prediction does not bound anything."
+        f"tokens, and the median ratio. Fixed beforehand: a shape is right from a rank correlation of {RIGHT_RANK:g} on, a "
+        f"size within a factor of {RIGHT_FACTOR:g}. These two numbers have no interval. A prediction does not bound anything."
     )
     return Finding(verdict, text, "sensitivity", "Prediction")
 
 
 def behaviour_headline(result: Behaviour) -> Finding:
     """How many answers to a task are right."""
-    summary: Frame = result.summary
-    right, asked = int(summary["right"].sum()), int(summary["asked"].sum())
+    right, asked = counted(result)
     task = theme.inert(task_of(result))
     return Finding(
         f"The model answers {right} of {asked} prompts of {task} right.", answered(result), "behaviour", "Behaviour"

@@ -7,9 +7,10 @@ import pandas as pd
 from ostools.experiments.study.verdicts import HELPS, NOTHING, UNDECIDED
 from ostools.measure.profiles.profile import Profile
 from ostools.reporting.findings.sensitivity import FALLS_BEHIND, shape_of
-from ostools.reporting.first.headlines import late, nearest, reached
+from ostools.reporting.first.headlines import counted, late, nearest, reached
 from ostools.reporting.page.section import Verdict
 from ostools.reporting.sections.measurements import Measurements
+from ostools.results import Frame
 
 FOUND, NOT_FOUND, OPEN, UNTESTED = "found", "not found", "not decided", "not tested"
 HOLD, FAIL = "hold", "FAIL"
@@ -57,18 +58,18 @@ def _bounds(found: Measurements) -> str:
 
 
 def _behaviour(found: Measurements) -> str:
-    if not any(int(one.summary["asked"].sum()) for one in found.behaviours):
+    counts = [counted(one) for one in found.behaviours]
+    if not any(asked for _, asked in counts):
         return UNTESTED
-    wrong = any(int(one.summary["right"].sum()) < int(one.summary["asked"].sum()) for one in found.behaviours)
-    return FOUND if wrong else NOT_FOUND
+    return FOUND if any(right < asked for right, asked in counts) else NOT_FOUND
 
 
 def _mitigations(found: Measurements) -> str:
     """Not tested where every answer is right without one: nothing can help there."""
     if found.study is None:
         return UNTESTED
-    effects = found.study.effects
-    answers = effects[(effects["quantity"] == "correct") & (effects["pairs"] > 0)]
+    effects: Frame = found.study.effects
+    answers: Frame = effects[(effects["quantity"] == "correct") & (effects["pairs"] > 0)]
     if answers.empty or float(answers["baseline"].iloc[0]) == 1:
         return UNTESTED
     told = set(found.study.verdicts["answers"])

@@ -245,6 +245,11 @@ def _study(model: TransformerBridge, known: Sequence[Behaviour], progress: Progr
     )
 
 
+def _right_share(result: Behaviour) -> float:
+    summary: Frame = result.summary
+    return float(summary["right"].to_numpy(dtype=float).sum() / summary["asked"].to_numpy(dtype=float).sum())
+
+
 def failed_on(plain: Sequence[Behaviour]) -> str:
     """Of tasks that were answered without a mitigation the one whose share of right answers is nearest to one half.
 
@@ -252,7 +257,7 @@ def failed_on(plain: Sequence[Behaviour]) -> str:
     `InputError` where no other is left.
     """
     shares = {
-        str(frame_of(one)["task"].iloc[0]): float(one.summary["right"].sum() / one.summary["asked"].sum())
+        str(frame_of(one)["task"].iloc[0]): _right_share(one)
         for one in plain
         if bool(frame_of(one)["kind"].eq(reading.ANSWERED).any())
     }
