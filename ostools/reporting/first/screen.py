@@ -13,7 +13,7 @@ from ostools.reporting.sections.measurements import Measurements
 
 NEEDED = {
     "Collapse": ("collapse", "precision"),
-    "Over-squashing": ("sensitivity", "looseness"),
+    "Sensitivity": ("sensitivity", "looseness"),
     "Bounds": ("sensitivity", "looseness"),
     "Prediction": ("sensitivity", "looseness"),
     "Behaviour": ("behaviour",),
