@@ -164,6 +164,16 @@ def test_beside_an_estimate_no_norm_is_called_measured() -> None:
         assert "estimated" in said.verdict + said.text
 
 
+def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
+    provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity"]})
+    comparison = made_comparison(TEN.tolist(), {"local": TEN.tolist(), "second-moment": TEN.tolist()})
+    found = replace(measurements(profile=profile_of(TEN), comparison=comparison), provenance=provenance)
+    found.left_out.append(LeftOut("sensitivity", "edge-full is not computed"))
+    (part,) = findings_section(found, []).parts
+    assert [one.link for one in part.first] == ["Sensitivity", "Bounds", "Prediction"]
+    assert list(part.findings) == []
+
+
 @pytest.mark.parametrize(
     ("predicted", "words"),
     [
