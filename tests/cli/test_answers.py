@@ -64,7 +64,7 @@ SHOWN = [
     ),
     (
         BEHAVIOUR,
-        "Answers to count-ones-figure-5|All lengths: 0 of 2 answers are right.|Nothing was drawn: there is no interval.",
+        "Answers to count-ones-figure-5|All lengths: 0 of 2 answers are right.|Nothing was drawn, so there is no interval.",
         "95%|acted",
     ),
     (

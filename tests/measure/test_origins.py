@@ -15,7 +15,7 @@ from ostools.measure import Sensitivity
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.models import Prompt, encode
 from ostools.reporting.charts.attention.cells import attention_findings
-from ostools.reporting.findings.sensitivity import layers_finding, sensitivity_findings, sensitivity_summary
+from ostools.reporting.findings.sensitivity import layers_finding, sensitivity_findings
 from ostools.reporting.look.aside import NOTE
 from tests.checkpoints import trained
 from tests.models.chat.templates import on_template
@@ -84,10 +84,6 @@ def test_findings_speak_of_the_text_and_say_what_the_others_have() -> None:
     for origin, words in (("template", "of the chat template have"), ("special", "special token has")):
         assert f"{words} {everything[origins == origin].sum() / total:.1%}" in said
     assert f"the 2 tokens of the system prompt have {everything[origins == 'system'].sum() / total:.1%}." in said
-    (summary,) = sensitivity_summary(made)
-    times = everything[-1] / np.median(norms[_text()])
-    assert f"{len(_text())} tokens of the text" in summary
-    assert f"the last token's own is {times:.3g} times the median of the others" in summary
 
 
 def test_layers_compare_the_last_token_with_the_text() -> None:

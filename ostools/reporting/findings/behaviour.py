@@ -27,12 +27,14 @@ def behaviour_notes(result: Behaviour) -> list[str]:
     notes = [f"{asked}. {_intervals(summary)}", *unanswered(result)]
     without = [(name, int(summary[name].sum())) for name in ("something_else", "cut_off")]
     if any(count for _, count in without):
-        notes.append(f"{_without(without, how['max_new_tokens'])}: they are not right, and in no error.")
+        notes.append(
+            f"{_without(without, how['max_new_tokens'])}: they do not count as right, and have no error to be measured."
+        )
     thought = frame["reasoning_tokens"].dropna() if "reasoning_tokens" in frame else frame["seed"].iloc[:0]
     if (thought > 0).any():
         notes.append(
             f"{int((thought > 0).sum())} answers begin with thoughts, {int(thought[thought > 0].median())} tokens in the "
-            "median: the answer is what stands behind them."
+            "median: the answer is what stands after them."
         )
     if inactive := int((frame["status"] == "inactive").sum()):
         notes.append(f"Hollow: the mitigation changed nothing of the prompt or the logits ({inactive} answers).")
@@ -51,8 +53,8 @@ def _without(counts: Sequence[tuple[str, int]], limit: int | None) -> str:
 def _intervals(summary: Frame) -> str:
     kinds = set(summary["interval_of"]) - {NOTHING}
     if not kinds:
-        return "Nothing was drawn: there is no interval."
-    return f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples behind the one prompt'}."
+        return "Nothing was drawn, so there is no interval."
+    return f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
 
 
 def behaviour_findings(result: Behaviour) -> list[str]:

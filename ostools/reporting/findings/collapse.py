@@ -26,7 +26,7 @@ LENGTH_DEPENDENT = 1e-5
 """A pass of its own may differ that much, relative: float32's rounding."""
 COMPARED = {
     "theorem": "the sequence and y of the sequence with its last token repeated",
-    "task": "the task with n items and y of the task with n + 1 (its words stand behind the sequence: no theorem applies)",
+    "task": "the task with n items and y of the task with n + 1 (its words stand after the sequence: no theorem applies)",
     "one-more-digit": "the sequence and y of the sequence with one more digit",
 }
 """What is compared, by the kind of pair."""
@@ -40,7 +40,11 @@ def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None
     main = rows[rows["pair"] == pair]
     logits, ends = whole(frame_of(result), "logits"), collapse_ends(result)
     said = [
-        _fall(reference_curve(result), exact_from(result.reference_curve(pair)), COMPARED[pair]),
+        _fall(
+            *_within_training(result, reference_curve(result), trained),
+            exact_from(result.reference_curve(pair)),
+            COMPARED[pair],
+        ),
         *(_stop(main, dtype, ends.get(dtype)) for dtype in dict.fromkeys(main["dtype"])),
         _answers(logits[logits["pair"] == pair]),
     ]
@@ -67,15 +71,13 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     if not falls:
         return []
     verdicts = "; ".join(f"{verdict} on {', '.join(names)}" for verdict, names in falls.items())
-    return [
-        f"The pair's distance, measured in float64, {verdicts}: medians of the last quarter of the lengths over the first."
-    ]
+    return [f"The distance, measured in float64, {verdicts} (the last quarter of the lengths over the first, medians)."]
 
 
-def _within_training(result: Collapse, curve: Column) -> tuple[Column, str]:
+def _within_training(result: Collapse, curve: Column, trained: Mapping[str, int] | None = None) -> tuple[Column, str]:
     """The trained lengths alone where they are enough to speak of a trend, and what is to be said of those chosen."""
     model: Any = result.provenance.model
-    longest = trained_length(result, model.get("trained_lengths"))
+    longest = trained_length(result, trained or model.get("trained_lengths"))
     if longest is None or int(curve.index[-1]) <= longest:
         return curve, ""
     inside = curve[curve.index <= longest]
@@ -93,18 +95,15 @@ def precision_summary(results: Sequence[Collapse]) -> list[str]:
         # Dtypes of which the same is true share their words.
         said.setdefault(", ".join(reached), []).append(dtype)
     n_max = max((n for _, n in ends.values()), default=0)
-    hidden = (
-        "cannot tell n items from n + 1 on {where}: from there on, up to n = {n_max}, the float64 distance stays below the "
-        "rounding noise of each sequence."
+    below, above = (
+        "falls below the rounding noise of each sequence on",
+        "does not fall below the rounding noise on any prompt",
     )
-    shown = (
-        "tells n items from n + 1 on every prompt at its longest (n = {n_max}): the float64 distance is above the rounding "
-        "noise of one sequence or both."
-    )
-    return [
-        f"Cast to {' and '.join(dtypes)}, the model {(hidden if where else shown).format(where=where, n_max=n_max)}"
+    lines = [
+        f"In {' and '.join(dtypes)} the float64 distance {f'{below} {where}' if where else above}"
         for where, dtypes in said.items()
     ]
+    return [f"{'. '.join(lines)}. The lengths go up to n = {n_max}."] if lines else []
 
 
 def _long_enough(results: Sequence[Collapse]) -> list[tuple[Collapse, Column]]:
@@ -148,25 +147,25 @@ def whole(rows: Frame, site: str) -> Frame:
     return rows[(rows["site"] == site) & (rows["per"] == "vector") & (rows["norm"] == "l2")]
 
 
-def _fall(curve: Column, exact: int | None, compared: str) -> str:
-    """How the distance of y of `compared` goes with the length."""
+def _fall(curve: Column, chosen: str, exact: int | None, compared: str) -> str:
+    """How the distance of y of `compared` goes with the length; `chosen`: the lengths that the trend is of, where not all."""
     first, last = float(curve.iloc[0]), float(curve.iloc[-1])
     span = (
         f"Measured in float64, the L2 distance between y of {compared} "
-        f"goes from {number(first)} at n = {curve.index[0]} to {number(last)} at n = {curve.index[-1]}"
+        f"goes from {number(first)} at n = {curve.index[0]} to {number(last)} at n = {curve.index[-1]}{chosen}"
     )
     if exact is not None:
-        return f"{span}: from n = {exact} on it is the rounding of float64 itself; the two are one representation."
+        return f"{span}: from n = {exact} on it is the rounding of float64 itself. The two are one representation."
     if len(curve) < FEW:
         return f"{span}; with {len(curve)} lengths no trend is claimed."
     change = fall_ratio(curve)
-    share = f"the median of the last quarter of the lengths is {number(change)} times that of the first quarter"
+    share = f"The median of the last quarter of the lengths is {number(change)} times that of the first quarter"
     if change <= HALVED:
-        return f"{span}: it falls, {share}{_rate(curve)}."
+        return f"{span}: it falls. {share}{_rate(curve)}."
     if change < STEADY:
-        return f"{span}: it falls little, {share}; that is no collapse over these lengths."
+        return f"{span}: it falls little. {share}. That is no collapse over these lengths."
     return (
-        f"{span}: it does not fall, {share}; what Theorem 4.2 describes is not seen on this prompt over these lengths."
+        f"{span}: it does not fall. {share}. What Theorem 4.2 describes is not seen on this prompt over these lengths."
     )
 
 
@@ -185,7 +184,7 @@ def _rate(curve: Column) -> str:
 
 
 def _stop(rows: Frame, dtype: str, length: int | None) -> str:
-    """Where the distance as measured in a dtype ends, in steps of the dtype and against the noise of the run."""
+    """Where the distance as measured in a dtype ends, in steps of the dtype, and whether the collapse length was reached."""
     here = rows[rows["dtype"] == dtype]
     tail = here[here["length"] >= here["length"].quantile(0.75)]
     end = (
@@ -194,8 +193,6 @@ def _stop(rows: Frame, dtype: str, length: int | None) -> str:
     )
     if dtype == "float64":
         return f"{end}."
-    noise = number(ratio(float(tail["mean"].median()), float(tail["noise"].median())))
-    end = f"{end} and {noise} times the rounding noise of the run"
     if length is None:
         return f"{end}; collapse in {dtype} was not reached by n = {int(here['length'].max())}."
     return (
@@ -242,7 +239,7 @@ def _one_more_digit(result: Collapse) -> list[str]:
     if other.empty:
         return []
     said = (
-        "The pair with one more digit behind a separator is another question: its prompts differ by two tokens, so no theorem "
+        "The pair with one more digit after a separator is another question: its prompts differ by two tokens, so no theorem "
         f"applies. Its measured distance has a median of {number(float(other.median()))}"
     )
     if theorem.empty:

@@ -20,8 +20,8 @@ def counting_findings(result: Counting) -> list[str]:
     said = [f"{_predicted(row)} {_measured(row)}{_together(row)}" for _, row in summary.iterrows()]
     said += [_by_itself(row) for _, row in summary.iterrows() if _partly(row["same_behind_bare_prompt"])]
     said.append(
-        "Predicted and measured speak of the answer's first token, behind the answer line already begun. The corollary is "
-        "one-sided: errors below the predicted count, and in later tokens, are not its business."
+        "Predicted and measured are about the answer's first token, after the answer line is begun. The corollary is "
+        "one-sided: it does not speak of errors below the predicted count, nor of errors in later tokens."
     )
     end = trained.get(task)
     if end is not None and longest > end:
@@ -96,6 +96,6 @@ def _partly(same: str) -> bool:
 
 def _by_itself(row: Row) -> str:
     return (
-        f"{row['dtype']}: behind the bare prompt the model gives the same answer line by itself at "
+        f"{row['dtype']}: after the bare prompt the model gives the same answer line by itself at "
         f"{row['same_behind_bare_prompt']} counts tried: elsewhere the answers here are those to a line begun for it."
     )

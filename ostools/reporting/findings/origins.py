@@ -19,11 +19,6 @@ def among(rows: Frame, every: Frame) -> str:
     return "" if len(rows) == len(every) else f"of the text's {_count(rows)} "
 
 
-def tokens_said(rows: Frame, every: Frame) -> str:
-    """How many tokens, and that they are the text's where they are not all."""
-    return _count(rows) + " of the text" * (len(rows) < len(every))
-
-
 def others(every: Frame, rows: Frame, column: str) -> str:
     """A sentence, a blank before it: what the tokens have of the sum of a column that are not among the rows."""
     total = float(every[column].sum())

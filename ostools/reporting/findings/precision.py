@@ -93,16 +93,20 @@ def precision_findings(result: Collapse) -> list[str]:
 
     reached = {dtype: n for dtype, n in ends.items() if n is not None}
     late = {dtype: n for dtype, n in below.items() if n is not None and ends[dtype] is None}
-    said = f"On {name} the float64 distance of the pair stays below the rounding noise of each sequence"
-    said += f", up to n = {n_max}, in {listed(reached) if reached else f'none of {len(found)} precisions'}."
+    if reached:
+        said = f"On {name} the float64 distance falls below the rounding noise of each sequence in {listed(reached)}."
+    else:
+        said = f"On {name} the float64 distance does not fall below the rounding noise for good in any of {len(found)} "
+        said += "precisions."
+    said += f" The lengths go up to n = {n_max}."
     if late:
-        said += f" Too few lengths lie behind it to call it reached: below its noise in {listed(late)}."
+        said += f" Below its noise at the end, with too few lengths after it to call that a collapse: {listed(late)}."
     others = [tail for tail in found if below[tail.dtype] is None]
     if others:
         nearest = min(others, key=lambda tail: tail.margin)
-        start = "Of the others the nearest to it" if reached or late else "The nearest to it"
+        start = "Of the others" if reached or late else "Of them"
         said += (
-            f" {start} is {nearest.dtype}: over the last quarter of the lengths the float64 distance "
+            f" {start} {nearest.dtype} comes nearest: over the last quarter of the lengths the float64 distance "
             f"({number(nearest.stored)}) is {number(nearest.margin)} times its noise."
         )
     return [said]

@@ -12,20 +12,32 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
 
-from ostools.ground.words import factor, number, ratio
-from ostools.measure import Comparison, Looseness, Sensitivity
+from ostools.ground.words import factor, number
+from ostools.measure import Comparison, Looseness, Profile, Sensitivity
+from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
-from ostools.reporting.findings.origins import among, others, tokens_said
+from ostools.reporting.findings.origins import among, others
 from ostools.reporting.look import theme
+from ostools.reporting.look.aside import aside
 from ostools.reporting.look.theme import display_token
+from ostools.reporting.page.section import Finding
 from ostools.results import Frame, Row, frame_of
 
 LOOSE, TIGHT = 3.0, 1.0
 """A bound that is 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""
 CLOSE, ROUGH = 0.1, 0.5
 """A prediction within 10^CLOSE (26%) of the measured size in the median is close; beyond 10^ROUGH (a factor of 3) it misses."""
+FALLS_BEHIND = ("U-shape", "rises at the end only")
+"""Shapes in which the middle of a prompt counts for less than its end."""
+SHAPES = {
+    "U-shape": "The middle of the prompt counts for less than both ends.",
+    "rises at the end only": "The middle of the prompt counts for less than its end.",
+    "rises at the start only": "The start of the prompt counts for more than its middle.",
+    "inverted U": "The middle of the prompt counts for more than both ends.",
+    "no shape shown": "The test does not show that any part of the prompt counts for less.",
+}
+"""The headline of each shape that is tested."""
 TREND = 0.3
 """Rank correlations between -TREND and TREND are called no trend, no order."""
 FEWEST_RANKED = 3
@@ -43,12 +55,10 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
         rows = of_text(every)
         norms = rows[f"{norm}_norm"].to_numpy()
         top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
-        before = rows[rows["position"] < every["position"].max()]
         said.append(
             f"{word.capitalize()}, {name}: {among(rows, every)}{whose} responds most to {_place(top)}, "
             f"{NORMS[norm]} {number(float(norms.max()))}, and least to {_place(low)}, {number(float(norms.min()))}; "
-            f"{_spread(norms)}. {_trend(before[f'{norm}_norm'].to_numpy())}".strip()
-            + others(every, rows, f"{norm}_norm")
+            f"{_spread(norms)}." + others(every, rows, f"{norm}_norm")
         )
     if {"full", "frozen"} <= profiles.keys():
         full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
@@ -85,20 +95,33 @@ def _spread(norms: np.ndarray) -> str:
     return f"they are a factor of {number(float(norms.max() / norms.min()))} apart"
 
 
-def _trend(before: np.ndarray) -> str:
-    """How sensitivity goes with position before the last token, which is left out: its skip path goes straight to y."""
-    if len(before) < 8 or np.ptp(before) == 0:
-        return ""
-    rank = _spearman(np.arange(len(before)), before)
-    words = "no trend with position"
-    if abs(rank) > TREND:
-        words = "later tokens count for more" if rank > 0 else "earlier tokens count for more"
-    return f"Before the last token: {words} (rank correlation {rank:.2f})."
+def shape_of(result: Profile) -> Any:
+    """The tested shape of the profile: of the full derivative if it was measured; in a chat of the text alone, else without the
+    first token. Chosen before looking."""
+    names = list(dict.fromkeys(result.frame["linearisation"]))
+    name = "full" if "full" in names else names[0]
+    kept = OF_TEXT if aside(result.frame) else NO_SINK
+    shapes: Any = result.shapes
+    return shapes[(shapes["linearisation"] == name) & (shapes["kept"] == kept)].iloc[0]
 
 
-def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    found: Any = spearmanr(a, b)
-    return float(found.statistic)
+def shape_headline(result: Profile | None) -> Finding | None:
+    """Whether the middle of the prompt counts for less than its end, with the interval that decides."""
+    if result is None:
+        return None
+    row = shape_of(result)
+    word = theme.METHODS[str(result.frame["method"].iloc[0])]
+    if pd.isna(row["middle"]):
+        reason = str(row["verdict"]).removeprefix("not tested: ")
+        verdict = "Whether the middle of the prompt counts for less than its ends was not tested."
+        return Finding(verdict, f"The reason: {reason}.", "sensitivity", "Sensitivity")
+    parts = {end: [10.0 ** row[f"{end}_contrast{part}"] for part in ("", "_low", "_high")] for end in ("start", "end")}
+    said = {end: f"{number(a)} times (95% interval {number(b)} to {number(c)})" for end, (a, b, c) in parts.items()}
+    text = (
+        f"{word.capitalize()}, {row['linearisation']} derivative: the last third of the tokens has {said['end']} the norm of "
+        f"the middle third; the first third has {said['start']}."
+    )
+    return Finding(SHAPES[str(row["verdict"])], text, "sensitivity", "Sensitivity")
 
 
 def comparison_findings(result: Comparison) -> list[str]:
@@ -122,7 +145,7 @@ def whether_it_holds(holds: Any) -> str:
     return "undecided" if pd.isna(holds) else "yes" if holds else "NO"
 
 
-def _norm(row: Mapping[Any, Any], words: str = "norm") -> str:
+def norm_said(row: Mapping[Any, Any], words: str = "norm") -> str:
     """The norm that a variant stands beside; of an operator norm, an estimate gives the lower end."""
     found = f"{theme.METHODS[str(row['method'])]} {words}"
     lower = row["method"] == "estimate" and row["norm"] == "operator"
@@ -142,7 +165,7 @@ def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
         holds = "the intervals of the estimate do not decide whether it holds"
     else:
         holds = (
-            f"IT DOES NOT HOLD, the {_norm(row)} is larger at {below} of {total} tokens: a certified bound that fails is a "
+            f"IT DOES NOT HOLD, the {norm_said(row)} is larger at {below} of {total} tokens: a certified bound that fails is a "
             "defect of this software or of the run, please report it"
         )
     verdict = "it says nothing of how large the sensitivity is" if median >= LOOSE else "it says little of the size"
@@ -150,7 +173,7 @@ def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
         verdict = "it says something of the size"
     return (
         f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
-        f"{factor(median)} times the {_norm(row)} in the median, {factor(worst)} times at worst, so {verdict}; "
+        f"{factor(median)} times the {norm_said(row)} in the median, {factor(worst)} times at worst, so {verdict}; "
         f"{_shape(row, total)}."
     )
 
@@ -160,7 +183,7 @@ def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     median = float(row["median_log10_looseness"])
     if math.isnan(median):
         return f"{start} leaves its constant open, so that only its shape can be compared: {_shape(row, total)}."
-    norm = f"the {_norm(row, _of(row))}"
+    norm = f"the {norm_said(row, _of(row))}"
     side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
     if below:
         side = f"lies below {norm} at {below} of {total} tokens: it is no bound here"
@@ -176,10 +199,12 @@ def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
     size = f"close to the {word} size" if abs(median) <= CLOSE else "the right order of magnitude"
     if abs(median) > ROUGH:
         size = f"it misses the {word} size"
-    return f"{start}: {factor(median)} times the {_norm(row, _of(row))} in the median ({size}); {_shape(row, total)}."
+    return (
+        f"{start}: {factor(median)} times the {norm_said(row, _of(row))} in the median ({size}); {_shape(row, total)}."
+    )
 
 
-def _tokens(result: Comparison) -> int:
+def tokens_of(result: Comparison) -> int:
     return int(frame_of(result)["position"].nunique())
 
 
@@ -201,25 +226,6 @@ def _shape(row: Mapping[Any, Any], tokens: int) -> str:
     return f"its shape {words} (Spearman {rank:.2f})"
 
 
-def sensitivity_summary(result: Sensitivity) -> list[str]:
-    """One sentence: how unequal the sensitivity is over the tokens."""
-    profiles = _profiles(result)
-    word, norm = _known(result)
-    name = "full" if "full" in profiles else next(iter(profiles))
-    every = profiles[name]
-    rows, last = of_text(every), every.iloc[-1]
-    norms, before = rows[f"{norm}_norm"], rows[rows["position"] < last["position"]][f"{norm}_norm"]
-    tokens = tokens_said(rows, every)
-    if not len(before):
-        return [f"{word.capitalize()} ({name} derivative, {tokens}): {NORMS[norm]} {number(float(norms.iloc[0]))}."]
-    middle = number(ratio(float(last[f"{norm}_norm"]), float(before.median())))
-    return [
-        f"{word.capitalize()} ({name} derivative, {tokens}): {NORMS[norm]}s from {number(float(norms.min()))} to "
-        f"{number(float(norms.max()))}; the last token's own is {middle} times the median of the others."
-        + others(every, rows, f"{norm}_norm")
-    ]
-
-
 def bounds_summary(result: Comparison) -> list[str]:
     """One sentence on the certified bounds: do they hold, and how loose is the tightest?"""
     table: Frame = result.summary
@@ -236,7 +242,7 @@ def bounds_summary(result: Comparison) -> list[str]:
         state = f"Certified bounds that DO NOT HOLD: {', '.join(broken)}"
     return [
         f"{state}; the tightest of them, `{row['variant']}`, is {factor(float(row['median_log10_looseness']))} times the "
-        f"{_norm(row, row['linearisation'] + ' norm')} in the median; {_shape(row, _tokens(result))}."
+        f"{norm_said(row, row['linearisation'] + ' norm')} in the median; {_shape(row, tokens_of(result))}."
     ]
 
 
@@ -246,7 +252,7 @@ def prediction_summary(result: Comparison) -> list[str]:
     predicted = table[(table["kind"] == "predicted") & table["median_log10_looseness"].notna()]
     if predicted.empty:
         return []
-    return [_predicted(predicted.sort_values("spearman", ascending=False).iloc[0].to_dict(), 0, _tokens(result))]
+    return [_predicted(predicted.sort_values("spearman", ascending=False).iloc[0].to_dict(), 0, tokens_of(result))]
 
 
 def looseness_finding(result: Looseness) -> str:

@@ -49,8 +49,8 @@ def _open(unconfirmed: list[str]) -> str:
     if not unconfirmed:
         return ""
     return (
-        f" The interval of {', '.join(unconfirmed)} excludes zero, but a sign-flip test over so few lengths does not confirm "
-        "it. This does not prove that there is no effect."
+        f" The interval of {', '.join(unconfirmed)} excludes zero. A sign-flip test over so few lengths did not confirm it. "
+        "An effect may be there."
     )
 
 
@@ -66,7 +66,7 @@ def _room(effects: Frame) -> str:
         return ""
     share = float(answers["baseline"].iloc[0])
     return (
-        " All answers are right without any: there was nothing to gain."
+        " All answers are right without a mitigation, so nothing could be gained."
         if share == 1
-        else f" Right without any: {share:.0%}."
+        else f" Without a mitigation {share:.0%} of the answers are right."
     )

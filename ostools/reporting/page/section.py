@@ -21,11 +21,28 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
-    """One of the report's first lines: `text` with its figures, and the section that it comes from."""
+    """One of the report's headlines: the `verdict` in a sentence, `text` with the figures that it rests on, and the section
+    that it comes from, under the words `link`."""
 
-    title: str
+    verdict: str
     text: str
     section: str
+    link: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One field of the strip: the question by `name`, its answer in a word, the rule in words, and the section with more."""
+
+    name: str
+    state: str
+    rule: str
+    section: str
+
+    @property
+    def tone(self) -> str:
+        """How the strip colours the word; the word itself says it too."""
+        return {"found": "yes", "FAIL": "yes", "not found": "no", "hold": "no"}.get(self.state, "open")
 
 
 @dataclass(frozen=True)
@@ -54,7 +71,9 @@ class Part:
 
     title: str = ""
     quote: str = ""
+    strip: Sequence[Verdict] = ()
     first: Sequence[Finding] = ()
+    small: Sequence[Figure] = ()
     figure: Figure | None = None
     findings: Sequence[str] = ()
     terms: Sequence[tuple[str, str]] = ()

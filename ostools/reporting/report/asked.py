@@ -22,7 +22,8 @@ ANSWERED, SEEDS = (4, 8, 16, 32, 64), tuple(range(8))
 JUDGED = "count-ones-bernoulli"
 """Of which the section on fate asks where answers are lost: counting, where the paper expects that."""
 JUDGED_LENGTHS, JUDGED_SEEDS, JUDGED_DTYPES = (4, 8, 16, 32, 64), tuple(range(12)), ("float32",)
-STUDIED, STUDY_LENGTHS = "copy-last", tuple(range(4, 33, 4))
+STUDY_LENGTHS, STUDY_SEEDS = tuple(range(4, 33, 4)), tuple(range(4))
+"""Of the study of mitigations, on that task of `BEHAVIOUR` whose share of right answers is nearest to one half."""
 MITIGATIONS = ("separator:every=3", "hint")
 """The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying); so few that eight lengths can
 decide."""

@@ -32,7 +32,7 @@ def report_cost(
     total += sum((cost for name, cost in profiles.items() if name in asked), Cost())
     if "attention" in asked:
         total += pass_cost(model.shape, pos, 2)
-    for name in report_asks.BEHAVIOUR if "behaviour" in asked else ():
+    for name in report_asks.BEHAVIOUR if asked & {"behaviour", "mitigations"} else ():
         tokens = model.asked(tasks.task(name), report_asks.ANSWERED)
         every = replace(tokens, prompts=tokens.prompts * len(report_asks.SEEDS))
         total += behaviour_cost(model.shape, every, probability=False)
@@ -42,8 +42,18 @@ def report_cost(
         total += fate_cost(
             model.shape, one, two, report_asks.JUDGED_DTYPES, target="number", seeds=len(report_asks.JUDGED_SEEDS)
         )
-    for name in (None, None, *report_asks.MITIGATIONS) if "mitigations" in asked else ():
-        given = None if name is None else mitigations.mitigation(name)
-        tokens = model.asked(tasks.task(report_asks.STUDIED), report_asks.STUDY_LENGTHS, mitigation=given)
-        total += behaviour_cost(model.shape, tokens) + collapse_cost(model.shape, tokens, ("float64",))
+    if "mitigations" in asked:
+        # Which task is studied is known only when all were answered: the dearest counts.
+        total += max((_study_cost(model, name) for name in report_asks.BEHAVIOUR), key=lambda cost: cost.single)
+    return total
+
+
+def _study_cost(model: Unloaded, name: str) -> Cost:
+    """Of each mitigation, and of none."""
+    total = Cost()
+    for one in (None, *report_asks.MITIGATIONS):
+        given = None if one is None else mitigations.mitigation(one)
+        tokens = model.asked(tasks.task(name), report_asks.STUDY_LENGTHS, mitigation=given)
+        every = replace(tokens, prompts=tokens.prompts * len(report_asks.STUDY_SEEDS))
+        total += behaviour_cost(model.shape, every) + collapse_cost(model.shape, every, ("float64",))
     return total

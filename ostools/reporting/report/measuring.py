@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import HookError
 from mitigations import MitigationError
 from ostools import tasks
-from ostools.experiments import study, theory
+from ostools.experiments import Study, study, theory
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure import (
@@ -22,9 +22,12 @@ from ostools.measure import (
     collapse,
     compare,
     fate,
+    flow,
     looseness,
     path_sum,
+    profile,
     sensitivity,
+    spectra,
 )
 from ostools.measure.answers import reading
 from ostools.measure.answers.behaviour import Behaviour
@@ -49,8 +52,8 @@ from ostools.reporting.report.asked import (
     NAMES,
     NOT_BOUNDED,
     SEEDS,
-    STUDIED,
     STUDY_LENGTHS,
+    STUDY_SEEDS,
     unasked,
 )
 from ostools.reporting.sections.measurements import LeftOut, Measurements
@@ -63,6 +66,7 @@ _STEPS: dict[str, tuple[int, frozenset[str]]] = {
     "casts": (30, frozenset({"collapse", "precision"})),
     "formats": (10, frozenset({"precision"})),
     "sensitivity": (25, frozenset({"sensitivity", "looseness", "layers"})),
+    "flow": (1, frozenset({"sensitivity", "looseness"})),
     "path sum": (10, frozenset({"sensitivity", "looseness"})),
     "attention": (1, frozenset({"attention"})),
     "behaviour": (10, frozenset({"behaviour"})),
@@ -96,12 +100,15 @@ def measure(
     _profiles(steps, found, model, prompt)
     if "attention" in asked:
         found.attention = steps.run("attention", "attention", lambda part: attention(model, prompt))
+        found.spectra = steps.run(
+            "attention", "attention", lambda part: spectra(model, prompt, measured=found.layers or found.sensitivity)
+        )
     if "behaviour" in asked:
         _behaviours(steps, found, model)
     if "fate" in asked:
         found.fate = steps.run("fate", "fate", lambda part: _fate(model, part))
     if "mitigations" in asked:
-        found.study = steps.run("study", "mitigations", lambda part: _study(model, part))
+        found.study = steps.run("study", "mitigations", lambda part: _study(model, found.behaviours, part))
     if "theory" in asked:
         found.theory = steps.run("theory", "theory", lambda part: theory(progress=part))
     return found
@@ -170,6 +177,8 @@ def _profiles(steps: _Steps, found: Measurements, model: TransformerBridge, prom
     if everywhere is not None:
         rows: Frame = frame_of(everywhere)
         found.sensitivity = replace(everywhere, frame=rows[rows["layer"] == 0].reset_index(drop=True))
+        found.profile = steps.run("flow", "sensitivity", lambda part: profile(everywhere))
+        found.flow = steps.run("flow", "sensitivity", lambda part: flow(model, prompt, progress=part))
         _bounds(steps, found, model, prompt, found.sensitivity)
 
 
@@ -221,22 +230,42 @@ def _fate(model: TransformerBridge, progress: Progress | None) -> Fate:
     return fate(model, JUDGED, lengths=JUDGED_LENGTHS, dtypes=JUDGED_DTYPES, seeds=JUDGED_SEEDS, progress=progress)
 
 
-def _study(model: TransformerBridge, progress: Progress | None) -> Any:
-    """Refused where the model cannot do the task at all: nothing could be helped, and nothing hurt."""
-    plain = behaviour(model, STUDIED, lengths=STUDY_LENGTHS, probability=False)
-    if not bool(plain.frame["kind"].eq(reading.ANSWERED).any()):
-        raise InputError(
-            f"{STUDIED}: none of {len(plain.frame)} texts holds an answer, so that nothing can help or hurt"
-        )
+def _study(model: TransformerBridge, known: Sequence[Behaviour], progress: Progress | None) -> Study:
+    """The study, on the task that `failed_on` names; refused where there is none: nothing could be helped, and nothing hurt."""
+    plain = known or [behaviour(model, name, lengths=ANSWERED, seeds=SEEDS, probability=False) for name in BEHAVIOUR]
     return study(
         model,
-        STUDIED,
+        failed_on(plain),
         mitigations=MITIGATIONS,
         lengths=STUDY_LENGTHS,
+        seeds=STUDY_SEEDS,
         dtypes=(),
         sensitivity_lengths=0,
         progress=progress,
     )
+
+
+def _right_share(result: Behaviour) -> float:
+    summary: Frame = result.summary
+    return float(summary["right"].to_numpy(dtype=float).sum() / summary["asked"].to_numpy(dtype=float).sum())
+
+
+def failed_on(plain: Sequence[Behaviour]) -> str:
+    """Of tasks that were answered without a mitigation the one whose share of right answers is nearest to one half.
+
+    A task that is always right leaves nothing to gain, one that never is nothing to lose: neither is chosen. Raises
+    `InputError` where no other is left.
+    """
+    shares = {
+        str(frame_of(one)["task"].iloc[0]): _right_share(one)
+        for one in plain
+        if bool(frame_of(one)["kind"].eq(reading.ANSWERED).any())
+    }
+    open_still = {name: share for name, share in shares.items() if 0 < share < 1}
+    if not open_still:
+        said = ", ".join(f"{share:.0%} right on {name}" for name, share in shares.items()) or "no answer could be read"
+        raise InputError(f"nothing can help or hurt the answers to these tasks: {said}")
+    return min(open_still, key=lambda name: abs(open_still[name] - 0.5))
 
 
 class _Steps:

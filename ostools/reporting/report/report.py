@@ -24,7 +24,7 @@ from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.reporting.report.measuring import NAMES, measure
-from ostools.reporting.sections import render_report
+from ostools.reporting.report.rendering import render_report
 from ostools.reporting.sweep.report import sweep_report
 from ostools.results import checked_output, write_atomically
 

@@ -1,64 +1,32 @@
-"""The sections that every report has: findings, what was run, how to read it, how to run it again."""
+"""The sections that every report has: what was run, how to read it, how to run it again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 from ostools.ground.words import computed_on
-from ostools.reporting.page.section import Finding, More, Part, Section
+from ostools.reporting.page.section import More, Part, Section
 from ostools.reporting.sections.measurements import Measurements
-from ostools.reporting.sections.summary import summary
 
 CAVEATS = (
-    "Measured norms are exact derivatives; estimated ones come from random probes and have intervals.",
-    "The certified bounds drawn here are of the derivative with attention patterns and norm scales frozen, the assumptions of "
-    "Theorem 5.1. Of the real one they bound nothing.",
-    "The paper's forms of Theorem 5.1 need constants that a real model does not have. They are drawn as what the paper shows, "
-    "not as bounds.",
-    "Predictions (second moments) assume that every step meets a randomly rotated direction. They bound nothing.",
-    "Theorem 4.2 assumes that positional information decays with distance, “e.g. as in RoPE”. Rotary positions did not do that "
-    "where it was measured (`ostools lab`): whether a distance falls is measured here, not deduced.",
-    "Two sequences are called collapsed in a dtype from the length on at which the float64 distance stays below its rounding "
-    "noise, with a margin of lengths behind it; “not reached” is what a shorter range says too.",
-    "Norms say how far y can move, not whether an answer depends on a token: a small norm may be enough, a large one unused.",
-    "Intervals of answers (Wilson, 95%) are over the prompts that were drawn; a greedy answer to one prompt has none.",
+    "Measured norms are exact derivatives. Estimated norms come from random probes and have intervals.",
+    "The certified bounds drawn here are bounds of the derivative with attention patterns and norm scales frozen. Those are "
+    "the assumptions of Theorem 5.1. They do not bound the real derivative.",
+    "The paper's forms of Theorem 5.1 need constants that a real model does not have. They are drawn as what the paper shows. "
+    "They are not bounds.",
+    "Predictions (second moments) assume that every step meets a randomly rotated direction. They do not bound anything.",
+    "Theorem 4.2 assumes that positional information decays with distance, “e.g. as in RoPE”. Rotary positions did not do "
+    "that where it was measured (`ostools lab`). Whether a distance falls is therefore measured here.",
+    "Collapse: two sequences are called collapsed in a dtype from the length on at which the float64 distance stays below "
+    "the rounding noise. A margin of longer lengths has to follow. “Not reached” says nothing about lengths beyond those "
+    "measured.",
+    "Over-squashing, in the strip at the top: the middle third of the tokens has smaller norms than the last third, and the "
+    "95% interval of that contrast excludes zero. “Not found” means that the test does not show it.",
+    "Norms say how far y can move. They do not say whether an answer depends on a token: a small norm may be enough, and a "
+    "large one may not be used.",
+    "Intervals of answers (Wilson, 95%) are over the prompts that were drawn. A greedy answer to one prompt has no interval.",
 )
-
-
-NEEDED = {
-    "Collapse": ("collapse",),
-    "Precision": ("precision",),
-    "Sensitivity": ("sensitivity", "looseness"),
-    "Bounds": ("sensitivity", "looseness"),
-    "Behaviour": ("behaviour", "mitigations"),
-}
-"""The sections that each finding is made of, in the order in which their reasons matter."""
-
-
-def findings_section(found: Measurements, present: Sequence[str]) -> Section:
-    """The report's first lines; each leads to its section where that is there."""
-    said = [Finding(title, text, name if name in present else "") for title, text, name in summary(found)]
-    nothing = found.empty and found.theory is None and found.left_out
-    missing = ["Nothing could be measured; the reasons stand below."] if nothing else _missing(found, said)
-    if not said and not missing:
-        missing = ["What was asked for has no headline of its own; its findings stand in its section."]
-    return Section("findings", "Findings", "Findings", "", [Part(first=said, findings=missing)])
-
-
-def _missing(found: Measurements, said: Sequence[Finding]) -> list[str]:
-    """The findings that were asked for and are not there, as something was refused that they need; with the first reason."""
-    titles, asked = {one.title for one in said}, found.provenance.parameters.get("sections", ())
-    lines = []
-    for title, needed in NEEDED.items():
-        # The curves of the model cast are measured once, and what is refused of them is noted with the section on collapse.
-        names = (*needed, "collapse") if title == "Precision" else needed
-        reasons = [one.reason for name in names for one in found.left_out if one.section == name]
-        if reasons and title not in titles and set(needed) & set(asked):
-            more = f" ({len(reasons) - 1} more below)" if len(reasons) > 1 else ""
-            lines.append(f"{title}: no finding, as it was left out. {reasons[0]}{more}.")
-    return lines
 
 
 def run_section(found: Measurements) -> Section:

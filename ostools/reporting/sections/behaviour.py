@@ -16,7 +16,10 @@ from ostools.reporting.page.section import More, Part, Section, Table
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import frame_of
 
-LEAD = "Prompts of Appendix C.1, answered greedily in this run; an answer is right if its last answer line holds the right one."
+LEAD = (
+    "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is read. It is right if it "
+    "holds the right answer."
+)
 
 
 def behaviour_section(found: Measurements) -> Section | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ostools.experiments.lemmas.theory import TheoryChecks
 from ostools.experiments.study.study import Study
-from ostools.measure import Collapse, Comparison, Fate, Sensitivity
+from ostools.measure import Collapse, Comparison, Fate, Flow, Profile, Sensitivity, Spectra
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import Attention
 from ostools.measure.profiles.looseness import Looseness
@@ -37,9 +37,12 @@ class Measurements:
     precision: Collapse | None = None
     sensitivity: Sensitivity | None = None
     layers: Sensitivity | None = None
+    profile: Profile | None = None
+    flow: Flow | None = None
     comparison: Comparison | None = None
     looseness: Looseness | None = None
     attention: Attention | None = None
+    spectra: Spectra | None = None
     behaviours: list[Behaviour] = field(default_factory=list)
     fate: Fate | None = None
     study: Study | None = None

@@ -13,8 +13,9 @@ from ostools.reporting.page.section import More, Part, Section, Table
 from ostools.reporting.sections.measurements import Measurements
 
 LEAD = (
-    "The same questions with each mitigation and without. A verdict needs an interval over lengths that excludes zero, and a "
-    "sign-flip test. “No measurable effect” does not mean “no effect”."
+    "The same questions with each mitigation and without it. The task is the one of the section on behaviour whose share of "
+    "right answers is nearest to one half: the model can do better and worse on it. A verdict needs two things: an interval "
+    "over lengths that excludes zero, and a sign-flip test. “No measurable effect” does not mean “no effect”."
 )
 
 

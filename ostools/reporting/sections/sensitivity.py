@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from ostools.ground.words import number
-from ostools.measure import Comparison, Sensitivity
+from ostools.measure import Comparison, Flow, Profile, Sensitivity
 from ostools.measure.profiles.looseness import Looseness
+from ostools.reporting.charts.sensitivity.flow import flow_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, sensitivity_chart
-from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart
+from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
 from ostools.reporting.findings import sensitivity as findings
 from ostools.reporting.look.theme import KINDS, METHODS, display_token
 from ostools.reporting.page.page import Figure
@@ -34,6 +35,10 @@ def sensitivity_section(found: Measurements) -> Section | None:
     if found.sensitivity is None:
         return None
     parts = [_against(found.sensitivity, found.comparison)]
+    if found.profile is not None:
+        parts.append(_matter(found.profile))
+    if found.flow is not None:
+        parts.append(_flow(found.flow))
     if found.looseness is not None:
         parts.append(_looseness(found.looseness))
     return Section("sensitivity", "Sensitivity against its bounds (Theorem 5.1)", "Sensitivity and bounds", LEAD, parts)
@@ -55,6 +60,33 @@ def _against(profile: Sensitivity, comparison: Comparison | None) -> Part:
         tables=[_variants(comparison)],
         more=[everything, values],
     )
+
+
+def _matter(result: Profile) -> Part:
+    """The shape of the profile, tested, and the tokens with the largest shares."""
+    said = findings.shape_headline(result)
+    words = [] if said is None else [f"{said.verdict} {said.text}"]
+    caption = "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes"
+    note = (
+        "The test compares means of log10 norms over fifteen blocks of neighbouring tokens, five to a third. A shape is named "
+        "only where the 95% interval of a contrast excludes zero."
+    )
+    figure = Figure("profile-chart", profile_chart(result), caption, f"{caption}. {' '.join(words)}")
+    return Part(title="Which tokens matter?", figure=figure, findings=words, notes=[note])
+
+
+def _flow(result: Flow) -> Part:
+    """On which edges the predicted sensitivity travels."""
+    frame: Frame = frame_of(result)
+    blocks = int(frame["layer"].max()) + 1
+    direct = frame[(frame["layer"] == blocks - 1) & (frame["key"] == frame["query"])]["flow"].sum()
+    said = (
+        f"In the last block {float(direct):.0%} of the predicted flow stays at the last token; the rest arrives there from "
+        "the tokens before it. This is a prediction from second moments, not a measurement."
+    )
+    caption = "How the predicted sensitivity flows to the last token, block by block"
+    figure = Figure("flow-chart", flow_chart(result), caption, f"{caption}. {said}")
+    return Part(title="On which ways does it travel?", figure=figure, findings=[said])
 
 
 def _drawn(comparison: Comparison) -> Comparison:

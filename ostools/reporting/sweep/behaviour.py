@@ -21,7 +21,7 @@ from ostools.runs.measurements.behaviour import BEHAVIOUR
 _Condition: TypeAlias = tuple[str, str]
 """A mitigation and a dtype."""
 _CELLS = ("model", "task", "mitigation", "dtype")
-_ANSWERS = "Prompts of the tasks and what was answered; an answer is right if its last answer line holds the right one."
+_ANSWERS = "Prompts of the tasks and what was answered. The last answer line is read. It is right if it holds the right answer."
 
 
 def _answers(here: Here) -> Part:

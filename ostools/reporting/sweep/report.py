@@ -85,7 +85,7 @@ _STATES = {"failed": "failed", "missing": "are still to be measured"}
 
 def _state(found: Reading, broken: Sequence[str], built: Sequence[Section]) -> Section:
     """What was asked and what is there, first of all; then what failed and what is missing."""
-    first = [Finding("Cells", f"{_counted(found)}.", ""), *_headlines(built)]
+    first = [Finding(f"{_counted(found)}.", "", "", ""), *_headlines(built)]
     parts = [Part(first=first, tables=[_asked(found)])]
     if failed := [cell for cell in found.cells if cell.failures]:
         records = [record for cell in failed for record in cell.failures]
@@ -122,7 +122,7 @@ def _headlines(built: Sequence[Section]) -> list[Finding]:
         part = next((part for part in section.parts if part.findings), None)
         if part is not None:
             more = f" ({len(section.parts) - 1} more below)" if len(section.parts) > 1 else ""
-            said.append(Finding(section.nav, f"{part.title}: {part.findings[0]}{more}", section.name))
+            said.append(Finding(f"{part.title}:", f"{part.findings[0]}{more}", section.name, section.nav))
     return said
 
 

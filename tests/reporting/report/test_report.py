@@ -20,13 +20,14 @@ from ostools.measure.attention.attention import Attention
 from ostools.models import encode
 from ostools.models.shape import Shape
 from ostools.reporting import report
+from ostools.reporting.first.headlines import headlines
 from ostools.reporting.report.asked import FORMATS, NAMES, UNASKED, unasked
 from ostools.reporting.report.measuring import measure
+from ostools.reporting.report.rendering import render_report
 from ostools.reporting.report.report import lengths_text
-from ostools.reporting.sections import SECTIONS, render_report
+from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section
 from ostools.reporting.sections.measurements import LeftOut, Measurements
-from ostools.reporting.sections.summary import summary
 from tests.checkpoints import tiny_model, trained
 from tests.reporting.made import HOSTILE, made_sensitivity
 from tests.reporting.page.test_page import Parsed, assert_nothing_gets_out_or_in
@@ -242,17 +243,18 @@ def test_an_absent_section_is_absent_from_the_navigation_and_from_the_findings(f
     only = replace(found, collapses=[], casts=[], precision=None, attention=None, fate=None, theory=None)
     page = Parsed(render_report(only, "ostools report"))
     assert sections(page) == ["findings", "run", "sensitivity", "layers", "reading", "again"]
-    assert [title for title, _, _ in summary(only)] == ["Sensitivity", "Bounds"]
+    assert [one.link for one in headlines(only)] == ["Sensitivity", "Bounds", "Prediction"]
     assert not {"#collapse", "#precision", "#attention", "#fate", "#theory"} & set(page.attributes("href"))
 
 
-def test_findings_are_at_most_five_and_each_has_its_figures(found: Measurements) -> None:
-    said = summary(found)
-    assert [title for title, _, _ in said] == ["Collapse", "Precision", "Sensitivity", "Bounds"]
-    for _, sentences, section in said:
-        assert any(character.isdigit() for character in sentences)
-        assert section in SECTIONS
-        assert sentences.endswith(".")
+def test_each_headline_has_its_figures_and_leads_to_its_section(found: Measurements) -> None:
+    said = headlines(found)
+    assert [one.link for one in said] == ["Collapse", "Sensitivity", "Bounds", "Prediction"]
+    for one in said:
+        assert any(character.isdigit() for character in one.verdict + one.text) or "not tested" in one.verdict
+        assert one.section in SECTIONS
+        assert one.verdict.endswith(".")
+        assert one.text.endswith(".")
 
 
 def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:

@@ -28,16 +28,14 @@ def test_a_format_hides_the_pair_from_its_own_length_and_the_nearest_of_the_othe
     (said,) = precision_findings(result)
     # 10 / n < 0.33 from n = 31 on; of the rest float16 is nearest: the median of 10 / n over the last quarter, 96 to 128.
     distance = float(np.median([10.0 / n for n in range(97, 129)]))
-    assert "noise of each sequence, up to n = 128, in int8-kv from n = 31 (of their difference: from n = 31)." in said
-    assert (
-        f"nearest to it is float16: over the last quarter of the lengths the float64 distance ({distance:.3g})" in said
-    )
+    assert "noise of each sequence in int8-kv from n = 31 (of their difference: from n = 31). The lengths go" in said
+    assert f"float16 comes nearest: over the last quarter of the lengths the float64 distance ({distance:.3g})" in said
     assert f"is {distance / 0.02:.3g} times its noise" in said
 
 
 def test_where_nothing_hides_it_that_is_said() -> None:
     (said,) = precision_findings(made_collapse(lambda n: 5.0, noise={"float32": 1e-9, "bfloat16": 0.5}))
-    assert "noise of each sequence, up to n = 128, in none of 2 precisions. The nearest to it is bfloat16" in said
+    assert "for good in any of 2 precisions. The lengths go up to n = 128. Of them bfloat16 comes nearest" in said
     assert said.endswith("is 10 times its noise.")
 
 
@@ -47,9 +45,9 @@ def test_below_the_noise_without_the_margin_is_not_called_reached_nor_far_from_i
     result = made_collapse(lambda n: 10.0 / n, noise=noise)
     (said,) = precision_findings(result)
     assert "in bfloat16 from n = 31 (" in said
-    assert "Too few lengths lie behind it to call it reached: below its noise in int8-kv from n = 96 " in said
+    assert "with too few lengths after it to call that a collapse: int8-kv from n = 96 " in said
     assert ", float8_e4m3fn-kv from n = 91 " in said
-    assert "Of the others the nearest to it is float16" in said
+    assert "Of the others float16 comes nearest" in said
     assert below_at_the_end(result) == {
         "float32": None, "int8-kv": 96, "float8_e4m3fn-kv": 91, "float16": None, "bfloat16": 31
     }  # fmt: skip
@@ -189,10 +187,12 @@ def test_what_helps_comes_first_and_what_was_not_measured_is_not_mentioned() -> 
     said = study_finding(_study(verdicts, [float(np.log10(0.5)), float(np.log10(2.0))]))
     assert said == (
         "On copy-last (2 lengths, 4 to 8 items), answers: no measurable effect (hint +0.0 points, separator +0.0 points), "
-        "collapse: helps (separator ×2); no measurable effect (hint ×0.5). All answers are right without any: there was "
-        "nothing to gain."
+        "collapse: helps (separator ×2); no measurable effect (hint ×0.5). All answers are right without "
+        "a mitigation, so nothing could be gained."
     )
-    assert study_finding(_study(verdicts, [0.0, 0.0], baseline=0.25)).endswith(" Right without any: 25%.")
+    assert study_finding(_study(verdicts, [0.0, 0.0], baseline=0.25)).endswith(
+        " Without a mitigation 25% of the answers are right."
+    )
 
 
 def test_an_interval_that_leaves_no_effect_out_is_kept_though_the_test_did_not_confirm_it() -> None:
@@ -202,7 +202,7 @@ def test_an_interval_that_leaves_no_effect_out_is_kept_though_the_test_did_not_c
     sure = made.effects.assign(verdict_low=np.where(ratio, np.log10(1.25), -1.0), verdict_high=np.log10(4.0))
     said = study_finding(replace(made, effects=sure))
     assert "collapse: no measurable effect (separator ×2 [×1.25, ×4])." in said
-    assert "The interval of separator (collapse) excludes zero, but a sign-flip test over so few lengths" in said
+    assert "The interval of separator (collapse) excludes zero. A sign-flip test over so few lengths" in said
     assert "sign-flip" not in study_finding(made)
     lower = sure.assign(verdict_low=np.log10(0.25), verdict_high=np.where(ratio, np.log10(0.5), 1.0))
     assert "[×0.25, ×0.5])" in study_finding(replace(made, effects=lower))

@@ -1,0 +1,125 @@
+"""Three small charts for the first screen: collapse with its noise floor, sensitivity over the prompt, answers by length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from ostools.measure import Collapse, Sensitivity
+from ostools.measure.answers.behaviour import Behaviour
+from ostools.reporting.findings.collapse import main_pair
+from ostools.reporting.first.headlines import counted, nearest, task_of
+from ostools.reporting.look import axes, draw, regions, theme
+from ostools.reporting.look.answer_marks import length_axis
+from ostools.reporting.page.page import Figure
+from ostools.reporting.sections.measurements import Measurements
+from ostools.results import Frame, frame_of
+
+WIDTH, HEIGHT = 265, 104
+
+
+def glance(found: Measurements) -> list[Figure]:
+    """The charts whose data exist."""
+    made = []
+    if near := nearest(found.casts or found.collapses):
+        result, tail = near
+        caption = f"Distance of the pair and noise, {task_of(result)}"
+        note = "Of all prompts and precisions the one that comes nearest to the noise."
+        made.append(Figure("glance-collapse", distance_chart(result, tail.dtype), caption, f"{caption}. {note}"))
+    if found.sensitivity is not None:
+        caption = "Sensitivity of the last token to each token"
+        count = frame_of(found.sensitivity)["position"].nunique()
+        made.append(
+            Figure(
+                "glance-sensitivity",
+                tokens_chart(found.sensitivity),
+                caption,
+                f"{caption}, {count} tokens: the {norm_words(found.sensitivity)} norm.",
+            )
+        )
+    if found.behaviours:
+        caption = "Right answers by length"
+        said = "; ".join(f"{task_of(one)}: {counted(one)[0]} right" for one in found.behaviours)
+        made.append(Figure("glance-answers", right_chart(found.behaviours), caption, f"{caption}. {said}."))
+    return made
+
+
+def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
+    """The float64 distance of the pair, and the rounding noise of the run in `dtype`: what lies below it is lost."""
+    frame = frame_of(result)
+    rows = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
+    rows = rows[(rows["pair"] == main_pair(result)) & (rows["dtype"] == dtype)]
+    means = rows.groupby("length")[["float64_distance", "noise"]].mean().reset_index()
+    names = {"float64_distance": "distance", "noise": f"noise of {dtype}"}
+    long = means.rename(columns=names).melt(id_vars="length", var_name="series", value_name="value")
+    data, floor = axes.floored(long)
+    hues = {names["float64_distance"]: theme.INK, names["noise"]: theme.colour(dtype)}
+    base = draw.rows(data).encode(
+        x=axes.length_axis(data["length"], "items of the sequence"),
+        y=draw.log_y(data["shown"], "L2 distance", floor),
+        color=draw.hue("series", hues, columns=2, symbolType="circle", symbolSize=60),
+        tooltip=["length:Q", "series:N", draw.VALUE],
+    )
+    layers = [base.mark_circle(size=6, opacity=1), *draw.zeros(base, floor)]
+    return axes.themed(draw.layers(*layers, width=WIDTH, height=HEIGHT))
+
+
+def norm_words(result: Sensitivity) -> str:
+    """Of an operator norm an estimate knows a lower bound only."""
+    return "Frobenius" if (frame_of(result)["method"] == "estimate").any() else "operator"
+
+
+def tokens_chart(result: Sensitivity) -> alt.LayerChart:
+    """A bar a token in the colour of its region; of the first linearisation, the operator norm where it is known."""
+    frame = frame_of(result)
+    norm = norm_words(result).lower()
+    first = frame[frame["linearisation"] == frame["linearisation"].iloc[0]].sort_values("position")
+    tokens = [theme.shown(str(token)) for token in first["token"]]
+    named = {place: one.name for one in regions.regions(tokens) for place in range(one.first, one.last + 1)}
+    region = [named.get(place, "other tokens") for place in range(len(tokens))]
+    data: Frame = pd.DataFrame({"position": range(len(tokens)), "token": tokens, "region": region})
+    data, floor = axes.floored(data.assign(value=first[f"{norm}_norm"].to_numpy(dtype=float)))
+    names = list(dict.fromkeys(region))
+    scale, axis = axes.log_axis(data["shown"], floor)
+    data = data.assign(base=float(scale["domain"][0]))
+    base = draw.rows(data).encode(
+        x=alt.X(
+            "position:Q",
+            title="token of the prompt",
+            scale=alt.Scale(domain=[-0.5, len(tokens) - 0.5], nice=False),
+            axis=alt.Axis(grid=False, format="d", values=axes.whole_ticks(0, len(tokens) - 1)),
+        ),
+        color=draw.hue("region", dict(zip(names, theme.colours(names), strict=True)), columns=3, symbolStrokeWidth=5),
+        tooltip=["position:Q", "token:N", "region:N", draw.VALUE],
+    )
+    y = alt.Y("shown:Q", title="norm of ∂y/∂v", scale=scale, axis=axis)
+    width = max(1.0, min(10.0, 0.7 * WIDTH / len(tokens)))
+    layers = [base.mark_rule(strokeWidth=width).encode(y=y, y2="base:Q"), *draw.zeros(base.encode(y=y), floor)]
+    return axes.themed(draw.layers(*layers, width=WIDTH, height=HEIGHT))
+
+
+def right_chart(results: list[Behaviour]) -> alt.LayerChart:
+    """The share of right answers by length, with its Wilson interval where it has one."""
+    columns = ["length", "accuracy", "wilson_low", "wilson_high", "right", "asked"]
+    parts = [one.summary[columns].assign(task=theme.inert(task_of(one))) for one in results]
+    data: Any = pd.concat(parts, ignore_index=True)
+    names = list(dict.fromkeys(data["task"]))
+    x = length_axis(data["length"], "items of the sequence")
+    scale, axis = alt.Scale(domain=[0, 1], nice=False, padding=5), alt.Axis(values=[0, 0.5, 1], format=".0%")
+    known = data.dropna(subset=["wilson_low"])
+    looks = [(1, 0), (5, 3)]
+    hue = draw.hue("task", dict(zip(names, [theme.COLOURS["full"], theme.COLOURS["frozen"]], strict=False)), columns=2)
+    dash = alt.StrokeDash(
+        "task:N", scale=alt.Scale(domain=names, range=[looks[place % 2] for place in range(len(names))]), legend=None
+    )
+    tooltip = ["task:N", "length:Q", "right:Q", "asked:Q"]
+    y = alt.Y("accuracy:Q", title="right answers", scale=scale, axis=axis)
+    base = draw.rows(data.drop(columns=["wilson_low", "wilson_high"])).encode(x=x, y=y, color=hue, tooltip=tooltip)
+    layers: list[Any] = [base.mark_line(strokeWidth=1.6).encode(strokeDash=dash), base.mark_circle(size=26)]
+    if len(known):
+        low = alt.Y("wilson_low:Q", title="right answers", scale=scale, axis=axis)
+        ends = draw.rows(known).encode(x=x, y=low, y2="wilson_high:Q", color=hue)
+        layers.insert(0, ends.mark_rule(strokeWidth=3, opacity=0.3))
+    return axes.themed(draw.layers(*layers, width=WIDTH, height=HEIGHT))

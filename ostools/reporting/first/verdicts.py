@@ -1,0 +1,80 @@
+"""The strip of verdicts: for each question found, not found, not decided or not tested, with the rule that decides."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ostools.experiments.study.verdicts import HELPS, NOTHING, UNDECIDED
+from ostools.measure.profiles.profile import Profile
+from ostools.reporting.findings.sensitivity import FALLS_BEHIND, shape_of
+from ostools.reporting.first.headlines import counted, late, nearest, reached
+from ostools.reporting.page.section import Verdict
+from ostools.reporting.sections.measurements import Measurements
+from ostools.results import Frame
+
+FOUND, NOT_FOUND, OPEN, UNTESTED = "found", "not found", "not decided", "not tested"
+HOLD, FAIL = "hold", "FAIL"
+
+
+def verdicts(found: Measurements) -> list[Verdict]:
+    """One a question, in the report's order."""
+    return [
+        Verdict(
+            "Collapse", _collapse(found), "is the pair closer than the rounding noise of each sequence?", "collapse"
+        ),
+        Verdict("Over-squashing", _squashing(found.profile), "is the middle weaker than the end?", "sensitivity"),
+        Verdict("Bounds", _bounds(found), "do all certified bounds hold?", "sensitivity"),
+        Verdict("Wrong answers", _behaviour(found), "does the model err on a task?", "behaviour"),
+        Verdict("Mitigations", _mitigations(found), "does one make more answers right?", "mitigations"),
+    ]
+
+
+def _collapse(found: Measurements) -> str:
+    results = found.casts or found.collapses
+    if nearest(results) is None:
+        return UNTESTED
+    if reached(results):
+        return FOUND
+    return OPEN if late(results) else NOT_FOUND
+
+
+def _squashing(profile: Profile | None) -> str:
+    row = None if profile is None else shape_of(profile)
+    if row is None or pd.isna(row["middle"]):
+        return UNTESTED
+    return FOUND if row["verdict"] in FALLS_BEHIND else NOT_FOUND
+
+
+def _bounds(found: Measurements) -> str:
+    if found.comparison is None:
+        return UNTESTED
+    table = found.comparison.summary
+    holds = table.loc[table["kind"] == "certified", "holds"]
+    if holds.empty:
+        return UNTESTED
+    if (holds == False).fillna(False).any():  # noqa: E712 - the column may hold NA
+        return FAIL
+    return OPEN if holds.isna().any() else HOLD
+
+
+def _behaviour(found: Measurements) -> str:
+    counts = [counted(one) for one in found.behaviours]
+    if not any(asked for _, asked in counts):
+        return UNTESTED
+    return FOUND if any(right < asked for right, asked in counts) else NOT_FOUND
+
+
+def _mitigations(found: Measurements) -> str:
+    """Not tested where every answer is right without one: nothing can help there."""
+    if found.study is None:
+        return UNTESTED
+    effects: Frame = found.study.effects
+    answers: Frame = effects[(effects["quantity"] == "correct") & (effects["pairs"] > 0)]
+    if answers.empty or float(answers["baseline"].iloc[0]) == 1:
+        return UNTESTED
+    told = set(found.study.verdicts["answers"])
+    if HELPS in told:
+        return FOUND
+    if told <= {NOTHING}:
+        return UNTESTED
+    return OPEN if UNDECIDED in told else NOT_FOUND

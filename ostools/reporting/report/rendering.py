@@ -1,0 +1,38 @@
+"""From measurements to the page: the first screen, a section for each measurement, and those that every report has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ostools.models.families import EMBEDDED
+from ostools.reporting.first.screen import findings_section
+from ostools.reporting.look.theme import display_token
+from ostools.reporting.page.page import render
+from ostools.reporting.page.section import Section
+from ostools.reporting.sections import SECTIONS
+from ostools.reporting.sections.about import again_section, reading_section, run_section
+from ostools.reporting.sections.measurements import Measurements
+
+
+def sections_of(found: Measurements, command: str) -> list[Section]:
+    """Every section whose data exist, and those that every report has."""
+    built = [section for section in (build(found) for build in SECTIONS.values()) if section is not None]
+    first = findings_section(found, [section.name for section in built])
+    return [first, run_section(found), *built, reading_section(), again_section(command, found.prompt)]
+
+
+def render_report(found: Measurements, command: str) -> str:
+    """The whole page."""
+    model: Any = found.provenance.model
+    name = str(model["name"])
+    sections = sections_of(found, command)
+    values = {
+        "title": f"Over-squashing and collapse in {'the embedded model' if name == EMBEDDED else display_token(name, 80)}",
+        "lead": (
+            "Representational collapse and over-squashing, measured on this model and held against “Transformers need "
+            f"glasses!” (arXiv 2406.04267). {model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
+        ),
+        "sections": sections,
+    }
+    views = [part.view for section in sections for part in section.parts if part.view is not None]
+    return render("report.html.j2", values, [view.script for view in views])

@@ -1,0 +1,276 @@
+"""The first screen says what was tested: exact sentences and verdicts of made results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ostools as ost
+from ostools.experiments.study.study import Study
+from ostools.reporting.findings.precision import tails
+from ostools.reporting.findings.sensitivity import shape_headline
+from ostools.reporting.first.glance import glance
+from ostools.reporting.first.headlines import (
+    behaviour_headline,
+    bounds_headline,
+    collapse_headline,
+    mitigations_headline,
+    prediction_headline,
+)
+from ostools.reporting.first.screen import findings_section
+from ostools.reporting.first.verdicts import verdicts
+from ostools.reporting.page.page import render
+from ostools.reporting.sections.measurements import LeftOut, Measurements
+from ostools.results import Provenance
+from tests.reporting.charts.test_behaviour import made as made_behaviour
+from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse, made_comparison, made_sensitivity
+from tests.reporting.page.test_page import Parsed
+
+TEN = np.arange(1.0, 11.0)
+
+
+def measurements(**found: Any) -> Measurements:
+    return Measurements(PROVENANCE, "text", ("t",), **found)
+
+
+def strip(**found: Any) -> dict[str, str]:
+    return {one.name: one.state for one in verdicts(measurements(**found))}
+
+
+def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
+    names = ["Collapse", "Over-squashing", "Bounds", "Wrong answers", "Mitigations"]
+    assert strip() == dict.fromkeys(names, "not tested")
+    (part,) = findings_section(measurements(), []).parts
+    assert (list(part.strip), list(part.first), list(part.small)) == ([], [], [])
+    (part,) = findings_section(measurements(left_out=[LeftOut("collapse", "too long")]), []).parts
+    assert list(part.findings) == ["Nothing could be measured. The reasons stand below."]
+
+
+# --- collapse
+
+
+def test_the_shortest_length_at_which_a_precision_cannot_tell_the_two_apart() -> None:
+    made = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": 0.33})
+    said = collapse_headline([made])
+    assert said is not None
+    # 10 / n < 0.33 from n = 31 on.
+    assert said.verdict == "bfloat16 cannot tell 31 ones from 32."
+    assert "This is the shortest such length. 1 of 2 cases (a prompt in a precision) reach one." in said.text
+    assert strip(casts=[made])["Collapse"] == "found"
+
+
+def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_told_apart() -> None:
+    made = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, task="figure-5b")
+    made = replace(made, frame=made.frame.assign(pair_noise=made.frame["noise"] / 100))
+    said = collapse_headline([made])
+    assert said is not None
+    assert said.verdict == "bfloat16 rounds away more than the difference between 31 items and 32."
+    assert "so the two can still be told apart." in said.text
+
+
+def test_no_collapse_names_the_nearest_and_too_few_lengths_leave_it_open() -> None:
+    far = made_collapse(lambda n: 5.0, noise={"float32": 1e-9, "bfloat16": 0.5})
+    said = collapse_headline([far])
+    assert said is not None
+    assert said.verdict == "The two sequences do not collapse over these lengths."
+    assert (
+        "Of the prompt and lengths up to 128, bfloat16 on figure-5a comes nearest: there the distance is 10 times the "
+        "rounding noise." in said.text
+    )
+    assert tails(far)[1].margin == 10  # the one number of that quantity
+    assert strip(collapses=[far])["Collapse"] == "not found"
+    late = made_collapse(lambda n: 10.0 / n, noise={"int8-kv": 0.105})  # from n = 96 on, which needs 192 lengths
+    said = collapse_headline([late])
+    assert said is not None
+    assert said.verdict == "Whether the two sequences collapse is not decided."
+    assert (
+        "On figure-5a in int8-kv they are below the rounding noise from n = 96 on. Too few lengths follow." in said.text
+    )
+    assert strip(casts=[late])["Collapse"] == "not decided"
+
+
+def test_float64_alone_tests_no_collapse() -> None:
+    alone = made_collapse(lambda n: 5.0, noise={"float64": 1e-15})
+    assert collapse_headline([alone]) is None
+    assert strip(collapses=[alone])["Collapse"] == "not tested"
+
+
+# --- over-squashing
+
+
+def profile_of(values: np.ndarray) -> Any:
+    return ost.profile(made_sensitivity({"full": values.tolist()}))
+
+
+def test_the_shape_of_a_profile_is_what_the_test_says() -> None:
+    place = np.linspace(-1, 1, 90)
+    wobble = 10 ** (0.05 * np.random.default_rng(0).standard_normal(90))
+    valley = shape_headline(made := profile_of(10 ** (2 * place**2) * wobble))
+    assert valley is not None
+    assert valley.verdict == "The middle of the prompt counts for less than both ends."
+    assert valley.text.startswith("Measured, full derivative: the last third of the tokens has ")
+    assert "95% interval" in valley.text
+    assert strip(profile=made)["Over-squashing"] == "found"
+    hill = shape_headline(made := profile_of(10 ** (-2 * place**2) * wobble))
+    assert hill is not None
+    assert hill.verdict == "The middle of the prompt counts for more than both ends."
+    assert strip(profile=made)["Over-squashing"] == "not found"
+
+
+def test_noise_has_no_shape_and_a_short_prompt_is_not_tested() -> None:
+    noise = shape_headline(made := profile_of(10 ** np.random.default_rng(1).standard_normal(90)))
+    assert noise is not None
+    assert noise.verdict == "The test does not show that any part of the prompt counts for less."
+    assert strip(profile=made)["Over-squashing"] == "not found"
+    short = shape_headline(made := profile_of(TEN))
+    assert short is not None
+    assert short.verdict == "Whether the middle of the prompt counts for less than its ends was not tested."
+    assert strip(profile=made)["Over-squashing"] == "not tested"
+
+
+# --- bounds and prediction
+
+
+def test_a_bound_that_holds_one_that_is_open_and_one_that_fails() -> None:
+    holds = made_comparison(TEN.tolist(), {"local": (TEN * 5).tolist(), "uniform": (TEN * 50).tolist()})
+    said = bounds_headline(holds)
+    assert said is not None
+    assert said.verdict == "Every certified bound holds; the tightest is 5 times the measured norm."
+    assert strip(comparison=holds)["Bounds"] == "hold"
+    undecided = replace(holds, summary=holds.summary.assign(holds=pd.array([True, pd.NA], dtype="boolean")))
+    said = bounds_headline(undecided)
+    assert said is not None
+    assert said.verdict.startswith("The estimate does not decide whether 1 of 2 certified bounds hold;")
+    assert strip(comparison=undecided)["Bounds"] == "not decided"
+    broken = made_comparison(TEN.tolist(), {"local": (TEN / 2).tolist(), "uniform": (TEN * 50).tolist()})
+    said = bounds_headline(broken)
+    assert said is not None
+    assert said.verdict == "CERTIFIED BOUNDS FAIL: local."
+    assert "please report it" in said.text
+    assert strip(comparison=broken)["Bounds"] == "FAIL"
+
+
+def test_beside_an_estimate_no_norm_is_called_measured() -> None:
+    made = made_comparison(TEN.tolist(), {"local": (TEN * 5).tolist(), "second-moment": TEN.tolist()})
+    made = replace(made, summary=made.summary.assign(method="estimate"))
+    for said in (bounds_headline(made), prediction_headline(made)):
+        assert said is not None
+        assert "measured" not in said.verdict
+        assert "the measured" not in said.text
+        assert "estimated" in said.verdict + said.text
+
+
+def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
+    provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity"]})
+    comparison = made_comparison(TEN.tolist(), {"local": TEN.tolist(), "second-moment": TEN.tolist()})
+    found = replace(measurements(profile=profile_of(TEN), comparison=comparison), provenance=provenance)
+    found.left_out.append(LeftOut("sensitivity", "edge-full is not computed"))
+    (part,) = findings_section(found, []).parts
+    assert [one.link for one in part.first] == ["Sensitivity", "Bounds", "Prediction"]
+    assert list(part.findings) == []
+
+
+@pytest.mark.parametrize(
+    ("predicted", "words"),
+    [
+        (TEN * 1.5, "has the right shape (1.00) and size (0.75×)"),
+        (TEN * 5.0, "has the right shape (1.00), and misses the size (2.5×)"),
+        (TEN[::-1] * 2.0, "misses the shape (-1.00), and has the right size (1×)"),
+        (TEN[::-1] * 10.0, "misses the shape (-1.00) and the size (5×)"),
+    ],
+)
+def test_a_prediction_is_right_by_the_rule_that_stands_beside_it(predicted: np.ndarray, words: str) -> None:
+    made = made_comparison(TEN.tolist(), {"second-moment": predicted.tolist()})
+    said = prediction_headline(made)
+    assert said is not None
+    assert said.verdict == f"The prediction from one forward pass {words}."
+    assert "a shape is right from a rank correlation of 0.9 on, a size within a factor of 2." in said.text
+
+
+def test_the_prediction_told_of_is_the_one_named_before_not_the_best() -> None:
+    both = {"second-moment": TEN.tolist(), "second-moment-full": (TEN[::-1]).tolist()}
+    said = prediction_headline(made_comparison(TEN.tolist(), both))
+    assert said is not None
+    assert said.text.startswith("`second-moment-full`, named before the measurement")
+    few = prediction_headline(made_comparison([1.0, 2.0], {"second-moment": [1.0, 2.0]}))
+    assert few is not None
+    assert few.verdict == "Whether the prediction has the right shape was not tested."
+
+
+# --- answers and mitigations
+
+
+def test_answers_are_counted_and_a_task_that_could_not_be_asked_says_so() -> None:
+    some = made_behaviour([{"length": 2, "correct": True}, {"length": 8}])
+    assert behaviour_headline(some).verdict == "The model answers 1 of 2 prompts of count-ones right."
+    assert strip(behaviours=[some])["Wrong answers"] == "found"
+    all_right = made_behaviour([{"length": 2, "correct": True}])
+    assert strip(behaviours=[all_right])["Wrong answers"] == "not found"
+    provenance = replace(PROVENANCE, parameters={"sections": ["behaviour"]})
+    left = replace(measurements(left_out=[LeftOut("behaviour", "count-ones: no room")]), provenance=provenance)
+    (part,) = findings_section(left, []).parts
+    assert strip()["Wrong answers"] == "not tested"
+    assert list(part.findings) in (
+        ["Behaviour has no finding, as it was left out. count-ones: no room."],
+        ["Nothing could be measured. The reasons stand below."],
+    )
+
+
+def study_of(verdict: str, baseline: float = 0.5) -> Study:
+    row = {"mitigation": "hint", "quantity": "correct", "about": "answers", "effect": 0.25, "low": 0.1, "high": 0.4}
+    row |= {"verdict_low": 0.05, "verdict_high": 0.45, "baseline": baseline, "value_floored": 0, "baseline_floored": 0}
+    row |= {"pairs": 8, "scale": "difference"}
+    table = pd.DataFrame(
+        [{"mitigation": "hint", "answers": verdict, "collapse": "not decided", "sensitivity": "not decided"}]
+    )
+    provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
+    return Study(pd.DataFrame(), provenance, pd.DataFrame([row]), table, pd.DataFrame())
+
+
+@pytest.mark.parametrize(
+    ("verdict", "state", "told"),
+    [
+        ("helps", "found", "helps"),
+        ("hurts", "not found", "hurts"),
+        ("no measurable effect", "not found", "no measurable effect"),
+        ("inactive", "not tested", "inactive, it changed nothing"),
+        ("not decided", "not decided", "not decided"),
+    ],
+)
+def test_a_mitigation_is_what_the_study_says(verdict: str, state: str, told: str) -> None:
+    made = study_of(verdict)
+    assert strip(study=made)["Mitigations"] == state
+    said = mitigations_headline(made)
+    assert said is not None
+    assert (
+        said.text == f"Tried on copy-last: hint (answers: {told}). Without a mitigation 50% of the answers are right."
+    )
+    if verdict in ("helps", "hurts"):
+        assert said.verdict.startswith(f"hint {verdict} (answers: +25.0 points")
+    else:
+        assert said.verdict == "No mitigation is shown to help or to hurt."
+
+
+def test_where_every_answer_is_right_no_mitigation_was_tested() -> None:
+    assert strip(study=study_of("no measurable effect", baseline=1.0))["Mitigations"] == "not tested"
+
+
+# --- the page
+
+
+def test_hostile_tokens_stay_text_and_the_charts_are_there() -> None:
+    values = np.linspace(1, 9, len(HOSTILE) + 4)
+    made = made_sensitivity({"full": values.tolist()}, HOSTILE)
+    collapse = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, task=HOSTILE[0])
+    answers = made_behaviour([{"length": 2, "correct": True}], task=HOSTILE[1])
+    found = measurements(sensitivity=made, casts=[collapse], behaviours=[answers])
+    assert [one.name for one in glance(found)] == ["glance-collapse", "glance-sensitivity", "glance-answers"]
+    section = findings_section(found, [])
+    page = render("report.html.j2", {"title": "t", "lead": "l", "sections": [section]}, [])
+    assert "<script>alert(1)" not in page
+    assert "<img src=x" not in page
+    assert "alert(1)" in Parsed(page).text
