@@ -37,6 +37,9 @@ else:
 TABLES = (".parquet", ".csv", ".json")
 PICTURES = (".html", ".png", ".svg", ".pdf")
 _VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
+AGREES_WITHIN = {"float64": 1e-9, "float32": 1e-4}
+"""How far a measured number may move under another number of threads or other CPU kernels, which add in another order; of the
+largest number in its column, by the arithmetic that computed it. In 16 bits every sum is rounded, and nothing is promised."""
 
 
 @cache
@@ -52,7 +55,8 @@ def _arithmetic() -> dict[str, Any]:
     """In which order torch adds here: by how many threads, and by which of its CPU kernels."""
     import torch
 
-    return {"threads": torch.get_num_threads(), "kernels": torch.backends.cpu.get_cpu_capability()}
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return {"threads": torch.get_num_threads(), "kernels": kernels, "agrees_within": AGREES_WITHIN}
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ class Provenance:
     `model` is the `ModelDescription` as a mapping (name, revision, weight hash, architecture, dtype, device, attention
     implementation, ...), empty where there is none; `parameters` the arguments of the measurement, `token_ids` the prompt as
     the model saw it, `edits` the edits of the forward pass that were active, each with the number of its with-block in this
-    process. `arithmetic`: the threads and the CPU kernels of torch, which decide the last bits; empty in older files.
+    process. `arithmetic`: the threads and the CPU kernels of torch, which decide the last bits, and within what the same
+    command agrees under others (`AGREES_WITHIN`); empty in files that were written before it was noted.
     """
 
     model: Mapping[str, Any]

@@ -13,7 +13,7 @@ import vl_convert
 
 from ostools.ground.errors import InputError
 from ostools.reporting.look.notebook import LARGEST, VEGA_LITE, summary
-from ostools.results import PICTURES, TABLES, Provenance, Result, checked_output, write_atomically
+from ostools.results import AGREES_WITHIN, PICTURES, TABLES, Provenance, Result, checked_output, write_atomically
 from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY, chart
 from tests.reporting.made import HOSTILE, made_sensitivity
@@ -155,4 +155,5 @@ def test_provenance_of_a_model_is_plain_json() -> None:
     assert found["arithmetic"] == {
         "threads": torch.get_num_threads(),
         "kernels": torch.backends.cpu.get_cpu_capability(),
+        "agrees_within": AGREES_WITHIN,
     }
