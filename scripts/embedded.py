@@ -1,4 +1,5 @@
-"""The tables of docs/findings/embedded-models.md: `python -m scripts.embedded` measures the three models that the package carries.
+"""The tables of docs/findings/embedded-models.md: `python -m scripts.embedded [TABLE ...]` measures the three models that the package
+carries.
 
 It writes each table between its two marks in the page, and leaves the words around them alone: read those again where a figure
 has changed. Some of the figures are of each model's card; the others are measured, one model after the other, in float32 unless
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,8 @@ from ostools.models.files.sources import EMBEDDED_DIRECTORIES, EMBEDDED_MODELS
 
 PAGE = Path(__file__).parents[1] / "docs" / "findings" / "embedded-models.md"
 EVERY = range(1, 257)
-FAR = (16, 64, 256, 1024, 4096)
-SEEDS = range(16)
+FAR = (16, 64, 256, 512, 1024, 2048, 4096)
+SEEDS = range(8)
 ANSWERED = (("copy-first", "uniform"), ("copy-last", "uniform"), ("sum-ones", ""), ("count-ones", ""), ("count-ones-bernoulli", ""))
 HELPED = ("copy-first:uniform=true", "copy-last:uniform=true")
 HELP = ("hint", "separator:every=3")
@@ -30,14 +32,19 @@ QUESTIONED = (4, 8, 16, 24, 32, 48, 64)
 COUNTED = range(1, 97)
 
 
-def main() -> None:
+def main(wanted: Sequence[str]) -> None:
+    """The tables of these names; all without any."""
+    if unknown := set(wanted) - {*OF_CARDS, *MEASURED}:
+        raise SystemExit(f"expected tables out of {', '.join((*OF_CARDS, *MEASURED))}, found {', '.join(unknown)}")
     cards = {name: json.loads((EMBEDDED_DIRECTORIES[name] / "card.json").read_text()) for name in EMBEDDED_MODELS}
     models = {name: ost.load_model(name, device="cpu") for name in EMBEDDED_MODELS}
-    put("made", made(cards))
-    put("answers", answers(cards))
-    for mark, table in (("collapse", collapse), ("far", far), ("help", effects), ("favourites", favourites)):
-        head, rows = table(models)
-        put(mark, [*head, *rows])
+    for mark, of_cards in OF_CARDS.items():
+        if not wanted or mark in wanted:
+            put(mark, of_cards(cards))
+    for mark, measured in MEASURED.items():
+        if not wanted or mark in wanted:
+            head, rows = measured(models)
+            put(mark, [*head, *rows])
 
 
 def put(mark: str, lines: Sequence[str]) -> None:
@@ -185,5 +192,8 @@ def favourites(models: Mapping[str, TransformerBridge]) -> Table:
     return head, rows()
 
 
+OF_CARDS = {"made": made, "answers": answers}
+MEASURED = {"collapse": collapse, "far": far, "help": effects, "favourites": favourites}
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
