@@ -185,7 +185,8 @@ def favourites(models: Mapping[str, TransformerBridge]) -> Table:
         for name, model in models.items():
             table = ost.behaviour(model, "count-ones", lengths=COUNTED, probability=False).frame
             wrong = table[~table["correct"].fillna(False).astype(bool)]
-            said = wrong["answer"].fillna("no number").value_counts().head(5)
+            numbers = wrong["answer"].str.extract(r"(\d+)\D*$", expand=False).fillna("no number")
+            said = numbers.value_counts().head(5)
             often = ", ".join(f"{answer} ({times})" for answer, times in said.items())
             yield row(f"`{name}`", len(table) - len(wrong), wrong["length"].min(), often)
 
