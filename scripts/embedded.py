@@ -25,7 +25,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "findings" / "embedded-models.md"
 EVERY = range(1, 257)
 FAR = (16, 64, 256, 512, 1024, 2048, 4096)
 SEEDS = range(8)
-ANSWERED = (("copy-first", "uniform"), ("copy-last", "uniform"), ("sum-ones", ""), ("count-ones", ""), ("count-ones-bernoulli", ""))
+ANSWERED = (
+    ("copy-first", "uniform"),
+    ("copy-last", "uniform"),
+    ("sum-ones", ""),
+    ("count-ones", ""),
+    ("count-ones-bernoulli", ""),
+)
 HELPED = ("copy-first:uniform=true", "copy-last:uniform=true")
 HELP = ("hint", "separator:every=3")
 QUESTIONED = (4, 8, 16, 24, 32, 48, 64)
@@ -69,7 +75,9 @@ def row(*cells: Any) -> str:
 
 def made(cards: Mapping[str, Any]) -> list[str]:
     """What each model is, of its card."""
-    lines = header("model", "parameters", "layers", "steps", "tokens seen", "text among them", "longest task", "bits per byte")
+    lines = header(
+        "model", "parameters", "layers", "steps", "tokens seen", "text among them", "longest task", "bits per byte"
+    )
     for name, card in cards.items():
         recipe = card["recipe"]
         text = recipe["text_tokens"] / (recipe["text_tokens"] + recipe["task_tokens"])
@@ -118,7 +126,13 @@ Table = tuple[list[str], Iterator[str]]
 
 def collapse(models: Mapping[str, TransformerBridge]) -> Table:
     """Of n ones and n + 1 at y: at which length each precision hides them for good, to 256."""
-    head = header("model", "dtype", "below the noise of y from n =", "below the noise of y - y* from n =", "same top token from n =")
+    head = header(
+        "model",
+        "dtype",
+        "below the noise of y from n =",
+        "below the noise of y - y* from n =",
+        "same top token from n =",
+    )
 
     def rows() -> Iterator[str]:
         for name, model in models.items():
@@ -161,7 +175,9 @@ def far(models: Mapping[str, TransformerBridge]) -> Table:
 
 def effects(models: Mapping[str, TransformerBridge]) -> Table:
     """What the hint and a comma after every third digit do to the answers to the same questions."""
-    head = header("task", "model", "mitigation", "right without", "right with", "difference, points", "verdict on answers")
+    head = header(
+        "task", "model", "mitigation", "right without", "right with", "difference, points", "verdict on answers"
+    )
 
     def rows() -> Iterator[str]:
         for task in HELPED:

@@ -136,7 +136,9 @@ def test_probes_take_what_was_forecast(kind: str, tmp_path: Path) -> None:
     sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
     name = str(write_checkpoint(tmp_path / "big", "gemma", **sizes))
     task = "count-ones-bernoulli:tidy=true"
-    lengths: Any = "2:9" if kind == "readout" else [4, 8, 16, 32, 160]  # each answer of readout begins with its own digit
+    lengths: Any = (
+        "2:9" if kind == "readout" else [4, 8, 16, 32, 160]
+    )  # each answer of readout begins with its own digit
     asked: dict[str, Any] = {"name": kind, "sequences": 6}
     peak = peak_of(name, asked, lengths, task)
     found = forecast_of(models=name, lengths=lengths, measurements=asked, tasks=task).memory

@@ -64,6 +64,8 @@ def _title(here: Here, *names: str) -> str:
 
 SECTIONS = (
     CellsSection(FATE, "fate", "Where is the answer lost?", "Where it is lost", LEAD, "fates", _fates, ("seed",)),
-    CellsSection(DECODABLE, "decodable", "What do probes decode?", "Decoded", _DECODED, "decodables", _decoded, _OF_ONE),
+    CellsSection(
+        DECODABLE, "decodable", "What do probes decode?", "Decoded", _DECODED, "decodables", _decoded, _OF_ONE
+    ),
     CellsSection(READOUT, "readout", "Is it read?", "Read out", _READ, "readouts", _readings, _OF_ONE),
 )
