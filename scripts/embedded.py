@@ -1,9 +1,8 @@
-"""The tables of docs/findings/embedded-models.md: `python -m scripts.embedded [TABLE ...]` measures the three models that the package
-carries.
+"""The tables of docs/findings/embedded-models.md: `python -m scripts.embedded [TABLE ...]` measures the three embedded models.
 
 It writes each table between its two marks in the page, and leaves the words around them alone: read those again where a figure
 has changed. Some of the figures are of each model's card; the others are measured, one model after the other, in float32 unless
-a column says otherwise. About ten minutes of one core, and 2 GB.
+a column says otherwise. About 25 minutes of one core, and 3 GB.
 """
 
 from __future__ import annotations
@@ -25,13 +24,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "findings" / "embedded-models.md"
 EVERY = range(1, 257)
 FAR = (16, 64, 256, 512, 1024, 2048, 4096)
 SEEDS = range(8)
-ANSWERED = (
-    ("copy-first", "uniform"),
-    ("copy-last", "uniform"),
-    ("sum-ones", ""),
-    ("count-ones", ""),
-    ("count-ones-bernoulli", ""),
-)
+ANSWERED = ("copy-first", "copy-last", "sum-ones", "count-ones", "count-ones-bernoulli")
+"""Of the copies, those of uniformly drawn digits."""
 HELPED = ("copy-first:uniform=true", "copy-last:uniform=true")
 HELP = ("hint", "separator:every=3")
 QUESTIONED = (4, 8, 16, 24, 32, 48, 64)
@@ -102,17 +96,18 @@ def answers(cards: Mapping[str, Any]) -> list[str]:
     bands = [(1, 8), (9, 16), (17, 32), (33, 48), (49, 64), (65, 96), (97, 128), (129, 192), (193, 256)]
     lines = header("task", "model", *(f"{low}-{high}" for low, high in bands))
     plain = ("interleave", "hint", "tidy")
-    for task, option in ANSWERED:
+    for task in ANSWERED:
+        uniform = task.startswith("copy-")
         for name, card in cards.items():
             found = {
                 (one["length_from"], one["length_to"]): one["accuracy"]
                 for one in card["accuracy"]
                 if one["task"] == task
-                and one["uniform"] == (option == "uniform")
+                and one["uniform"] == uniform
                 and not any(one[other] for other in plain)
                 and not one["separator_every"]
             }
-            label = task + (f" ({option})" if option else "")
+            label = task + (" (uniform)" if uniform else "")
             lines.append(row(label, f"`{name}`", *(_share(found, band) for band in bands)))
     return lines
 
@@ -160,7 +155,7 @@ def far(models: Mapping[str, TransformerBridge]) -> Table:
 
     def rows() -> Iterator[str]:
         for name, model in models.items():
-            table = ost.collapse(model, "figure-5a", lengths=FAR, dtypes=["bfloat16"]).frame
+            table: Any = ost.collapse(model, "figure-5a", lengths=FAR, dtypes=["bfloat16"]).frame
             at_y = table[(table["site"] == "y") & (table["norm"] == "l2") & (table["per"] == "vector")]
             here = at_y[at_y["dtype"] == "bfloat16"].set_index("length")
             for label, column in (
@@ -185,7 +180,8 @@ def effects(models: Mapping[str, TransformerBridge]) -> Table:
                 asked: dict[str, Any] = {"mitigations": HELP, "lengths": QUESTIONED, "seeds": SEEDS}
                 found = ost.study(model, task, **asked, dtypes=[], sensitivity_lengths=0)
                 verdicts: Any = found.verdicts.set_index("mitigation")["answers"]
-                for one in found.effects[found.effects["quantity"] == "correct"].to_dict(orient="records"):
+                changed: Any = found.effects[found.effects["quantity"] == "correct"]
+                for one in changed.to_dict(orient="records"):
                     points = f"{100 * one['effect']:.0f} [{100 * one['low']:.0f}, {100 * one['high']:.0f}]"
                     shares = (f"{one[side]:.0%}" for side in ("baseline", "value"))
                     yield row(task, f"`{name}`", one["mitigation"], *shares, points, verdicts[one["mitigation"]])
@@ -199,7 +195,7 @@ def favourites(models: Mapping[str, TransformerBridge]) -> Table:
 
     def rows() -> Iterator[str]:
         for name, model in models.items():
-            table = ost.behaviour(model, "count-ones", lengths=COUNTED, probability=False).frame
+            table: Any = ost.behaviour(model, "count-ones", lengths=COUNTED, probability=False).frame
             wrong = table[~table["correct"].fillna(False).astype(bool)]
             numbers = wrong["answer"].str.extract(r"(\d+)\D*$", expand=False).fillna("no number")
             said = numbers.value_counts().head(5)

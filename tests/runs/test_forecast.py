@@ -26,7 +26,7 @@ from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 
 SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device": "cpu"}
 KINDS = ["behaviour", "collapse", "sensitivity", "path-sum"]
-"""Asked of one prompt a length: probes want five lengths and a task whose answers differ, and are held to their forecast below."""
+"""Asked of one prompt a length. Probes want five lengths and a task whose answers differ: a test of their own, below."""
 
 
 def forecast_of(**asked: Any) -> Forecast:

@@ -148,8 +148,8 @@ def decodable(
 def of_predictions(
     predictions: pd.DataFrame, names: Mapping[str, str], drawn: bool, provenance: Provenance
 ) -> Decodable:
-    """The result of what probes said of every prompt. `names`: task, mitigation and target; `drawn`: the task draws sequences."""
-    frame = rows_of(predictions, kind_of(names["target"]), drawn).assign(**names)
+    """The result of what probes said of every prompt. `names`: task, mitigation, target; `drawn`: the task draws sequences."""
+    frame: Any = rows_of(predictions, kind_of(names["target"]), drawn).assign(**names)
     return Decodable(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions))
 
 

@@ -16,9 +16,9 @@ from ostools.runs.measurements.fate import DECODABLE, FATE, READOUT
 
 _OF_ONE = ("mitigation", "seed")
 _DECODED = (
-    "How often linear probes of the last token say the right answer, at every place. A probe is tested on sequences that it was "
-    "not trained on. Other sequences of the same lengths, lengths between and longer ones are three tests. Beside them stand the "
-    "same probes with shuffled labels and, where it was asked for, on the same architecture with random weights."
+    "How often linear probes of the last token say the right answer, at every place. A probe is tested on sequences that it "
+    "was not trained on. Other sequences of the same lengths, lengths between and longer ones are three tests. Beside them "
+    "stand the same probes with shuffled labels and, where it was asked for, on the same architecture with random weights."
 )
 _READ = (
     "A representation is moved so that the probe there says the next answer. By how much does the answer of the output move? A "
