@@ -166,6 +166,34 @@ assert beyond.max() < 3 * noise
 # noise is, and nothing about the prompts. The float64 distance, read against that noise, says where the pair was
 # lost.
 #
+# ## A model that was trained with windows
+#
+# Above, the window was forced onto a model that never saw one. The package carries a small model of Gemma 3's shape,
+# `embedded-windowed`: five of its six layers see 16 tokens, the last one sees all. The same argument foretells what
+# its windowed layers do. Behind the fifth, the last token depends on the last $5 \cdot 15 + 1 = 76$ tokens.
+#
+# **Before you look**: from how many copies on is $v^{(5)}$ the same for both prompts? And $y$, behind one layer that
+# sees everything?
+
+# %%
+windowed = ost.load_model("embedded-windowed")
+trained = ost.collapse(windowed, task, lengths=range(1, 129), dtypes=["bfloat16"], layers=[5])
+of_pair = trained.frame.query("per == 'vector' and norm == 'l2' and length in [16, 60, 75, 76, 100, 128]")
+of_pair = of_pair[(of_pair["site"] == "y") | ((of_pair["site"] == "residual") & (of_pair["layer"] == 5))]
+of_pair.pivot(index="length", columns="site", values="float64_distance").map("{:.1e}".format)
+
+# %%
+v5 = trained.frame.query("site == 'residual' and layer == 5 and per == 'vector' and norm == 'l2'").set_index("length")
+assert (v5["float64_distance"].loc[76:] < 1e-12).all()
+assert v5["float64_distance"].loc[75] > 1e-6
+
+# %% [markdown]
+# To the copy again: at 76 copies $v^{(5)}$ of the two prompts is one vector, but for float64's rounding. Real training
+# did not avoid that. It cannot: the window leaves no way around. What keeps $y$ apart is the one layer that sees every
+# token. So a count of more than 75 copies reaches the answer through that layer alone. What the three models of the
+# package show at longer prompts stands in
+# [what the embedded models show](../docs/findings/embedded-models.md).
+#
 # ## Does the model notice?
 #
 # **Corollary 6.2**: counting becomes impossible in certain situations, because of collapse. What follows strictly: once

@@ -20,7 +20,9 @@ from ostools.training.loop import Run
 from ostools.training.recipe import Recipe
 
 TRIED = {
-    "embedded-short": "One mixture was tried, and the weights are those of its last step.",
+    "embedded-short": "One mixture was tried, and the weights are those of its last step. The training was shortened while it "
+    "ran: it was begun as a run of 3,600 steps, and the steps and the decay of its schedule were edited in the checkpoint to "
+    "2,150 steps before the decay had begun. Until then a longer run is the same run.",
     "embedded-windowed": "One mixture was tried, that of embedded-short, and the weights are those of its last step.",
 }
 """What the card of a model says of the mixtures that were tried for it."""

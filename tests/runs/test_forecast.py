@@ -26,6 +26,7 @@ from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 
 SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device": "cpu"}
 KINDS = ["behaviour", "collapse", "sensitivity", "path-sum"]
+"""Asked of one prompt a length. Probes want five lengths and a task whose answers differ: a test of their own, below."""
 
 
 def forecast_of(**asked: Any) -> Forecast:
@@ -112,9 +113,9 @@ print([line for line in open("/proc/self/status") if line.startswith("VmHWM")][0
 """
 
 
-def peak_of(model: str, kind: str, length: int) -> int:
+def peak_of(model: str, kind: Any, length: Any, task: str = "count-ones") -> int:
     """Bytes that a fresh process holds at most while it loads the model and measures one cell."""
-    asked = json.dumps({**SMALL, "models": model, "lengths": length, "measurements": kind})
+    asked = json.dumps({**SMALL, "models": model, "lengths": length, "measurements": kind, "tasks": task})
     done = subprocess.run([sys.executable, "-c", PEAK, asked], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return 1024 * int(done.stdout)
@@ -125,6 +126,23 @@ def peak_of(model: str, kind: str, length: int) -> int:
 def test_the_embedded_model_takes_what_was_forecast() -> None:
     peak = peak_of("embedded", "path-sum", 300)
     assert 0.75 * peak <= forecast_of(lengths=300, measurements="path-sum").memory <= 2 * peak
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fate", "decodable", "readout"])
+def test_probes_take_what_was_forecast(kind: str, tmp_path: Path) -> None:
+    """15 M numbers, and prompts of up to 400 tokens: batches of one length, a second model with random weights beside it."""
+    sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
+    name = str(write_checkpoint(tmp_path / "big", "gemma", **sizes))
+    task = "count-ones-bernoulli:tidy=true"
+    lengths: Any = (
+        "2:9" if kind == "readout" else [4, 8, 16, 32, 160]
+    )  # each answer of readout begins with its own digit
+    asked: dict[str, Any] = {"name": kind, "sequences": 6}
+    peak = peak_of(name, asked, lengths, task)
+    found = forecast_of(models=name, lengths=lengths, measurements=asked, tasks=task).memory
+    assert 0.8 * peak <= found <= 1.25 * peak
 
 
 GROWTH = """

@@ -19,6 +19,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.runs import plan, results, run, sweep_of
 from ostools.runs import run as run_module
+from ostools.runs.stored.reading import read
 from ostools.runs.stored.store import Store
 from ostools.runs.workers.local import ThisProcess
 
@@ -509,4 +510,39 @@ def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written:
     assert {job.wanted.cell.lengths for job in more.pending} == {(3, 4, 5, 6, 7, 8)}  # and not 8 alone
     page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
     assert page.count('id="fates-') >= 2
+    assert "from what is stored" not in page
+
+
+@pytest.mark.slow
+def test_probes_and_readings_are_those_of_the_measurement(written: Path, tmp_path: Path) -> None:
+    """Read back from a row a prompt, intervals and steps among them, in two dtypes at once."""
+    import ostools as ost
+    from ostools.reporting.sweep.report import sweep_report
+    from ostools.runs.measurements import MEASUREMENTS
+
+    probed = {"name": "decodable", "sequences": 12}
+    both = {**FATES, "lengths": "1:5", "dtypes": ["float32", "bfloat16"], "seeds": 1}
+    sweep = sweep_of(asked(written, **{**both, "measurements": [probed, {"name": "readout", "sequences": 12}]}))
+    done = run(sweep, tmp_path / "out")
+    assert done.failed == ()
+    assert done.measured == 4
+    model = ost.load_model(written)
+    how: Any = {"lengths": range(1, 6), "dtypes": both["dtypes"], "mitigation": both["mitigations"]}
+    kept = read(tmp_path / "out", say=print)
+    for name in ("decodable", "readout"):
+        theirs: Any = getattr(ost, name)(model, both["tasks"], seeds=range(12, 24), **how)
+        rows: Any = kept.rows(name)
+        mine: Any = MEASUREMENTS[name].read(rows, theirs.provenance)
+        pd.testing.assert_frame_equal(mine.frame, theirs.frame)
+        if name == "decodable":
+            pd.testing.assert_frame_equal(mine.steps, theirs.steps)
+            two = rows.assign(mitigation=["none", *rows["mitigation"][1:]])
+            with pytest.raises(InputError, match="expected rows of one mitigation, found 2"):
+                MEASUREMENTS[name].read(two, theirs.provenance)
+        else:
+            assert set(rows["over_lengths"]) == {"1, 2, 3, 4, 5"}
+            assert set(rows["length"]) == {5}
+    page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
+    assert page.count('id="decodables-') == 1
+    assert page.count('id="readouts-') == 1
     assert "from what is stored" not in page

@@ -161,7 +161,7 @@ def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> N
 
 def test_lengths_are_in_the_key_where_a_row_depends_on_the_others() -> None:
     asked = {"tasks": "count-ones-bernoulli", "lengths": "4:8"}
-    for name, same in (("behaviour", True), ("fate", False)):
+    for name, same in (("behaviour", True), ("fate", False), ("decodable", False), ("readout", False)):
         few, more = (sweep_of({**asked, "lengths": lengths, "measurements": name}) for lengths in ("4:8", "4:9"))
         assert (keys(few) == keys(more)) is same
     with pytest.raises(InputError, match=r"sequences: .* greater than or equal to 6"):

@@ -6,7 +6,7 @@ the true labels and as many for each control, each with an inner search for its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,9 +131,8 @@ def decodable(
             found = in_layers(other.captured(precision, told(done, done + 1)), kept)
             untrained = said_by_probes(labelled, found, ("none",))
             said.append(untrained.assign(dtype=precision.name, control="random weights"))
-    predictions: Any = pd.concat(said, ignore_index=True)
+    predictions = pd.concat(said, ignore_index=True)
     names = asked.names | {"target": asked.target}
-    frame: Any = rows_of(predictions, labelled.target, asked.form.random).assign(**names)
     provenance = Provenance.collect(
         model,
         measurement="decodable",
@@ -143,6 +142,14 @@ def decodable(
         layers=list(kept),
         random_weights=random_weights,
     )
+    return of_predictions(predictions, names, asked.form.random, provenance)
+
+
+def of_predictions(
+    predictions: pd.DataFrame, names: Mapping[str, str], drawn: bool, provenance: Provenance
+) -> Decodable:
+    """The result of what probes said of every prompt. `names`: task, mitigation, target; `drawn`: the task draws sequences."""
+    frame: Any = rows_of(predictions, kind_of(names["target"]), drawn).assign(**names)
     return Decodable(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions))
 
 
@@ -159,6 +166,11 @@ def in_layers(found: Captured, layers: Sequence[int]) -> Captured:
 def seeds_asked(form: Task, seeds: Sequence[int] | None) -> list[int]:
     """The seeds given; else 24, of a task that draws nothing one."""
     return seeds_of(form, (range(24) if form.random else [0]) if seeds is None else seeds)
+
+
+def kind_of(target: str) -> str:
+    """What probes are fitted to: numbers (a position is one), or tokens."""
+    return "token" if target == "token" else "number"
 
 
 def default_target(form: Task) -> str:
@@ -203,13 +215,12 @@ class Asked:
     @property
     def labelled(self) -> Labelled:
         """Lengths, groups and labels. Raises `InputError` for too few of them."""
-        kind = "token" if self.target == "token" else "number"
         return Labelled.of(
             [one.posed.length for one in self.prompts],
             [one.posed.seed for one in self.prompts],
             [one.group for one in self.prompts],
             [self._label(one) for one in self.prompts],
-            kind,
+            kind_of(self.target),
             self.form.random,
         )
 

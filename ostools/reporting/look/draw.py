@@ -19,6 +19,11 @@ def rows(data: Frame) -> Any:
     return axes.unfolded(axes.chart(data), data)
 
 
+def known(data: Frame) -> Any:
+    """The rows with nothing in the place of every NaN, which a page's JSON does not have."""
+    return data.astype(object).where(data.notna(), None)
+
+
 def layers(*marks: Any, **properties: Any) -> Any:
     """Marks over each other in one panel, with its width, height and title."""
     chart: Any = alt.layer(*marks)

@@ -29,7 +29,7 @@ def fate_section(found: Measurements) -> Section | None:
         figure=Figure("fate-chart", fate_chart(found.fate), caption, f"{caption}. {said[0]}"),
         tables=[verdicts_table(found.fate)],
         notes=[_asked(found.fate)],
-        more=[More("Place by place", tables=[_places(found.fate.probes)])],
+        more=[More("Place by place", tables=[places_table(found.fate.probes)])],
     )
     return Section("fate", "Where is the answer lost?", "Where it is lost", LEAD, [part])
 
@@ -70,7 +70,8 @@ def verdicts_table(result: Fate) -> Table:
     return Table("Verdicts", [*columns, "distance of n to n + 1", "its noise"], rows)
 
 
-def _places(probes: Decodable) -> Table:
+def places_table(probes: Decodable) -> Table:
+    """A row a place, dtype and test: what its probes said right."""
     frame = frame_of(probes)
     frame = frame[(frame["control"] == "none") & (frame["site"] != LOGITS)]
     rows = []

@@ -25,7 +25,7 @@ from ostools.runs.stored.store import UNREADABLE
 
 SECTIONS: dict[str, CellsSection] = {
     one.measurement.name: one
-    for one in (behaviour.SECTION, fate.SECTION, collapse.SECTION, sensitivity.SECTION, path_sum.SECTION)
+    for one in (behaviour.SECTION, *fate.SECTIONS, collapse.SECTION, sensitivity.SECTION, path_sum.SECTION)
 }
 """The section of each measurement, in the order of the report."""
 TOLD = 50

@@ -9,13 +9,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.runs.measurements.behaviour import BEHAVIOUR
 from ostools.runs.measurements.collapse import COLLAPSE
-from ostools.runs.measurements.fate import FATE
+from ostools.runs.measurements.fate import DECODABLE, FATE, READOUT
 from ostools.runs.measurements.path_sum import PATH_SUM
 from ostools.runs.measurements.record import Cell, Measurement, Rows
 from ostools.runs.measurements.sensitivity import SENSITIVITY
 
 MEASUREMENTS: dict[str, Measurement[Any]] = {
-    one.name: one for one in (BEHAVIOUR, FATE, COLLAPSE, SENSITIVITY, PATH_SUM)
+    one.name: one for one in (BEHAVIOUR, FATE, DECODABLE, READOUT, COLLAPSE, SENSITIVITY, PATH_SUM)
 }
 
 

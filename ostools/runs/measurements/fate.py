@@ -1,24 +1,33 @@
-"""`ost.fate` in a sweep: where answers are lost, a verdict a length; under a mitigation that arm alone.
+"""Where answers are lost, in a sweep: `ost.fate`, `ost.decodable` and `ost.readout`; under a mitigation that arm alone.
 
-It stands for `ost.decodable` too: a row has the best probe's share of right answers. Whatever is one number for all lengths
-(`decodable` place by place, `readout`) has no row at a length, and is asked by itself.
+All three train probes on all lengths of a cell together. What a row says of its length differs:
+
+- `fate`: a verdict a length.
+- `decodable`: a row per prompt, with what the probe said that had not seen it. What is said of all prompts together, with its
+  intervals, is made of these rows when they are read.
+- `readout`: one number of all lengths, a row per place and direction, which stands at the longest length; `over_lengths` says
+  of which it is.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 from pydantic import Field
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.measure import Decodable, Fate
-from ostools.measure.fate.cost import fate_cost
+from ostools.ground.errors import InputError
+from ostools.measure import Decodable, Fate, Readout
+from ostools.measure.fate.cost import decodable_cost, fate_cost, readout_cost
 from ostools.measure.fate.decodable import COLUMNS as PROBED
-from ostools.measure.fate.decodable import Asked, default_target
+from ostools.measure.fate.decodable import Asked, decodable, default_target, of_predictions
 from ostools.measure.fate.fate import COLUMNS, arm
+from ostools.measure.fate.readout import COLUMNS as READ_OUT
+from ostools.measure.fate.readout import readout
+from ostools.measure.fate.scores import LENGTH
 from ostools.measure.fate.splits import FEWEST_GROUPS
 from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.models.shape import Shape
@@ -26,11 +35,24 @@ from ostools.results import Frame, Provenance
 from ostools.runs.measurements.record import Cell, Measurement, Options, Rows
 
 
-class FateOptions(Options):
-    name: Literal["fate"] = "fate"
-    target: Literal["number", "token"] | None = None
+class _Drawn(Options):
     sequences: int = Field(24, ge=FEWEST_GROUPS, le=10_000)
     """Drawn ones of every length; those of seed s of the sweep begin at s times as many."""
+
+
+class FateOptions(_Drawn):
+    name: Literal["fate"] = "fate"
+    target: Literal["number", "token"] | None = None
+
+
+class DecodableOptions(_Drawn):
+    name: Literal["decodable"] = "decodable"
+    target: Literal["number", "token", "position"] | None = None
+    random_weights: bool = True
+
+
+class ReadoutOptions(_Drawn):
+    name: Literal["readout"] = "readout"
 
 
 def _seeds(cell: Cell) -> list[int]:
@@ -38,7 +60,12 @@ def _seeds(cell: Cell) -> list[int]:
     return list(range(cell.seed * count, (cell.seed + 1) * count)) if tasks.task(cell.task).random else [0]
 
 
-def _measure(model: TransformerBridge, cell: Cell) -> Rows:
+def _asked(cell: Cell) -> dict[str, Any]:
+    """What `decodable` and `readout` take of a cell."""
+    return {"lengths": cell.lengths, "dtypes": [cell.dtype], "seeds": _seeds(cell), "mitigation": cell.mitigated}
+
+
+def _judged(model: TransformerBridge, cell: Cell) -> Rows:
     target = cell.arguments["target"]
     asked = Asked.of(model, cell.task, cell.lengths, _seeds(cell), target, cell.mitigated, None)
     found = arm(asked, [cell.dtype])
@@ -48,16 +75,74 @@ def _measure(model: TransformerBridge, cell: Cell) -> Rows:
     )
 
 
-def _read(rows: Frame, provenance: Provenance) -> Fate:
+def _probed(model: TransformerBridge, cell: Cell) -> Rows:
+    options = {name: cell.arguments[name] for name in ("target", "random_weights")}
+    found = decodable(model, cell.task, **_asked(cell), **options)
+    target = found.provenance.parameters["target"]
+    # A row's seed is the sweep's: that of the drawn sequence stands beside it.
+    return found.predictions.rename(columns={"seed": "sequence"}).assign(target=target), found.provenance
+
+
+def _read_out(model: TransformerBridge, cell: Cell) -> Rows:
+    found = readout(model, cell.task, **_asked(cell))
+    over = ", ".join(map(str, cell.lengths))
+    return found.frame.assign(length=max(cell.lengths), over_lengths=over), found.provenance
+
+
+def _verdicts(rows: Frame, provenance: Provenance) -> Fate:
     """The verdicts; what probes said place by place is not stored."""
     none = pd.DataFrame({name: [] for name in PROBED}).astype(PROBED)
     places = pd.DataFrame({"site": [], "layer": [], "depth": []})
     return Fate(rows[list(COLUMNS)], provenance, pd.DataFrame(), Decodable(none, provenance, places, pd.DataFrame()))
 
 
-def _count(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
-    target = cell.arguments["target"] or default_target(tasks.task(cell.task))
-    return fate_cost(shape, tokens, tokens, [cell.dtype], target=target, seeds=len(_seeds(cell)), random=False)
+def _probes(rows: Frame, provenance: Provenance) -> Decodable:
+    """Of one task, mitigation and seed, in one or several dtypes. Raises `InputError` for rows of several."""
+    names = {name: _one_of(rows, name) for name in ("task", "mitigation", "target")}
+    said: Any = rows[SAID].rename(columns={"sequence": "seed"}).astype({"layer": "Int64"})
+    # The length alone is in no dtype: every cell has the same rows of it.
+    of_length = said["site"] == LENGTH.site
+    alone = said[of_length].drop_duplicates(["test", "control", "length", "seed"]).assign(dtype="none")
+    said = pd.concat([alone, said[~of_length]], ignore_index=True)
+    return of_predictions(said, names, tasks.task(names["task"]).random, provenance)
 
 
-FATE = Measurement(FateOptions, _count, _measure, _read, casts=True, whole=True)
+def _readings(rows: Frame, provenance: Provenance) -> Readout:
+    """Of one task, mitigation and seed. Raises `InputError` for rows of several."""
+    for name in ("task", "mitigation"):
+        _one_of(rows, name)
+    return Readout(rows[list(READ_OUT)].astype(READ_OUT), provenance)
+
+
+def _one_of(rows: Frame, name: str) -> str:
+    """The value of a column in which all rows are alike. Raises `InputError` where they are not."""
+    found = rows[name].unique()
+    if len(found) != 1:
+        raise InputError(f"expected rows of one {name}, found {len(found)}: read those of each by themselves")
+    return str(found[0])
+
+
+def _target(cell: Cell) -> str:
+    return cell.arguments["target"] or default_target(tasks.task(cell.task))
+
+
+def _count_fate(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
+    how: dict[str, Any] = {"target": _target(cell), "seeds": len(_seeds(cell)), "random": False}
+    return fate_cost(shape, tokens, tokens, [cell.dtype], **how)
+
+
+def _count_decodable(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
+    how: dict[str, Any] = {"target": _target(cell), "seeds": len(_seeds(cell))}
+    return decodable_cost(shape, tokens, [cell.dtype], **how, random=cell.arguments["random_weights"])
+
+
+def _count_readout(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
+    return readout_cost(shape, tokens, [cell.dtype], seeds=len(_seeds(cell)))
+
+
+SAID = ["dtype", "test", "length", "sequence", "group", "label", "said", "right", "common", "trained", "penalty"]
+SAID += ["control", "depth", "site", "layer"]
+"""Of the rows of `decodable`: its predictions."""
+FATE = Measurement(FateOptions, _count_fate, _judged, _verdicts, casts=True, whole=True)
+DECODABLE = Measurement(DecodableOptions, _count_decodable, _probed, _probes, casts=True, whole=True)
+READOUT = Measurement(ReadoutOptions, _count_readout, _read_out, _readings, casts=True, whole=True)

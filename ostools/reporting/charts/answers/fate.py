@@ -70,7 +70,7 @@ def _moves(frame: Frame, name: str) -> Any:
     order = list(dict.fromkeys(rows["place"]))
     by = f"{frame['predicted'].iloc[0]:.3g}"
     colours = {"probe": theme.colour("full"), "data": theme.colour("frozen")}
-    bars = draw.rows(rows[["place", "value", "quantity", "cosine", "followed"]]).mark_bar()
+    bars = draw.rows(draw.known(rows[["place", "value", "quantity", "cosine", "followed"]])).mark_bar()
     shown = bars.encode(
         x=alt.X("place:N", sort=order, title="v^(l), z behind attention, y"),
         xOffset="quantity:N",
@@ -166,7 +166,7 @@ def _place_panel(here: Frame, name: str) -> Any:
     rows = here.assign(place=places_named(here), quantity=here["control"].map(_CONTROLS), value=here["accuracy"])
     rows = rows[["place", "quantity", "value", "low", "high"]]
     order = list(dict.fromkeys(rows["place"]))
-    base = draw.rows(rows).encode(
+    base = draw.rows(draw.known(rows)).encode(
         x=alt.X("place:N", sort=order, title="v^(l), z behind attention, y"),
         xOffset=alt.XOffset("quantity:N", sort=list(_HUES)),
         color=draw.hue("quantity", {name: theme.colour(look) for name, look in _HUES.items()}, columns=3),
