@@ -192,7 +192,7 @@ assert v5["float64_distance"].loc[75] > 1e-6
 # did not avoid that. It cannot: the window leaves no way around. What keeps $y$ apart is the one layer that sees every
 # token. So a count of more than 75 copies reaches the answer through that layer alone. What the three models of the
 # package show at longer prompts stands in
-# [what the embedded models show](../docs/findings/embedded-models.md).
+# what the embedded models show (`docs/findings/embedded-models.md`).
 #
 # ## Does the model notice?
 #

@@ -132,7 +132,7 @@ assert most.loc["probe", "cosine"] < 0.3
 #
 # On this model the errors are not collapse into rounding noise (no length is *indistinguishable*), and no length has a count
 # that is decodable and unread. Neither story is right here as it is told. "Undecodable" says that a linear probe does not
-# find the count from so many examples; it does not say that the count is gone. [The findings](../docs/findings/fate.md)
+# find the count from so many examples; it does not say that the count is gone. The findings (`docs/findings/fate.md`)
 # have more lengths, more sequences, both precisions, and a second model.
 #
 # ## Exercises

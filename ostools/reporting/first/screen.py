@@ -42,5 +42,5 @@ def _missing(found: Measurements, said: Sequence[Finding]) -> list[str]:
         reasons = [one.reason for name in needed for one in found.left_out if one.section == name]
         if reasons and title not in titles and set(needed) & set(asked):
             more = f" ({len(reasons) - 1} more below)" if len(reasons) > 1 else ""
-            lines.append(f"{title} has no finding, as it was left out. {reasons[0]}{more}.")
+            lines.append(f"There is no finding on {title.lower()}. The reason: {reasons[0]}{more}.")
     return lines

@@ -89,7 +89,9 @@ def coloured(chart: Any, tokens: Sequence[str], labelled: bool = True, aside: Se
     # Neighbours' names stand on two lines, so that a short region's has room.
     for tier in (0, 1):
         words = base.transform_filter(f"datum.tier === {tier}").mark_text(align="left", baseline="bottom", fontSize=10)
-        marks.append(words.encode(text="words:N", y=alt.value(-_STRIP - 2 - tier * _LINE)))
+        # In ink: of the colours of regions some are too faint for words.
+        at = alt.value(-_STRIP - 2 - tier * _LINE)
+        marks.append(words.encode(text="words:N", y=at, color=alt.value(theme.INK)))
     return alt.layer(*marks, chart)
 
 
