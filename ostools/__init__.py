@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import readout as readout
     from ostools.measure import sensitivity as sensitivity
     from ostools.measure import spectra as spectra
+    from ostools.explorer import explore as explore
     from ostools.models import Prompt as Prompt
     from ostools.models import adopt as adopt
     from ostools.models import encode as encode
@@ -94,6 +95,7 @@ _NAMES = {
     "ostools.models": ("Prompt", "adopt", "encode", "load_model", "null_model"),
     "ostools.reporting": ("report", "reproduce"),
     "ostools.runs": ("corpus",),
+    "ostools.explorer": ("explore",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _BESIDE = ("hooks", "mitigations")
