@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.experiments import ablation as ablation
     from ostools.experiments import study as study
     from ostools.experiments import windows as windows
+    from ostools.explorer import explore as explore
     from ostools.measure import attention as attention
     from ostools.measure import attention_difference as attention_difference
     from ostools.measure import attention_variation as attention_variation
@@ -58,7 +59,6 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import readout as readout
     from ostools.measure import sensitivity as sensitivity
     from ostools.measure import spectra as spectra
-    from ostools.explorer import explore as explore
     from ostools.models import Prompt as Prompt
     from ostools.models import adopt as adopt
     from ostools.models import encode as encode

@@ -1,7 +1,7 @@
 """The explorer in the browser: a page on this machine that shows, of a prompt as it is typed, what `ost` measures.
 
-`views` says what can be shown: each view is a few calls of `ost`, which are run and which are copied as code. `answer` makes of a
-result what the page shows. `runs` has the one thread that measures, and stops it. `guard` refuses requests that are not the
+`views` says what can be shown: each view is a few calls of `ost`, which are run and copied as code. `answer` makes of a result
+what the page shows. `runs` has the one thread that measures, and stops it. `guard` refuses requests that are not the
 page's own. `app` puts these together as a web application, and `serve` starts it. Nothing here measures anything itself.
 """
 

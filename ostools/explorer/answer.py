@@ -69,7 +69,9 @@ def _numbers(view: View, result: Result, row: Any) -> list[dict[str, Any]]:
         return [_number(name, *(row[column] for column in columns)) for name, columns in _NORMS.items()]
     if isinstance(result, PathSum):
         return [_number(f"{str(row['norm']).capitalize()} norm, {row['linearisation']}", row["value"])]
-    return [_number(f"part of the logit of {display_token(str(result.provenance.parameters['token']))}", row[view.column])]
+    return [
+        _number(f"part of the logit of {display_token(str(result.provenance.parameters['token']))}", row[view.column])
+    ]
 
 
 def _number(name: str, value: Any, low: Any = None, high: Any = None) -> dict[str, Any]:

@@ -78,7 +78,9 @@ def explore(model: TransformerBridge, prompt: str = "", *, host: str = "127.0.0.
     runs = Runs(model)
     described: Any = Provenance.collect(model).model
     guarded = application(runs, str(described["name"]), prompt, host, token)
-    how = uvicorn.Config(guarded, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False)
+    how = uvicorn.Config(
+        guarded, log_level="error", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=3
+    )
     server = uvicorn.Server(how)
     thread = threading.Thread(target=server.run, args=([listening],), name="ostools-explorer-server", daemon=True)
     thread.start()
@@ -111,5 +113,7 @@ def _listening(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         found.close()
         why = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot listen on {host} port {port}: {why}; choose another port, or 0 for a free one") from None
+        raise InputError(
+            f"cannot listen on {host} port {port}: {why}; choose another port, or 0 for a free one"
+        ) from None
     return found

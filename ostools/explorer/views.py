@@ -148,7 +148,12 @@ def code(view: View, prompt: str, model: Mapping[str, Any]) -> str:
     given = {"dtype": str(model["dtype"]), "device": str(model["device"])}
     given |= {name: model[name] for name in ("base", "device_map") if model.get(name)}
     options = "".join(f", {name}={value!r}" for name, value in given.items())
-    lines = ["import ostools as ost", "", f"model = ost.load_model({stored_at(model)!r}{options})", f"prompt = {prompt!r}"]
+    lines = [
+        "import ostools as ost",
+        "",
+        f"model = ost.load_model({stored_at(model)!r}{options})",
+        f"prompt = {prompt!r}",
+    ]
     return "\n".join([*lines, *(step.line for step in view.steps), "print(result)"]) + "\n"
 
 

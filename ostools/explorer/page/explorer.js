@@ -174,7 +174,10 @@
     plot.className = "plot";
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", answer.words + ". The numbers of each token stand above.");
-    put(figure, "script", answer.chart).type = "application/json";
+    const data = document.createElement("script");
+    data.type = "application/json"; // before it stands in the page: what has no type there is code
+    data.textContent = answer.chart;
+    figure.appendChild(data);
     document.dispatchEvent(new Event("toggle")); // draw.js draws every figure that is not drawn
   }
 
