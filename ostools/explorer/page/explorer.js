@@ -47,7 +47,10 @@
     get("copy").disabled = get("save").disabled = true;
   }
 
-  function later() { stop(""); remember(); waiting = setTimeout(() => ask(false), PAUSE); }
+  // What stands there until there is something new is not of what is typed, and must not look as if it were.
+  function outdated() { get("kind").textContent = shown ? shown.answer.kind + ", before the change" : ""; }
+
+  function later() { stop(""); outdated(); remember(); waiting = setTimeout(() => ask(false), PAUSE); }
 
   async function ask(sure) {
     stop("");
@@ -63,7 +66,8 @@
         if (own !== running) { return; }
         if (first.tokens) { show(first, { ...asked, view: view.prediction }); }
       }
-      say((shown && view.prediction && !sure ? shown.answer.words + ". " : "") + "Measuring …");
+      const predicted = shown && shown.asked.prompt === asked.prompt && shown.asked.view === view.prediction;
+      say((predicted ? shown.answer.words + ". " : "") + "Working …");
       const answer = await (await post("run", { ...asked, sure }, own.signal)).json();
       if (own !== running) { return; }
       finished(answer, asked);
@@ -76,7 +80,7 @@
     stop("");
     if (answer.error) { clear(); say(answer.error); return; }
     if (answer.forecast) {
-      say("The measurement is forecast to take about " + Math.round(answer.forecast) + " s.");
+      say("It is forecast to take about " + Math.round(answer.forecast) + " s.");
       get("begin").hidden = false;
       return;
     }
@@ -215,7 +219,7 @@
     get("begin").addEventListener("click", () => ask(true));
     get("copy").addEventListener("click", copy);
     get("save").addEventListener("click", save);
-    window.addEventListener("hashchange", () => { reopen(get("prompt").value); ask(false); });
+    window.addEventListener("hashchange", () => { reopen(get("prompt").value); outdated(); ask(false); });
     ask(false);
   }
 
