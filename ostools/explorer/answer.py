@@ -18,14 +18,17 @@ _NORMS = {
 }
 
 
-def answer(view: View, prompt: str, result: Result) -> dict[str, Any]:
-    """Plain values, as the page takes them: kind, tokens, chart (None, with the reason, where there is none), code, command."""
+def answer(view: View, prompt: str, result: Result, draws: bool = True) -> dict[str, Any]:
+    """Plain values, as the page takes them: kind, tokens, chart (None, with the reason, where there is none), code, command.
+
+    `draws`: with the chart, which takes longer than a prediction itself.
+    """
     model: Any = result.provenance.model
     return {
         "words": view.words,
         "kind": _kind(result),
         "tokens": _tokens(view, result),
-        **_chart(view, result),
+        **(_chart(view, result) if draws else {"chart": None, "title": "", "notes": []}),
         "code": code(view, prompt, model),
         "command": command(view, prompt, model),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 from pathlib import Path
@@ -69,7 +70,7 @@ def _file(text: str, kind: str) -> Any:
 
 
 async def _answered(request: Request, runs: Runs) -> Response:
-    """POST {view, prompt, sure}: the answer; or, where `sure` is not true, the forecast of what takes long."""
+    """POST {view, prompt, sure, chart}: the answer, without its chart where `chart` is false; or, where `sure` is not true, the forecast of what takes long."""
     try:
         asked = await _asked(request)
         view, prompt = view_named(asked.get("view")), checked_prompt(asked.get("prompt"))
@@ -78,7 +79,8 @@ async def _answered(request: Request, runs: Runs) -> Response:
             if forecast > LONG:
                 return JSONResponse({"forecast": forecast})
         result = await runs.result(str(asked["view"]), prompt, request.is_disconnected)
-        return JSONResponse(answer(view, prompt, result))
+        draws = asked.get("chart") is not False
+        return JSONResponse(await asyncio.to_thread(answer, view, prompt, result, draws))
     except InputError as error:
         return _refused(error)
     except Stopped:
@@ -95,7 +97,7 @@ async def _saved(request: Request, runs: Runs) -> Response:
             raise unknown_name("ending", ending, _ENDINGS)
         result = await runs.result(str(asked["view"]), prompt, request.is_disconnected)
         with tempfile.TemporaryDirectory() as directory:
-            written = result.save(Path(directory) / f"explorer.{ending}").read_bytes()
+            written = (await asyncio.to_thread(result.save, Path(directory) / f"explorer.{ending}")).read_bytes()
         return Response(written, media_type=_ENDINGS[ending])
     except InputError as error:
         return _refused(error)

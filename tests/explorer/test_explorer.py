@@ -89,6 +89,11 @@ def test_predicted_and_measured_are_told_apart(page: TestClient) -> None:
         assert view.prediction is None or VIEWS[view.prediction].steps[0].function == "path_sum"
 
 
+def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: TestClient) -> None:
+    whole, quick = ask(page, "predicted-frozen"), ask(page, "predicted-frozen", chart=False)
+    assert quick == {**whole, "chart": None, "title": "", "notes": []}
+
+
 @pytest.mark.slow
 def test_the_chain_of_a_token_adds_up_to_its_looseness(page: TestClient, embedded: TransformerBridge) -> None:
     measured = ost.sensitivity(embedded, PROMPT, method="exact").frame.query("linearisation == 'full'")

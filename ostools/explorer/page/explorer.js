@@ -1,7 +1,7 @@
 "use strict";
 // Asks the server for what is chosen, and shows it. Every text goes into the page as text, none as HTML.
 (function () {
-  const PAUSE = 120; // milliseconds after the last keystroke
+  const PAUSE = 80; // milliseconds after the last keystroke
   const get = (id) => document.getElementById(id);
   const token = new URLSearchParams(location.search).get("token");
   const address = (path) => path + (token === null ? "" : "?token=" + encodeURIComponent(token));
@@ -62,7 +62,7 @@
     try {
       if (view.prediction && !sure) {
         say("predicting …");
-        const first = await (await post("run", { ...asked, view: view.prediction }, own.signal)).json();
+        const first = await (await post("run", { ...asked, view: view.prediction, chart: false }, own.signal)).json();
         if (own !== running) { return; }
         if (first.tokens) { show(first, { ...asked, view: view.prediction }); }
       }
@@ -169,7 +169,7 @@
   function draw(answer) {
     const place = get("place");
     place.textContent = "";
-    put(place, "h2", answer.title);
+    if (answer.title) { put(place, "h2", answer.title); }
     answer.notes.forEach((note) => { put(place, "p", note).className = "note"; });
     if (!answer.chart) { return; }
     const figure = put(place, "figure", "");
