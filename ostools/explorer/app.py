@@ -70,7 +70,10 @@ def _file(text: str, kind: str) -> Any:
 
 
 async def _answered(request: Request, runs: Runs) -> Response:
-    """POST {view, prompt, sure, chart}: the answer, without its chart where `chart` is false; or, where `sure` is not true, the forecast of what takes long."""
+    """POST {view, prompt, sure, chart}: the answer, without its chart where `chart` is false.
+
+    Where `sure` is not true, what takes long is not begun: its forecast is the answer.
+    """
     try:
         asked = await _asked(request)
         view, prompt = view_named(asked.get("view")), checked_prompt(asked.get("prompt"))
