@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.experiments import ablation as ablation
     from ostools.experiments import study as study
     from ostools.experiments import windows as windows
+    from ostools.explorer import explore as explore
     from ostools.measure import attention as attention
     from ostools.measure import attention_difference as attention_difference
     from ostools.measure import attention_variation as attention_variation
@@ -94,6 +95,7 @@ _NAMES = {
     "ostools.models": ("Prompt", "adopt", "encode", "load_model", "null_model"),
     "ostools.reporting": ("report", "reproduce"),
     "ostools.runs": ("corpus",),
+    "ostools.explorer": ("explore",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _BESIDE = ("hooks", "mitigations")

@@ -38,6 +38,7 @@ from ostools.cli.measure.sensitivity import path_sum, sensitivity
 from ostools.cli.measure.use import contributions, faithfulness
 from ostools.cli.measure.variation import attention_variation
 from ostools.cli.runs.corpus import corpus
+from ostools.cli.runs.explore import explore
 from ostools.cli.runs.report import report
 from ostools.cli.runs.reproduce import reproduce
 from ostools.cli.runs.results import results
@@ -86,6 +87,7 @@ def _options(
 
 
 for _command in (
+    explore,
     report,
     reproduce,
     sensitivity,

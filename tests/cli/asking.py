@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 COMMANDS = (
-    "report", "reproduce", "sensitivity", "contributions", "faithfulness", "nulls", "path-sum", "looseness", "profile",
-    "flow", "spectra", "attention", "attention-variation", "collapse",
+    "explore", "report", "reproduce", "sensitivity", "contributions", "faithfulness", "nulls", "path-sum", "looseness",
+    "profile", "flow", "spectra", "attention", "attention-variation", "collapse",
     "repeats", "counting", "behaviour", "decodable", "readout", "fate",
     "prompts", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval",
     "chain-of-thought", "predict-errors", "corpus", "run", "results", "tasks", "mitigations", "models", "doctor",

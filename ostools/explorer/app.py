@@ -1,0 +1,130 @@
+"""The application: a page, its files, and three questions that the page asks: what there is, a run, a file to save."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ostools.explorer.answer import answer
+from ostools.explorer.guard import Guard
+from ostools.explorer.runs import Runs, Stopped
+from ostools.explorer.views import VIEWS, checked_prompt, view_named
+from ostools.ground.errors import InputError, unknown_name
+from ostools.reporting.page import page
+
+PAGE = Path(__file__).parent / "page"
+LONG = 5.0
+"""Seconds: what is forecast to take longer is not begun before the user has said so."""
+LARGEST = 200_000
+"""Bytes of a request."""
+_ENDINGS = {
+    "html": "text/html", "png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf",
+    "csv": "text/csv", "json": "application/json", "parquet": "application/vnd.apache.parquet",
+}  # fmt: skip
+
+
+def application(runs: Runs, name: str, prompt: str, host: str, token: str | None) -> Guard:
+    """The guarded application of one model; `name` as the page calls it, `prompt` what stands in the field at first."""
+    start = {
+        "model": name,
+        "prompt": prompt,
+        "views": [{"name": key, "words": view.words, "prediction": view.prediction} for key, view in VIEWS.items()],
+        "endings": list(_ENDINGS),
+    }
+
+    async def begun(request: Request) -> Response:
+        return JSONResponse(start)
+
+    async def run(request: Request) -> Response:
+        return await _answered(request, runs)
+
+    async def save(request: Request) -> Response:
+        return await _saved(request, runs)
+
+    files = {
+        "/": ((PAGE / "explorer.html").read_text("utf-8"), "text/html"),
+        "/explorer.css": ((PAGE / "explorer.css").read_text("utf-8"), "text/css"),
+        "/explorer.js": ((PAGE / "explorer.js").read_text("utf-8"), "text/javascript"),
+        "/style.css": ((page.TEMPLATES / "style.css").read_text("utf-8"), "text/css"),
+        "/draw.js": (page.drawing().source, "text/javascript"),
+        "/vega.js": (page.library().source, "text/javascript"),
+    }
+    own = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
+    asked = [Route("/start", begun), Route("/run", run, methods=["POST"]), Route("/save", save, methods=["POST"])]
+    return Guard(Starlette(routes=[*own, *asked]), host, token)
+
+
+def _file(text: str, kind: str) -> Any:
+    async def served(request: Request) -> Response:
+        return Response(text, media_type=kind)
+
+    return served
+
+
+async def _answered(request: Request, runs: Runs) -> Response:
+    """POST {view, prompt, sure, chart}: the answer, without its chart where `chart` is false.
+
+    Where `sure` is not true, what takes long is not begun: its forecast is the answer.
+    """
+    try:
+        asked = await _asked(request)
+        view, prompt = view_named(asked.get("view")), checked_prompt(asked.get("prompt"))
+        if asked.get("sure") is not True:
+            forecast = await runs.seconds(str(asked["view"]), prompt)
+            if forecast > LONG:
+                return JSONResponse({"forecast": forecast})
+        result = await runs.result(str(asked["view"]), prompt, request.is_disconnected)
+        draws = asked.get("chart") is not False
+        return JSONResponse(await asyncio.to_thread(answer, view, prompt, result, draws))
+    except InputError as error:
+        return _refused(error)
+    except Stopped:
+        return Response(status_code=204)
+
+
+async def _saved(request: Request, runs: Runs) -> Response:
+    """POST {view, prompt, ending}: the file. Its name and place are ours: no path comes from the browser."""
+    try:
+        asked = await _asked(request)
+        view_named(asked.get("view"))
+        prompt, ending = checked_prompt(asked.get("prompt")), asked.get("ending")
+        if not isinstance(ending, str) or ending not in _ENDINGS:
+            raise unknown_name("ending", ending, _ENDINGS)
+        result = await runs.result(str(asked["view"]), prompt, request.is_disconnected)
+        with tempfile.TemporaryDirectory() as directory:
+            written = (await asyncio.to_thread(result.save, Path(directory) / f"explorer.{ending}")).read_bytes()
+        return Response(written, media_type=_ENDINGS[ending])
+    except InputError as error:
+        return _refused(error)
+    except Stopped:
+        return Response(status_code=204)
+
+
+async def _asked(request: Request) -> dict[str, Any]:
+    """The request as plain values. Raises `InputError` for what is no small JSON object."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise InputError("expected a request of type application/json, found another")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST:
+            raise InputError(f"expected a request of at most {LARGEST:,} bytes, found more: shorten the prompt")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise InputError("expected a request in JSON, found something else") from None
+    if not isinstance(found, dict):
+        raise InputError("expected a request that is a JSON object, found something else")
+    return found
+
+
+def _refused(error: InputError) -> Response:
+    return JSONResponse({"error": str(error)}, status_code=400)

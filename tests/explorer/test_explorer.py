@@ -1,0 +1,288 @@
+"""The explorer's application: what it answers is what `ost` gives, what it copies gives the same, and strangers are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools.explorer import runs as runs_module
+from ostools.explorer.answer import answer
+from ostools.explorer.app import LARGEST, application
+from ostools.explorer.guard import is_loopback
+from ostools.explorer.runs import Runs, Stopped
+from ostools.explorer.views import VIEWS, View
+from ostools.ground.errors import InputError
+from tests.cli.asking import assert_refused
+
+PROMPT = "The 11"
+HERE = "http://127.0.0.1:8765"
+HOSTILE = "</script><img src=x onerror=alert(1)> {{7*7}} ' \" \\ $(touch x) \u202e é"
+
+
+@pytest.fixture(scope="module")
+def runs(embedded: TransformerBridge) -> Iterator[Runs]:
+    made = Runs(embedded)
+    yield made
+    made.close()
+
+
+def client(runs: Runs, host: str = "127.0.0.1", token: str | None = None, base: str = HERE) -> TestClient:
+    return TestClient(application(runs, "embedded", "", host, token), base_url=base)
+
+
+@pytest.fixture
+def page(runs: Runs) -> TestClient:
+    return client(runs)
+
+
+def ask(page: TestClient, view: str, prompt: str = PROMPT, **more: Any) -> dict[str, Any]:
+    found = page.post("/run", json={"view": view, "prompt": prompt, "sure": True, **more})
+    assert found.status_code == 200, found.text
+    return found.json()
+
+
+QUICK = ("frozen", "predicted-full", "contributions")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in VIEWS]
+)
+def test_the_copied_code_gives_what_is_shown(page: TestClient, name: str, embedded, monkeypatch) -> None:
+    shown = ask(page, name)
+    monkeypatch.setattr("ostools.models.load_model", lambda *given, **options: embedded)
+    known: dict[str, Any] = {}
+    exec(shown["code"], known)
+    result = known["result"]
+    assert answer(VIEWS[name], PROMPT, result) == shown
+    column = VIEWS[name].column
+    if column is not None:
+        frame = result.of_tokens if name == "contributions" else result.frame
+        assert [one["value"] for one in shown["tokens"]] == frame[column].tolist()
+    assert json.loads(shown["chart"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_the_copied_command_gives_what_is_shown(page: TestClient, run, name: str) -> None:
+    shown = ask(page, name)
+    program, *words = shlex.split(shown["command"])
+    code, out, _ = run(*words)
+    assert (program, code) == ("ostools", 0)
+    rows = [row for row in json.loads(out)["rows"] if row.get("part") != "biases"]
+    assert [row[VIEWS[name].column] for row in rows] == [one["value"] for one in shown["tokens"]]
+
+
+@pytest.mark.slow
+def test_predicted_and_measured_are_told_apart(page: TestClient) -> None:
+    kinds = {name: ask(page, name)["kind"] for name in ("full", "predicted-full", "flow", "attention")}
+    assert kinds == {"full": "measured", "predicted-full": "predicted", "flow": "predicted", "attention": "measured"}
+    for view in VIEWS.values():
+        assert view.prediction is None or VIEWS[view.prediction].steps[0].function == "path_sum"
+
+
+def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: TestClient) -> None:
+    whole, quick = ask(page, "predicted-frozen"), ask(page, "predicted-frozen", chart=False)
+    assert quick == {**whole, "chart": None, "title": "", "notes": []}
+
+
+@pytest.mark.slow
+def test_the_chain_of_a_token_adds_up_to_its_looseness(page: TestClient, embedded: TransformerBridge) -> None:
+    measured = ost.sensitivity(embedded, PROMPT, method="exact").frame.query("linearisation == 'full'")
+    bound = ost.path_sum(embedded, PROMPT, variants="uniform").frame["value"]
+    for one, norm, most in zip(ask(page, "chain")["tokens"], measured["operator_norm"], bound, strict=True):
+        whole = 10 ** sum(part["value"] for part in one["numbers"])
+        assert whole == pytest.approx(most / norm, rel=1e-9)
+
+
+def test_a_hostile_prompt_is_text(page: TestClient) -> None:
+    shown = ask(page, "predicted-frozen", HOSTILE)
+    assert not {"<", ">", "&"} & set(shown["chart"])
+    assert all(one["token"].isprintable() for one in shown["tokens"])
+    known: dict[str, Any] = {}
+    exec(next(line for line in shown["code"].splitlines() if line.startswith("prompt = ")), known)
+    assert known["prompt"] == HOSTILE
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"host": "evil.example"},
+        {"host": "127.0.0.1.evil.example:8765"},
+        {"host": "[::1"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:9999"},
+    ],
+)
+def test_another_host_or_origin_is_refused(page: TestClient, given: dict[str, str]) -> None:
+    assert page.get("/", headers=given).status_code == 403
+    assert page.post("/run", json={"view": "full", "prompt": PROMPT}, headers=given).status_code == 403
+
+
+def test_beyond_loopback_nothing_is_answered_without_the_token(runs: Runs) -> None:
+    far = client(runs, "0.0.0.0", "the-token", "http://192.0.2.7:8765")
+    for query in ("", "?token=", "?token=another", "?token=the-token%20"):
+        assert far.get(f"/{query}").status_code == 403
+        assert far.get(f"/start{query}").status_code == 403
+        assert far.post(f"/run{query}", json={"view": "full", "prompt": PROMPT}).status_code == 403
+    assert far.get("/?token=the-token").status_code == 200
+    assert far.get("/?token=the-token", headers={"host": "evil.example"}).status_code == 403
+    assert [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "192.0.2.7")] == [True] * 3 + [
+        False
+    ] * 2
+
+
+def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestClient) -> None:
+    for path in ("/", "/start", "/explorer.js", "/nothing", "/../pyproject.toml", "/%2e%2e/pyproject.toml"):
+        found = page.get(path)
+        assert "default-src 'none'; script-src 'self';" in found.headers["content-security-policy"]
+        assert found.headers["x-content-type-options"] == "nosniff"
+        assert (found.status_code == 404) == ("nothing" in path or "pyproject" in path)
+    text = page.get("/").text
+    assert text.count("<script") == text.count("<script src=")
+    assert "http" not in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"view": "ful", "prompt": PROMPT}, "did you mean 'full'"),
+        ({"view": ["full"], "prompt": PROMPT}, "unknown view"),
+        ({"view": "full"}, "type a text"),
+        ({"view": "full", "prompt": ""}, "type a text"),
+        ({"view": "full", "prompt": "x" * 30_000}, "shorten it"),
+        ({"view": "full", "prompt": "1 " * 9_000}, "context"),
+        ({"view": "full", "prompt": "x" * LARGEST}, "at most 200,000 bytes"),
+        ([1], "JSON object"),
+        ("full", "JSON object"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_words(page: TestClient, asked: Any, words: str) -> None:
+    for path in ("/run", "/save"):
+        found = page.post(path, json=asked)
+        assert found.status_code == 400
+        if path == "/run":
+            assert words in found.json()["error"]
+
+
+def test_a_form_of_another_page_is_refused(page: TestClient) -> None:
+    found = page.post("/run", content=json.dumps({"view": "full", "prompt": PROMPT}))
+    assert (found.status_code, "application/json" in found.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("ending", "begins"), [("csv", b"position"), ("png", b"\x89PNG"), ("html", b"<!doctype html>")]
+)
+def test_what_is_shown_can_be_saved(page: TestClient, ending: str, begins: bytes) -> None:
+    found = page.post("/save", json={"view": "frozen", "prompt": PROMPT, "ending": ending})
+    assert found.status_code == 200
+    assert found.content.startswith(begins)
+
+
+@pytest.mark.parametrize("ending", ["../x.csv", "txt", "", None, 3])
+def test_no_path_reaches_the_disk(page: TestClient, ending: Any) -> None:
+    found = page.post("/save", json={"view": "frozen", "prompt": PROMPT, "ending": ending})
+    assert (found.status_code, "unknown ending" in found.json()["error"]) == (400, True)
+
+
+def test_what_takes_long_is_forecast_and_not_begun(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "seconds", lambda *given: 61.0)
+    asked = {"view": "frozen", "prompt": "a prompt that nobody measured"}
+    assert page.post("/run", json=asked).json() == {"forecast": 61.0}
+    assert page.post("/run", json={**asked, "sure": True}).json()["kind"] == "measured"
+
+
+def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
+    embedded: TransformerBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, told = threading.Event(), []
+
+    def endless(self: View, model: TransformerBridge, prompt: str, progress: Any) -> Any:
+        if prompt != "endless":
+            return real(self, model, prompt, progress)
+        while True:
+            begun.set()
+            progress(len(told), 100)
+            told.append(prompt)
+
+    real = View.run
+    monkeypatch.setattr(View, "run", endless)
+
+    async def gone() -> bool:
+        return begun.is_set()
+
+    async def there() -> bool:
+        return False
+
+    async def both() -> Any:
+        made = Runs(embedded)
+        with pytest.raises(Stopped):
+            await made.result("frozen", "endless", gone)
+        found = await made.result("predicted-frozen", PROMPT, there)
+        made.close()
+        return found
+
+    found = asyncio.run(both())
+    assert told
+    assert found.frame.equals(ost.path_sum(embedded, PROMPT, variants="second-moment").frame)
+
+
+@pytest.mark.slow
+def test_two_browsers_at_once_do_not_mix(runs: Runs, embedded: TransformerBridge) -> None:
+    prompts = ["one 1", "two 22", "three 333", "four 4444"]
+
+    async def there() -> bool:
+        return False
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(*(runs.result("frozen", prompt, there) for prompt in prompts))
+
+    for prompt, found in zip(prompts, asyncio.run(together()), strict=True):
+        alone = ost.sensitivity(embedded, prompt, linearisations=("frozen",)).frame
+        assert found.frame.equals(alone)
+
+
+@pytest.mark.slow
+def test_no_more_results_are_held_than_said(embedded: TransformerBridge) -> None:
+    made = Runs(embedded)
+
+    async def there() -> bool:
+        return False
+
+    async def many() -> None:
+        for number in range(runs_module.KEPT + 3):
+            await made.result("predicted-frozen", f"{number} 1", there)
+
+    asyncio.run(many())
+    assert len(made._kept) == runs_module.KEPT
+    made.close()
+
+
+def test_it_serves_shows_itself_and_stops(embedded: TransformerBridge) -> None:
+    import urllib.error
+    import urllib.request
+
+    explorer = ost.explore(embedded, PROMPT)
+    with urllib.request.urlopen(f"{explorer.url}start", timeout=30) as got:
+        assert json.load(got)["prompt"] == PROMPT
+    assert f'src="{explorer.url}"' in explorer._repr_html_()
+    port = int(explorer.url.rsplit(":", 1)[1].strip("/"))
+    with pytest.raises(InputError, match="cannot listen on"):
+        ost.explore(embedded, port=port)
+    explorer.stop()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{explorer.url}start", timeout=5)
+
+
+def test_without_its_packages_it_says_what_to_install(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+    assert_refused(run("explore", "--model", directory), "oversquashing-tools[explore]")
