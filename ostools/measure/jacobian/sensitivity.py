@@ -208,7 +208,7 @@ def _output(
 def prompts_table(found: Sequence[Sensitivity]) -> Result:
     """The rows of many prompts in one table, with each prompt's number, from 1, in the column `prompt`.
 
-    The provenance holds the first one's arguments; `prompts`, by number: token_ids, `runs` and, of a chat, how it was asked.
+    The provenance holds the first one's arguments; `prompts`, by number: token_ids, `runs`, `at` and, of a chat, how it was asked.
     Raises `InputError` for none.
     """
     if not found:
@@ -216,7 +216,7 @@ def prompts_table(found: Sequence[Sensitivity]) -> Result:
     numbered = list(enumerate(found, start=1))
     frames = [result.frame.assign(prompt=number) for number, result in numbered]
     table: Frame = pd.concat(frames, ignore_index=True)
-    own = ("runs", *CHAT_ASKED)
+    own = ("runs", "at", *CHAT_ASKED)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids}
         | {name: value for name, value in result.provenance.parameters.items() if name in own}
