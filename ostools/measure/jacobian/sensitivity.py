@@ -208,8 +208,8 @@ def _output(
 def prompts_table(found: Sequence[Sensitivity]) -> Result:
     """The rows of many prompts in one table, with each prompt's number, from 1, in the column `prompt`.
 
-    The provenance holds the first one's arguments; `prompts`, by number: token_ids, `runs`, `at` and, of a chat, how it was asked.
-    Raises `InputError` for none.
+    The provenance holds the first one's arguments; `prompts`, by number: token_ids, `runs`, `at` where it was
+    asked for and, of a chat, how it was asked. Raises `InputError` for none.
     """
     if not found:
         raise InputError("expected the results of at least one prompt, found none")
