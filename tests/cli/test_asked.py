@@ -1,4 +1,4 @@
-"""`ostools sensitivity --at` and `--towards`: the numbers of the Python call, and refusals that name options."""
+"""`--at`, `--towards` and `--mitigation`: the numbers of the Python call, and refusals that name options."""
 
 from __future__ import annotations
 
@@ -64,3 +64,34 @@ def test_a_table_says_what_was_differentiated(run, directory: str) -> None:
 )
 def test_what_is_not_measured_is_refused(run, directory: str, options: tuple[str, ...], words: str) -> None:
     assert_refused(run("sensitivity", "--prompt", PROMPT, *options, "--model", directory), words)
+
+
+MITIGATED = [
+    ("collapse", "figure-5a", "sliding-window:window=3", "float32"),
+    ("collapse", "copy-last", "separator:every=3", "float32"),
+    ("attention-variation", "figure-5a", "sliding-window:window=3", None),
+]
+
+
+@pytest.mark.parametrize(("command", "task", "mitigation", "dtype"), MITIGATED, ids=str)
+def test_a_mitigated_command_gives_the_numbers_of_the_mitigated_call(
+    run, directory: str, command: str, task: str, mitigation: str, dtype: str | None
+) -> None:
+    options = () if dtype is None else ("--dtype", dtype)
+    asked = (command, "--task", task, "--lengths", "4,5", "--mitigation", mitigation, *options, "--model", directory)
+    code, out, _ = run(*asked, "--json", "--quiet")
+    found, model = json.loads(out), ost.load_model(directory)
+    how: dict[str, Any] = {"lengths": [4, 5], "mitigation": mitigation}
+    if dtype is None:
+        expected: Any = ost.attention_variation(model, task, **how)
+    else:
+        expected = ost.collapse(model, task, dtypes=[dtype], **how)
+    assert code == 0
+    assert found["rows"] == json.loads(json.dumps(expected.as_json()["rows"]))
+    assert found["provenance"]["parameters"]["mitigation"] == expected.provenance.parameters["mitigation"]
+
+
+def test_an_unknown_mitigation_is_refused_before_the_model_is_loaded(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ostools.models.load_model", lambda *_, **__: pytest.fail("loaded the model"))
+    for command in ("collapse", "attention-variation"):
+        assert_refused(run(command, "--mitigation", "separatr"), "separator")
