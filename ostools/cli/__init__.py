@@ -26,6 +26,7 @@ from ostools.cli.experiments.study import study
 from ostools.cli.experiments.theory import theory
 from ostools.cli.experiments.windows import windows
 from ostools.cli.kit.manners import on_one_line, with_manners
+from ostools.cli.kit.panels import Panels
 from ostools.cli.measure.attention import attention
 from ostools.cli.measure.behaviour import behaviour
 from ostools.cli.measure.collapse import collapse
@@ -56,6 +57,7 @@ _LONGEST_REFUSAL = 2000
 
 app = typer.Typer(
     name="ostools",
+    cls=Panels,
     help="Measure representational collapse and over-squashing in decoder-only language models, against the theory.",
     epilog=(
         "Exit codes: 0 done; 1 a lemma of `ostools theory` failed, `ostools doctor` found something missing, or a cell of "
@@ -86,47 +88,22 @@ def _options(
     """The options of ostools itself."""
 
 
-for _command in (
-    explore,
-    report,
-    reproduce,
-    sensitivity,
-    contributions,
-    faithfulness,
-    nulls,
-    path_sum,
-    looseness,
-    profile,
-    flow,
-    spectra,
-    attention,
-    attention_variation,
-    collapse,
-    repeats,
-    counting,
-    behaviour,
-    decodable,
-    readout,
-    fate,
-    prompts,
-    study,
-    windows,
-    ablate,
-    theory,
-    lab,
-    figure,
-    retrieval,
-    chain_of_thought,
-    predict_errors,
-    corpus,
-    run,
-    results,
-    tasks,
-    mitigations,
-    models,
-    doctor,
-):
-    app.command()(with_manners(_command))
+PANELS = {
+    "Measure": (
+        *(sensitivity, profile, contributions, faithfulness, nulls, path_sum, looseness, flow, spectra),
+        *(attention, attention_variation, collapse, repeats, counting, behaviour, decodable, readout, fate, ablate),
+        *(retrieval, chain_of_thought, predict_errors),
+    ),
+    "The paper": (reproduce, figure, theory, lab),
+    "Mitigate": (study, windows),
+    "Sweep": (corpus, run, results),
+    "Look": (report, explore, prompts, tasks, mitigations, models, doctor),
+}
+"""The commands, under the headings of `ostools --help`."""
+
+for _panel, _commands in PANELS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(with_manners(_command))
 
 
 def main() -> NoReturn:

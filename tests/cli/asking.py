@@ -7,11 +7,13 @@ import subprocess
 import sys
 
 COMMANDS = (
-    "explore", "report", "reproduce", "sensitivity", "contributions", "faithfulness", "nulls", "path-sum", "looseness",
-    "profile", "flow", "spectra", "attention", "attention-variation", "collapse",
-    "repeats", "counting", "behaviour", "decodable", "readout", "fate",
-    "prompts", "study", "windows", "ablate", "theory", "lab", "figure", "retrieval",
-    "chain-of-thought", "predict-errors", "corpus", "run", "results", "tasks", "mitigations", "models", "doctor",
+    "sensitivity", "profile", "contributions", "faithfulness", "nulls", "path-sum", "looseness", "flow", "spectra",
+    "attention", "attention-variation", "collapse", "repeats", "counting", "behaviour", "decodable", "readout", "fate",
+    "ablate", "retrieval", "chain-of-thought", "predict-errors",
+    "reproduce", "figure", "theory", "lab",
+    "study", "windows",
+    "corpus", "run", "results",
+    "report", "explore", "prompts", "tasks", "mitigations", "models", "doctor",
 )  # fmt: skip
 
 

@@ -40,6 +40,19 @@ def test_these_are_the_commands() -> None:
     assert tuple(getattr(typer.main.get_command(cli.app), "commands")) == COMMANDS  # noqa: B009 (no public type)
 
 
+def test_help_lists_every_command_once_under_a_heading(run) -> None:
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    headings = ["Measure:", "The paper:", "Mitigate:", "Sweep:", "Look:"]
+    lines = out.splitlines()
+    assert [line for line in lines if line in headings] == headings
+    listed = lines[lines.index(headings[0]) :]
+    assert (
+        tuple(line.split()[0] for line in listed if line.startswith("  ") and line[2] != " ")[: len(COMMANDS)]
+        == COMMANDS
+    )
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_shows_an_example_whose_options_exist_and_has_manners(run, command: str) -> None:
     code, out, err = run(command, "--help")

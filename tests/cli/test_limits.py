@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ostools.measure.jacobian import one_linearisation
 from ostools.measure.passes.cost import Cost
 from ostools.models.files.sources import locate
 from ostools.runs.forecast.forecast import Unloaded
-from tests.cli.asking import assert_refused
+from tests.cli.asking import assert_one_forecast, assert_refused
 
 PROMPT = ("sensitivity", "--prompt", "The 11")
 
@@ -67,8 +68,38 @@ ASKED = (
 
 @pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize("asked", ASKED, ids=" ".join)
-def test_every_command_that_runs_a_model_has_a_forecast(run, asked: tuple[str, ...]) -> None:
-    assert_refused(run(*asked, "--max-time", "0.0001"), "forecast: ", "longer than --max-time")
+def test_every_command_that_runs_a_model_tells_its_forecast_in_a_dry_run(
+    run, tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    code, out, err = run(*asked, "--dry-run")
+    assert (code, out) == (0, "")
+    assert_one_forecast(err)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_dry_run_gives_programs_its_numbers(run) -> None:
+    code, out, _ = run(*PROMPT, "--dry-run", "--json", "--quiet")
+    found = json.loads(out)
+    assert code == 0
+    assert set(found) == {"memory", "work", "seconds"}
+    assert 0 < found["work"] < found["memory"]
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_dry_run_refuses_what_the_run_would_refuse(run) -> None:
+    assert_refused(run(*PROMPT, "--dry-run", "--max-memory", "1kB"), "--max-memory")
+    assert_refused(run(*PROMPT, "--dry-run", "--max-time", "0.0001"), "longer than --max-time")
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize(
+    "asked",
+    [("report", "--run", "."), ("figure", "8"), ("behaviour", "--answers", "x.jsonl", "--lengths", "1,2")],
+    ids=" ".join,
+)
+def test_a_dry_run_is_refused_where_no_model_runs(run, asked: tuple[str, ...]) -> None:
+    assert_refused(run(*asked, "--dry-run"), "--dry-run")
 
 
 @pytest.mark.usefixtures("no_model")

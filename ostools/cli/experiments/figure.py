@@ -26,7 +26,7 @@ from ostools.cli.kit.options import (
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.errors import InputError
 
-_MODEL = ("--model", "--base", "--device", "--device-map")
+_MODEL = ("--model", "--base", "--device", "--device-map", "--dry-run")
 _COLLAPSE = ("--dtype", "--site", "--per", "--norm", "--items", "--load-dtype")
 _ASKED = (*_MODEL, "--chat/--no-chat", "--answers", "--endpoint")
 _COUNTING = (*_ASKED, "--seed", "--panel", "--mode", "--examples", "--tidy", "--max-new-tokens")
@@ -174,6 +174,7 @@ def figure(
         "--device": device,
         "--base": MANNERS.base,
         "--device-map": MANNERS.device_map,
+        "--dry-run": MANNERS.dry_run or None,
         "--answers": answers,
         "--endpoint": endpoint,
     }
@@ -181,7 +182,8 @@ def figure(
         if value is not None and name not in (*known.options, "--lengths"):
             raise InputError(f"figure {number} has no {_lacks(known, name)}, and so no {name}: leave it out")
     check(out)
-    local = {"--chat/--no-chat": chat, "--device": device, "--base": MANNERS.base, "--device-map": MANNERS.device_map}
+    of_manners = {name: given[name] for name in ("--base", "--device-map", "--dry-run")}
+    local = {"--chat/--no-chat": chat, "--device": device, **of_manners}
     refuse_with_answers(answers, endpoint, local | ({} if endpoint else {"--max-new-tokens": max_new_tokens}))
     chosen: dict[str, Any] = {to: given[name] for name, to in _ARGUMENTS.items() if given[name] is not None}
     if lengths is not None:

@@ -72,10 +72,11 @@ def collapse(
     *,
     layers: Sequence[int] | str | None = None,
     seeds: int = 1,
+    mitigation: Mitigation | None = None,
 ) -> Cost:
     """Of one task, in each dtype."""
     kept = model.shape.n_layers + 1 if isinstance(layers, str) else 1 + len(layers or ())
-    found = model.asked(task, lengths, pairs=True)
+    found = model.asked(task, lengths, pairs=True, mitigation=mitigation)
     total = collapse_cost(model.shape, found, dtypes, layers=kept, seeds=seeds)
     if layers is not None:
         total += pass_cost(model.shape, max(found.prompts), 2, element=8)

@@ -35,6 +35,13 @@ Base = Annotated[
     typer.Option(metavar="NAME", help="Of a model that is an adapter (LoRA): its base, where it is not where it says."),
 ]
 
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Say what the work is forecast to take, in memory and time; load and measure nothing."
+    ),
+]
+
 
 @dataclass
 class Manners:
@@ -46,6 +53,7 @@ class Manners:
     max_seconds: float = 3600.0
     device_map: str | None = None
     base: str | None = None
+    dry_run: bool = False
 
 
 MANNERS = Manners()
@@ -59,8 +67,8 @@ def on_one_line(text: object) -> str:
 
 
 def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the options `--quiet` and `--json`, which every command has, and with `--base`, `--device-map` and
-    the limits `--max-memory` and `--max-time`, which those have that run a model."""
+    """The command with the options `--quiet` and `--json`, which every command has, and with `--base`, `--device-map`,
+    `--dry-run` and the limits `--max-memory` and `--max-time`, which those have that run a model."""
     hints = get_type_hints(command, include_extras=True)
     own = [given.replace(annotation=hints[name]) for name, given in inspect.signature(command).parameters.items()]
     extra: list[tuple[str, Any, Any]] = [("quiet", Quiet, False), ("json", Json, False)]
@@ -70,6 +78,7 @@ def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
             ("device_map", DeviceMap, None),
             ("max_memory", MaxMemory, None),
             ("max_time", MaxTime, None),
+            ("dry_run", DryRun, False),
             *extra,
         ]
     added = [
@@ -84,6 +93,8 @@ def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
         MANNERS.max_seconds = parse_seconds(options.pop("max_time", None))
         MANNERS.base = options.pop("base", None)
         MANNERS.device_map = options.pop("device_map", None)
+        if "device" in hints:  # `ostools run` has a --dry-run of its own, which lists cells
+            MANNERS.dry_run = options.pop("dry_run", False)
         return command(**options)
 
     spoken.__signature__ = inspect.Signature(own + added)  # pyright: ignore[reportAttributeAccessIssue]

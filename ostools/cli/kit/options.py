@@ -35,6 +35,10 @@ Out = Annotated[
 Task = Annotated[
     str, typer.Option(metavar="NAME[:OPTIONS]", help="Such as copy-last or count-ones; ostools tasks lists them.")
 ]
+Mitigated = Annotated[
+    str | None,
+    typer.Option(metavar="NAME[:OPTIONS]", help="Such as separator:every=3; ostools mitigations lists them."),
+]
 Lengths512 = Annotated[str, typer.Option(metavar="RANGE", help=RANGE.format("1:512", "1:64,128"))]
 Lengths64 = Annotated[str, typer.Option(metavar="RANGE", help=RANGE.format("1:64", "1:32,64"))]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the sequence, where the task draws one.")]

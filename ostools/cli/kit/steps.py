@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
     from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast.forecast import Forecast, Unloaded
 
 
 def check(out: Path | None) -> None:
@@ -41,15 +41,35 @@ def at_work(
     """The model, loaded, and what moves a bar that says what is being done; the bar goes when the block ends.
 
     Before it is loaded the forecast of `cost`, a count of the work, is told and held against the limits: what is free,
-    `--max-memory`, `--max-time`. While it works no more is given than is free: where that runs out, `InsufficientMemoryError`.
+    `--max-memory`, `--max-time`.
+    With `--dry-run` the command ends there: exit 0 where the work would begin.
+    While it works no more is given than is free: where that runs out, `InsufficientMemoryError`.
     """
     from ostools.cli.kit.limits import foreseen, within_limits
 
     forecast = None if cost is None else foreseen(model, device, dtype, cost)
+    if MANNERS.dry_run:
+        _end_with(forecast)
     with within_limits(device, forecast):
         loaded = _loaded(model, device, dtype)
         with output.progress(doing) as progress:
             yield loaded, progress
+
+
+def _end_with(forecast: Forecast | None) -> NoReturn:
+    """The end of a dry run. The forecast itself was told as a note; programs get its numbers."""
+    import typer
+
+    from ostools.ground.errors import InputError
+
+    if forecast is None:
+        raise InputError(
+            "--dry-run: expected a model and a prompt that can be forecast, found that something is wrong with one of them: "
+            "leave --dry-run out, and the command says what"
+        )
+    if MANNERS.json:
+        output.print_json({"memory": forecast.memory, "work": forecast.work, "seconds": forecast.seconds})
+    raise typer.Exit
 
 
 def _loaded(model: str, device: str, dtype: str) -> TransformerBridge:

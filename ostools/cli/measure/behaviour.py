@@ -82,6 +82,7 @@ def behaviour(
         "--no-probability": None if probability else True,
         "--device": None if device == "auto" else device,
         "--base": MANNERS.base,
+        "--dry-run": MANNERS.dry_run or None,
         "--device-map": MANNERS.device_map,
         "--dtype": None if dtype == "float32" else dtype,
         "--max-new-tokens": max_new_tokens if endpoint is None else None,

@@ -12,6 +12,7 @@ from ostools.cli.kit.options import (
     Device,
     Lengths512,
     LoadDtype,
+    Mitigated,
     Model,
     Norm,
     Out,
@@ -78,6 +79,7 @@ def collapse(
     site: Site = None,
     per: Per = None,
     norm: Norm = None,
+    mitigation: Mitigated = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -93,6 +95,7 @@ def collapse(
       ostools collapse --task figure-5c --layers all --out layers.png
       ostools collapse --prompt "Once upon a time" --item " and" --no-bos --dtype int8-kv --dtype bfloat16
     """
+    from mitigations import optional
     from ostools import measure
     from ostools.cli.kit import costs
 
@@ -101,10 +104,11 @@ def collapse(
     where = None if layers is None else parse_layers(layers)
     reading = _reading(site, per, norm, by_layer=where is not None)
     check_precisions(dtype)
+    given = optional(mitigation)
     dtypes, seeds = tuple(dtype or ("float32", "bfloat16", "float16")), tuple(seed or (0,))
 
     def cost(on: Unloaded) -> Cost:
-        return costs.collapse(on, pairs, wanted, dtypes, layers=where, seeds=len(seeds))
+        return costs.collapse(on, pairs, wanted, dtypes, layers=where, seeds=len(seeds), mitigation=given)
 
     with at_work("comparing pairs", model, device, load_dtype, cost) as (loaded, progress):
         result = measure.collapse(
@@ -115,6 +119,7 @@ def collapse(
             seeds=seeds,
             layers=where,
             bos=not no_bos,
+            mitigation=given,
             progress=progress,
         )
     give(replace(result, reading=reading), out, _show)

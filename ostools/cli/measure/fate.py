@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Chat, Device, LoadDtype, Model, Out, Seeds, Task, parse_layers, parse_lengths
+from ostools.cli.kit.options import (
+    Chat,
+    Device,
+    LoadDtype,
+    Mitigated,
+    Model,
+    Out,
+    Seeds,
+    Task,
+    parse_layers,
+    parse_lengths,
+)
 from ostools.cli.kit.steps import at_work, check, check_precisions, give
 
 if TYPE_CHECKING:
@@ -33,10 +44,6 @@ Target = Annotated[
 ]
 RandomWeights = Annotated[
     bool, typer.Option("--random-weights/--no-random-weights", help="The same architecture untrained, as a control.")
-]
-Mitigated = Annotated[
-    str | None,
-    typer.Option(metavar="NAME[:OPTIONS]", help="Such as separator:every=3; ostools mitigations lists them."),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +13,7 @@ from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking, parse_layers
 from ostools.cli.kit.prompts import Ids, ManyIds, Prompt, Prompts, PromptsFile, given_prompt, given_prompts
 from ostools.cli.kit.steps import at_work, check, give
+from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.measure import PathSum, Sensitivity
@@ -45,6 +46,18 @@ def sensitivity(
     precision: Annotated[
         str | None, typer.Option(metavar="NAME", help="tf32: rows in TF32, on a GPU alone, with their error.")
     ] = None,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K", help="The position whose representation is meant, from 0; -1 is the last. Else the last."
+        ),
+    ] = None,
+    towards: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="A next token whose logit is meant; given twice, the first minus the second."
+        ),
+    ] = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -67,6 +80,7 @@ def sensitivity(
       ostools sensitivity --prompt "The capital of France is" --layers all --out layers.png
       ostools sensitivity --prompts prompts.jsonl --out norms.parquet
       ostools sensitivity --ids 2,40,50 --model ./my-model
+      ostools sensitivity --prompt "Once upon a" --towards " time" --towards " day"
     """
     from ostools import measure
     from ostools.cli.kit import costs
@@ -79,7 +93,7 @@ def sensitivity(
     if out is not None and len(given) > 1:
         checked_output(out, TABLES)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
-    wanted = parse_layers(layers)
+    wanted, meant = parse_layers(layers), _towards(towards, method, names)
 
     def cost(on: Unloaded) -> Cost:
         return costs.sensitivity(turn.of(on), given, names, wanted, method)
@@ -94,6 +108,8 @@ def sensitivity(
             relative_error=relative_error,
             seed=seed,
             precision=precision,
+            at=at,
+            towards=meant,
             max_memory=MANNERS.max_memory,
             announce=_announce,
             progress=progress,
@@ -102,6 +118,23 @@ def sensitivity(
         give(found[0], out, _show_sensitivity)
     else:
         give(measure.prompts_table(found), out, lambda _: _show_each(found))
+
+
+def _towards(given: list[str] | None, method: str, names: Sequence[str]) -> str | tuple[str, ...] | None:
+    """One token, or two for a difference. Refuses, by the options' names, what is not measured of a logit."""
+    if not given:
+        return None
+    if len(given) > 2:
+        raise InputError(
+            f"--towards: expected one token, or two for the difference of their logits, found {len(given)}"
+        )
+    if method == "estimate":
+        raise InputError("--towards: a logit's sensitivity is exact, found --method estimate: leave --method out")
+    if "detached" in names:
+        raise InputError(
+            "--towards: found --linearisation detached: use `ostools contributions --towards`, which has its parts"
+        )
+    return given[0] if len(given) == 1 else tuple(given)
 
 
 def path_sum(
@@ -137,7 +170,7 @@ def path_sum(
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """Bound and predict it (Theorem 5.1).
+    """Bound and predict sensitivity (Theorem 5.1).
 
     The sum over paths from every token to the last, out of one forward pass and no gradient.
 
@@ -196,8 +229,17 @@ def _show_sensitivity(result: Sensitivity) -> None:
         f"{linearisation} {str(norm).removesuffix('_norm').replace('_', ' ')}" for norm, linearisation in table.columns
     ]
     word = "Estimated" if is_estimate else "Measured"
-    _show_tokens(f"{word} sensitivity of the last representation, at layer {lowest}", names, table)
+    _show_tokens(f"{word} sensitivity of {_meant(result.provenance.parameters)}, at layer {lowest}", names, table)
     output.print_text(["", *findings.sensitivity_findings(result)])
+
+
+def _meant(asked: Mapping[str, Any]) -> str:
+    """What was differentiated, in words."""
+    place = f"position {asked['at']}" if "at" in asked else "the last token"
+    if "towards" not in asked:
+        return f"the representation of {place}" if "at" in asked else "the last representation"
+    tokens = [repr(token) for token in asked["towards"]]
+    return f"the logit of {' minus that of '.join(tokens)} after {place}"
 
 
 def _show_path_sum(result: PathSum) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import Device, Lengths512, LoadDtype, Model, Out, Seeds, parse_lengths
+from ostools.cli.kit.options import Device, Lengths512, LoadDtype, Mitigated, Model, Out, Seeds, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def attention_variation(
     lengths: Lengths512 = "1:128",
     seed: Seeds = None,
     no_bos: Annotated[bool, typer.Option("--no-bos", help="Take the tokenizer's BOS out of every prompt.")] = False,
+    mitigation: Mitigated = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -36,18 +37,25 @@ def attention_variation(
     Example:
       ostools attention-variation --task figure-5c --lengths 1:200 --out variation.png
     """
+    from mitigations import optional
     from ostools import measure, tasks
     from ostools.cli.kit import costs
 
     check(out)
-    wanted, pairs = parse_lengths(lengths), tasks.repeating(task)
+    wanted, pairs, given = parse_lengths(lengths), tasks.repeating(task), optional(mitigation)
 
     def cost(on: Unloaded) -> Cost:
         return costs.variation(on, pairs, wanted, len(seed or (0,)))
 
     with at_work("comparing attention", model, device, load_dtype, cost) as (loaded, progress):
         result = measure.attention_variation(
-            loaded, pairs, lengths=wanted, seeds=tuple(seed or (0,)), bos=not no_bos, progress=progress
+            loaded,
+            pairs,
+            lengths=wanted,
+            seeds=tuple(seed or (0,)),
+            bos=not no_bos,
+            mitigation=given,
+            progress=progress,
         )
     give(result, out, _show)
 

@@ -67,7 +67,11 @@ def report(
             "--section": bool(section),
         }
         given |= {"--lengths": lengths is not None, "--device": device != "auto", "--dtype": dtype != "float32"}
-        given |= {"--base": MANNERS.base is not None, "--device-map": MANNERS.device_map is not None}
+        given |= {
+            "--dry-run": MANNERS.dry_run,
+            "--base": MANNERS.base is not None,
+            "--device-map": MANNERS.device_map is not None,
+        }
         _on_run(run, out, [name for name, there in given.items() if there])
         return
     from ostools import reporting

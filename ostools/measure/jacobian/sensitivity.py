@@ -208,15 +208,15 @@ def _output(
 def prompts_table(found: Sequence[Sensitivity]) -> Result:
     """The rows of many prompts in one table, with each prompt's number, from 1, in the column `prompt`.
 
-    The provenance holds the first one's arguments; `prompts`, by number: token_ids, `runs` and, of a chat, how it was asked.
-    Raises `InputError` for none.
+    The provenance holds the first one's arguments; `prompts`, by number: token_ids, `runs`, `at` where it was
+    asked for and, of a chat, how it was asked. Raises `InputError` for none.
     """
     if not found:
         raise InputError("expected the results of at least one prompt, found none")
     numbered = list(enumerate(found, start=1))
     frames = [result.frame.assign(prompt=number) for number, result in numbered]
     table: Frame = pd.concat(frames, ignore_index=True)
-    own = ("runs", *CHAT_ASKED)
+    own = ("runs", "at", *CHAT_ASKED)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids}
         | {name: value for name, value in result.provenance.parameters.items() if name in own}

@@ -28,6 +28,7 @@ from mitigations.window import own_windows
 from ostools.ground.chunks import chunk
 from ostools.measure.passes.alibi import bias_at, has_alibi
 from ostools.measure.passes.arithmetic import float32_products, true_arithmetic
+from ostools.measure.passes.output import soft_cap
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
 from ostools.models.families import family_of
 
@@ -48,7 +49,7 @@ class Unembedding:
     @classmethod
     def of(cls, model: TransformerBridge) -> Unembedding:
         """A model's own; holds its unembedding weights, and nothing else of it."""
-        return cls(model.unembed, getattr(model.original_model.config, "final_logit_softcapping", None))
+        return cls(model.unembed, soft_cap(model))
 
     @property
     def d_vocab(self) -> int:
