@@ -338,7 +338,17 @@ def test_a_model_without_numbers_still_says_why() -> None:
 @pytest.mark.parametrize("name", ["attention", "fate", "theory"])
 def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, name: str) -> None:
     shown = ("collapses", "casts", "behaviours", "left_out")
-    single = ("precision", "sensitivity", "layers", "profile", "flow", "comparison", "looseness", "attention", "spectra")
+    single = (
+        "precision",
+        "sensitivity",
+        "layers",
+        "profile",
+        "flow",
+        "comparison",
+        "looseness",
+        "attention",
+        "spectra",
+    )
     single += ("fate", "theory")
     alone = replace(found, **{one: [] for one in shown}, **{one: None for one in single if one != name})
     words = Parsed(render_report(alone, "ostools report")).text
