@@ -95,7 +95,12 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(run) -> None:
 @pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize(
     "asked",
-    [("report", "--run", "."), ("figure", "8"), ("behaviour", "--answers", "x.jsonl", "--lengths", "1,2")],
+    [
+        ("explore",),
+        ("report", "--run", "."),
+        ("figure", "8"),
+        ("behaviour", "--answers", "x.jsonl", "--lengths", "1,2"),
+    ],
     ids=" ".join,
 )
 def test_a_dry_run_is_refused_where_no_model_runs(run, asked: tuple[str, ...]) -> None:

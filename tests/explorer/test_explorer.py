@@ -50,7 +50,7 @@ def ask(page: TestClient, view: str, prompt: str = PROMPT, **more: Any) -> dict[
     return found.json()
 
 
-QUICK = ("frozen", "predicted-full", "contributions")
+QUICK = ("frozen",)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,13 @@ def explore(
       ostools explore --prompt "The capital of France is" --port 8765
     """
     from ostools.explorer import explore
+    from ostools.ground.errors import InputError
 
+    if MANNERS.dry_run:
+        raise InputError(
+            "--dry-run: expected a command that measures once, found explore, which measures what is typed: leave it out; the "
+            "page asks before whatever is forecast to take long"
+        )
     with at_work("starting the explorer", model, device, dtype) as (loaded, _):
         explorer = explore(loaded, prompt, host=host, port=port)
     try:
