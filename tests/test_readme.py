@@ -15,8 +15,8 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def test_the_notebook_example_runs() -> None:
-    """What it prints stands below it: the words to the letter, the numbers of its tables but for the last bits, which another CPU
-    adds otherwise. There an answer may change as well, so that the numbers of the last sentence are not compared."""
+    """What it prints stands below it: the words to the letter, the numbers of its tables but for the last bits, which another
+    CPU adds otherwise. There an answer may change as well, so that the numbers of the last sentence are not compared."""
     text = README.read_text(encoding="utf-8")
     ((code, said),) = re.findall(r"```python\n(.*?)```.*?```\n(.*?)```", text, flags=re.DOTALL)
     printed = io.StringIO()
