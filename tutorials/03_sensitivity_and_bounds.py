@@ -263,7 +263,7 @@ parts = ost.contributions(model, prompt)
 logit = parts.provenance.parameters["logit"]
 assert abs(parts.frame["contribution"].sum() - logit) < 1e-4 * abs(logit)
 assert parts.of_tokens.set_index("position")["contribution"].idxmax() == zero
-parts.plot()
+parts.of_tokens.nlargest(4, "contribution")[["position", "token", "contribution"]].round(2)
 
 # %%
 use = ost.faithfulness(model, layers, ways=["masked", "replaced"], orders=19)
