@@ -129,7 +129,8 @@ def test_other_threads_and_kernels_agree_as_the_provenance_says(
     assert told["threads"] == int(WAYS[way]["OMP_NUM_THREADS"])
     assert told["agrees_within"] == AGREES_WITHIN
     within = AGREES_WITHIN["float32" if name in IN_FLOAT32 else dtype]
-    here, there = pd.DataFrame(one["rows"]), pd.DataFrame(other["rows"])
+    tables: list[Any] = [pd.DataFrame(found["rows"]) for found in (one, other)]
+    here, there = tables
     assert list(here.columns) == list(there.columns)
     for column in here.columns.difference(ROUNDING):
         mine, other_way = here[column], there[column]
