@@ -139,7 +139,7 @@ def test_samples_are_said_to_be_of_one_prompt() -> None:
     (note, *_) = behaviour_notes(made(rows, random=False, temperature=0.7, chat=True))
     assert note == (
         "3 answers to 1 prompts, drawn at temperature 0.7, in the chat template. "
-        "Intervals: Wilson's, 95%, over the samples behind the one prompt."
+        "Intervals: Wilson's, 95%, over the samples of the one prompt."
     )
 
 

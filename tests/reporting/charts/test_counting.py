@@ -113,7 +113,7 @@ def test_sentences_for_what_else_can_be(options: dict[str, Any], words: str) -> 
 def test_what_the_model_says_by_itself_is_said_where_it_is_something_else() -> None:
     found = counting_findings(made(same_behind_bare_prompt="1 of 3"))
     assert len(found) == 3
-    assert found[1].startswith("bfloat16: behind the bare prompt")
+    assert found[1].startswith("bfloat16: after the bare prompt")
     assert "by itself at 1 of 3 counts tried" in found[1]
     assert not any("bare prompt" in said for said in counting_findings(made()))
 
