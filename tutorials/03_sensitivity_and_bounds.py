@@ -278,7 +278,7 @@ use.correlations.query("kept == 'without the last'")[columns].round(2)
 # %% [markdown]
 # The 0 has the largest part of the logit, and the answer is lost where nobody may read it. Of the others one more is
 # needed, the word "last", which says what was asked. The profile ranks tokens much as their removal does, and not as
-# closely as one may wish: a Spearman of 0.7 to 0.9 here. [Reading the numbers](../docs/reading-the-numbers.md) says
+# closely as one may wish: a Spearman of 0.7 to 0.9 here. Reading the numbers (`docs/reading-the-numbers.md`) says
 # what neither of them proves.
 #
 # ## Exercises
