@@ -7,7 +7,7 @@ from typing import Any
 
 from ostools.explorer.views import View, code, command
 from ostools.ground.errors import InputError
-from ostools.measure import Contributions, Looseness, PathSum, Sensitivity
+from ostools.measure import Contributions, Flow, Looseness, PathSum, Sensitivity
 from ostools.reporting.look.theme import KINDS, METHODS, display_token
 from ostools.reporting.page.page import Figure
 from ostools.results import Frame, Result
@@ -42,7 +42,7 @@ def _kind(result: Result) -> str:
         return KINDS[METHODS[str(result.frame["method"].iloc[0])]]
     if isinstance(result, Looseness):
         return "certified bounds against measured norms"
-    return KINDS["predicted"] if type(result).__name__ == "Flow" else KINDS["measured"]
+    return KINDS["predicted"] if isinstance(result, Flow) else KINDS["measured"]
 
 
 def _tokens(view: View, result: Result) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ _ENDINGS = {
     "html": "text/html", "png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf",
     "csv": "text/csv", "json": "application/json", "parquet": "application/vnd.apache.parquet",
 }  # fmt: skip
+Handler = Callable[[Mapping[str, Any], Request, Runs], Awaitable[Response]]
 
 
 def application(runs: Runs, name: str, prompt: str, host: str, token: str | None) -> Guard:
@@ -43,12 +45,6 @@ def application(runs: Runs, name: str, prompt: str, host: str, token: str | None
     async def begun(request: Request) -> Response:
         return JSONResponse(start)
 
-    async def run(request: Request) -> Response:
-        return await _answered(request, runs)
-
-    async def save(request: Request) -> Response:
-        return await _saved(request, runs)
-
     files = {
         "/": ((PAGE / "explorer.html").read_text("utf-8"), "text/html"),
         "/explorer.css": ((PAGE / "explorer.css").read_text("utf-8"), "text/css"),
@@ -58,7 +54,9 @@ def application(runs: Runs, name: str, prompt: str, host: str, token: str | None
         "/vega.js": (page.library().source, "text/javascript"),
     }
     own = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
-    asked = [Route("/start", begun), Route("/run", run, methods=["POST"]), Route("/save", save, methods=["POST"])]
+    posted = {"/run": _run, "/save": _save}
+    asked = [Route(path, _answering(handler, runs), methods=["POST"]) for path, handler in posted.items()]
+    asked.append(Route("/start", begun))
     return Guard(Starlette(routes=[*own, *asked]), host, token)
 
 
@@ -69,43 +67,45 @@ def _file(text: str, kind: str) -> Any:
     return served
 
 
-async def _answered(request: Request, runs: Runs) -> Response:
-    """POST {view, prompt, sure, chart}: the answer, without its chart where `chart` is false.
+def _answering(handler: Handler, runs: Runs) -> Any:
+    """An endpoint: the handler's answer, the one line of a refusal, or nothing where nobody waits any more."""
+
+    async def answered(request: Request) -> Response:
+        try:
+            return await handler(await _asked(request), request, runs)
+        except InputError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        except Stopped:
+            return Response(status_code=204)
+
+    return answered
+
+
+async def _run(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+    """{view, prompt, sure, chart}: the answer, without its chart where `chart` is false.
 
     Where `sure` is not true, what takes long is not begun: its forecast is the answer.
     """
-    try:
-        asked = await _asked(request)
-        view, prompt = view_named(asked.get("view")), checked_prompt(asked.get("prompt"))
-        if asked.get("sure") is not True:
-            forecast = await runs.seconds(str(asked["view"]), prompt)
-            if forecast > LONG:
-                return JSONResponse({"forecast": forecast})
-        result = await runs.result(str(asked["view"]), prompt, request.is_disconnected)
-        draws = asked.get("chart") is not False
-        return JSONResponse(await asyncio.to_thread(answer, view, prompt, result, draws))
-    except InputError as error:
-        return _refused(error)
-    except Stopped:
-        return Response(status_code=204)
+    view, prompt = view_named(asked.get("view")), checked_prompt(asked.get("prompt"))
+    if asked.get("sure") is not True:
+        forecast = await runs.seconds(asked["view"], prompt)
+        if forecast > LONG:
+            return JSONResponse({"forecast": forecast})
+    result = await runs.result(asked["view"], prompt, request.is_disconnected)
+    draws = asked.get("chart") is not False
+    return JSONResponse(await asyncio.to_thread(answer, view, prompt, result, draws))
 
 
-async def _saved(request: Request, runs: Runs) -> Response:
-    """POST {view, prompt, ending}: the file. Its name and place are ours: no path comes from the browser."""
-    try:
-        asked = await _asked(request)
-        view_named(asked.get("view"))
-        prompt, ending = checked_prompt(asked.get("prompt")), asked.get("ending")
-        if not isinstance(ending, str) or ending not in _ENDINGS:
-            raise unknown_name("ending", ending, _ENDINGS)
-        result = await runs.result(str(asked["view"]), prompt, request.is_disconnected)
-        with tempfile.TemporaryDirectory() as directory:
-            written = (await asyncio.to_thread(result.save, Path(directory) / f"explorer.{ending}")).read_bytes()
-        return Response(written, media_type=_ENDINGS[ending])
-    except InputError as error:
-        return _refused(error)
-    except Stopped:
-        return Response(status_code=204)
+async def _save(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+    """{view, prompt, ending}: the file. Its name and place are ours: no path comes from the browser."""
+    view_named(asked.get("view"))
+    prompt, ending = checked_prompt(asked.get("prompt")), asked.get("ending")
+    if not isinstance(ending, str) or ending not in _ENDINGS:
+        raise unknown_name("ending", ending, _ENDINGS)
+    result = await runs.result(asked["view"], prompt, request.is_disconnected)
+    with tempfile.TemporaryDirectory() as directory:
+        written = (await asyncio.to_thread(result.save, Path(directory) / f"explorer.{ending}")).read_bytes()
+    return Response(written, media_type=_ENDINGS[ending])
 
 
 async def _asked(request: Request) -> dict[str, Any]:
@@ -124,7 +124,3 @@ async def _asked(request: Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError("expected a request that is a JSON object, found something else")
     return found
-
-
-def _refused(error: InputError) -> Response:
-    return JSONResponse({"error": str(error)}, status_code=400)

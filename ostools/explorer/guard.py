@@ -78,11 +78,6 @@ class Guard:
         return name in (*_LOOPBACK, self.host) or _is_address(name)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches it."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
 def _name(host: str) -> str:
     try:
         return urlsplit(f"//{host}").hostname or ""

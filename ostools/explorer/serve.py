@@ -8,15 +8,15 @@ import secrets
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import checked_arguments
 from ostools.explorer.runs import Runs
 from ostools.ground.errors import InputError
-from ostools.models.describe import IN_WORDS
-from ostools.results import Provenance
+from ostools.measure.hosted.endpoint import is_loopback
+from ostools.models.describe import IN_WORDS, metadata_of
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -71,13 +71,11 @@ def explore(model: TransformerBridge, prompt: str = "", *, host: str = "127.0.0.
     import uvicorn
 
     from ostools.explorer.app import application
-    from ostools.explorer.guard import is_loopback
 
     listening = _listening(host, port)
     token = None if is_loopback(host) else secrets.token_urlsafe(_TOKEN_BYTES)
     runs = Runs(model)
-    described: Any = Provenance.collect(model).model
-    guarded = application(runs, str(described["name"]), prompt, host, token)
+    guarded = application(runs, metadata_of(model).name, prompt, host, token)
     how = uvicorn.Config(
         guarded, log_level="error", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=3
     )

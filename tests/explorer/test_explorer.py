@@ -17,10 +17,10 @@ import ostools as ost
 from ostools.explorer import runs as runs_module
 from ostools.explorer.answer import answer
 from ostools.explorer.app import LARGEST, application
-from ostools.explorer.guard import is_loopback
 from ostools.explorer.runs import Runs, Stopped
 from ostools.explorer.views import VIEWS, View
 from ostools.ground.errors import InputError
+from ostools.measure.hosted.endpoint import is_loopback
 from tests.cli.asking import assert_refused
 
 PROMPT = "The 11"
@@ -42,6 +42,11 @@ def client(runs: Runs, host: str = "127.0.0.1", token: str | None = None, base: 
 @pytest.fixture
 def page(runs: Runs) -> TestClient:
     return client(runs)
+
+
+async def there() -> bool:
+    """The browser still waits."""
+    return False
 
 
 def ask(page: TestClient, view: str, prompt: str = PROMPT, **more: Any) -> dict[str, Any]:
@@ -220,9 +225,6 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
     async def gone() -> bool:
         return begun.is_set()
 
-    async def there() -> bool:
-        return False
-
     async def both() -> Any:
         made = Runs(embedded)
         with pytest.raises(Stopped):
@@ -240,9 +242,6 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
 def test_two_browsers_at_once_do_not_mix(runs: Runs, embedded: TransformerBridge) -> None:
     prompts = ["one 1", "two 22", "three 333", "four 4444"]
 
-    async def there() -> bool:
-        return False
-
     async def together() -> list[Any]:
         return await asyncio.gather(*(runs.result("frozen", prompt, there) for prompt in prompts))
 
@@ -254,9 +253,6 @@ def test_two_browsers_at_once_do_not_mix(runs: Runs, embedded: TransformerBridge
 @pytest.mark.slow
 def test_no_more_results_are_held_than_said(embedded: TransformerBridge) -> None:
     made = Runs(embedded)
-
-    async def there() -> bool:
-        return False
 
     async def many() -> None:
         for number in range(runs_module.KEPT + 3):

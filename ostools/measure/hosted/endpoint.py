@@ -192,15 +192,15 @@ def _check_url(endpoint: str, key: str | None) -> None:
         raise InputError(
             f"--endpoint: expected a URL without a password, query or fragment; the key is read from {KEY}"
         )
-    if key is not None and parts.scheme == "http" and not _own(host):
+    if key is not None and parts.scheme == "http" and not is_loopback(host):
         raise InputError(
             f"--endpoint {endpoint}: the key in {KEY} would go over the network for all to read: use https, or unset {KEY} "
             "for a server that wants none"
         )
 
 
-def _own(host: str) -> bool:
-    """Whether it is this machine."""
+def is_loopback(host: str) -> bool:
+    """Whether it is this machine, which nobody else can listen to or reach."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
