@@ -33,18 +33,17 @@ COUNTED = range(1, 97)
 
 
 def main(wanted: Sequence[str]) -> None:
-    """The tables of these names; all without any."""
+    """The tables of these names; all without any. Models are loaded for tables that are measured."""
     if unknown := set(wanted) - {*OF_CARDS, *MEASURED}:
         raise SystemExit(f"expected tables out of {', '.join((*OF_CARDS, *MEASURED))}, found {', '.join(unknown)}")
+    chosen = list(wanted or (*OF_CARDS, *MEASURED))
     cards = {name: json.loads((EMBEDDED_DIRECTORIES[name] / "card.json").read_text()) for name in EMBEDDED_MODELS}
-    models = {name: ost.load_model(name, device="cpu") for name in EMBEDDED_MODELS}
-    for mark, of_cards in OF_CARDS.items():
-        if not wanted or mark in wanted:
-            put(mark, of_cards(cards))
-    for mark, measured in MEASURED.items():
-        if not wanted or mark in wanted:
-            head, rows = measured(models)
-            put(mark, [*head, *rows])
+    for mark in filter(OF_CARDS.__contains__, chosen):
+        put(mark, list(OF_CARDS[mark](cards)))
+    if measured := list(filter(MEASURED.__contains__, chosen)):
+        models = {name: ost.load_model(name, device="cpu") for name in EMBEDDED_MODELS}
+        for mark in measured:
+            put(mark, list(MEASURED[mark](models)))
 
 
 def put(mark: str, lines: Sequence[str]) -> None:
@@ -67,34 +66,31 @@ def row(*cells: Any) -> str:
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
-def made(cards: Mapping[str, Any]) -> list[str]:
+def made(cards: Mapping[str, Any]) -> Iterator[str]:
     """What each model is, of its card."""
-    lines = header(
+    yield from header(
         "model", "parameters", "layers", "steps", "tokens seen", "text among them", "longest task", "bits per byte"
     )
     for name, card in cards.items():
         recipe = card["recipe"]
         text = recipe["text_tokens"] / (recipe["text_tokens"] + recipe["task_tokens"])
         windows = "" if recipe["window"] is None else f", windows of {recipe['window']} in all but one"
-        lines.append(
-            row(
-                f"`{name}`",
-                f"{card['parameters']:,}",
-                f"{recipe['n_layers']}{windows}",
-                f"{recipe['steps']:,}",
-                f"{card['tokens_seen']:,}",
-                f"{text:.0%}",
-                f"{max(card['trained_lengths'].values())} items",
-                f"{card['held_out_bits_per_byte']:.2f}",
-            )
+        yield row(
+            f"`{name}`",
+            f"{card['parameters']:,}",
+            f"{recipe['n_layers']}{windows}",
+            f"{recipe['steps']:,}",
+            f"{card['tokens_seen']:,}",
+            f"{text:.0%}",
+            f"{max(card['trained_lengths'].values())} items",
+            f"{card['held_out_bits_per_byte']:.2f}",
         )
-    return lines
 
 
-def answers(cards: Mapping[str, Any]) -> list[str]:
+def answers(cards: Mapping[str, Any]) -> Iterator[str]:
     """Right answers by length, of each card; its bands are those of its own trained lengths."""
     bands = [(1, 8), (9, 16), (17, 32), (33, 48), (49, 64), (65, 96), (97, 128), (129, 192), (193, 256)]
-    lines = header("task", "model", *(f"{low}-{high}" for low, high in bands))
+    yield from header("task", "model", *(f"{low}-{high}" for low, high in bands))
     plain = ("interleave", "hint", "tidy")
     for task in ANSWERED:
         uniform = task.startswith("copy-")
@@ -108,101 +104,81 @@ def answers(cards: Mapping[str, Any]) -> list[str]:
                 and not one["separator_every"]
             }
             label = task + (" (uniform)" if uniform else "")
-            lines.append(row(label, f"`{name}`", *(_share(found, band) for band in bands)))
-    return lines
+            yield row(label, f"`{name}`", *(_share(found, band) for band in bands))
 
 
 def _share(found: Mapping[tuple[int, int], float], band: tuple[int, int]) -> str:
     return f"{found[band]:.0%}" if band in found else ""
 
 
-Table = tuple[list[str], Iterator[str]]
-
-
-def collapse(models: Mapping[str, TransformerBridge]) -> Table:
+def collapse(models: Mapping[str, TransformerBridge]) -> Iterator[str]:
     """Of n ones and n + 1 at y: at which length each precision hides them for good, to 256."""
-    head = header(
+    yield from header(
         "model",
         "dtype",
         "below the noise of y from n =",
         "below the noise of y - y* from n =",
         "same top token from n =",
     )
-
-    def rows() -> Iterator[str]:
-        for name, model in models.items():
-            found = ost.collapse(model, "figure-5a", lengths=EVERY, dtypes=["float32", "bfloat16"]).collapse_lengths()
-            for dtype, part in found.groupby("dtype", sort=False):
-                starts = part.set_index("site")
-                yield row(
-                    f"`{name}`",
-                    dtype,
-                    _start(starts.loc["y", "collapse_length"]),
-                    _start(starts.loc["y", "pair_collapse_length"]),
-                    _start(starts.loc["top-token", "collapse_length"]),
-                )
-
-    return head, rows()
+    for name, model in models.items():
+        found = ost.collapse(model, "figure-5a", lengths=EVERY, dtypes=["float32", "bfloat16"]).collapse_lengths()
+        for dtype, part in found.groupby("dtype", sort=False):
+            starts = part.set_index("site")
+            yield row(
+                f"`{name}`",
+                dtype,
+                _start(starts.loc["y", "collapse_length"]),
+                _start(starts.loc["y", "pair_collapse_length"]),
+                _start(starts.loc["top-token", "collapse_length"]),
+            )
 
 
 def _start(length: Any) -> str:
     return "not up to 256" if pd.isna(length) else str(length)
 
 
-def far(models: Mapping[str, TransformerBridge]) -> Table:
+def far(models: Mapping[str, TransformerBridge]) -> Iterator[str]:
     """The distance at y over the noise of its difference, at lengths far beyond training."""
-    head = header("model", "of y, L2", *(f"n = {length:,}" for length in FAR))
-
-    def rows() -> Iterator[str]:
-        for name, model in models.items():
-            table: Any = ost.collapse(model, "figure-5a", lengths=FAR, dtypes=["bfloat16"]).frame
-            at_y = table[(table["site"] == "y") & (table["norm"] == "l2") & (table["per"] == "vector")]
-            here = at_y[at_y["dtype"] == "bfloat16"].set_index("length")
-            for label, column in (
-                ("distance in float64", "float64_distance"),
-                ("bfloat16's noise of y", "noise"),
-                ("bfloat16's noise of y - y*", "pair_noise"),
-            ):
-                yield row(f"`{name}`", label, *(f"{here.loc[length, column]:.2g}" for length in FAR))
-
-    return head, rows()
+    yield from header("model", "of y, L2", *(f"n = {length:,}" for length in FAR))
+    for name, model in models.items():
+        table: Any = ost.collapse(model, "figure-5a", lengths=FAR, dtypes=["bfloat16"]).frame
+        at_y = table[(table["site"] == "y") & (table["norm"] == "l2") & (table["per"] == "vector")]
+        here = at_y[at_y["dtype"] == "bfloat16"].set_index("length")
+        for label, column in (
+            ("distance in float64", "float64_distance"),
+            ("bfloat16's noise of y", "noise"),
+            ("bfloat16's noise of y - y*", "pair_noise"),
+        ):
+            yield row(f"`{name}`", label, *(f"{here.loc[length, column]:.2g}" for length in FAR))
 
 
-def effects(models: Mapping[str, TransformerBridge]) -> Table:
+def effects(models: Mapping[str, TransformerBridge]) -> Iterator[str]:
     """What the hint and a comma after every third digit do to the answers to the same questions."""
-    head = header(
+    yield from header(
         "task", "model", "mitigation", "right without", "right with", "difference, points", "verdict on answers"
     )
-
-    def rows() -> Iterator[str]:
-        for task in HELPED:
-            for name, model in models.items():
-                asked: dict[str, Any] = {"mitigations": HELP, "lengths": QUESTIONED, "seeds": SEEDS}
-                found = ost.study(model, task, **asked, dtypes=[], sensitivity_lengths=0)
-                verdicts: Any = found.verdicts.set_index("mitigation")["answers"]
-                changed: Any = found.effects[found.effects["quantity"] == "correct"]
-                for one in changed.to_dict(orient="records"):
-                    points = f"{100 * one['effect']:.0f} [{100 * one['low']:.0f}, {100 * one['high']:.0f}]"
-                    shares = (f"{one[side]:.0%}" for side in ("baseline", "value"))
-                    yield row(task, f"`{name}`", one["mitigation"], *shares, points, verdicts[one["mitigation"]])
-
-    return head, rows()
-
-
-def favourites(models: Mapping[str, TransformerBridge]) -> Table:
-    """Which numbers stand in wrong answers to counting ones."""
-    head = header("model", f"right of {len(COUNTED)}", "first wrong at", "most frequent wrong answers (times said)")
-
-    def rows() -> Iterator[str]:
+    for task in HELPED:
         for name, model in models.items():
-            table: Any = ost.behaviour(model, "count-ones", lengths=COUNTED, probability=False).frame
-            wrong = table[~table["correct"].fillna(False).astype(bool)]
-            numbers = wrong["answer"].str.extract(r"(\d+)\D*$", expand=False).fillna("no number")
-            said = numbers.value_counts().head(5)
-            often = ", ".join(f"{answer} ({times})" for answer, times in said.items())
-            yield row(f"`{name}`", len(table) - len(wrong), wrong["length"].min(), often)
+            asked: dict[str, Any] = {"mitigations": HELP, "lengths": QUESTIONED, "seeds": SEEDS}
+            found = ost.study(model, task, **asked, dtypes=[], sensitivity_lengths=0)
+            verdicts: Any = found.verdicts.set_index("mitigation")["answers"]
+            changed: Any = found.effects[found.effects["quantity"] == "correct"]
+            for one in changed.to_dict(orient="records"):
+                points = f"{100 * one['effect']:.0f} [{100 * one['low']:.0f}, {100 * one['high']:.0f}]"
+                shares = (f"{one[side]:.0%}" for side in ("baseline", "value"))
+                yield row(task, f"`{name}`", one["mitigation"], *shares, points, verdicts[one["mitigation"]])
 
-    return head, rows()
+
+def favourites(models: Mapping[str, TransformerBridge]) -> Iterator[str]:
+    """Which numbers stand in wrong answers to counting ones."""
+    yield from header("model", f"right of {len(COUNTED)}", "first wrong at", "most frequent wrong answers (times said)")
+    for name, model in models.items():
+        table: Any = ost.behaviour(model, "count-ones", lengths=COUNTED, probability=False).frame
+        wrong = table[~table["correct"].fillna(False).astype(bool)]
+        numbers = wrong["answer"].str.extract(r"(\d+)\D*$", expand=False).fillna("no number")
+        said = numbers.value_counts().head(5)
+        often = ", ".join(f"{answer} ({times})" for answer, times in said.items())
+        yield row(f"`{name}`", len(table) - len(wrong), wrong["length"].min(), often)
 
 
 OF_CARDS = {"made": made, "answers": answers}
