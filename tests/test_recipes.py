@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import in_a_process
+
 PAGE = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
 RECIPES = dict(re.findall(r"^## (.+?)\n.*?```(?:python|sh)\n(.*?)```", PAGE, flags=re.DOTALL | re.MULTILINE))
-COMMAND = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
 
 
 def test_there_are_ten_of_at_most_six_calls() -> None:
@@ -30,8 +29,7 @@ def test_a_recipe_runs_as_it_stands(name: str, tmp_path: Path, monkeypatch: pyte
         exec(compile(code, name, "exec"), {"__name__": "recipe"})
     else:
         for line in code.splitlines():
-            words = shlex.split(line)[1:]
-            done = subprocess.run([sys.executable, "-c", COMMAND, *words], capture_output=True, text=True, check=False)
+            done = in_a_process(*shlex.split(line)[1:])
             assert done.returncode == 0, done.stderr
             assert "forecast: " in done.stderr
     for file in re.findall(r'save\("(.+?)"\)|out="(.+?)"', code):

@@ -172,9 +172,7 @@ def figure(
         "--chat/--no-chat": chat,
         "--block": block,
         "--device": device,
-        "--base": MANNERS.base,
-        "--device-map": MANNERS.device_map,
-        "--dry-run": MANNERS.dry_run or None,
+        **MANNERS.of_model,
         "--answers": answers,
         "--endpoint": endpoint,
     }
@@ -182,8 +180,7 @@ def figure(
         if value is not None and name not in (*known.options, "--lengths"):
             raise InputError(f"figure {number} has no {_lacks(known, name)}, and so no {name}: leave it out")
     check(out)
-    of_manners = {name: given[name] for name in ("--base", "--device-map", "--dry-run")}
-    local = {"--chat/--no-chat": chat, "--device": device, **of_manners}
+    local = {"--chat/--no-chat": chat, "--device": device, **MANNERS.of_model}
     refuse_with_answers(answers, endpoint, local | ({} if endpoint else {"--max-new-tokens": max_new_tokens}))
     chosen: dict[str, Any] = {to: given[name] for name, to in _ARGUMENTS.items() if given[name] is not None}
     if lengths is not None:

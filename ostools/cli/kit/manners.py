@@ -55,6 +55,11 @@ class Manners:
     base: str | None = None
     dry_run: bool = False
 
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """The options that only a command has which runs a model here, with what was given; None where nothing was."""
+        return {"--base": self.base, "--device-map": self.device_map, "--dry-run": self.dry_run or None}
+
 
 MANNERS = Manners()
 """Of this process: a command line runs one command."""

@@ -81,9 +81,7 @@ def behaviour(
         "--thinking": thinking or None,
         "--no-probability": None if probability else True,
         "--device": None if device == "auto" else device,
-        "--base": MANNERS.base,
-        "--dry-run": MANNERS.dry_run or None,
-        "--device-map": MANNERS.device_map,
+        **MANNERS.of_model,
         "--dtype": None if dtype == "float32" else dtype,
         "--max-new-tokens": max_new_tokens if endpoint is None else None,
     }

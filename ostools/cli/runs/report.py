@@ -67,11 +67,7 @@ def report(
             "--section": bool(section),
         }
         given |= {"--lengths": lengths is not None, "--device": device != "auto", "--dtype": dtype != "float32"}
-        given |= {
-            "--dry-run": MANNERS.dry_run,
-            "--base": MANNERS.base is not None,
-            "--device-map": MANNERS.device_map is not None,
-        }
+        given |= {name: value is not None for name, value in MANNERS.of_model.items()}
         _on_run(run, out, [name for name, there in given.items() if there])
         return
     from ostools import reporting

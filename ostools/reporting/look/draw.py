@@ -20,7 +20,7 @@ def rows(data: Frame) -> Any:
 
 
 def known(data: Frame) -> Any:
-    """The rows with nothing in the place of every NaN, which a page's JSON does not have."""
+    """The rows with nothing in the place of every NaN, which a page's JSON does not have: a line breaks there."""
     return data.astype(object).where(data.notna(), None)
 
 

@@ -127,13 +127,12 @@ def _target(cell: Cell) -> str:
 
 
 def _count_fate(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
-    how: dict[str, Any] = {"target": _target(cell), "seeds": len(_seeds(cell)), "random": False}
-    return fate_cost(shape, tokens, tokens, [cell.dtype], **how)
+    return fate_cost(shape, tokens, tokens, [cell.dtype], target=_target(cell), seeds=len(_seeds(cell)), random=False)
 
 
 def _count_decodable(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
-    how: dict[str, Any] = {"target": _target(cell), "seeds": len(_seeds(cell))}
-    return decodable_cost(shape, tokens, [cell.dtype], **how, random=cell.arguments["random_weights"])
+    random = cell.arguments["random_weights"]
+    return decodable_cost(shape, tokens, [cell.dtype], target=_target(cell), seeds=len(_seeds(cell)), random=random)
 
 
 def _count_readout(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:

@@ -134,8 +134,8 @@ def _intervals(
 ) -> list[Any]:
     """A row a predictor: intervals, points (hollow where there is none), and a dashed line where a value says nothing."""
     data = table.assign(name=table["predictor"].map(PREDICTORS), without=table["low"].isna()).drop(columns="predictor")
-    data = data[data[value].notna()].astype({"low": object, "high": object})
-    base = draw.rows(data.where(data.notna(), None))
+    data = data[data[value].notna()]
+    base = draw.rows(draw.known(data))
     words = [PREDICTORS[name] for name in names]
     y = alt.Y("name:N", title=None, scale=alt.Scale(domain=words), axis=alt.Axis(labelLimit=0, ticks=False, grid=True))
     rule = alt.Chart(alt.InlineData(values=[{value: nothing}])).mark_rule(strokeDash=[4, 3], strokeWidth=1)

@@ -87,7 +87,7 @@ def _hue() -> alt.Color:
 
 def _errors(rows: Frame, largest: int, wide: bool, end: int | None, first: bool) -> Any:
     data = rows[["length", "way", "mean", "low", "high", "asked", "read"]]
-    base = axes.unfolded(axes.chart(_nulls(data)), data).encode(
+    base = axes.unfolded(axes.chart(draw.known(data)), data).encode(
         x=length_axis(rows["length"], None, labels=False), color=_hue()
     )
     scale = alt.Scale(
@@ -107,11 +107,6 @@ def _errors(rows: Frame, largest: int, wide: bool, end: int | None, first: bool)
     return layered.properties(
         width=WIDTH, height=HEIGHT, title=alt.TitleParams(name, fontSize=12, offset=6, frame="group")
     )
-
-
-def _nulls(data: Frame) -> Frame:
-    """Missing numbers as JSON has them: a line breaks there."""
-    return data.astype(object).where(data.notna(), None)
 
 
 def _powers(largest: int, labels: bool) -> alt.Axis:
