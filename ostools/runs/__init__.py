@@ -4,6 +4,7 @@ from ostools.runs.asked.sweep import Sweep as Sweep
 from ostools.runs.asked.sweep import read_sweep as read_sweep
 from ostools.runs.asked.sweep import sweep_of as sweep_of
 from ostools.runs.corpus.corpus import corpus as corpus
+from ostools.runs.corpus.pairs import CorpusCollapse as CorpusCollapse
 from ostools.runs.corpus.result import Corpus as Corpus
 from ostools.runs.corpus.result import read_corpus as read_corpus
 from ostools.runs.run import Outcome as Outcome
@@ -16,6 +17,7 @@ from ostools.runs.workers.ray_cluster import RayCluster as RayCluster
 
 __all__ = [
     "Corpus",
+    "CorpusCollapse",
     "Executor",
     "Outcome",
     "Plan",

@@ -17,6 +17,8 @@ from ostools.theory.profiles import BLOCKS, Shape, TestedValue, by_student, name
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded
 
 LEVEL = 0.95
+QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
+"""Of windows, by the names of their columns."""
 FEWEST_TOKENS = 3 * BLOCKS
 """Fewest tokens whose ends are held against their middle: one to a block."""
 

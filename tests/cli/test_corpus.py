@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -28,7 +29,9 @@ def _texts(tmp_path: Path) -> None:
         ((*ASKED, "--field", "txt"), ("texts.jsonl, line 1: unknown field 'txt': did you mean 'text'",)),
         ((*ASKED, "--lengths", "200"), ("expected a text of at least 199 tokens", "found 4 texts of at most")),
         ((*ASKED, "--measure", "atention"), ("unknown measure 'atention': did you mean 'attention'",)),
-        ((*ASKED, "--measure", "collapse"), ("ost.collapse",)),
+        ((*ASKED, "--measure", "collapse"), ("bins: expected it with a measure of profiles",)),
+        ((*ASKED, "--dtype", "bfloat16"), ("--dtype: expected it with --measure collapse alone; --load-dtype loads",)),
+        ((*ASKED[:4], "--measure", "collapse", "--dtype", "float61"), ("unknown dtype 'float61'",)),
         ((*ASKED, "--method", "exact"), ("method: expected it with measure 'sensitivity' alone",)),
         ((*ASKED, "--bins", "9"), ("bins: expected at most 8",)),
         ((*ASKED, "--lengths", "9:3"), ("runs backwards",)),
@@ -61,7 +64,7 @@ def test_the_same_command_resumes_and_python_reads_what_it_kept(run, directory: 
     assert run(*asked)[0] == 0
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept" / "cells").iterdir()} == files
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "x.parquet"), first, check_exact=True)
-    found = read_corpus("kept", bins=4)
+    found: Any = read_corpus("kept", bins=4)
     pd.testing.assert_frame_equal(found.frame, first, check_exact=True, check_like=False)
     assert found.summary["texts"].tolist() == [3, 3]
 
@@ -72,3 +75,26 @@ def test_it_shows_what_it_found(run, directory: str) -> None:
     assert out.startswith("Windows of attention")
     assert "not tested: 7 tokens, 15 needed" in out
     assert_one_forecast(err.splitlines(keepends=True)[-1])
+
+
+def test_it_shows_what_each_dtype_hides(run, directory: str, tmp_path: Path) -> None:
+    asked = (
+        "corpus",
+        "texts.jsonl",
+        "--lengths",
+        "6,8",
+        "--measure",
+        "collapse",
+        "--dtype",
+        "bfloat16",
+        "--model",
+        directory,
+    )
+    code, out, err = run(*asked, "--texts", "2", "--plot", "x.csv", "--out", "kept")
+    assert (code, out) == (0, "wrote x.csv\n")
+    assert_one_forecast(err.splitlines(keepends=True)[-1])
+    table = pd.read_csv(tmp_path / "x.csv")
+    assert table[["length", "dtype", "windows"]].values.tolist() == [[6, "bfloat16", 2], [8, "bfloat16", 2]]
+    code, out, _ = run(*asked, "--texts", "2", "--out", "kept")
+    assert code == 0
+    assert out.startswith("Windows, and with their last token once more")

@@ -112,6 +112,12 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Corpus": lambda: ost.corpus(
         model(), ["one text of some words", "another text of others", "and a third one"], lengths=[8, 12], bins=4
     ),
+    "CorpusCollapse": lambda: ost.corpus(
+        model(),
+        ["one text of some words", "another text of others", "and a third one"],
+        lengths=[8, 12],
+        measure="collapse",
+    ),
     "Reproduction": lambda: EXPERIMENTS.Reproduction(
         judged(CLAIMS, {}, {}), EXPERIMENTS.figure_9([1, 5], [0], noisy=5).provenance, {}, {}, {}, Path("report.html")
     ),

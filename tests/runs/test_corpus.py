@@ -16,18 +16,22 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
+from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.runs import Corpus, read_corpus
 from ostools.runs.corpus.measures import MEASURES, Measure
+from ostools.runs.corpus.pairs import PAIRS
+from ostools.runs.corpus.result import assembled
 from ostools.runs.corpus.texts import read_texts, texts_hash
 from ostools.runs.corpus.windows import draw
 from ostools.runs.stored.store import Store
 from ostools.theory.corpora import binned
 from ostools.theory.profiles import shares
+from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import make_tokenizer, tiny_model
 
 MODULE = importlib.import_module("ostools.runs.corpus.corpus")  # `runs.corpus` is the function
-SHAKESPEARE = Path("/work/shared/data/tinyshakespeare.txt")
+SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 64}
 WORDS = [
     "the",
@@ -82,7 +86,7 @@ def test_one_window_of_one_text_is_its_sensitivity_to_the_bit(model: Transformer
     assert found.shapes["verdict"].tolist() == ["not tested: 1 texts, 3 needed", "not tested: 14 tokens, 15 needed"]
 
 
-@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("measure", [one for one in MEASURES if one != PAIRS])
 def test_a_window_in_a_batch_is_that_window_alone(model: TransformerBridge, measure: str) -> None:
     found = ost.corpus(model, texts(3), lengths=[12], measure=measure, bins=4, progress=False)
     for _, rows in found.windows.groupby("window"):
@@ -124,7 +128,8 @@ def test_saved_is_loaded_and_interrupted_is_whole(
     asked: dict[str, Any] = {"lengths": [8, 12], "measure": "attention", "bins": 4, "per_text": 2, "progress": False}
     whole = ost.corpus(model, texts(5), **asked, out=tmp_path / "whole")
     equal(whole, ost.corpus(model, texts(5), **asked))
-    equal(whole, read_corpus(tmp_path / "whole", bins=4))
+    kept: Any = read_corpus(tmp_path / "whole", bins=4)
+    equal(whole, kept)
     cells = len(Store(tmp_path / "whole").asked())
     assert cells == 9  # 10 windows of 8 in threes, 10 of 12 in twos
     for after in (0, cells - 2):
@@ -145,6 +150,69 @@ def test_saved_is_loaded_and_interrupted_is_whole(
             patched.setattr(Measure, "values", counted)
             equal(whole, ost.corpus(model, texts(5), **asked, out=directory))
         assert len(measured) == cells - after
+
+
+def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: TransformerBridge, tmp_path: Path) -> None:
+    """To the bit, in both dtypes; what was stored is what was measured; every text counts once."""
+    asked: dict[str, Any] = {"lengths": [8, 20], "measure": PAIRS, "per_text": 2, "progress": False}
+    given = [texts(1, 24)[0], "ab cd ef gh"]
+    found: Any = ost.corpus(model, given, **asked, out=tmp_path / "x")
+    kept: Any = read_corpus(tmp_path / "x")
+    for table, again in ((found.frame, kept.frame), (found.windows, kept.windows)):
+        pd.testing.assert_frame_equal(table, again, check_exact=True)
+    drawn = draw(model.tokenizer, given, [8, 20], count=None, per_text=2, seed=0)
+    counts = {one.length: len(one.windows) for one in drawn}
+    assert counts == {8: 3, 20: 2}
+    for one in drawn:
+        for number, window in enumerate(one.windows):
+            rows = found.windows[(found.windows["length"] == one.length) & (found.windows["window"] == number)]
+            alone: Any = ost.collapse(model, tasks.RepeatedIds(window.ids), lengths=[1], progress=False).frame
+            whole = alone[(alone["per"] == "vector") & (alone["norm"] == "l2")]
+            for dtype, row in rows.set_index("dtype").iterrows():
+                at_y, logits = (
+                    whole[(whole["site"] == site) & (whole["dtype"] == dtype)].iloc[0] for site in ("y", "logits")
+                )
+                assert row["distance"] == at_y["mean"]
+                for name in ("relative", "float64_distance", "noise", "pair_noise", "weight_shift"):
+                    assert row[name] == at_y[name], name
+                assert row["same_top_token"] == logits["same_top_token"]
+                assert (row["text"], row["start"], row["token_id"]) == (window.text, window.start, window.ids[-1])
+    table: Any = found.windows
+    for row in found.frame.to_dict("records"):
+        own = table[(table["length"] == row["length"]) & (table["dtype"] == row["dtype"])]
+        assert row["mean"] == pytest.approx(own.groupby("text")["float64_distance"].mean().mean(), rel=1e-12)
+        assert row["median"] == own["float64_distance"].median()
+        assert row["windows"] == len(own) == counts[row["length"]]
+
+
+@pytest.mark.parametrize(
+    ("distance", "apart", "noise", "pair_noise", "hidden"),
+    [
+        (1.0, 1.0, 0.5, 2.0, (False, True)),
+        (1.0, 1.0, 1.0, 1.0, (False, False)),
+        (1.0, 1.0, 2.0, 0.5, (True, False)),
+        (0.0, 1.0, 0.5, 0.5, (True, True)),
+    ],
+)
+def test_hidden_is_below_its_own_noise_or_the_same_numbers(
+    distance: float, apart: float, noise: float, pair_noise: float, hidden: tuple[bool, bool]
+) -> None:
+    """Beside a window that is not hidden, of another text, and two of a third text that are half hidden."""
+    one = {"length": 8, "window": 0, "text": 0, "start": 0, "token_id": 1, "compared": "bfloat16", "distance": distance}
+    one |= {"relative": 0.1, "float64_distance": apart, "noise": noise, "pair_noise": pair_noise, "weight_shift": 0.0}
+    plain = one | {"distance": 9.0, "float64_distance": 9.0, "noise": 1.0, "pair_noise": 1.0, "same_top_token": False}
+    below = plain | {"noise": 10.0, "pair_noise": 10.0}
+    rows = [one | {"same_top_token": True}, plain | {"text": 1}, plain | {"text": 2}, below | {"text": 2}]
+    told = {"lengths": [8], "dtypes": ["bfloat16"], "too_short": {"8": 4}, "measure": PAIRS}
+    source = {"model": {}, "versions": {}, "edits": [], "time": "", "parameters": {"corpus": told}}
+    found: Any = assembled(pd.DataFrame(rows), {8: 2.0}, source, None)
+    assert found.windows[["hidden", "pair_hidden"]].values[0].tolist() == list(hidden)
+    (row,) = found.frame.to_dict("records")
+    assert row["hidden_share"] == pytest.approx((hidden[0] + 0 + 0.5) / 3)
+    assert row["pair_hidden_share"] == pytest.approx((hidden[1] + 0 + 0.5) / 3)
+    assert (row["hidden_low"], row["hidden_high"]) == wilson(hidden[0] + 0.5, 3)
+    assert row["same_top_token_share"] == pytest.approx(1 / 3)
+    assert (row["texts"], row["windows"], row["too_short"], row["tokens_per_second"]) == (3, 4, 4, 16.0)
 
 
 def test_a_text_counts_once_however_many_windows_it_has(model: TransformerBridge) -> None:
@@ -315,7 +383,17 @@ def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path, column: dict[
     ("asked", "said"),
     [
         ({"measure": "sensitivty"}, "unknown measure 'sensitivty': did you mean 'sensitivity'"),
-        ({"measure": "collapse"}, "measure 'collapse': expected one that gives a profile over tokens"),
+        ({"measure": "collapse"}, "bins: expected it with a measure of profiles, found 'collapse': leave it out"),
+        (
+            {"measure": "collapse", "bins": None, "dtypes": ["bfloat61"]},
+            "unknown dtype 'bfloat61': did you mean 'bfloat16'",
+        ),
+        (
+            {"measure": "collapse", "bins": None, "dtypes": ["float64"]},
+            "dtypes: expected ones that are held against float64",
+        ),
+        ({"measure": "collapse", "bins": None, "lengths": [64]}, r"at most 63 tokens \(the context, less the token"),
+        ({"dtypes": ["bfloat16"]}, "dtypes: expected them with measure 'collapse' alone, found 'sensitivity'"),
         ({"measure": "attention", "method": "exact"}, "method: expected it with measure 'sensitivity' alone"),
         ({"linearisation": "fulll"}, "unknown linearisation 'fulll': did you mean 'full'"),
         ({"method": "exat"}, "unknown method 'exat': did you mean 'exact'"),

@@ -10,16 +10,21 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, Model, parse_lengths
+from ostools.cli.kit.options import Device, LoadDtype, Model, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
+from ostools.ground.errors import InputError
 from ostools.ground.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from ostools.measure.passes.cost import Cost
-    from ostools.runs import Corpus
+    from ostools.runs import Corpus, CorpusCollapse
     from ostools.runs.forecast.forecast import Unloaded
 
 _SHOWN = ("length", "kind", "texts", "windows", "too_short", "sink_share", "last_share", "effective_tokens")
+_PAIRS = (
+    *("length", "dtype", "texts", "windows", "mean", "low", "high", "noise"),
+    *("hidden_share", "hidden_low", "hidden_high", "same_top_token_share"),
+)
 _SHAPES = ("length", "kept", "verdict", "start_contrast", "start_contrast_p", "end_contrast", "end_contrast_p")
 
 
@@ -31,7 +36,9 @@ def corpus(
     lengths: Annotated[str, typer.Option(metavar="LIST", help="Tokens of a window (64,256,1024).")] = "64,256",
     measure: Annotated[
         str,
-        typer.Option(metavar="NAME", help="sensitivity, attention, second-moment[-diagonal|-full], rollout, cesaro."),
+        typer.Option(
+            metavar="NAME", help="sensitivity, attention, second-moment[-diagonal|-full], rollout, cesaro; collapse."
+        ),
     ] = "sensitivity",
     linearisation: Annotated[
         str | None,
@@ -40,12 +47,18 @@ def corpus(
     method: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of the sensitivity: exact, estimate. Else by the model's width.")
     ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Of the collapse: a dtype compared with float64; repeat it. Else float32 and bfloat16."
+        ),
+    ] = None,
     texts: Annotated[
         int | None, typer.Option(metavar="N", help="How many texts a length. Else all that are long enough.", min=1)
     ] = None,
     per_text: Annotated[int, typer.Option(metavar="N", help="Most windows of a text.", min=1)] = 1,
     field: Annotated[str, typer.Option(metavar="NAME", help="The key or column that holds the texts.")] = "text",
-    bins: Annotated[int, typer.Option(metavar="N", help="Of relative position.", min=1)] = 32,
+    bins: Annotated[int | None, typer.Option(metavar="N", help="Of relative position. Else 32.", min=1)] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the texts and of the windows in them.", min=0)] = 0,
     model: Model = "embedded",
     out: Annotated[
@@ -59,16 +72,18 @@ def corpus(
         ),
     ] = None,
     device: Device = "auto",
-    dtype: Dtype = "float32",
+    load_dtype: LoadDtype = "float32",
 ) -> None:
     """Measure profiles over a corpus of texts.
 
     Windows of exactly so many tokens are drawn from the texts. The mean over relative position, with intervals over texts, and
-    a test of the U-shape. With --out the same command resumes.
+    a test of the U-shape. Or, with --measure collapse, how far each window and the same with its last token once more are
+    apart, and how many of them each dtype hides. With --out the same command resumes.
 
     \b
     Example:
       ostools corpus texts.jsonl --lengths 64,256 --texts 1000 --out corpus --plot corpus.png
+      ostools corpus texts.jsonl --lengths 64,256 --measure collapse --dtype bfloat16
     """
 
     def work(interrupted: Callable[[], bool]) -> None:
@@ -78,14 +93,19 @@ def corpus(
         from ostools.models.tokens import required
         from ostools.runs.corpus.corpus import drawn_from
         from ostools.runs.corpus.measures import Measure
+        from ostools.runs.corpus.pairs import PAIRS
         from ostools.runs.corpus.result import checked_bins
         from ostools.runs.corpus.texts import read_texts
         from ostools.runs.stored.store import Store
 
         check(plot)
         sizes = parse_lengths(lengths)
-        checked_bins(bins, sizes)
-        Measure.asked(measure, linearisation, method, d_model=1)
+        if dtype and measure != PAIRS:
+            raise InputError(
+                f"--dtype: expected it with --measure {PAIRS} alone; --load-dtype loads the model in a dtype"
+            )
+        Measure.asked(measure, linearisation, method, dtype or None, d_model=1)
+        checked_bins(bins, measure, sizes)
         found = read_texts(file, field)
         if out is not None:
             Store(out).require_ours()
@@ -95,16 +115,19 @@ def corpus(
         windows = {one.length: len(one.windows) for one in drawn}
 
         def cost(on: Unloaded) -> Cost:
-            return Measure.asked(measure, linearisation, method, on.shape.d_model).cost(on.shape, windows, on.limit)
+            what = Measure.asked(measure, linearisation, method, dtype or None, on.shape.d_model)
+            return what.cost(on.shape, windows, on.limit)
 
-        with at_work("measuring windows", model, device, dtype, cost) as (loaded, progress):
-            result = runs.corpus(
+        with at_work("measuring windows", model, device, load_dtype, cost) as (loaded, progress):
+            # One of two classes of results, by the measure: pyright knows them apart by literals alone.
+            result: Any = runs.corpus(
                 loaded,
                 found,
                 lengths=sizes,
                 measure=measure,
                 linearisation=linearisation,
                 method=method,
+                dtypes=dtype or None,
                 count=texts,
                 per_text=per_text,
                 bins=bins,
@@ -119,7 +142,18 @@ def corpus(
     ended_by_signals(work)
 
 
-def _show(result: Corpus) -> None:
+def _show(result: Corpus | CorpusCollapse) -> None:
+    from ostools.results import frame_of
+    from ostools.runs import Corpus
+
+    if isinstance(result, Corpus):
+        _show_profiles(result)
+    else:
+        rows = frame_of(result)[[*_PAIRS, "tokens_per_second"]].itertuples(index=False, name=None)
+        output.print_table("Windows, and with their last token once more", [*_PAIRS, "tokens/s"], rows, left=2)
+
+
+def _show_profiles(result: Corpus) -> None:
     summary, shapes = result.summary, result.shapes
     asked: Any = result.provenance.parameters
     rows = summary[[*_SHOWN, "tokens_per_second"]].itertuples(index=False, name=None)

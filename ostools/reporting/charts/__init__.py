@@ -30,6 +30,7 @@ from ostools.reporting.charts.answers.windows import windows_chart
 from ostools.reporting.charts.attention.heat import attention_chart, attention_difference_chart
 from ostools.reporting.charts.attention.variation import attention_variation_chart
 from ostools.reporting.charts.attention.view import attention_view as attention_view
+from ostools.reporting.charts.collapse.corpus import corpus_collapse_chart
 from ostools.reporting.charts.collapse.counting import counting_chart
 from ostools.reporting.charts.collapse.curves import collapse_chart
 from ostools.reporting.charts.collapse.layers import collapse_layers_chart
@@ -118,6 +119,7 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     experiments.TrainedLab: trained_lab_chart,
     experiments.WindowStudy: windows_chart,
     runs.Corpus: corpus_chart,
+    runs.CorpusCollapse: corpus_collapse_chart,
 }
 """Which result is drawn by which chart; a class derived from one of them is drawn as that one."""
 
@@ -146,6 +148,7 @@ __all__ = [
     "comparison_chart",
     "contributions_chart",
     "corpus_chart",
+    "corpus_collapse_chart",
     "counting_chart",
     "error_prediction_chart",
     "faithfulness_chart",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -23,12 +23,13 @@ from ostools.ground.errors import InputError, shown
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.asked import asked
-from ostools.models import Prompt, context_length, describe
+from ostools.models import context_length, describe
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Frame, Provenance
 from ostools.runs.asked.cells import code_version, digest
 from ostools.runs.corpus.measures import Measure
-from ostools.runs.corpus.result import BINS, COLUMNS, KIND, Corpus, assembled, checked_bins, read_corpus
+from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse
+from ostools.runs.corpus.result import KIND, Corpus, assembled, checked_bins, read_corpus
 from ostools.runs.corpus.texts import read_texts, texts_hash
 from ostools.runs.corpus.windows import Drawn, Window, draw
 from ostools.runs.measurements.record import Cell
@@ -64,28 +65,13 @@ class _Run:
     provenance: Provenance
 
     def rows(self, batch: _Batch, progress: Progress | None) -> tuple[Frame, Provenance]:
-        """A row a token; and what they come from, with the seconds that they took. An estimate draws directions of its own
+        """What was measured; and what it comes from, with the seconds that it took. An estimate draws directions of its own
         in every batch, so that its errors are not the same in all."""
         start = time.perf_counter()
-        prompts = [Prompt.from_ids(self.model, window.ids) for window in batch.windows]
         how: dict[str, Any] = {"seed": self.seed + batch.number, "max_memory": self.max_memory}
-        values = self.measure.values(self.model, prompts, **how, progress=progress)
-        tables = [
-            pd.DataFrame(
-                {
-                    "length": batch.length,
-                    "window": batch.first + index,
-                    "text": window.text,
-                    "start": window.start,
-                    "position": range(batch.length),
-                    "token_id": window.ids,
-                    "value": value,
-                }
-            )
-            for index, (window, value) in enumerate(zip(batch.windows, values, strict=True))
-        ]
+        table = self.measure.rows(self.model, batch.windows, batch.first, **how, progress=progress)
         took = {**self.provenance.parameters, "cell_seconds": time.perf_counter() - start}
-        return pd.concat(tables, ignore_index=True)[COLUMNS], replace(self.provenance, parameters=took)
+        return table, replace(self.provenance, parameters=took)
 
 
 def _nothing_said(text: str) -> None:
@@ -94,6 +80,48 @@ def _nothing_said(text: str) -> None:
 
 def _never() -> bool:
     return False
+
+
+@overload
+def corpus(
+    model: TransformerBridge,
+    texts: str | Path | Sequence[str],
+    *,
+    measure: Literal["collapse"],
+    lengths: int | Sequence[int] = ...,
+    dtypes: Sequence[str] | None = ...,
+    count: int | None = ...,
+    per_text: int = ...,
+    field: str = ...,
+    seed: int = ...,
+    out: str | Path | None = ...,
+    say: Callable[[str], None] = ...,
+    progress: Progress | None = ...,
+    interrupted: Callable[[], bool] = ...,
+) -> CorpusCollapse: ...
+
+
+@overload
+def corpus(
+    model: TransformerBridge,
+    texts: str | Path | Sequence[str],
+    *,
+    lengths: int | Sequence[int] = ...,
+    measure: str = ...,
+    linearisation: str | None = ...,
+    method: str | None = ...,
+    dtypes: Sequence[str] | None = ...,
+    count: int | None = ...,
+    per_text: int = ...,
+    field: str = ...,
+    bins: int | None = ...,
+    seed: int = ...,
+    out: str | Path | None = ...,
+    max_memory: int | None = ...,
+    say: Callable[[str], None] = ...,
+    progress: Progress | None = ...,
+    interrupted: Callable[[], bool] = ...,
+) -> Corpus: ...
 
 
 @asked
@@ -105,18 +133,20 @@ def corpus(
     measure: str = "sensitivity",
     linearisation: str | None = None,
     method: str | None = None,
+    dtypes: Sequence[str] | None = None,
     count: int | None = None,
     per_text: int = 1,
     field: str = "text",
-    bins: int = BINS,
+    bins: int | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     max_memory: int | None = None,
     say: Callable[[str], None] = _nothing_said,
     progress: Progress | None = None,
     interrupted: Callable[[], bool] = _never,
-) -> Corpus:
-    """The profile of every window over relative position: mean, interval over texts, quantiles, and whether it is a U.
+) -> Corpus | CorpusCollapse:
+    """The profile of every window over relative position: mean, interval over texts, quantiles, and whether it is a U. Or, with
+    `measure="collapse"`, how far the window and the same with its last token once more are apart, against the noise.
 
     Args:
         texts: a list of texts, or a file: `.jsonl` with a key `field`, `.parquet` with a column `field`, or plain text, whose
@@ -125,12 +155,13 @@ def corpus(
             short for a window are passed over and counted; nothing is padded.
         measure: "sensitivity": ||d y_n / d v_i^(0)||, the operator norm, or of an estimate the Frobenius norm; "attention":
             the last token's weights, mean over layers and heads; or a prediction of `path_sum`: "second-moment",
-            "second-moment-full", "second-moment-diagonal", "rollout", "cesaro".
+            "second-moment-full", "second-moment-diagonal", "rollout", "cesaro". Or "collapse": the pair of Theorem 4.2.
         linearisation, method: of the sensitivity alone: as in `ost.sensitivity`, "full" unless given; "exact" or "estimate",
             unless given by the model's width, never by the memory that is free.
+        dtypes: of collapse alone, as in `ost.collapse`: float32 and bfloat16 unless given, each against float64.
         count: texts a length; None: all that are long enough.
         per_text: most windows of a text, which do not overlap.
-        bins: of relative position, at most the tokens of the shortest window.
+        bins: of relative position, at most the tokens of the shortest window; 32 unless given. Pairs have none.
         seed: of the texts, of the windows in them, and of an estimate, whose k-th cell draws its directions by seed + k.
         out: a directory, where every cell (some 1,024 tokens) is kept once it is measured: the same call resumes, and
             `runs.read_corpus` reads it without the model. A directory holds one corpus. None: nothing is kept.
@@ -144,13 +175,16 @@ def corpus(
     before stay.
     """
     described = describe(model)
-    what = Measure.asked(measure, linearisation, method, described.d_model)
+    what = Measure.asked(measure, linearisation, method, dtypes, described.d_model)
     chosen, seed = checked_lengths(lengths), whole_number("seed", seed)
     if seed > _MOST_SEED:
         raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
-    if (longest := chosen[-1]) > context_length(model):
-        raise InputError(f"lengths: expected at most {context_length(model)} tokens (the context), found {longest}")
-    checked_bins(bins, chosen)
+    most, words = context_length(model), "the context"
+    if measure == PAIRS:
+        most, words = most - 1, "the context, less the token that is repeated"
+    if (longest := chosen[-1]) > most:
+        raise InputError(f"lengths: expected at most {most} tokens ({words}), found {longest}")
+    checked_bins(bins, measure, chosen)
     if not isinstance(out, str | Path | None):
         raise InputError(f"out: expected a directory or None, found {shown(out)}")
     edits = hooks.active_edits(model)

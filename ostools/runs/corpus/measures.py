@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, unknown_name
@@ -23,9 +24,12 @@ from ostools.measure.paths.path_sum import path_sum
 from ostools.measure.paths.variants import VARIANTS
 from ostools.models import Prompt
 from ostools.models.shape import Shape
+from ostools.results import Frame
+from ostools.runs.corpus.pairs import PAIRS, checked_dtypes, pair_rows, pairs_cost
+from ostools.runs.corpus.windows import Window
 
 PREDICTIONS = tuple(name for name, variant in VARIANTS.items() if variant.kind == "predicted")
-MEASURES = ("sensitivity", "attention", *PREDICTIONS)
+MEASURES = ("sensitivity", "attention", *PREDICTIONS, PAIRS)
 _METHODS = {"exact": "measured", "estimate": "estimated"}
 _BESIDE = 4
 """Of a path sum of a short window: encoding, hashing the weights and writing down, in questions."""
@@ -33,22 +37,23 @@ _BESIDE = 4
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured: a name out of `MEASURES`, of which derivative, and of the sensitivity how ("" where there is none)."""
+    """What is measured: a name out of `MEASURES`, of which derivative, and of the sensitivity how ("" where there is none); of
+    pairs in which dtypes."""
 
     name: str
     linearisation: str = ""
     method: str = ""
+    dtypes: tuple[str, ...] = ()
 
     @classmethod
-    def asked(cls, name: str, linearisation: str | None, method: str | None, d_model: int) -> Measure:
+    def asked(
+        cls, name: str, linearisation: str | None, method: str | None, dtypes: Sequence[str] | None, d_model: int
+    ) -> Measure:
         """Checked. `method` None: exact, but for models so wide that an estimate takes a sixteenth of the passes. Never by
         the memory that is free: one corpus holds one kind of number."""
-        if name == "collapse":
-            raise InputError(
-                "measure 'collapse': expected one that gives a profile over tokens, and a distance is one number a pair: use "
-                f"ost.collapse; known are {', '.join(MEASURES)}"
-            )
         checked_name("measure", name, MEASURES)
+        if dtypes is not None and name != PAIRS:
+            raise InputError(f"dtypes: expected them with measure {PAIRS!r} alone, found {name!r}: leave them out")
         if name != "sensitivity":
             given = [
                 option for option, value in (("linearisation", linearisation), ("method", method)) if value is not None
@@ -57,7 +62,8 @@ class Measure:
                 raise InputError(
                     f"{given[0]}: expected it with measure 'sensitivity' alone, found {name!r}: leave it out"
                 )
-            return cls(name, VARIANTS[name].linearisation if name in VARIANTS else "")
+            kept = checked_dtypes(dtypes) if name == PAIRS else ()
+            return cls(name, VARIANTS[name].linearisation if name in VARIANTS else "", dtypes=kept)
         kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
         if method not in (None, *_METHODS):
             raise unknown_name("method", method, _METHODS)
@@ -71,6 +77,8 @@ class Measure:
     @property
     def quantity(self) -> str:
         """What its values are, in words: the operator norm is known of exact Jacobians alone."""
+        if self.name == PAIRS:
+            return "L2 distance at y"
         if self.name == "attention":
             return "attention weight, mean over layers and heads"
         if self.name in VARIANTS and not VARIANTS[self.name].scaled:
@@ -78,10 +86,42 @@ class Measure:
         return "operator norm" if self.method == "exact" else "Frobenius norm"
 
     @property
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, Any]:
         """Its fields and what they make of its values."""
         own = {"measure": self.name, "linearisation": self.linearisation, "method": self.method}
+        own |= {"dtypes": list(self.dtypes)} if self.name == PAIRS else {}
         return {**own, "kind": self.kind, "quantity": self.quantity}
+
+    def rows(
+        self,
+        model: TransformerBridge,
+        windows: Sequence[Window],
+        first: int,
+        *,
+        seed: int,
+        max_memory: int | None,
+        progress: Progress | None,
+    ) -> Frame:
+        """Of windows of one length, the first of which is number `first`: a row a token; of pairs a row a window and dtype."""
+        if self.name == PAIRS:
+            return pair_rows(model, windows, first, self.dtypes, progress)
+        prompts = [Prompt.from_ids(model, window.ids) for window in windows]
+        values = self.values(model, prompts, seed=seed, max_memory=max_memory, progress=progress)
+        tables = [
+            pd.DataFrame(
+                {
+                    "length": len(window.ids),
+                    "window": first + index,
+                    "text": window.text,
+                    "start": window.start,
+                    "position": range(len(window.ids)),
+                    "token_id": window.ids,
+                    "value": value,
+                }
+            )
+            for index, (window, value) in enumerate(zip(windows, values, strict=True))
+        ]
+        return pd.concat(tables, ignore_index=True)
 
     def values(
         self,
@@ -105,6 +145,8 @@ class Measure:
 
     def cost(self, shape: Shape, windows: Mapping[int, int], max_memory: int | None = None) -> Cost:
         """Of so many windows of each length."""
+        if self.name == PAIRS:
+            return pairs_cost(shape, windows, self.dtypes)
         return sum((self._of_one(shape, length, max_memory) * count for length, count in windows.items()), Cost())
 
     def _of_one(self, shape: Shape, length: int, max_memory: int | None) -> Cost:

@@ -5,7 +5,7 @@ Read back from a directory (`read_corpus`) it is the same to the last bit. Cost:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from ostools.ground.errors import InputError, shown
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
+from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse, assembled_pairs
 from ostools.runs.stored.reading import read
 from ostools.theory import corpora
 from ostools.theory.profiles import effective_tokens
 from ostools.theory.statistics.bootstrap import FEWEST
 
-QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
 BINS = 32
 KIND = "corpus-"
 """What the measurements of its cells begin with."""
@@ -53,10 +53,10 @@ class Corpus(Result):
     windows: pd.DataFrame
 
 
-def read_corpus(directory: str | Path, *, bins: int = BINS) -> Corpus:
-    """The corpus that `ost.corpus(..., out=directory)` measured, without its model.
+def read_corpus(directory: str | Path, *, bins: int | None = None) -> Corpus | CorpusCollapse:
+    """The corpus that `ost.corpus(..., out=directory)` measured, without its model. `bins`: of profiles, 32 unless given.
 
-    Raises `InputError` for a directory without a corpus, and for one that is not complete.
+    Raises `InputError` for a directory without a corpus, for one that is not complete, and for bins of pairs.
     """
     if not isinstance(directory, str | Path):
         raise InputError(f"directory: expected one that ost.corpus made, found {shown(directory)}")
@@ -76,10 +76,22 @@ def read_corpus(directory: str | Path, *, bins: int = BINS) -> Corpus:
     return assembled(found.rows(cells[0].wanted.cell.measurement), seconds, sources[0], bins)
 
 
-def assembled(rows: Frame, seconds: Mapping[int, float], source: Mapping[str, Any], bins: int) -> Corpus:
+def assembled(
+    rows: Frame, seconds: Mapping[int, float], source: Mapping[str, Any], bins: int | None
+) -> Corpus | CorpusCollapse:
     """The result of the rows of all cells; `source`: what a cell's numbers come from, as `Provenance` has it."""
     asked = source["parameters"]["corpus"]
-    bins = checked_bins(bins, asked["lengths"])
+    chosen = checked_bins(bins, asked["measure"], asked["lengths"])
+    model, versions, edits = source["model"], source["versions"], tuple(source["edits"])
+    told = {**asked, **({} if chosen is None else {"bins": chosen})}
+    provenance = Provenance(model, told, None, versions, edits, source["time"], source.get("arithmetic", {}))
+    if chosen is None:
+        return assembled_pairs(rows, seconds, provenance)
+    return _profiles(rows, seconds, provenance, chosen)
+
+
+def _profiles(rows: Frame, seconds: Mapping[int, float], provenance: Provenance, bins: int) -> Corpus:
+    asked: Any = provenance.parameters
     frames, summary, shapes, windows = [], [], [], []
     for length in asked["lengths"]:
         part: Any = rows.loc[rows["length"] == length, COLUMNS].reset_index(drop=True)
@@ -88,9 +100,6 @@ def assembled(rows: Frame, seconds: Mapping[int, float], source: Mapping[str, An
         frames.append(_binned(shares, texts, length, bins))
         shapes += [{"length": length, "kept": kept} | _shape(shares, texts, kept) for kept in (NO_SINK, BETWEEN)]
         summary.append(_summary(shares, texts, asked, length, seconds[length]))
-    model, versions, edits = source["model"], source["versions"], tuple(source["edits"])
-    arithmetic = source.get("arithmetic", {})
-    provenance = Provenance(model, {**asked, "bins": bins}, None, versions, edits, source["time"], arithmetic)
     tables = pd.DataFrame(summary), pd.DataFrame(shapes), pd.concat(windows, ignore_index=True)
     return Corpus(pd.concat(frames, ignore_index=True), provenance, *tables)
 
@@ -99,8 +108,13 @@ COLUMNS = ["length", "window", "text", "start", "position", "token_id", "value"]
 """Of the rows of a cell."""
 
 
-def checked_bins(bins: int, lengths: list[int]) -> int:
-    """At most one bin a token of the shortest window: finer ones would show what no token says."""
+def checked_bins(bins: int | None, measure: str, lengths: Sequence[int]) -> int | None:
+    """At most one bin a token of the shortest window: finer ones would show what no token says. None of a measure of pairs."""
+    if measure == PAIRS:
+        if bins is not None:
+            raise InputError(f"bins: expected it with a measure of profiles, found {measure!r}: leave it out")
+        return None
+    bins = BINS if bins is None else bins
     if whole_number("bins", bins, 1) > min(lengths):
         raise InputError(f"bins: expected at most {min(lengths)}, the tokens of the shortest window, found {bins}")
     return int(bins)
@@ -122,7 +136,7 @@ def _binned(shares: np.ndarray, texts: np.ndarray, length: int, bins: int) -> pd
     low, high = corpora.interval_of_mean(means)
     place = np.arange(bins)
     columns = {"length": length, "bin": place, "start": place / bins, "end": (place + 1) / bins}
-    quantiles = {name: np.quantile(found, part, axis=0) for name, part in QUANTILES.items()}
+    quantiles = {name: np.quantile(found, part, axis=0) for name, part in corpora.QUANTILES.items()}
     return pd.DataFrame({**columns, "mean": means.mean(0), "low": low, "high": high, **quantiles})
 
 

@@ -1,0 +1,123 @@
+"""Collapse over a corpus: of every window the pair of Theorem 4.2, the window and the window with its last token once more.
+
+What stands before the repeated token is text that people wrote, and differs from window to window. The theorem says that the
+two come together as windows grow longer, whatever stands in them. Cost: `measure.collapse` of one pair, times the windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.cost import collapse_cost
+from ostools.measure.collapse.readings import VECTOR
+from ostools.measure.passes.cost import Cost, PromptTokens
+from ostools.measure.passes.precisions import checked_precisions
+from ostools.models.shape import Shape
+from ostools.results import Frame, Provenance, Result
+from ostools.runs.corpus.windows import Window
+from ostools.tasks.repeats import RepeatedIds
+from ostools.theory import corpora
+from ostools.theory.statistics.intervals import wilson
+
+PAIRS = "collapse"
+"""The measure of pairs; all others give profiles."""
+DTYPES = ("float32", "bfloat16")
+_READ = ["distance", "relative", "float64_distance", "noise", "pair_noise", "weight_shift"]
+COLUMNS = ["length", "window", "text", "start", "token_id", "compared", *_READ, "same_top_token"]
+"""Of the rows of a cell, whose own `dtype` is the model's; `compared` is the dtype of a row."""
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusCollapse(Result):
+    """How far each window and the same window with its last token once more are apart: ||y - y*||_2, against the noise.
+
+    `frame`, one row a length and dtype: length, dtype, texts, windows, too_short (texts that were passed over); of the
+    distance in float64 with the weights as that dtype stores them: mean over texts with low and high (95% bootstrap over
+    texts), and over windows q10, q25, median, q75, q90; noise (the median over windows of what running in that dtype does to
+    y); hidden_share (windows whose distance is below their own noise, or is 0; mean over texts) with hidden_low and hidden_high
+    (95%, Wilson's, over texts), pair_hidden_share (the same against the noise of y - y*), same_top_token_share; seconds and
+    tokens_per_second (of all windows of that length, in all dtypes).
+
+    `windows`, one row a window and dtype: length, window, text (its place in the corpus), start (the piece's first token among
+    the text's own), token_id (what is repeated), dtype, distance (in that dtype) and relative (to ||y||), float64_distance,
+    noise, pair_noise, weight_shift, same_top_token, hidden, pair_hidden: as in `measure.Collapse`, at y, in L2.
+    """
+
+    windows: pd.DataFrame
+
+
+def checked_dtypes(dtypes: Sequence[str] | None) -> tuple[str, ...]:
+    """Their names; float64 is what every one is held against, and cannot be one of them."""
+    names = tuple(precision.name for precision in checked_precisions(DTYPES if dtypes is None else dtypes))
+    if "float64" in names:
+        raise InputError("dtypes: expected ones that are held against float64, found 'float64' itself: leave it out")
+    return names
+
+
+def pair_rows(
+    model: TransformerBridge, windows: Sequence[Window], first: int, dtypes: Sequence[str], progress: Progress | None
+) -> Frame:
+    """The rows of windows of one length, the first of which is number `first` of that length."""
+    tasks = [RepeatedIds(window.ids, name=f"window {first + index}") for index, window in enumerate(windows)]
+    found = collapse(model, tasks, lengths=[1], dtypes=dtypes, progress=progress or False)
+    tables = []
+    for index, (window, one) in enumerate(zip(windows, found, strict=True)):
+        frame: Any = one.frame
+        whole = frame[(frame["per"] == VECTOR) & (frame["norm"] == "l2")]
+        at_y, logits = (whole[whole["site"] == site].set_index("dtype").loc[list(dtypes)] for site in ("y", "logits"))
+        own = {"length": len(window.ids), "window": first + index, "text": window.text, "start": window.start}
+        read = at_y.rename(columns={"mean": "distance"})[_READ].reset_index(names="compared")
+        same = logits["same_top_token"].to_numpy(dtype=bool)
+        tables.append(read.assign(**own, token_id=window.ids[-1], same_top_token=same))
+    return pd.concat(tables, ignore_index=True)[COLUMNS]
+
+
+def pairs_cost(shape: Shape, windows: Mapping[int, int], dtypes: Sequence[str]) -> Cost:
+    """Of so many windows of each length."""
+    one = {length: collapse_cost(shape, PromptTokens((length + 1,), 0), dtypes) for length in windows}
+    return sum((one[length] * count for length, count in windows.items()), Cost())
+
+
+def assembled_pairs(rows: Frame, seconds: Mapping[int, float], provenance: Provenance) -> CorpusCollapse:
+    """The result of the rows of all cells."""
+    table: Any = rows[COLUMNS].rename(columns={"compared": "dtype"})
+    for name, noise in (("hidden", "noise"), ("pair_hidden", "pair_noise")):
+        table = table.assign(**{name: (table["float64_distance"] < table[noise]) | (table["distance"] == 0)})
+    asked: Any = provenance.parameters
+    frame = [
+        {"length": length, "dtype": dtype}
+        | _over_texts(table[(table["length"] == length) & (table["dtype"] == dtype)])
+        | {"too_short": asked["too_short"][str(length)], "seconds": seconds[length]}
+        for length in asked["lengths"]
+        for dtype in asked["dtypes"]
+    ]
+    told: Any = pd.DataFrame(frame)
+    told = told.assign(tokens_per_second=told["length"] * told["windows"] / told["seconds"])
+    return CorpusCollapse(told, provenance, table.reset_index(drop=True))
+
+
+def _over_texts(rows: Frame) -> dict[str, Any]:
+    """One length and dtype. Every text counts once, by the mean of its windows."""
+    texts = rows["text"].to_numpy()
+    flags = rows[["hidden", "pair_hidden", "same_top_token"]].to_numpy(dtype=float)
+    means = corpora.text_means(np.column_stack([rows["float64_distance"].to_numpy(dtype=float), flags]), texts)
+    mean, hidden, of_pair, same = means.mean(0).tolist()
+    low, high = (float(end[0]) for end in corpora.interval_of_mean(means[:, :1]))
+    hidden_low, hidden_high = map(float, wilson(float(means[:, 1].sum()), len(means)))
+    quantiles = {name: float(rows["float64_distance"].quantile(part)) for name, part in corpora.QUANTILES.items()}
+    return {
+        "texts": len(means),
+        "windows": len(rows),
+        **{"mean": mean, "low": low, "high": high, **quantiles, "noise": float(rows["noise"].median())},
+        **{"hidden_share": hidden, "hidden_low": hidden_low, "hidden_high": hidden_high},
+        **{"pair_hidden_share": of_pair, "same_top_token_share": same},
+    }
