@@ -174,6 +174,46 @@ assert shift.abs().median() < 0.1
 # that know how many of them there are, hand the same questions to `ost.study`
 # ([tutorial 4](04_mitigations_and_plugins.ipynb)).
 #
+# ## Many texts in place of one prompt
+#
+# A sweep asks questions of the paper. `ost.corpus` asks one measurement of windows out of your own texts: a list, or a file
+# (`ostools corpus texts.jsonl`). It keeps its cells in a directory as a sweep does, and the same call goes on where it was
+# cut off. Eight first lines of old books, 24 tokens of each; every interval is over texts.
+#
+# **Before you run it**: which end of a window should weigh more for the last token, the first third or the last one?
+
+# %%
+model = ost.load_model()
+lines = [
+    "Call me Ishmael. Some years ago, never mind how long precisely, having little or no money in my purse, I thought I "
+    "would sail about a little and see the watery part of the world.",
+    "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness.",
+    "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife.",
+    "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do.",
+    "You will rejoice to hear that no disaster has accompanied the commencement of an enterprise which you have regarded "
+    "with such evil forebodings.",
+    "The sun was shining on the sea, shining with all his might: he did his very best to make the billows smooth and bright.",
+    "In the beginning God created the heaven and the earth. And the earth was without form, and void.",
+    "No one would have believed in the last years of the nineteenth century that this world was being watched keenly.",
+]
+profiles = ost.corpus(model, lines, lengths=24, bins=8, out=Path(workplace.name) / "profiles", progress=False)
+assert profiles.summary["texts"].item() == len(lines)
+profiles.shapes[["kept", "verdict", "start_contrast", "end_contrast", "end_contrast_low", "end_contrast_high"]].round(2)
+
+# %% [markdown]
+# And the paper's other question: how far is each window from the same window with its last token once more (the pair of
+# Theorem 4.2), against what rounding does to that very window?
+
+# %%
+pairs = ost.corpus(model, lines, lengths=24, measure="collapse", out=Path(workplace.name) / "theorem", progress=False)
+assert (pairs.frame["hidden_share"] == 0).all()
+pairs.frame[["dtype", "texts", "mean", "low", "high", "noise", "hidden_share", "hidden_high"]].round(5)
+
+# %% [markdown]
+# No window of these is hidden, in either format; with eight texts that leaves room for a third of all windows
+# (`hidden_high`). Real text does not end in hundreds of equal tokens: one copy more moves y by far more than rounding does.
+# `docs/findings/corpus.md` has profiles of a thousand texts.
+#
 # ## Exercises
 #
 # 1. Add `collapse` to the measurements, and join it to `behaviour` by task, length and seed: do errors come where distances
