@@ -9,6 +9,8 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
+import mitigations
+from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.measure.contributions.contributions import Contributions
 from ostools.measure.jacobian.sensitivity import Sensitivity
@@ -55,6 +57,17 @@ def profiles_of(given: Sequence[Given]) -> dict[str, OneProfile]:
                 raise InputError(f"faithfulness: expected each profile once, found two of {name!r}: leave one out")
             found[name] = held
     return found
+
+
+def require_mitigation(given: Sequence[Given], acting: Mitigation | None) -> None:
+    """Raises `InputError` for profiles under another mitigation than the model is to be asked under."""
+    wanted = mitigations.label(acting)
+    for one in given:
+        if (found := one.provenance.parameters.get("mitigation", mitigations.label(None))) != wanted:
+            raise InputError(
+                f"faithfulness: expected profiles under mitigation={wanted!r}, found one under {found!r}: measure all of them, "
+                "and ask here, with one mitigation"
+            )
 
 
 def require_of_model(given: Given, model: Provenance) -> tuple[int, ...]:

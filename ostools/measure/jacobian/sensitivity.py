@@ -23,6 +23,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from mitigations import Mitigation
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
@@ -34,9 +35,10 @@ from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.one_linearisation import METHODS, NORMS, MeasuredNorms, Settings
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.jacobian.together import Asked, measured
+from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
 from ostools.measure.passes.output import Output, begun
-from ostools.measure.prompts import as_prompt, as_prompts, checked_layers, token_columns
+from ostools.measure.prompts import checked_layers, token_columns
 from ostools.models import Prompt
 from ostools.models.chat import CHAT_ASKED
 from ostools.results import Frame, Provenance, Result
@@ -75,6 +77,7 @@ def sensitivity(
     precision: str | None = ...,
     at: int | None = ...,
     towards: str | int | Sequence[str | int] | None = ...,
+    mitigation: Mitigation | str | None = ...,
     announce: Callable[[str], None] | None = ...,
     progress: Progress | None = ...,
 ) -> Sensitivity: ...
@@ -95,6 +98,7 @@ def sensitivity(
     precision: str | None = ...,
     at: int | None = ...,
     towards: str | int | Sequence[str | int] | None = ...,
+    mitigation: Mitigation | str | None = ...,
     announce: Callable[[str], None] | None = ...,
     progress: Progress | None = ...,
 ) -> list[Sensitivity]: ...
@@ -116,6 +120,7 @@ def sensitivity(
     precision: str | None = None,
     at: int | None = None,
     towards: str | int | Sequence[str | int] | None = None,
+    mitigation: Mitigation | str | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity | list[Sensitivity]:
@@ -151,6 +156,9 @@ def sensitivity(
             every unit u, so that ||w||_2 times a certified bound of ||J_i||_2 bounds it, which is what `compare` holds it
             against; no prediction of a norm of J_i is one of it, and those are refused there. Checked: w^T y_n + b is the
             model's own logit. Exact, in one backward pass; refused with an estimate and with `detached` (`contributions`).
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is measured as it rewrites it, and the model
+            as its hooks change it: by the formulas where they know such an edit, else by autograd. It has to change every
+            prompt, else it is refused. `at` counts in the rewritten prompt.
         announce: called with each linearisation's forecast of its memory before it runs.
         progress: called as progress(done, total), in percent, after each block of rows.
 
@@ -167,12 +175,13 @@ def sensitivity(
     settings = Settings(method, relative_error, confidence, max_memory, seed, precision)
     names, chosen = _validated(model, linearisations, layers, settings)
     is_one = isinstance(prompt, str | Prompt)
-    prompts = [as_prompt(model, prompt)] if is_one else as_prompts(model, prompt)
+    under = Under.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
-    provenance = Provenance.collect(model, linearisations=names, layers=chosen, **asdict(settings))
+    provenance = Provenance.collect(model, linearisations=names, layers=chosen, **under.said, **asdict(settings))
     work = full_precision(model, "sensitivity")
-    with torch.inference_mode(False), true_arithmetic(work):
-        read = prompts if at is None else [begun(work, each, at) for each in prompts]
+    with torch.inference_mode(False), under.acting(work), true_arithmetic(work):
+        _refuse_frozen(work)
+        read = under.prompts if at is None else [begun(work, each, at) for each in under.prompts]
         output = None if towards is None else _output(work, towards, names, settings)
         row = None if output is None else output.row
         if output is not None:
@@ -181,7 +190,7 @@ def sensitivity(
         norms = measured(work, read, Asked(names, chosen, settings, row), announce, progress)
     meant = {} if output is None else {"towards": output.tokens, "towards_ids": output.ids, "towards_norm": output.norm}
     results = []
-    for whole, part, found in zip(prompts, read, norms, strict=True):
+    for whole, part, found in zip(under.prompts, read, norms, strict=True):
         place = {} if at is None else {"at": len(part.ids) - 1}
         given = {**provenance.parameters, **meant, **place}
         where = replace(provenance, token_ids=tuple(whole.ids.tolist()), parameters=given)
@@ -246,13 +255,16 @@ def _validated(
     names = checked_names("linearisation", linearisations, LINEARISATIONS)
     if settings.method not in METHODS:
         raise unknown_name("method", settings.method, METHODS)
+    check_settings(settings.relative_error, settings.confidence)
+    check_products(model, settings.precision)
+    return names, checked_layers(model, layers)
+
+
+def _refuse_frozen(model: TransformerBridge) -> None:
     if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
         raise InputError(
             "sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first"
         )
-    check_settings(settings.relative_error, settings.confidence)
-    check_products(model, settings.precision)
-    return names, checked_layers(model, layers)
 
 
 def jacobian(

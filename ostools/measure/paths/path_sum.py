@@ -23,19 +23,21 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from mitigations import Mitigation
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
+from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.predicted import TRACES, chosen_traces
 from ostools.measure.paths.variants import USUAL, MlpNorm, Variant, checked_variants, variant_named
-from ostools.measure.prompts import as_prompt, token_columns
+from ostools.measure.prompts import token_columns
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Provenance, Result
@@ -63,6 +65,7 @@ def path_sum(
     traces: Literal["auto", "exact", "probes"] | str = "auto",
     positions: Literal["last", "all"] | str = "last",
     max_memory: int | None = None,
+    mitigation: Mitigation | str | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> PathSum:
@@ -93,6 +96,8 @@ def path_sum(
         positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; what is free by default.
+        mitigation: a `mitigations.Mitigation` or its name with options: the text as it rewrites it, the model under its hooks.
+            It has to change the prompt or a logit, else it is refused; so are hooks that the formulas do not know.
         announce: called with the forecast of its memory before it runs.
         progress: called as progress(done, total), blocks of the model.
 
@@ -103,7 +108,6 @@ def path_sum(
     Source: docs/theory.md 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
     """
     names = checked_variants(variants)
-    _refuse_replaced_pattern(model, names)
     _refuse_undescribed(model, names)
     if mlp_norm not in get_args(MlpNorm):
         raise unknown_name("mlp_norm", mlp_norm, get_args(MlpNorm))
@@ -111,7 +115,8 @@ def path_sum(
         raise unknown_name("traces", traces, ("auto", *TRACES))
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
-    tokens = as_prompt(model, prompt)
+    under = Under.of("path_sum", model, [prompt], mitigation)
+    tokens = under.prompt
     shape = Shape.of(model)
     if traces == "auto":
         traces = chosen_traces(shape, len(tokens.ids))
@@ -122,6 +127,7 @@ def path_sum(
         mlp_norm=mlp_norm,
         traces=TRACES[traces],
         positions=positions,
+        **under.said,
         **tokens.asked,
     )
     n = len(tokens.ids)
@@ -130,7 +136,10 @@ def path_sum(
     needed = path_sum_cost(shape, n, names, **how).memory
     _require_memory(needed, n, next(model.parameters()).device, max_memory, announce)
     tally: Counter[str] = Counter()
-    values = _fold(full_precision(model, "path_sum"), tokens, names, last, (mlp_norm, traces, tally), progress)
+    work = full_precision(model, "path_sum")
+    with torch.inference_mode(False), under.acting(work):
+        _refuse_replaced_pattern(work, names)
+        values = _fold(work, tokens, names, last, (mlp_norm, traces, tally), progress)
     if tally:
         proofs = ", ".join(f"{tally[name]} {name}" for name in OUTCOMES)
         provenance = replace(provenance, parameters={**provenance.parameters, "norms_proved": proofs})
@@ -188,7 +197,7 @@ def _fold(
     predicted = all(variant_named(name).kind == "predicted" for name in names)
     # Bounds are computed in float64; a prediction is off by percents, whatever the precision.
     dtype = next(model.parameters()).dtype if predicted else torch.float64
-    with torch.inference_mode(False), torch.no_grad(), float32_products():
+    with torch.no_grad(), float32_products():
         run = forward(model, tokens.ids)
         folds = {name: variant_named(name).fold(run, last) for name in names}
         for block in run.blocks(dtype):

@@ -44,7 +44,7 @@ class Change(Result):
     spearman (rank correlation of the two profiles; NA where one is flat).
 
     The provenance is the first one's; `parameters["second"]` is the whole of the second one's, and `parameters["differ"]` names
-    what differs between the two: weights, configuration, dtype, device, edits. An empty list: nothing of these.
+    what differs between the two: weights, configuration, dtype, device, edits, mitigation. An empty list: nothing of these.
     """
 
     summary: pd.DataFrame
@@ -152,4 +152,6 @@ def _provenance(first: Provenance, second: Provenance) -> Provenance:
     # The number of a with-block in this process says nothing of what the edit does.
     edits = [[edit.rpartition(" (block ")[0] for edit in one.edits] for one in (first, second)]
     differ += ["edits"] if edits[0] != edits[1] else []
+    under = [one.parameters.get("mitigation") for one in (first, second)]
+    differ += ["mitigation"] if under[0] != under[1] else []
     return replace(first, parameters={**first.parameters, "differ": differ, "second": second.as_dict()})
