@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pandas as pd
 
+from mitigations.named import NONE
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -95,6 +96,14 @@ class Provenance:
         """The provenance of a run on nothing but numbers, with the arguments (seeds, sizes) that define them."""
         return cls({}, parameters, None, _versions(), arithmetic=_arithmetic())
 
+    @property
+    def under(self) -> str | None:
+        """The one mitigation that all of it was measured under; None where there was none, or several."""
+        given, status = (self.parameters.get(name) for name in ("mitigation", "status"))
+        if not isinstance(given, str) or given == NONE:
+            return None
+        return f"{given} ({status})" if status == "inactive" else given
+
     def as_dict(self) -> dict[str, Any]:
         """The same as plain, JSON-able values."""
         return json.loads(json.dumps(asdict(self), default=str))
@@ -129,6 +138,7 @@ class Result:
         title = f"{type(self).__name__}: {rows:,} rows of {columns} columns"
         title += f" ({measurement})" if measurement else ""
         title += f", of {model['name']} in {model['dtype']}" if model else ""
+        title += f", under {self.provenance.under}" if self.provenance.under else ""
         text = f"{title}\n{self.frame.head().to_string(max_colwidth=24)}"
         # What a terminal would obey, in a token or a name, is spelled out.
         return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -67,7 +67,7 @@ class Under:
     @classmethod
     def again(cls, what: str, prompt: Prompt, given: Mitigation | None) -> Under:
         """Of a prompt that the mitigation has rewritten already: what has hooks and leaves texts alone is still to be shown."""
-        left = (part for part in mitigations.parts(given) if not _overrides(part, "prompt"))
+        left = (part for part in mitigations.parts(given) if not rewrites(part, "prompt"))
         return cls(what, given, (prompt,), (tuple(part for part in left if mitigations.changes_pass(part)),))
 
     @property
@@ -120,13 +120,13 @@ def rewritten(
     """
     silent = []
     for part in mitigations.parts(given):
-        if _overrides(part, "sequence"):
-            raise InputError(f"{what}: {_rewrites(part, 'sequence')}: give {task}")
+        if rewrites(part, "sequence"):
+            raise InputError(f"{what}: {_not_known(part, 'sequence')}: give {task}")
         text = _text_of(prompt)
-        if not _overrides(part, "prompt"):
+        if not rewrites(part, "prompt"):
             silent.append(part)
         elif text is None:
-            raise InputError(f"{what}: {_rewrites(part, 'prompt')}: give the text")
+            raise InputError(f"{what}: {_not_known(part, 'prompt')}: give the text")
         elif (new := mitigations.rewrite(part, text)) == text:
             silent.append(part)
         else:
@@ -134,12 +134,13 @@ def rewritten(
     return prompt, tuple(silent)
 
 
-def _rewrites(part: Mitigation, kind: str) -> str:
+def _not_known(part: Mitigation, kind: str) -> str:
     return f"{mitigations.label(part)} rewrites the {kind}, which is not known of this prompt"
 
 
-def _overrides(part: Mitigation, method: str) -> bool:
-    return getattr(type(part), method) is not getattr(Mitigation, method)
+def rewrites(part: Mitigation, kind: str) -> bool:
+    """Whether it rewrites the `sequence` of a task, or the `prompt`."""
+    return getattr(type(part), kind) is not getattr(Mitigation, kind)
 
 
 def _text_of(prompt: str | Prompt) -> str | None:

@@ -93,7 +93,14 @@ def give(result: Any, out: Path | None, show: Callable[[Any], None]) -> None:
     elif written is not None:
         tell_written(written)
     else:
+        _tell_mitigation(result)
         show(result)
+
+
+def _tell_mitigation(result: Any) -> None:
+    """Under what all of it was measured, where that is one mitigation."""
+    if (under := result.provenance.under) is not None:
+        output.print_text([f"under the mitigation {under}", ""])
 
 
 def tell_written(path: Path) -> None:

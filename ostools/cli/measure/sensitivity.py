@@ -10,6 +10,7 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.mitigated import Acting, Under
 from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking, parse_layers
 from ostools.cli.kit.prompts import Ids, ManyIds, Prompt, Prompts, PromptsFile, given_prompt, given_prompts
 from ostools.cli.kit.steps import at_work, check, give
@@ -58,6 +59,7 @@ def sensitivity(
             metavar="TEXT", help="A next token whose logit is meant; given twice, the first minus the second."
         ),
     ] = None,
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -89,6 +91,7 @@ def sensitivity(
     from ostools.results import TABLES, checked_output
 
     given, turn = given_prompts(prompt, prompts, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, given)
     check(out)
     if out is not None and len(given) > 1:
         checked_output(out, TABLES)
@@ -96,7 +99,7 @@ def sensitivity(
     wanted, meant = parse_layers(layers), _towards(towards, method, names)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(turn.of(on), given, names, wanted, method)
+        return under.cost(turn.of(on)) + costs.sensitivity(turn.of(on), under.read, names, wanted, method)
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         found = measure.sensitivity(
@@ -110,6 +113,7 @@ def sensitivity(
             precision=precision,
             at=at,
             towards=meant,
+            mitigation=under.given,
             max_memory=MANNERS.max_memory,
             announce=_announce,
             progress=progress,
@@ -162,6 +166,7 @@ def path_sum(
         str,
         typer.Option(metavar="NAME", help="Of predictions: exact, probes (few random directions), or auto: by cost."),
     ] = "auto",
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -184,11 +189,13 @@ def path_sum(
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, [given])
     names = checked_variants(variant or USUAL)
 
     def cost(on: Unloaded) -> Cost:
-        pos = turn.of(on).pos(given)
-        return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, traces=traces, positions=positions)
+        pos = turn.of(on).pos(under.one)
+        how = {"mlp_norm": mlp_norm, "traces": traces, "positions": positions}
+        return under.cost(turn.of(on)) + path_sum_cost(on.shape, pos, names, **how)
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
         result = measure.path_sum(
@@ -198,6 +205,7 @@ def path_sum(
             mlp_norm=mlp_norm,
             traces=traces,
             positions=positions,
+            mitigation=under.given,
             max_memory=MANNERS.max_memory,
             announce=_announce,
             progress=progress,

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 import mitigations
 from mitigations import Mitigation
+from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.measure.contributions.contributions import Contributions
 from ostools.measure.jacobian.sensitivity import Sensitivity
@@ -63,7 +64,7 @@ def require_mitigation(given: Sequence[Given], acting: Mitigation | None) -> Non
     """Raises `InputError` for profiles under another mitigation than the model is to be asked under."""
     wanted = mitigations.label(acting)
     for one in given:
-        if (found := one.provenance.parameters.get("mitigation", mitigations.label(None))) != wanted:
+        if (found := one.provenance.under or NONE) != wanted:
             raise InputError(
                 f"faithfulness: expected profiles under mitigation={wanted!r}, found one under {found!r}: measure all of them, "
                 "and ask here, with one mitigation"

@@ -157,7 +157,7 @@ def require_same_run(asked: str, measured: Provenance, other: Provenance, its_na
         "of different models (their weight hashes differ)": measured.model["weight_hash"] != other.model["weight_hash"],
         "of different configurations of the model": measured.model.get("config_hash") != other.model.get("config_hash"),
         "under different edits of the forward pass": measured.edits != other.edits,
-        "under different mitigations": measured.parameters.get("mitigation") != other.parameters.get("mitigation"),
+        "under different mitigations": measured.under != other.under,
     }
     # The parts of a logit (`contributions`) have a `towards` too.
     narrowed = [name for name, key in (("at", "at"), ("towards", "towards_norm")) if key in measured.parameters]

@@ -55,6 +55,7 @@ from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, p
 from ostools.reporting.charts.sensitivity.reasoning import chain_of_thought_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
 from ostools.reporting.charts.sensitivity.spectra import spectra_chart
+from ostools.reporting.look import theme
 from ostools.reporting.look.notebook import result_bundle as result_bundle
 from ostools.reporting.page.page import chart_page as chart_page
 from ostools.results import Result
@@ -126,11 +127,22 @@ def chart_of(result: Result) -> alt.TopLevelMixin:
     """The chart of a result, by its class. Raises `InputError` for a class without a chart, and as that chart does."""
     for kind in type(result).__mro__:
         if kind in CHARTS:
-            return CHARTS[kind](result)
+            return _named_under(CHARTS[kind](result), result)
     raise InputError(
         f"expected a result with a row in ostools.reporting.charts.CHARTS, found {type(result).__name__}: "
         "add its chart there, or give the class a `plot` of its own"
     )
+
+
+def _named_under(chart: Any, result: Result) -> Any:
+    """The chart, whose title names the one mitigation that all of it was measured under, if there is one."""
+    if (given := result.provenance.under) is None or "mitigation" in result.frame:
+        return chart
+    title = chart.title.copy() if isinstance(chart.title, alt.TitleParams) else alt.TitleParams(chart.title)
+    said = [] if title.subtitle is alt.Undefined else title.subtitle
+    title.subtitle = [f"Under the mitigation {theme.visible(given)}.", *([said] if isinstance(said, str) else said)]
+    chart.title = title
+    return chart
 
 
 __all__ = [
