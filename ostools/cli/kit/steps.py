@@ -11,6 +11,9 @@ from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
 from ostools.ground.progress import Progress
 
+_SHOWN = 4
+"""Parts of a prompt whose means are shown on a terminal."""
+
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -95,6 +98,23 @@ def give(result: Any, out: Path | None, show: Callable[[Any], None]) -> None:
     else:
         _tell_mitigation(result)
         show(result)
+
+
+def give_all(found: Any, out: Path | None, show: Callable[[Any], None]) -> None:
+    """The same of the result of a list: of one prompt its own, of several each by itself and then their mean."""
+
+    def show_each(several: Any) -> None:
+        for number, result in enumerate(several, start=1):
+            output.print_text(["", f"prompt {number} of {len(several)}"])
+            show(result)
+        shortest = min(result.frame["position"].nunique() for result in several)
+        table = several.over_position(min(_SHOWN, shortest))
+        columns = ["source", "norm", "layer", "start", "end", "mean", "low", "high"]
+        output.print_text([""])
+        title = f"Mean over {len(several)} prompts of the share of a part of the prompt over its even share"
+        output.print_table(title, columns, table[columns].itertuples(index=False, name=None), left=2)
+
+    give(found[0] if len(found) == 1 else found, out, show if len(found) == 1 else show_each)
 
 
 def _tell_mitigation(result: Any) -> None:

@@ -12,8 +12,8 @@ from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.mitigated import Acting, Under
 from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking, parse_layers
-from ostools.cli.kit.prompts import Ids, ManyIds, Prompt, Prompts, PromptsFile, given_prompt, given_prompts
-from ostools.cli.kit.steps import at_work, check, give
+from ostools.cli.kit.prompts import ManyIds, Prompts, PromptsFile, given_prompts
+from ostools.cli.kit.steps import at_work, check, give_all
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def sensitivity(
     The norms of d y_n / d v_i for every token i, exact or estimated; nothing held constant (full), or attention patterns and
     norm scales (frozen). Checked by finite differences on every run.
 
-    Several prompts come as one table, with their numbers from 1 in the column prompt. Those of one length share their passes;
+    Several prompts come as one table, with their numbers from 1 in the column prompt, and as one chart, of their mean over
+    relative position. Those of one length share their passes;
     finite differences are then taken of one, and the others are held against a row of autograd.
 
     \b
@@ -88,13 +89,10 @@ def sensitivity(
     from ostools.cli.kit import costs
     from ostools.ground.names import checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
-    from ostools.results import TABLES, checked_output
 
     given, turn = given_prompts(prompt, prompts, ids), Turn(chat, system, thinking, ids)
     under = Acting.of(mitigation, given)
     check(out)
-    if out is not None and len(given) > 1:
-        checked_output(out, TABLES)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
     wanted, meant = parse_layers(layers), _towards(towards, method, names)
 
@@ -118,10 +116,7 @@ def sensitivity(
             announce=_announce,
             progress=progress,
         )
-    if len(found) == 1:
-        give(found[0], out, _show_sensitivity)
-    else:
-        give(measure.prompts_table(found), out, lambda _: _show_each(found))
+    give_all(found, out, _show_sensitivity)
 
 
 def _towards(given: list[str] | None, method: str, names: Sequence[str]) -> str | tuple[str, ...] | None:
@@ -142,8 +137,9 @@ def _towards(given: list[str] | None, method: str, names: Sequence[str]) -> str 
 
 
 def path_sum(
-    prompt: Prompt = None,
-    ids: Ids = None,
+    prompt: Prompts = None,
+    prompts: PromptsFile = None,
+    ids: ManyIds = None,
     variant: Annotated[
         list[str] | None,
         typer.Option(
@@ -177,7 +173,8 @@ def path_sum(
 ) -> None:
     """Bound and predict sensitivity (Theorem 5.1).
 
-    The sum over paths from every token to the last, out of one forward pass and no gradient.
+    The sum over paths from every token to the last, out of one forward pass and no gradient. Several prompts come as one table,
+    with their numbers from 1 in the column prompt, and as one chart, of their mean over relative position.
 
     \b
     Example:
@@ -188,19 +185,19 @@ def path_sum(
     from ostools.measure.paths.variants import USUAL, checked_variants
 
     check(out)
-    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
-    under = Acting.of(mitigation, [given])
+    given, turn = given_prompts(prompt, prompts, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, given)
     names = checked_variants(variant or USUAL)
 
     def cost(on: Unloaded) -> Cost:
-        pos = turn.of(on).pos(under.one)
         how = {"mlp_norm": mlp_norm, "traces": traces, "positions": positions}
-        return under.cost(turn.of(on)) + path_sum_cost(on.shape, pos, names, **how)
+        each = (path_sum_cost(on.shape, turn.of(on).pos(one), names, **how) for one in under.read)
+        return sum(each, under.cost(turn.of(on)))
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
-        result = measure.path_sum(
+        found = measure.path_sum(
             loaded,
-            turn.prompt(loaded, given),
+            [turn.prompt(loaded, one) for one in given],
             variants=names,
             mlp_norm=mlp_norm,
             traces=traces,
@@ -210,18 +207,12 @@ def path_sum(
             announce=_announce,
             progress=progress,
         )
-    give(result, out, _show_path_sum)
+    give_all(found, out, _show_path_sum)
 
 
 def _announce(forecast: str) -> None:
     """How a run goes, before it starts."""
     output.note(f"plan: {forecast}")
-
-
-def _show_each(found: Sequence[Sensitivity]) -> None:
-    for number, result in enumerate(found, start=1):
-        output.print_text(["", f"prompt {number} of {len(found)}"])
-        _show_sensitivity(result)
 
 
 def _show_sensitivity(result: Sensitivity) -> None:

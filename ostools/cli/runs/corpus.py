@@ -78,9 +78,9 @@ def corpus(
         from ostools.models.tokens import required
         from ostools.runs.corpus.corpus import drawn_from
         from ostools.runs.corpus.measures import Measure
-        from ostools.runs.corpus.result import checked_bins
         from ostools.runs.corpus.texts import read_texts
         from ostools.runs.stored.store import Store
+        from ostools.theory.corpora import checked_bins
 
         check(plot)
         sizes = parse_lengths(lengths)

@@ -39,8 +39,8 @@ from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
 from ostools.measure.passes.output import Output, begun
 from ostools.measure.prompts import checked_layers, token_columns
+from ostools.measure.several import PROFILE, Several, together
 from ostools.models import Prompt
-from ostools.models.chat import CHAT_ASKED
 from ostools.results import Frame, Provenance, Result
 
 # Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
@@ -60,6 +60,21 @@ class Sensitivity(Result):
     operator norm a bracket: `operator_lower` is a true lower bound and stands as `operator_norm` too, `operator_upper` holds
     at the confidence of the run. `provenance.parameters["runs"]` says how each linearisation was computed and checked.
     """
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivities(Several[Sensitivity]):
+    """Of several prompts: one table, with the column `prompt`; each prompt's own; means over relative position."""
+
+    @classmethod
+    def _profiles(cls, result: Sensitivity) -> Frame:
+        frame: Frame = result.frame
+        kind = np.where(frame["method"] == "exact", "measured", "estimated")
+        long = frame.assign(source=frame["linearisation"], kind=kind)
+        both = [long.assign(norm=norm, value=long[f"{norm}_norm"]) for norm in ("operator", "frobenius")]
+        table: Frame = pd.concat(both, ignore_index=True)
+        # Of an estimate's operator norm a lower end is known.
+        return table.loc[(table["kind"] == "measured") | (table["norm"] == "frobenius"), PROFILE]
 
 
 @overload
@@ -101,7 +116,7 @@ def sensitivity(
     mitigation: Mitigation | str | None = ...,
     announce: Callable[[str], None] | None = ...,
     progress: Progress | None = ...,
-) -> list[Sensitivity]: ...
+) -> Sensitivities: ...
 
 
 @asked
@@ -123,7 +138,7 @@ def sensitivity(
     mitigation: Mitigation | str | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
-) -> Sensitivity | list[Sensitivity]:
+) -> Sensitivity | Sensitivities:
     """||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l) for every token i of the prompt, n its last token.
 
     v_i^(0) is the embedded token (after Gemma's scaling, before any block), y_n the last token's residual stream after the
@@ -133,8 +148,8 @@ def sensitivity(
     describe goes through autograd.
 
     Args:
-        prompt: a text or a `Prompt`; or a list of them, for a list of results in its order, each with the numbers that it has
-            alone. Prompts of one length share their forward passes, as many as the memory holds.
+        prompt: a text or a `Prompt`; or a list of them, for `Sensitivities`, which has all of them in one table, each with the
+            numbers that it has alone. Prompts of one length share their forward passes, as many as the memory holds.
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: attention patterns and norm
             scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two. `detached`: patterns,
             scales and the activations of MLPs, act(a) of a gated one and act(a) / a of a plain one. The network is then linear
@@ -195,7 +210,7 @@ def sensitivity(
         given = {**provenance.parameters, **meant, **place}
         where = replace(provenance, token_ids=tuple(whole.ids.tolist()), parameters=given)
         results.append(_result(part, found, where, chosen))
-    return results[0] if is_one else results
+    return results[0] if is_one else Sensitivities(*together(results, ("runs", "at")))
 
 
 def _output(
@@ -212,29 +227,6 @@ def _output(
             "contributions(model, prompt, towards=...), which has its parts"
         )
     return Output.of(model, towards)
-
-
-def prompts_table(found: Sequence[Sensitivity]) -> Result:
-    """The rows of many prompts in one table, with each prompt's number, from 1, in the column `prompt`.
-
-    The provenance holds the first one's arguments; `prompts`, by number: token_ids, `runs`, `at` where it was
-    asked for and, of a chat, how it was asked. Raises `InputError` for none.
-    """
-    if not found:
-        raise InputError("expected the results of at least one prompt, found none")
-    numbered = list(enumerate(found, start=1))
-    frames = [result.frame.assign(prompt=number) for number, result in numbered]
-    table: Frame = pd.concat(frames, ignore_index=True)
-    own = ("runs", "at", *CHAT_ASKED)
-    prompts = {
-        str(number): {"token_ids": result.provenance.token_ids}
-        | {name: value for name, value in result.provenance.parameters.items() if name in own}
-        for number, result in numbered
-    }
-    first = found[0].provenance
-    asked = {name: value for name, value in first.parameters.items() if name not in own} | {"prompts": prompts}
-    columns = ["prompt", *found[0].frame.columns]
-    return Result(table[columns], replace(first, token_ids=None, parameters=asked))
 
 
 def _result(
@@ -301,4 +293,4 @@ def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[
     return tiled.reset_index(drop=True).assign(**columns)
 
 
-__all__ = ["LINEARISATIONS", "Sensitivity", "freezing", "jacobian", "prompts_table", "sensitivity"]
+__all__ = ["LINEARISATIONS", "Sensitivities", "Sensitivity", "freezing", "jacobian", "sensitivity"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import pandas as pd
 import torch
@@ -27,7 +27,7 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.ground.progress import Progress, tell
+from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
 from ostools.measure.mitigated import Under
@@ -38,9 +38,10 @@ from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.predicted import TRACES, chosen_traces
 from ostools.measure.paths.variants import USUAL, MlpNorm, Variant, checked_variants, variant_named
 from ostools.measure.prompts import token_columns
+from ostools.measure.several import PROFILE, Several, together
 from ostools.models import Prompt
 from ostools.models.shape import Shape
-from ostools.results import Provenance, Result
+from ostools.results import Frame, Provenance, Result
 from ostools.theory.path_sum.certificates import OUTCOMES
 
 
@@ -54,11 +55,54 @@ class PathSum(Result):
     """
 
 
+@dataclass(frozen=True, eq=False)
+class PathSums(Several[PathSum]):
+    """Of several prompts: one table, with the column `prompt`; each prompt's own; means over relative position."""
+
+    @classmethod
+    def _profiles(cls, result: PathSum) -> Frame:
+        frame: Frame = result.frame
+        of_last = frame[frame["last"] == frame["last"].max()]
+        return of_last.assign(source=of_last["variant"], layer=0)[PROFILE]
+
+
+@overload
+def path_sum(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    variants: str | Sequence[str] = ...,
+    mlp_norm: MlpNorm | str = ...,
+    traces: Literal["auto", "exact", "probes"] | str = ...,
+    positions: Literal["last", "all"] | str = ...,
+    max_memory: int | None = ...,
+    mitigation: Mitigation | str | None = ...,
+    announce: Callable[[str], None] | None = ...,
+    progress: Progress | None = ...,
+) -> PathSum: ...
+
+
+@overload
+def path_sum(
+    model: TransformerBridge,
+    prompt: Sequence[str | Prompt],
+    *,
+    variants: str | Sequence[str] = ...,
+    mlp_norm: MlpNorm | str = ...,
+    traces: Literal["auto", "exact", "probes"] | str = ...,
+    positions: Literal["last", "all"] | str = ...,
+    max_memory: int | None = ...,
+    mitigation: Mitigation | str | None = ...,
+    announce: Callable[[str], None] | None = ...,
+    progress: Progress | None = ...,
+) -> PathSums: ...
+
+
 @asked
 @in_smaller_chunks
 def path_sum(
     model: TransformerBridge,
-    prompt: str | Prompt,
+    prompt: str | Prompt | Sequence[str | Prompt],
     *,
     variants: str | Sequence[str] = USUAL,
     mlp_norm: MlpNorm | str = "certified",
@@ -68,10 +112,12 @@ def path_sum(
     mitigation: Mitigation | str | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
-) -> PathSum:
+) -> PathSum | PathSums:
     """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
 
     Args:
+        prompt: a text or a `Prompt`; or a list of them, for `PathSums`, which has all of them in one table, each with the
+            numbers that it has alone.
         variants: `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the
             frozen operator norm, no free constant. By default `local`, one of these, and `second-moment`, a prediction: with
             them `compare` says whether a bound holds, and whether shape and size are predicted.
@@ -115,36 +161,55 @@ def path_sum(
         raise unknown_name("traces", traces, ("auto", *TRACES))
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
-    under = Under.of("path_sum", model, [prompt], mitigation)
-    tokens = under.prompt
-    shape = Shape.of(model)
-    if traces == "auto":
-        traces = chosen_traces(shape, len(tokens.ids))
-    provenance = Provenance.collect(
-        model,
-        tuple(tokens.ids.tolist()),
-        variants=names,
-        mlp_norm=mlp_norm,
-        traces=TRACES[traces],
-        positions=positions,
-        **under.said,
-        **tokens.asked,
-    )
-    n = len(tokens.ids)
-    last = [n - 1] if positions == "last" else list(range(n))
-    how = {"mlp_norm": mlp_norm, "traces": traces, "positions": positions}
-    needed = path_sum_cost(shape, n, names, **how).memory
-    _require_memory(needed, n, next(model.parameters()).device, max_memory, announce)
-    tally: Counter[str] = Counter()
-    work = full_precision(model, "path_sum")
+    is_one = isinstance(prompt, str | Prompt)
+    under = Under.of("path_sum", model, [prompt] if is_one else prompt, mitigation)
+    how = _How(Shape.of(model), names, mlp_norm, traces, positions, max_memory, announce)
+    provenance = Provenance.collect(model, variants=names, mlp_norm=mlp_norm, positions=positions, **under.said)
+    work, found, count = full_precision(model, "path_sum"), [], len(under.prompts)
     with torch.inference_mode(False), under.acting(work):
         _refuse_replaced_pattern(work, names)
-        values = _fold(work, tokens, names, last, (mlp_norm, traces, tally), progress)
+        for index, tokens in enumerate(under.prompts):
+            told = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
+            try:
+                found.append(_of_one(work, tokens, how, provenance, told))
+            except InputError as error:
+                if count == 1:
+                    raise
+                raise type(error)(f"prompt {index + 1} of {count}: {error}") from error
+    return found[0] if is_one else PathSums(*together(found, ("traces", "norms_proved")))
+
+
+@dataclass(frozen=True)
+class _How:
+    """What is asked of every prompt; `shape`: of the model as the user gave it."""
+
+    shape: Shape
+    names: Sequence[str]
+    mlp_norm: str
+    traces: str
+    positions: str
+    max_memory: int | None
+    announce: Callable[[str], None] | None
+
+
+def _of_one(
+    model: TransformerBridge, tokens: Prompt, how: _How, provenance: Provenance, progress: Progress | None
+) -> PathSum:
+    """Of one prompt, on the model in the precision in which its blocks are read."""
+    shape, n = how.shape, len(tokens.ids)
+    traces = chosen_traces(shape, n) if how.traces == "auto" else how.traces
+    last = [n - 1] if how.positions == "last" else list(range(n))
+    reading = {"mlp_norm": how.mlp_norm, "traces": traces, "positions": how.positions}
+    needed = path_sum_cost(shape, n, how.names, **reading).memory
+    _require_memory(needed, n, next(model.parameters()).device, how.max_memory, how.announce)
+    tally: Counter[str] = Counter()
+    values = _fold(model, tokens, how.names, last, (how.mlp_norm, traces, tally), progress)
+    own: dict[str, Any] = {"traces": TRACES[traces], **tokens.asked}
     if tally:
-        proofs = ", ".join(f"{tally[name]} {name}" for name in OUTCOMES)
-        provenance = replace(provenance, parameters={**provenance.parameters, "norms_proved": proofs})
-    tables = [_table(tokens, variant_named(name), last, values[name]) for name in names]
-    return PathSum(pd.concat(tables, ignore_index=True), provenance)
+        own["norms_proved"] = ", ".join(f"{tally[name]} {name}" for name in OUTCOMES)
+    tables = [_table(tokens, variant_named(name), last, values[name]) for name in how.names]
+    where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters={**provenance.parameters, **own})
+    return PathSum(pd.concat(tables, ignore_index=True), where)
 
 
 def _require_memory(

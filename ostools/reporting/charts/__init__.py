@@ -46,7 +46,7 @@ from ostools.reporting.charts.figures.theory import theory_chart
 from ostools.reporting.charts.figures.trained_lab import trained_lab_chart
 from ostools.reporting.charts.sensitivity.change import change_chart
 from ostools.reporting.charts.sensitivity.contributions import contributions_chart
-from ostools.reporting.charts.sensitivity.corpus import corpus_chart
+from ostools.reporting.charts.sensitivity.corpus import corpus_chart, several_chart
 from ostools.reporting.charts.sensitivity.faithfulness import faithfulness_chart
 from ostools.reporting.charts.sensitivity.flow import flow_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
@@ -97,8 +97,10 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Looseness: looseness_chart,
     measure.Nulls: nulls_chart,
     measure.PathSum: path_sum_chart,
+    measure.PathSums: several_chart,
     measure.Profile: profile_chart,
     measure.Readout: readout_chart,
+    measure.Sensitivities: several_chart,
     measure.Sensitivity: _sensitivity,
     measure.Spectra: spectra_chart,
     experiments.Ablation: ablation_chart,
@@ -170,5 +172,6 @@ __all__ = [
     "profile_chart",
     "repeats_chart",
     "sensitivity_chart",
+    "several_chart",
     "spectra_chart",
 ]

@@ -28,11 +28,12 @@ from ostools.models.tokens import tokenizer_of
 from ostools.results import Frame, Provenance
 from ostools.runs.asked.cells import code_version, digest
 from ostools.runs.corpus.measures import Measure
-from ostools.runs.corpus.result import BINS, COLUMNS, KIND, Corpus, assembled, checked_bins, read_corpus
+from ostools.runs.corpus.result import COLUMNS, KIND, Corpus, assembled, read_corpus
 from ostools.runs.corpus.texts import read_texts, texts_hash
 from ostools.runs.corpus.windows import Drawn, Window, draw
 from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.store import Store, Wanted, file_of, missing
+from ostools.theory.corpora import BINS, checked_bins
 
 TOGETHER = 1024
 """Tokens of the windows that are one cell: they share their passes, and an interrupt loses no more than them."""

@@ -14,16 +14,15 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError, shown
-from ostools.ground.whole_numbers import whole_number
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
 from ostools.runs.stored.reading import read
 from ostools.theory import corpora
+from ostools.theory.corpora import BINS, checked_bins
 from ostools.theory.profiles import effective_tokens
 from ostools.theory.statistics.bootstrap import FEWEST
 
 QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
-BINS = 32
 KIND = "corpus-"
 """What the measurements of its cells begin with."""
 
@@ -97,13 +96,6 @@ def assembled(rows: Frame, seconds: Mapping[int, float], source: Mapping[str, An
 
 COLUMNS = ["length", "window", "text", "start", "position", "token_id", "value"]
 """Of the rows of a cell."""
-
-
-def checked_bins(bins: int, lengths: list[int]) -> int:
-    """At most one bin a token of the shortest window: finer ones would show what no token says."""
-    if whole_number("bins", bins, 1) > min(lengths):
-        raise InputError(f"bins: expected at most {min(lengths)}, the tokens of the shortest window, found {bins}")
-    return int(bins)
 
 
 def _shares(part: Any, length: int) -> np.ndarray:
