@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -47,25 +48,25 @@ def several_chart(result: Several[Any]) -> Any:
     """The mean share over the even share, a line a source with the 95% interval over prompts; of the lowest layer."""
     table = result.over_position()
     table = table[table["layer"] == table["layer"].min()]
-    panels = [_of_norm(rows, str(norm)) for norm, rows in table.groupby("norm", sort=False)]
+    kinds = [theme.KINDS[kind] for kind in table["kind"]]
+    table = table.assign(name=[f"{kind}: {source}" for kind, source in zip(kinds, table["source"], strict=True)])
+    # Of both panels, which share a scale; a dash tells apart what has one colour.
+    looks = {row["name"]: (theme.colour(row["source"]), theme.DASHES[row["kind"]]) for row in table.to_dict("records")}
+    panels = [_of_norm(rows, str(norm), looks) for norm, rows in table.groupby("norm", sort=False)]
     what = "Path sums" if isinstance(result, measure.PathSums) else "Sensitivity"
     if "towards_norm" in result.provenance.parameters:
         what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
     said = f"Mean over {len(result)} prompts, each by the shares of its own sum; dashed: an even share."
+    said += f" Of layer {table['layer'].iloc[0]}." if result.frame.get("layer", table["layer"]).nunique() > 1 else ""
     said += " Shade: the 95% interval of the mean." if bool(table["low"].notna().any()) else ""
     title = alt.TitleParams(f"{what} over {len(result)} prompts, by relative position", subtitle=[said])
     return axes.themed(alt.hconcat(*panels, spacing=30, title=title))
 
 
-def _of_norm(rows: Frame, norm: str) -> Any:
+def _of_norm(rows: Frame, norm: str, looks: Mapping[str, tuple[str, Sequence[float]]]) -> Any:
     shown = rows.assign(at=(rows["start"] + rows["end"]) / 2)
-    shown["name"] = [
-        f"{theme.KINDS[kind]}: {source}" for kind, source in zip(shown["kind"], shown["source"], strict=True)
-    ]
-    looks = {row["name"]: (theme.colour(row["source"]), theme.DASHES[row["kind"]]) for row in shown.to_dict("records")}
     values = shown[["mean", "low", "high"]].stack()
     scale, axis = _share_axis(values)
-    # Colour and dash in one legend: names of one family have one colour.
     scales = [alt.Scale(domain=list(looks), range=[look[part] for look in looks.values()]) for part in (0, 1)]
     legend = alt.Legend(title=None, orient="bottom", labelLimit=0, symbolSize=400)
     colour = alt.Color("name:N", scale=scales[0], legend=legend)
