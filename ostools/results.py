@@ -214,22 +214,23 @@ def _plain(value: Any) -> Any:
     return None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
-def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES) -> Path:
-    """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise."""
+def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES, *, asked: str = "path") -> Path:
+    """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise, which
+    names what it was asked by: an argument, or an option."""
     target = Path(path)
     if target.suffix.lower() not in endings:
-        raise InputError(f"--out {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
+        raise InputError(f"{asked} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
     if os.path.isdir(target):
-        raise InputError(f"--out {target}: expected a file, found a directory")
+        raise InputError(f"{asked} {target}: expected a file, found a directory")
     if not os.path.isdir(target.parent):
-        raise InputError(f"--out {target}: the directory {target.parent} does not exist; make it first")
+        raise InputError(f"{asked} {target}: the directory {target.parent} does not exist; make it first")
     try:
         if target.exists() and not os.access(target, os.W_OK):
-            raise InputError(f"--out {target}: no permission to write there")
+            raise InputError(f"{asked} {target}: no permission to write there")
         # Permissions do not say it of a read-only disk, of /proc or to root; a file that no listing shows does.
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
-        raise InputError(f"--out {target}: cannot be written: {error.strerror or error}") from error
+        raise InputError(f"{asked} {target}: cannot be written: {error.strerror or error}") from error
     return target
 
 

@@ -26,7 +26,7 @@ def check(out: Path | None) -> None:
     if out is not None:
         from ostools.results import checked_output
 
-        checked_output(out)
+        checked_output(out, asked="--out")
 
 
 def check_precisions(names: Sequence[str] | None) -> None:

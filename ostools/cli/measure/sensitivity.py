@@ -97,7 +97,8 @@ def sensitivity(
     wanted, meant = parse_layers(layers), _towards(towards, method, names)
 
     def cost(on: Unloaded) -> Cost:
-        return under.cost(turn.of(on)) + costs.sensitivity(turn.of(on), under.read, names, wanted, method)
+        how: dict[str, Any] = {"at": at, "one_row": meant is not None}
+        return under.cost(turn.of(on)) + costs.sensitivity(turn.of(on), under.read, names, wanted, method, **how)
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         found = measure.sensitivity(

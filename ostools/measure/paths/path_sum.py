@@ -22,7 +22,6 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from mitigations import Mitigation
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
 from ostools.ground.memory import available_memory
@@ -30,6 +29,7 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
+from ostools.measure.formulas.scores import require_softmax
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
@@ -167,7 +167,9 @@ def path_sum(
     provenance = Provenance.collect(model, variants=names, mlp_norm=mlp_norm, positions=positions, **under.said)
     work, found, count = full_precision(model, "path_sum"), [], len(under.prompts)
     with torch.inference_mode(False), under.acting(work):
-        _refuse_replaced_pattern(work, names)
+        for name in names:
+            if variant_named(name).linearisation == "full":
+                require_softmax(work, f"variant {name!r}", "use a variant of the frozen derivative")
         for index, tokens in enumerate(under.prompts):
             told = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
             try:
@@ -226,19 +228,6 @@ def _require_memory(
         raise InsufficientMemoryError(
             f"the path sums of {pos} tokens need about {needed / 2**30:.2f} GiB, {limit / 2**30:.2f} GiB are allowed: "
             f"shorten the prompt, free memory or raise max_memory, or ask for 'local', which reads the least"
-        )
-
-
-def _refuse_replaced_pattern(model: TransformerBridge, names: Sequence[str]) -> None:
-    """The real derivative follows the scores into the pattern; what an edit puts there follows nothing."""
-    full = [name for name in names if variant_named(name).linearisation == "full"]
-    if not full:
-        return
-    edits = [edit for edit in hooks.active_edits(model) if edit.kind in ("replace_pattern", "ablate_edges")]
-    if edits:
-        raise InputError(
-            f"variant {full[0]!r} describes a pattern that is the softmax of the scores, which the active edit "
-            f"{edits[0].kind!r} at {edits[0].where} replaces; leave the edit's block, or use a variant of the frozen derivative"
         )
 
 
