@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
-from ostools.measure.passes.cost import Cost, pass_cost
+from ostools.measure.passes.cost import Cost, pass_bytes, pass_cost
 from ostools.measure.prompts import as_prompts
 from ostools.models import Prompt, encode
 from ostools.models.chat import ON
@@ -168,5 +168,7 @@ def acting_cost(shape: Shape, pos: int, given: Mitigation | None) -> Cost:
     if given is None:
         return Cost()
     tried = sum(mitigations.changes_pass(part) for part in mitigations.parts(given))
-    cost = pass_cost(shape, pos, 1 + 2 * tried)
-    return replace(cost, memory=cost.memory + 2 * pos * shape.d_vocab * shape.element)
+    element = max(4, shape.element)  # 16-bit weights are read as float32
+    # Of a pass one block's pattern at a time, and the logits of all tokens of two passes.
+    memory = pass_bytes(shape, 1, pos, 1, element) + 2 * pos * shape.d_vocab * element
+    return replace(pass_cost(shape, pos, 1 + 2 * tried, element), memory=memory)

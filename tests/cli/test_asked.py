@@ -100,20 +100,20 @@ DEARER = [
     ("flow", WINDOW, lambda model: ost.flow(model, PROMPT, mitigation=WINDOW)),
     ("contributions", HINT, lambda model: ost.contributions(model, PROMPT, mitigation=HINT)),
     ("sensitivity", WINDOW, lambda model: ost.sensitivity(model, PROMPT, mitigation=WINDOW)),
-    ("profile", WINDOW, lambda model: ost.profile(ost.sensitivity(model, PROMPT, mitigation=WINDOW))),
+    ("profile --at -2", HINT, lambda model: ost.profile(ost.sensitivity(model, PROMPT, mitigation=HINT, at=-2))),
     (
         "nulls --measure second-moment --seeds 1",
         WINDOW,
         lambda model: ost.nulls(model, PROMPT, measure="second-moment", seeds=[0], mitigation=WINDOW),
     ),
     (
-        "faithfulness --variant local --linearisation frozen --way removed --orders 19",
+        "faithfulness --variant local --linearisation frozen --way removed --orders 19 --at 4",
         HINT,
         lambda model: ost.faithfulness(
             model,
             [
-                ost.sensitivity(model, PROMPT, linearisations=["frozen"], mitigation=HINT),
-                ost.path_sum(model, PROMPT, variants="local", mitigation=HINT),
+                ost.sensitivity(model, PROMPT, linearisations=["frozen"], mitigation=HINT, at=4),
+                ost.path_sum(model, PROMPT, variants="local", mitigation=HINT, positions="all"),
             ],
             ways="removed",
             orders=19,

@@ -6,6 +6,7 @@ The counts of single measurements stand beside them (`ostools.measure.*.cost`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mitigations import Hint, Mitigation, Separator, changes_pass
@@ -49,7 +50,7 @@ def sensitivity(
         read = pos if at is None else at % pos + 1
         total += sensitivity_cost(model.shape, read, linearisations, **how)
         # The logits of the whole prompt and of its beginning; and that of the token.
-        total += pass_cost(model.shape, pos, 2.0 * (at is not None) + one_row)
+        total += replace(pass_cost(model.shape, pos, 2.0 * (at is not None) + one_row), memory=0)
     return total
 
 

@@ -8,7 +8,7 @@ from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.mitigated import Acting, Under
-from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking
+from ostools.cli.kit.options import At, Device, Dtype, InChat, Model, Out, System, Thinking
 from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.progress import part_of
@@ -65,6 +65,7 @@ def looseness(
 def profile(
     prompt: Prompt = None,
     ids: Ids = None,
+    at: At = None,
     mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
@@ -81,6 +82,7 @@ def profile(
     \b
     Example:
       ostools profile --prompt "The capital of France is"
+      ostools profile --prompt "The capital of France is" --at -2
     """
     from ostools import measure
     from ostools.cli.kit import costs
@@ -90,11 +92,14 @@ def profile(
     under = Acting.of(mitigation, [given])
 
     def cost(on: Unloaded) -> Cost:
-        return under.cost(turn.of(on)) + costs.sensitivity(turn.of(on), under.read, ("full", "frozen"), (0,), "auto")
+        profile = costs.sensitivity(turn.of(on), under.read, ("full", "frozen"), (0,), "auto", at=at)
+        return under.cost(turn.of(on)) + profile
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         words, limit = turn.prompt(loaded, given), MANNERS.max_memory
-        measured = measure.sensitivity(loaded, words, mitigation=under.given, max_memory=limit, progress=progress)
+        measured = measure.sensitivity(
+            loaded, words, at=at, mitigation=under.given, max_memory=limit, progress=progress
+        )
         result = measure.profile(measured)
     give(result, out, _show_profile)
 

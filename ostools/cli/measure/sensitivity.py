@@ -11,7 +11,7 @@ from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.mitigated import Acting, Under
-from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking, parse_layers
+from ostools.cli.kit.options import At, Device, Dtype, InChat, Model, Out, System, Thinking, parse_layers
 from ostools.cli.kit.prompts import ManyIds, Prompts, PromptsFile, given_prompts
 from ostools.cli.kit.steps import at_work, check, give_all
 from ostools.ground.errors import InputError
@@ -47,12 +47,7 @@ def sensitivity(
     precision: Annotated[
         str | None, typer.Option(metavar="NAME", help="tf32: rows in TF32, on a GPU alone, with their error.")
     ] = None,
-    at: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K", help="The position whose representation is meant, from 0; -1 is the last. Else the last."
-        ),
-    ] = None,
+    at: At = None,
     towards: Annotated[
         list[str] | None,
         typer.Option(

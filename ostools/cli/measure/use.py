@@ -11,7 +11,7 @@ from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.mitigated import Acting, Under
-from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking
+from ostools.cli.kit.options import At, Device, Dtype, InChat, Model, Out, System, Thinking
 from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
 
@@ -103,6 +103,7 @@ def _show_parts(result: Contributions, measured: Sensitivity | None) -> None:
 def faithfulness(
     prompt: Prompt = None,
     ids: Ids = None,
+    at: At = None,
     mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
@@ -132,7 +133,8 @@ def faithfulness(
 
     Each token before the last is removed, replaced by another of its kind, and masked in attention. How far the last
     representation, the answer and the next token move is ranked beside what was measured and predicted of the token. Then more
-    and more tokens go, in the order of each profile and in random order.
+    and more tokens go, in the order of each profile and in random order. With --at the answer is the token after that position,
+    and tokens are taken out before it.
 
     \b
     Example:
@@ -153,24 +155,21 @@ def faithfulness(
     ways = checked_names("way", way or WAYS, WAYS)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
     variants = checked_variants(variant or ("second-moment", "rollout"))
+    positions = "last" if at is None else "all"
 
     def cost(on: Unloaded) -> Cost:
         pos, count = turn.of(on).pos(under.one), len(names) + len(variants) + 1
         numbers = {"draws": _DRAWS, "orders": orders, "steps": _STEPS}
-        beside = costs.sensitivity(turn.of(on), under.read, names, (0,), "auto") + path_sum_cost(
-            on.shape, pos, variants
-        )
-        return (
-            beside
-            + under.cost(turn.of(on)) * 3
-            + faithfulness_cost(on.shape, pos, profiles=count, ways=ways, **numbers)
-        )
+        beside = costs.sensitivity(turn.of(on), under.read, names, (0,), "auto", at=at)
+        beside += path_sum_cost(on.shape, pos, variants, positions=positions) + under.cost(turn.of(on)) * 3
+        read = pos if at is None else at % pos + 1
+        return beside + faithfulness_cost(on.shape, read, profiles=count, ways=ways, **numbers)
 
     with at_work("taking tokens out", model, device, dtype, cost) as (loaded, progress):
         words = turn.prompt(loaded, given)
         how: dict[str, Any] = {"max_memory": MANNERS.max_memory, "mitigation": under.given}
-        measured = measure.sensitivity(loaded, words, linearisations=names, **how)
-        paths = measure.path_sum(loaded, words, variants=variants, **how)
+        measured = measure.sensitivity(loaded, words, linearisations=names, at=at, **how)
+        paths = measure.path_sum(loaded, words, variants=variants, positions=positions, **how)
         numbers: dict[str, Any] = {"draws": _DRAWS, "orders": orders, "steps": _STEPS, "seed": seed}
         result = measure.faithfulness(
             loaded,

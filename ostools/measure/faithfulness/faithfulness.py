@@ -92,7 +92,9 @@ def faithfulness(
 
     Args:
         profiles: of one prompt: `ost.sensitivity` (one profile a linearisation), `ost.path_sum` (one a variant, predictions and
-            `rollout` among them), `ost.contributions` (its sizes), or several of these.
+            `rollout` among them), `ost.contributions` (its sizes), or several of these. Of sensitivities with `at=k` the
+            answer is the token after position k: tokens are taken out of the prompt's first k + 1, and path sums beside them
+            need `positions="all"`.
         towards: the answer, as a text that is one token or as an id; None: the token that the model ranks first.
         ways: "removed" (later tokens move up a place), "replaced" (by another token of its kind: digits, letters or anything
             else, behind a blank or not), "masked" (no later token attends to it, in any head).
@@ -109,7 +111,7 @@ def faithfulness(
     for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
     """
     given = list(profiles) if isinstance(profiles, Iterable) and not isinstance(profiles, Given) else [profiles]
-    held = profiles_of(given)
+    held, at = profiles_of(given)
     chosen = checked_names("way", ways, WAYS)
     numbers = {
         "draws": whole_number("draws", draws, 1),
@@ -126,7 +128,8 @@ def faithfulness(
     require_mitigation(given, acting)
     said = {} if acting is None else {"mitigation": mitigations.label(acting)}
     provenance = Provenance.collect(model, **said)
-    ids = require_of_model(given[0], provenance)
+    whole_ids = require_of_model(given[0], provenance)
+    ids = whole_ids if at is None else whole_ids[: at + 1]
     if len(ids) < 3:
         raise InputError(
             f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is no order of one"
@@ -140,13 +143,14 @@ def faithfulness(
         tables = [prompt.measured(way, held, part_of(progress, index, index + 1, len(chosen), units=100)) for index, way in
                   enumerate(chosen)]  # fmt: skip
     said |= {"towards": whole.answer, "token": token_text(model.tokenizer, whole.answer)}
+    said |= {} if at is None else {"at": at}
     said |= {"log_prob": float(whole.log_probs[whole.answer]), "ways": chosen, "profiles": list(held), **numbers}
     single, deletion, areas = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
     named = frame_of(given[0])[named_by(frame_of(given[0]))].drop_duplicates("position").dropna(subset="position")
     frame: Frame = named.merge(single, on="position").sort_values(["way", "position"], key=_in_order(chosen))
     return Faithfulness(
         frame.reset_index(drop=True),
-        replace(provenance, token_ids=ids, parameters=said),
+        replace(provenance, token_ids=whole_ids, parameters=said),
         correlations=_correlations(frame, held),
         deletion=deletion,
         areas=areas,
