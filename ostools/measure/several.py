@@ -15,7 +15,7 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.models.chat import CHAT_ASKED
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory import corpora
 
 One = TypeVar("One", bound=Result)
@@ -52,7 +52,7 @@ class Several(Result, Generic[One]):
         bins: at most the tokens of the shortest prompt; None: these, or 32. Raises `InputError` for more, for a profile of sum
         0, and where some prompts were measured and some estimated.
         """
-        shortest = min(int(result.frame["position"].nunique()) for result in self.results)
+        shortest = min(len(frame_of(result)["position"].unique()) for result in self.results)
         count = min(corpora.BINS, shortest) if bins is None else corpora.checked_bins(bins, [shortest])
         rows: Frame = pd.concat([self._profiles(result).assign(prompt=k) for k, result in enumerate(self.results)])
         keys = ["source", "kind", "linearisation", "norm", "layer"]

@@ -86,13 +86,13 @@ def test_a_dry_run_gives_programs_its_numbers(run) -> None:
     assert 0 < found["work"] < found["memory"]
 
 
-@pytest.mark.usefixtures("no_model")
 def _forecast(run, *asked: str) -> dict[str, float]:
     code, out, _ = run(*asked, "--dry-run", "--json", "--quiet")
     assert code == 0
     return json.loads(out)
 
 
+@pytest.mark.usefixtures("no_model")
 def test_a_logit_is_forecast_as_one_row_and_a_position_as_the_prompts_beginning(run) -> None:
     asked = ("sensitivity", "--prompt", "Once upon a time there was a girl named Ann. " * 4)
     whole = _forecast(run, *asked)
@@ -102,6 +102,7 @@ def test_a_logit_is_forecast_as_one_row_and_a_position_as_the_prompts_beginning(
         assert part["work"] < whole["work"]
 
 
+@pytest.mark.usefixtures("no_model")
 def test_a_mitigation_is_in_the_forecast(run) -> None:
     for asked in (
         ("attention-variation", "--task", "figure-5a", "--lengths", "1:32"),
@@ -114,6 +115,7 @@ def test_a_mitigation_is_in_the_forecast(run) -> None:
     assert _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"] > _forecast(run, *asked)["work"]
 
 
+@pytest.mark.usefixtures("no_model")
 def test_a_dry_run_refuses_what_the_run_would_refuse(run) -> None:
     assert_refused(run(*PROMPT, "--dry-run", "--max-memory", "1kB"), "--max-memory")
     assert_refused(run(*PROMPT, "--dry-run", "--max-time", "0.0001"), "longer than --max-time")

@@ -28,7 +28,8 @@ SMALL: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_
 
 
 def model_of(family: str = "llama", dtype: torch.dtype = torch.float32) -> TransformerBridge:
-    return tiny_model(family, seed=1, dtype=dtype, **(SMALL if family == "llama" else {"context": 256, "window": 200}))
+    config: dict[str, Any] = SMALL if family == "llama" else {"context": 256, "window": 200}
+    return tiny_model(family, seed=1, dtype=dtype, **config)
 
 
 def _faithfulness(model: TransformerBridge, prompt: str | Prompt, **under: Any) -> Result:

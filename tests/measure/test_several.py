@@ -72,7 +72,8 @@ def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
 
 @pytest.mark.slow
 def test_sensitivities_of_a_list_are_one_table_too() -> None:
-    model = tiny_model("llama", seed=1, **(SMALL | {"d_model": 16}))
+    wider: dict[str, Any] = SMALL | {"d_model": 16}
+    model = tiny_model("llama", seed=1, **wider)
     found = ost.sensitivity(model, TEXTS, layers="all", at=-2)
     assert isinstance(found, Sensitivities)
     table = found.over_position(4)
@@ -81,7 +82,7 @@ def test_sensitivities_of_a_list_are_one_table_too() -> None:
     assert (top["mean"] == 4).all()
     assert set(table["norm"]) == {"operator", "frobenius"}
     assert [about["at"] for about in found.provenance.parameters["prompts"].values()] == [
-        int(one.frame["position"].max()) for one in found
+        max(one.frame["position"].tolist()) for one in found
     ]
     estimated = ost.sensitivity(model, TEXTS, linearisations=["frozen"], method="estimate").over_position(2)
     assert set(estimated["kind"]) == {"estimated"}

@@ -51,7 +51,7 @@ def looseness(
         return costs.looseness(turn.of(on), under.one) + under.cost(turn.of(on)) * 2
 
     with at_work("measuring", model, device, dtype, cost) as (loaded, progress):
-        acting = {"mitigation": under.given}
+        acting: dict[str, Any] = {"mitigation": under.given}
         differentiating, folding = (part_of(progress, index, index + 1, 2, units=100) for index in range(2))
         words = turn.prompt(loaded, given)
         measured = measure.sensitivity(

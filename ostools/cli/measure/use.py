@@ -63,7 +63,7 @@ def contributions(
 
     with at_work("splitting the logit", model, device, dtype, cost) as (loaded, progress):
         words = turn.prompt(loaded, given)
-        acting = {"mitigation": under.given}
+        acting: dict[str, Any] = {"mitigation": under.given}
         result = measure.contributions(loaded, words, towards=towards, **acting)
         measured = None
         if not alone:

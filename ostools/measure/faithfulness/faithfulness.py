@@ -126,7 +126,7 @@ def faithfulness(
         )
     acting = mitigations.optional(mitigation)
     require_mitigation(given, acting)
-    said = {} if acting is None else {"mitigation": mitigations.label(acting)}
+    said: dict[str, Any] = {} if acting is None else {"mitigation": mitigations.label(acting)}
     provenance = Provenance.collect(model, **said)
     whole_ids = require_of_model(given[0], provenance)
     ids = whole_ids if at is None else whole_ids[: at + 1]

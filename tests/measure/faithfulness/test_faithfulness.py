@@ -226,6 +226,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
             ost.faithfulness(model, profile)
 
 
+@pytest.mark.slow
 def test_of_another_position_is_of_the_prompts_beginning() -> None:
     """Exact: what a causal model does at position k is what it does at the end of the first k + 1 tokens."""
     model = tiny_model("llama", seed=1, dtype=torch.float64, d_model=8, n_heads=2, n_key_value_heads=1, d_mlp=8)

@@ -46,8 +46,9 @@ def corpus_chart(result: Corpus) -> Any:
 
 def several_chart(result: Several[Any]) -> Any:
     """The mean share over the even share, a line a source with the 95% interval over prompts; of the lowest layer."""
-    table = result.over_position()
-    table = table[table["layer"] == table["layer"].min()]
+    every = result.over_position()
+    lowest = every["layer"].min()
+    table = every[every["layer"] == lowest]
     kinds = [theme.KINDS[kind] for kind in table["kind"]]
     table = table.assign(name=[f"{kind}: {source}" for kind, source in zip(kinds, table["source"], strict=True)])
     # Of both panels, which share a scale; a dash tells apart what has one colour.
@@ -57,7 +58,7 @@ def several_chart(result: Several[Any]) -> Any:
     if "towards_norm" in result.provenance.parameters:
         what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
     said = f"Mean over {len(result)} prompts, each by the shares of its own sum; dashed: an even share."
-    said += f" Of layer {table['layer'].iloc[0]}." if result.frame.get("layer", table["layer"]).nunique() > 1 else ""
+    said += f" Of layer {lowest}." if every["layer"].nunique() > 1 else ""
     said += " Shade: the 95% interval of the mean." if bool(table["low"].notna().any()) else ""
     title = alt.TitleParams(f"{what} over {len(result)} prompts, by relative position", subtitle=[said])
     return axes.themed(alt.hconcat(*panels, spacing=30, title=title))
