@@ -7,7 +7,7 @@ position, as of a corpus (`ost.corpus`, which draws the prompts from texts itsel
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,11 +23,11 @@ PROFILE = ["source", "kind", "linearisation", "norm", "layer", "position", "valu
 """The columns of profiles in long form: a row a token."""
 
 
-@dataclass(frozen=True, eq=False)
-class Several(Result, Generic[One]):
-    """The results of several prompts, in their order: `several[0]` is the first one's, and a loop goes over all.
+class Several(Generic[One]):
+    """What a result of several prompts has beside its table: each prompt's own result, in their order. `found[0]` is the first
+    one's, and a loop goes over all.
 
-    `frame` has their rows, with each prompt's number, from 1, in the column `prompt`. In the provenance `prompts` has, by
+    The table has their rows, with each prompt's number, from 1, in the column `prompt`. In the provenance `prompts` has, by
     number, the token ids and whatever else is one prompt's own.
     """
 

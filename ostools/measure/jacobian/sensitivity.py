@@ -63,8 +63,10 @@ class Sensitivity(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivities(Several[Sensitivity]):
+class Sensitivities(Result, Several[Sensitivity]):
     """Of several prompts: one table, with the column `prompt`; each prompt's own; means over relative position."""
+
+    results: tuple[Sensitivity, ...]
 
     @classmethod
     def _profiles(cls, result: Sensitivity) -> Frame:

@@ -56,8 +56,10 @@ class PathSum(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class PathSums(Several[PathSum]):
+class PathSums(Result, Several[PathSum]):
     """Of several prompts: one table, with the column `prompt`; each prompt's own; means over relative position."""
+
+    results: tuple[PathSum, ...]
 
     @classmethod
     def _profiles(cls, result: PathSum) -> Frame:

@@ -10,7 +10,6 @@ import altair as alt
 from ostools import measure
 from ostools.ground.words import short_name
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
-from ostools.measure.several import Several
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
 from ostools.runs import Corpus
@@ -44,7 +43,7 @@ def corpus_chart(result: Corpus) -> Any:
     return axes.themed(alt.vconcat(*rows, title=title, spacing=24))
 
 
-def several_chart(result: Several[Any]) -> Any:
+def several_chart(result: measure.Sensitivities | measure.PathSums) -> Any:
     """The mean share over the even share, a line a source with the 95% interval over prompts; of the lowest layer."""
     every = result.over_position()
     lowest = every["layer"].min()
