@@ -63,7 +63,7 @@ def several_chart(result: measure.Sensitivities | measure.PathSums) -> Any:
     return axes.themed(alt.hconcat(*panels, spacing=30, title=title))
 
 
-def _of_norm(rows: Frame, norm: str, looks: Mapping[str, tuple[str, Sequence[float]]]) -> Any:
+def _of_norm(rows: Frame, norm: str, looks: Mapping[str, tuple[str, Sequence[float | int]]]) -> Any:
     shown = rows.assign(at=(rows["start"] + rows["end"]) / 2)
     values = shown[["mean", "low", "high"]].stack()
     scale, axis = _share_axis(values)
