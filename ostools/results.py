@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pandas as pd
 
+from mitigations.named import NONE
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -95,6 +96,14 @@ class Provenance:
         """The provenance of a run on nothing but numbers, with the arguments (seeds, sizes) that define them."""
         return cls({}, parameters, None, _versions(), arithmetic=_arithmetic())
 
+    @property
+    def under(self) -> str | None:
+        """The one mitigation that all of it was measured under; None where there was none, or several."""
+        given, status = (self.parameters.get(name) for name in ("mitigation", "status"))
+        if not isinstance(given, str) or given == NONE:
+            return None
+        return f"{given} ({status})" if status == "inactive" else given
+
     def as_dict(self) -> dict[str, Any]:
         """The same as plain, JSON-able values."""
         return json.loads(json.dumps(asdict(self), default=str))
@@ -129,6 +138,7 @@ class Result:
         title = f"{type(self).__name__}: {rows:,} rows of {columns} columns"
         title += f" ({measurement})" if measurement else ""
         title += f", of {model['name']} in {model['dtype']}" if model else ""
+        title += f", under {self.provenance.under}" if self.provenance.under else ""
         text = f"{title}\n{self.frame.head().to_string(max_colwidth=24)}"
         # What a terminal would obey, in a token or a name, is spelled out.
         return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
@@ -204,22 +214,23 @@ def _plain(value: Any) -> Any:
     return None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
-def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES) -> Path:
-    """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise."""
+def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES, *, asked: str = "path") -> Path:
+    """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise, which
+    names what it was asked by: an argument, or an option."""
     target = Path(path)
     if target.suffix.lower() not in endings:
-        raise InputError(f"--out {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
+        raise InputError(f"{asked} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
     if os.path.isdir(target):
-        raise InputError(f"--out {target}: expected a file, found a directory")
+        raise InputError(f"{asked} {target}: expected a file, found a directory")
     if not os.path.isdir(target.parent):
-        raise InputError(f"--out {target}: the directory {target.parent} does not exist; make it first")
+        raise InputError(f"{asked} {target}: the directory {target.parent} does not exist; make it first")
     try:
         if target.exists() and not os.access(target, os.W_OK):
-            raise InputError(f"--out {target}: no permission to write there")
+            raise InputError(f"{asked} {target}: no permission to write there")
         # Permissions do not say it of a read-only disk, of /proc or to root; a file that no listing shows does.
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
-        raise InputError(f"--out {target}: cannot be written: {error.strerror or error}") from error
+        raise InputError(f"{asked} {target}: cannot be written: {error.strerror or error}") from error
     return target
 
 

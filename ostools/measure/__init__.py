@@ -15,9 +15,9 @@ from ostools.measure.fate.readout import Readout, readout
 from ostools.measure.hosted.behaviour import hosted_behaviour
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.hosted.given import Hosted, read_answers
-from ostools.measure.jacobian.sensitivity import Sensitivity, jacobian, prompts_table, sensitivity
+from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity
 from ostools.measure.paths.flow import Flow, flow
-from ostools.measure.paths.path_sum import PathSum, path_sum
+from ostools.measure.paths.path_sum import PathSum, PathSums, path_sum
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison, compare
 from ostools.measure.profiles.looseness import Looseness, looseness
@@ -44,8 +44,10 @@ __all__ = [
     "Looseness",
     "Nulls",
     "PathSum",
+    "PathSums",
     "Profile",
     "Readout",
+    "Sensitivities",
     "Sensitivity",
     "Spectra",
     "ask_endpoint",
@@ -68,7 +70,6 @@ __all__ = [
     "nulls",
     "path_sum",
     "profile",
-    "prompts_table",
     "read_answers",
     "readout",
     "sensitivity",

@@ -7,15 +7,20 @@ sizes. Cost: a product with a windows x bins matrix, and resamples x texts numbe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from ostools.ground.errors import InputError
+from ostools.ground.whole_numbers import whole_number
 from ostools.theory.profiles import BLOCKS, Shape, TestedValue, by_student, named_by_ends
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded
 
+BINS = 32
+"""Of relative position, unless asked for."""
 LEVEL = 0.95
 QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
 """Of windows, by the names of their columns."""
@@ -34,6 +39,13 @@ class Ends:
     def verdict(self) -> Shape:
         """As of one profile (`profiles.UShape`): a U needs both ends."""
         return named_by_ends(self.start, self.end)
+
+
+def checked_bins(bins: int, lengths: Sequence[int]) -> int:
+    """At most one bin a token of the shortest: finer ones would show what no token says. Raises `InputError` for more."""
+    if whole_number("bins", bins, 1) > min(lengths):
+        raise InputError(f"bins: expected at most {min(lengths)}, the tokens of the shortest, found {bins}")
+    return int(bins)
 
 
 def binned(shares: Float[np.ndarray, "window pos"], bins: int) -> Float[np.ndarray, "window bin"]:

@@ -91,6 +91,80 @@ def test_a_mitigated_command_gives_the_numbers_of_the_mitigated_call(
     assert found["provenance"]["parameters"]["mitigation"] == expected.provenance.parameters["mitigation"]
 
 
+WINDOW, HINT = "sliding-window:window=3", "repeat-prompt"
+OF_A_TEXT: list[tuple[str, str, Any]] = [
+    ("spectra", WINDOW, lambda model: ost.spectra(model, PROMPT, mitigation=WINDOW)),
+]
+DEARER = [
+    ("path-sum", HINT, lambda model: ost.path_sum(model, PROMPT, mitigation=HINT)),
+    ("flow", WINDOW, lambda model: ost.flow(model, PROMPT, mitigation=WINDOW)),
+    ("contributions", HINT, lambda model: ost.contributions(model, PROMPT, mitigation=HINT)),
+    ("sensitivity", WINDOW, lambda model: ost.sensitivity(model, PROMPT, mitigation=WINDOW)),
+    ("profile --at -2", HINT, lambda model: ost.profile(ost.sensitivity(model, PROMPT, mitigation=HINT, at=-2))),
+    (
+        "nulls --measure second-moment --seeds 1",
+        WINDOW,
+        lambda model: ost.nulls(model, PROMPT, measure="second-moment", seeds=[0], mitigation=WINDOW),
+    ),
+    (
+        "faithfulness --variant local --linearisation frozen --way removed --orders 19 --at 4",
+        HINT,
+        lambda model: ost.faithfulness(
+            model,
+            [
+                ost.sensitivity(model, PROMPT, linearisations=["frozen"], mitigation=HINT, at=4),
+                ost.path_sum(model, PROMPT, variants="local", mitigation=HINT, positions="all"),
+            ],
+            ways="removed",
+            orders=19,
+            mitigation=HINT,
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "mitigation", "call"),
+    [*OF_A_TEXT, *(pytest.param(*one, marks=pytest.mark.slow) for one in DEARER)],
+    ids=str,
+)
+def test_a_mitigated_measurement_of_a_text_is_that_of_the_call(
+    run, directory: str, command: str, mitigation: str, call: Any
+) -> None:
+    asked = (*command.split(), "--prompt", PROMPT, "--mitigation", mitigation, "--model", directory)
+    code, out, _ = run(*asked, "--json", "--quiet")
+    found, expected = json.loads(out), call(ost.load_model(directory))
+    assert code == 0
+    assert found["rows"] == json.loads(json.dumps(expected.as_json()["rows"]))
+    assert found["provenance"]["parameters"]["mitigation"] == mitigation
+
+
+def test_a_table_says_what_it_was_measured_under(run, directory: str) -> None:
+    asked = ("path-sum", "--prompt", PROMPT, "--variant", "local", "--model", directory)
+    _, out, _ = run(*asked, "--mitigation", WINDOW)
+    assert out.startswith(f"under the mitigation {WINDOW}\n\n")
+    assert "mitigation" not in run(*asked)[1]
+
+
+@pytest.mark.parametrize(
+    "command", ["sensitivity", "path-sum", "flow", "spectra", "contributions", "faithfulness", "nulls"]
+)
+def test_what_cannot_rewrite_a_text_is_refused_before_the_model_is_loaded(run, no_model: None, command: str) -> None:
+    found = run(command, "--prompt", PROMPT, "--mitigation", "separator:every=3")
+    assert_refused(
+        found, "--mitigation separator:every=3: it rewrites the sequence of a task", "ostools prompts --task"
+    )
+    found = run(command, "--ids", "2,40,50", "--mitigation", "hint")
+    assert_refused(found, "--mitigation hint: it rewrites the text, expected --prompt beside it, found token ids")
+
+
+def test_one_that_does_not_act_is_refused(run, directory: str) -> None:
+    asked = ("path-sum", "--prompt", PROMPT, "--mitigation", "sliding-window:window=99", "--model", directory)
+    assert_refused(
+        run(*asked), "expected a mitigation that changes this prompt, found that sliding-window:window=99 does not"
+    )
+
+
 def test_an_unknown_mitigation_is_refused_before_the_model_is_loaded(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ostools.models.load_model", lambda *_, **__: pytest.fail("loaded the model"))
     for command in ("collapse", "attention-variation"):

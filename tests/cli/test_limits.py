@@ -86,6 +86,35 @@ def test_a_dry_run_gives_programs_its_numbers(run) -> None:
     assert 0 < found["work"] < found["memory"]
 
 
+def _forecast(run, *asked: str) -> dict[str, float]:
+    code, out, _ = run(*asked, "--dry-run", "--json", "--quiet")
+    assert code == 0
+    return json.loads(out)
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_logit_is_forecast_as_one_row_and_a_position_as_the_prompts_beginning(run) -> None:
+    asked = ("sensitivity", "--prompt", "Once upon a time there was a girl named Ann. " * 4)
+    whole = _forecast(run, *asked)
+    for option in (("--towards", "."), ("--at", "4")):
+        part = _forecast(run, *asked, *option)
+        assert part["seconds"] < whole["seconds"]
+        assert part["work"] < whole["work"]
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_mitigation_is_in_the_forecast(run) -> None:
+    for asked in (
+        ("attention-variation", "--task", "figure-5a", "--lengths", "1:32"),
+        ("path-sum", "--variant", "local", "--prompt", "Once upon a time"),
+    ):
+        with_it = _forecast(run, *asked, "--mitigation", "sliding-window:window=2")
+        assert with_it["seconds"] > _forecast(run, *asked)["seconds"]
+    asked = ("path-sum", "--variant", "local", "--prompt", "Once upon a time")
+    # The prompt that the mitigation makes has more tokens.
+    assert _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"] > _forecast(run, *asked)["work"]
+
+
 @pytest.mark.usefixtures("no_model")
 def test_a_dry_run_refuses_what_the_run_would_refuse(run) -> None:
     assert_refused(run(*PROMPT, "--dry-run", "--max-memory", "1kB"), "--max-memory")

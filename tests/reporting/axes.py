@@ -107,6 +107,8 @@ TITLES: dict[str, set[str]] = {
     "TrainedLab": {"L2 distance at y, float64", "length n (items of the sequence)", "share of right answers"},
     "Reproduction": set(),
     "Corpus": {"relative position in the window", "share / even share"},
+    "PathSums": {"relative position", "share / even share"},
+    "Sensitivities": {"relative position", "share / even share"},
     "Nulls": {"share of the summed sensitivity", "token and its position i"},
     "Contributions": {"contribution to the logit", "token and its position i"},
     "Faithfulness": {

@@ -64,6 +64,8 @@ def _fate() -> Any:
 EVERY: dict[str, Callable[[], Result]] = {
     "Sensitivity": _sensitivity,
     "PathSum": _chain,
+    "Sensitivities": lambda: ost.sensitivity(model(), [prompt(), "the cat in"], linearisations=["frozen"]),
+    "PathSums": lambda: ost.path_sum(model(), [prompt(), "the cat in"]),
     "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
     "Change": lambda: ost.compare(_sensitivity(), _ablated()),
     "Profile": lambda: ost.profile(_sensitivity()),

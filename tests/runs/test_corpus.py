@@ -404,7 +404,7 @@ def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path, column: dict[
         ({"lengths": [65]}, r"at most 64 tokens \(the context\), found 65"),
         ({"lengths": [1]}, "bins: expected at most 1"),
         ({"lengths": [1], "bins": 1}, "expected room for text beside 1 special tokens, found 1"),
-        ({"lengths": [8], "bins": 9}, "bins: expected at most 8, the tokens of the shortest window, found 9"),
+        ({"lengths": [8], "bins": 9}, "bins: expected at most 8, the tokens of the shortest, found 9"),
         ({"count": 0}, "count: expected a whole number of at least 1, found 0"),
         ({"per_text": 0}, "per_text: expected a whole number"),
         ({"seed": 2**31}, "seed: expected at most"),

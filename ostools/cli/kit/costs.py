@@ -6,9 +6,10 @@ The counts of single measurements stand beside them (`ostools.measure.*.cost`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from mitigations import Hint, Mitigation, Separator
+from mitigations import Hint, Mitigation, Separator, changes_pass
 from ostools import tasks
 from ostools.cli.kit.prompts import Given
 from ostools.experiments.figures import figure2, figure3
@@ -31,17 +32,26 @@ _MOST_LENGTHS = 12
 
 
 def sensitivity(
-    model: Unloaded, prompts: Sequence[Given], linearisations: Sequence[str], layers: Sequence[int] | str, method: str
+    model: Unloaded,
+    prompts: Sequence[Given],
+    linearisations: Sequence[str],
+    layers: Sequence[int] | str,
+    method: str,
+    *,
+    at: int | None = None,
+    one_row: bool = False,
 ) -> Cost:
-    """Of every prompt."""
+    """Of every prompt; of its beginning up to `at`. `one_row`: of a logit."""
     streams = model.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
-    each = (
-        sensitivity_cost(
-            model.shape, model.pos(prompt), linearisations, layers=streams, method=method, max_memory=model.limit
-        )
-        for prompt in prompts
-    )
-    return sum(each, Cost())
+    how: dict[str, Any] = {"layers": streams, "method": method, "max_memory": model.limit, "one_row": one_row}
+    total = Cost()
+    for prompt in prompts:
+        pos = model.pos(prompt)
+        read = pos if at is None else at % pos + 1
+        total += sensitivity_cost(model.shape, read, linearisations, **how)
+        # The logits of the whole prompt and of its beginning; and that of the token.
+        total += replace(pass_cost(model.shape, pos, 2.0 * (at is not None) + one_row), memory=0)
+    return total
 
 
 def looseness(model: Unloaded, prompt: Given) -> Cost:
@@ -57,9 +67,14 @@ def attention(model: Unloaded, prompt: Given | None, task: str | None, length: i
     return pass_cost(model.shape, pos, 2 + 2 * compared)
 
 
-def variation(model: Unloaded, task: CollapseTask, lengths: Sequence[int], seeds: int) -> Cost:
-    """Passes in float64 with the attention weights."""
+def variation(
+    model: Unloaded, task: CollapseTask, lengths: Sequence[int], seeds: int, mitigation: Mitigation | None = None
+) -> Cost:
+    """Passes in float64 with the attention weights: two for each pair under a mitigation that acts in the pass."""
     found = model.asked(task, lengths, pairs=True)
+    if changes_pass(mitigation):
+        each_pair = (pass_cost(model.shape, pos, 2, element=8) for pos in found.prompts)
+        return sum(each_pair, Cost()) * seeds
     each = 1 if not task.random else len(lengths)
     return pass_cost(model.shape, max(found.prompts), (1 + each) * seeds, element=8)
 

@@ -55,6 +55,12 @@ System = Annotated[
 Thinking = Annotated[
     bool, typer.Option("--thinking", help="In the chat template: leave its switch for thinking on. Else it is off.")
 ]
+At = Annotated[
+    int | None,
+    typer.Option(
+        metavar="K", help="The position whose representation is meant, from 0; -1 is the last. Else the last."
+    ),
+]
 Site = Annotated[
     str | None,
     typer.Option(

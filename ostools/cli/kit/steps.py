@@ -11,6 +11,9 @@ from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
 from ostools.ground.progress import Progress
 
+_SHOWN = 4
+"""Parts of a prompt whose means are shown on a terminal."""
+
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -23,7 +26,7 @@ def check(out: Path | None) -> None:
     if out is not None:
         from ostools.results import checked_output
 
-        checked_output(out)
+        checked_output(out, asked="--out")
 
 
 def check_precisions(names: Sequence[str] | None) -> None:
@@ -93,7 +96,31 @@ def give(result: Any, out: Path | None, show: Callable[[Any], None]) -> None:
     elif written is not None:
         tell_written(written)
     else:
+        _tell_mitigation(result)
         show(result)
+
+
+def give_all(found: Any, out: Path | None, show: Callable[[Any], None]) -> None:
+    """The same of the result of a list: of one prompt its own, of several each by itself and then their mean."""
+
+    def show_each(several: Any) -> None:
+        for number, result in enumerate(several, start=1):
+            output.print_text(["", f"prompt {number} of {len(several)}"])
+            show(result)
+        shortest = min(result.frame["position"].nunique() for result in several)
+        table = several.over_position(min(_SHOWN, shortest))
+        columns = ["source", "norm", "layer", "start", "end", "mean", "low", "high"]
+        output.print_text([""])
+        title = f"Mean over {len(several)} prompts of the share of a part of the prompt over its even share"
+        output.print_table(title, columns, table[columns].itertuples(index=False, name=None), left=2)
+
+    give(found[0] if len(found) == 1 else found, out, show if len(found) == 1 else show_each)
+
+
+def _tell_mitigation(result: Any) -> None:
+    """Under what all of it was measured, where that is one mitigation."""
+    if (under := result.provenance.under) is not None:
+        output.print_text([f"under the mitigation {under}", ""])
 
 
 def tell_written(path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.mitigated import Acting, Under
 from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking
 from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 def nulls(
     prompt: Prompt = None,
     ids: Ids = None,
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -63,14 +65,18 @@ def nulls(
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, [given])
     kinds = checked_names("kind of null model", kind or ("initialised",), KINDS)
     asked = Measured.asked(measure, linearisation, None)
 
     def cost(on: Unloaded) -> Cost:
         times = 1 + len(kinds) * seeds
         if measure == SENSITIVITY:
-            return costs.sensitivity(turn.of(on), [given], (asked.linearisation,), (0,), "auto") * times
-        return path_sum_cost(on.shape, turn.of(on).pos(given), (measure,)) * times
+            one = costs.sensitivity(turn.of(on), under.read, (asked.linearisation,), (0,), "auto")
+        else:
+            one = path_sum_cost(on.shape, turn.of(on).pos(under.one), (measure,))
+        # Each again under the cesaro path sum beside it.
+        return (one + under.cost(turn.of(on)) * 2) * times
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         words = turn.prompt(loaded, given)
@@ -82,6 +88,7 @@ def nulls(
             seeds=range(seeds),
             linearisation=linearisation,
             max_memory=MANNERS.max_memory,
+            mitigation=under.given,
             progress=progress,
         )
     give(result, out, _show)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking
+from ostools.cli.kit.mitigated import Acting, Under
+from ostools.cli.kit.options import At, Device, Dtype, InChat, Model, Out, System, Thinking
 from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.progress import part_of
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 def looseness(
     prompt: Prompt = None,
     ids: Ids = None,
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -43,16 +45,19 @@ def looseness(
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
-    with at_work("measuring", model, device, dtype, lambda on: costs.looseness(turn.of(on), given)) as (
-        loaded,
-        progress,
-    ):
+    under = Acting.of(mitigation, [given])
+
+    def cost(on: Unloaded) -> Cost:
+        return costs.looseness(turn.of(on), under.one) + under.cost(turn.of(on)) * 2
+
+    with at_work("measuring", model, device, dtype, cost) as (loaded, progress):
+        acting: dict[str, Any] = {"mitigation": under.given}
         differentiating, folding = (part_of(progress, index, index + 1, 2, units=100) for index in range(2))
         words = turn.prompt(loaded, given)
         measured = measure.sensitivity(
-            loaded, words, method="exact", max_memory=MANNERS.max_memory, progress=differentiating
+            loaded, words, method="exact", max_memory=MANNERS.max_memory, progress=differentiating, **acting
         )
-        chain = measure.path_sum(loaded, words, variants=CHAIN, progress=folding)
+        chain = measure.path_sum(loaded, words, variants=CHAIN, progress=folding, **acting)
     result = measure.looseness(measured, chain)
     give(result, out, lambda result: _show("Looseness by part, in decades", result.summary))
 
@@ -60,6 +65,8 @@ def looseness(
 def profile(
     prompt: Prompt = None,
     ids: Ids = None,
+    at: At = None,
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -75,19 +82,23 @@ def profile(
     \b
     Example:
       ostools profile --prompt "The capital of France is"
+      ostools profile --prompt "The capital of France is" --at -2
     """
     from ostools import measure
     from ostools.cli.kit import costs
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, [given])
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(turn.of(on), [given], ("full", "frozen"), (0,), "auto")
+        profile = costs.sensitivity(turn.of(on), under.read, ("full", "frozen"), (0,), "auto", at=at)
+        return under.cost(turn.of(on)) + profile
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
+        words, limit = turn.prompt(loaded, given), MANNERS.max_memory
         measured = measure.sensitivity(
-            loaded, turn.prompt(loaded, given), max_memory=MANNERS.max_memory, progress=progress
+            loaded, words, at=at, mitigation=under.given, max_memory=limit, progress=progress
         )
         result = measure.profile(measured)
     give(result, out, _show_profile)
@@ -96,6 +107,7 @@ def profile(
 def flow(
     prompt: Prompt = None,
     ids: Ids = None,
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -117,18 +129,21 @@ def flow(
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, [given])
 
     def cost(on: Unloaded) -> Cost:
-        return path_sum_cost(on.shape, turn.of(on).pos(given), ("second-moment",)) * 2
+        pos = turn.of(on).pos(under.one)
+        return under.cost(turn.of(on)) + path_sum_cost(on.shape, pos, ("second-moment",)) * 2
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, _):
-        result = measure.flow(loaded, turn.prompt(loaded, given))
+        result = measure.flow(loaded, turn.prompt(loaded, given), mitigation=under.given)
     give(result, out, lambda result: _show("Strongest edges", result.frame.nlargest(20, "flow")))
 
 
 def spectra(
     prompt: Prompt = None,
     ids: Ids = None,
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -150,12 +165,13 @@ def spectra(
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, [given])
 
     def cost(on: Unloaded) -> Cost:
-        return pass_cost(on.shape, turn.of(on).pos(given), 6)
+        return under.cost(turn.of(on)) + pass_cost(on.shape, turn.of(on).pos(under.one), 6)
 
     with at_work("reading the patterns", model, device, dtype, cost) as (loaded, _):
-        result = measure.spectra(loaded, turn.prompt(loaded, given))
+        result = measure.spectra(loaded, turn.prompt(loaded, given), mitigation=under.given)
     give(result, out, lambda result: _show("Products of the patterns", result.depth))
 
 

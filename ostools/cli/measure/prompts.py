@@ -60,7 +60,7 @@ def prompts(
     if out is not None:
         from ostools.results import checked_output
 
-        checked_output(out, (".jsonl",))
+        checked_output(out, (".jsonl",), asked="--out")
     if figure is not None:
         for name, value in (("--task", task), ("--mitigation", mitigation)):
             if value is not None:

@@ -10,9 +10,10 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking, parse_layers
-from ostools.cli.kit.prompts import Ids, ManyIds, Prompt, Prompts, PromptsFile, given_prompt, given_prompts
-from ostools.cli.kit.steps import at_work, check, give
+from ostools.cli.kit.mitigated import Acting, Under
+from ostools.cli.kit.options import At, Device, Dtype, InChat, Model, Out, System, Thinking, parse_layers
+from ostools.cli.kit.prompts import ManyIds, Prompts, PromptsFile, given_prompts
+from ostools.cli.kit.steps import at_work, check, give_all
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,18 +47,14 @@ def sensitivity(
     precision: Annotated[
         str | None, typer.Option(metavar="NAME", help="tf32: rows in TF32, on a GPU alone, with their error.")
     ] = None,
-    at: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K", help="The position whose representation is meant, from 0; -1 is the last. Else the last."
-        ),
-    ] = None,
+    at: At = None,
     towards: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TEXT", help="A next token whose logit is meant; given twice, the first minus the second."
         ),
     ] = None,
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -71,7 +68,8 @@ def sensitivity(
     The norms of d y_n / d v_i for every token i, exact or estimated; nothing held constant (full), or attention patterns and
     norm scales (frozen). Checked by finite differences on every run.
 
-    Several prompts come as one table, with their numbers from 1 in the column prompt. Those of one length share their passes;
+    Several prompts come as one table, with their numbers from 1 in the column prompt, and as one chart, of their mean over
+    relative position. Those of one length share their passes;
     finite differences are then taken of one, and the others are held against a row of autograd.
 
     \b
@@ -86,17 +84,16 @@ def sensitivity(
     from ostools.cli.kit import costs
     from ostools.ground.names import checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
-    from ostools.results import TABLES, checked_output
 
     given, turn = given_prompts(prompt, prompts, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, given)
     check(out)
-    if out is not None and len(given) > 1:
-        checked_output(out, TABLES)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
     wanted, meant = parse_layers(layers), _towards(towards, method, names)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.sensitivity(turn.of(on), given, names, wanted, method)
+        how: dict[str, Any] = {"at": at, "one_row": meant is not None}
+        return under.cost(turn.of(on)) + costs.sensitivity(turn.of(on), under.read, names, wanted, method, **how)
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         found = measure.sensitivity(
@@ -110,14 +107,12 @@ def sensitivity(
             precision=precision,
             at=at,
             towards=meant,
+            mitigation=under.given,
             max_memory=MANNERS.max_memory,
             announce=_announce,
             progress=progress,
         )
-    if len(found) == 1:
-        give(found[0], out, _show_sensitivity)
-    else:
-        give(measure.prompts_table(found), out, lambda _: _show_each(found))
+    give_all(found, out, _show_sensitivity)
 
 
 def _towards(given: list[str] | None, method: str, names: Sequence[str]) -> str | tuple[str, ...] | None:
@@ -138,8 +133,9 @@ def _towards(given: list[str] | None, method: str, names: Sequence[str]) -> str 
 
 
 def path_sum(
-    prompt: Prompt = None,
-    ids: Ids = None,
+    prompt: Prompts = None,
+    prompts: PromptsFile = None,
+    ids: ManyIds = None,
     variant: Annotated[
         list[str] | None,
         typer.Option(
@@ -162,6 +158,7 @@ def path_sum(
         str,
         typer.Option(metavar="NAME", help="Of predictions: exact, probes (few random directions), or auto: by cost."),
     ] = "auto",
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -172,7 +169,8 @@ def path_sum(
 ) -> None:
     """Bound and predict sensitivity (Theorem 5.1).
 
-    The sum over paths from every token to the last, out of one forward pass and no gradient.
+    The sum over paths from every token to the last, out of one forward pass and no gradient. Several prompts come as one table,
+    with their numbers from 1 in the column prompt, and as one chart, of their mean over relative position.
 
     \b
     Example:
@@ -183,37 +181,34 @@ def path_sum(
     from ostools.measure.paths.variants import USUAL, checked_variants
 
     check(out)
-    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    given, turn = given_prompts(prompt, prompts, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, given)
     names = checked_variants(variant or USUAL)
 
     def cost(on: Unloaded) -> Cost:
-        pos = turn.of(on).pos(given)
-        return path_sum_cost(on.shape, pos, names, mlp_norm=mlp_norm, traces=traces, positions=positions)
+        how = {"mlp_norm": mlp_norm, "traces": traces, "positions": positions}
+        each = (path_sum_cost(on.shape, turn.of(on).pos(one), names, **how) for one in under.read)
+        return sum(each, under.cost(turn.of(on)))
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
-        result = measure.path_sum(
+        found = measure.path_sum(
             loaded,
-            turn.prompt(loaded, given),
+            [turn.prompt(loaded, one) for one in given],
             variants=names,
             mlp_norm=mlp_norm,
             traces=traces,
             positions=positions,
+            mitigation=under.given,
             max_memory=MANNERS.max_memory,
             announce=_announce,
             progress=progress,
         )
-    give(result, out, _show_path_sum)
+    give_all(found, out, _show_path_sum)
 
 
 def _announce(forecast: str) -> None:
     """How a run goes, before it starts."""
     output.note(f"plan: {forecast}")
-
-
-def _show_each(found: Sequence[Sensitivity]) -> None:
-    for number, result in enumerate(found, start=1):
-        output.print_text(["", f"prompt {number} of {len(found)}"])
-        _show_sensitivity(result)
 
 
 def _show_sensitivity(result: Sensitivity) -> None:

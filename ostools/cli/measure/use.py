@@ -10,7 +10,8 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, InChat, Model, Out, System, Thinking
+from ostools.cli.kit.mitigated import Acting, Under
+from ostools.cli.kit.options import At, Device, Dtype, InChat, Model, Out, System, Thinking
 from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
 
@@ -26,6 +27,7 @@ _DRAWS, _ORDERS, _STEPS = 4, 40, 12
 def contributions(
     prompt: Prompt = None,
     ids: Ids = None,
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -52,19 +54,21 @@ def contributions(
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, [given])
     alone = out is not None or MANNERS.json
 
     def cost(on: Unloaded) -> Cost:
-        parts = pass_cost(on.shape, turn.of(on).pos(given), 16)
-        return parts if alone else parts + costs.sensitivity(turn.of(on), [given], _COMPARED, (0,), "auto")
+        parts = pass_cost(on.shape, turn.of(on).pos(under.one), 16) + under.cost(turn.of(on))
+        return parts if alone else parts + costs.sensitivity(turn.of(on), under.read, _COMPARED, (0,), "auto")
 
     with at_work("splitting the logit", model, device, dtype, cost) as (loaded, progress):
         words = turn.prompt(loaded, given)
-        result = measure.contributions(loaded, words, towards=towards)
+        acting: dict[str, Any] = {"mitigation": under.given}
+        result = measure.contributions(loaded, words, towards=towards, **acting)
         measured = None
         if not alone:
             measured = measure.sensitivity(
-                loaded, words, linearisations=_COMPARED, max_memory=MANNERS.max_memory, progress=progress
+                loaded, words, linearisations=_COMPARED, max_memory=MANNERS.max_memory, progress=progress, **acting
             )
     give(result, out, lambda result: _show_parts(result, measured))
 
@@ -99,6 +103,8 @@ def _show_parts(result: Contributions, measured: Sensitivity | None) -> None:
 def faithfulness(
     prompt: Prompt = None,
     ids: Ids = None,
+    at: At = None,
+    mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -127,7 +133,8 @@ def faithfulness(
 
     Each token before the last is removed, replaced by another of its kind, and masked in attention. How far the last
     representation, the answer and the next token move is ranked beside what was measured and predicted of the token. Then more
-    and more tokens go, in the order of each profile and in random order.
+    and more tokens go, in the order of each profile and in random order. With --at the answer is the token after that position,
+    and tokens are taken out before it.
 
     \b
     Example:
@@ -144,24 +151,34 @@ def faithfulness(
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
+    under = Acting.of(mitigation, [given])
     ways = checked_names("way", way or WAYS, WAYS)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
     variants = checked_variants(variant or ("second-moment", "rollout"))
+    positions = "last" if at is None else "all"
 
     def cost(on: Unloaded) -> Cost:
-        pos, count = turn.of(on).pos(given), len(names) + len(variants) + 1
+        pos, count = turn.of(on).pos(under.one), len(names) + len(variants) + 1
         numbers = {"draws": _DRAWS, "orders": orders, "steps": _STEPS}
-        beside = costs.sensitivity(turn.of(on), [given], names, (0,), "auto") + path_sum_cost(on.shape, pos, variants)
-        return beside + faithfulness_cost(on.shape, pos, profiles=count, ways=ways, **numbers)
+        beside = costs.sensitivity(turn.of(on), under.read, names, (0,), "auto", at=at)
+        beside += path_sum_cost(on.shape, pos, variants, positions=positions) + under.cost(turn.of(on)) * 3
+        read = pos if at is None else at % pos + 1
+        return beside + faithfulness_cost(on.shape, read, profiles=count, ways=ways, **numbers)
 
     with at_work("taking tokens out", model, device, dtype, cost) as (loaded, progress):
         words = turn.prompt(loaded, given)
-        limit = MANNERS.max_memory
-        measured = measure.sensitivity(loaded, words, linearisations=names, max_memory=limit)
-        paths = measure.path_sum(loaded, words, variants=variants, max_memory=limit)
+        how: dict[str, Any] = {"max_memory": MANNERS.max_memory, "mitigation": under.given}
+        measured = measure.sensitivity(loaded, words, linearisations=names, at=at, **how)
+        paths = measure.path_sum(loaded, words, variants=variants, positions=positions, **how)
         numbers: dict[str, Any] = {"draws": _DRAWS, "orders": orders, "steps": _STEPS, "seed": seed}
         result = measure.faithfulness(
-            loaded, [measured, paths], towards=towards, ways=ways, **numbers, progress=progress
+            loaded,
+            [measured, paths],
+            towards=towards,
+            ways=ways,
+            mitigation=under.given,
+            **numbers,
+            progress=progress,
         )
     give(result, out, _show_use)
 

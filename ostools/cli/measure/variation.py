@@ -45,7 +45,7 @@ def attention_variation(
     wanted, pairs, given = parse_lengths(lengths), tasks.repeating(task), optional(mitigation)
 
     def cost(on: Unloaded) -> Cost:
-        return costs.variation(on, pairs, wanted, len(seed or (0,)))
+        return costs.variation(on, pairs, wanted, len(seed or (0,)), given)
 
     with at_work("comparing attention", model, device, load_dtype, cost) as (loaded, progress):
         result = measure.attention_variation(

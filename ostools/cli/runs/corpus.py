@@ -94,7 +94,7 @@ def corpus(
         from ostools.runs.corpus.corpus import drawn_from
         from ostools.runs.corpus.measures import Measure
         from ostools.runs.corpus.pairs import PAIRS
-        from ostools.runs.corpus.result import checked_bins
+        from ostools.runs.corpus.result import bins_of
         from ostools.runs.corpus.texts import read_texts
         from ostools.runs.stored.store import Store
 
@@ -105,7 +105,7 @@ def corpus(
                 f"--dtype: expected it with --measure {PAIRS} alone; --load-dtype loads the model in a dtype"
             )
         Measure.asked(measure, linearisation, method, dtype or None, d_model=1)
-        checked_bins(bins, measure, sizes)
+        bins_of(bins, measure, sizes)
         found = read_texts(file, field)
         if out is not None:
             Store(out).require_ours()

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     try:
-        target = None if given.out is None else checked_output(given.out, (".parquet",))
+        target = None if given.out is None else checked_output(given.out, (".parquet",), asked="--out")
         with bar("measuring models") as told:
             missing = measure_grid(given.models, given.cells, progress=told)
         for name in missing:

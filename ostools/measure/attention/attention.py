@@ -24,6 +24,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.asked import asked
+from ostools.measure.mitigated import rewritten
 from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.posed import item_positions, pose
 from ostools.measure.prompts import as_prompt, token_columns
@@ -139,14 +140,9 @@ def _asked(
         form = tasks.task(task)
         posed = pose(model, form, length, seed=seed, mitigation=given)
         return posed.prompt, item_positions(model, posed), {"task": tasks.label(form), "length": length, "seed": seed}
-    for kind, needed in (("sequence", "a task and its length"), ("prompt", "the text")):
-        rewrites = any(getattr(type(part), kind) is not getattr(Mitigation, kind) for part in mitigations.parts(given))
-        if rewrites and (kind == "sequence" or not isinstance(prompt, str)):
-            raise InputError(
-                f"attention: {mitigations.label(given)} rewrites the {kind}, which is not known of this prompt: give {needed}"
-            )
-    text = mitigations.rewrite(given, prompt) if given is not None and isinstance(prompt, str) else prompt
-    words = as_prompt(model, text)  # pyright: ignore[reportArgumentType]
+    assert prompt is not None  # exactly one of the two is given
+    text = prompt if given is None else rewritten("attention", model, prompt, given, "a task and its length")[0]
+    words = as_prompt(model, text)
     return words, [None] * len(words.ids), {}
 
 

@@ -167,5 +167,7 @@ def _provenance(first: Attention, second: Attention, labels: tuple[str, str]) ->
     """The second's, with the first's among its parameters."""
     own = second.provenance
     parameters = {"measurement": "attention difference", "labels": labels, "first": first.provenance.as_dict()}
-    given = {**own.parameters, **parameters}
+    # One mitigation stands for both alone where both have it; else the labels name it.
+    apart = ("mitigation", "status") if own.under != first.provenance.under else ()
+    given = {name: value for name, value in own.parameters.items() if name not in apart} | parameters
     return Provenance(own.model, given, own.token_ids, own.versions, own.edits, arithmetic=own.arithmetic)

@@ -6,7 +6,7 @@ Cost: one forward pass a prompt; patterns are read layer by layer and never kept
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -17,12 +17,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks.register import hidden
+from mitigations import Mitigation
 from ostools.ground.errors import InputError, shown
 from ostools.ground.names import several
 from ostools.measure.asked import asked
+from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.posed import Posed, carrier_positions
-from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt
 from ostools.models.chat import TEXT
 from ostools.results import Provenance, Result
@@ -69,47 +70,57 @@ def head_scores(
     prompts: str | Prompt | Posed | Sequence[str | Prompt | Posed],
     *,
     carriers: Sequence[int] | None = None,
+    mitigation: Mitigation | str | None = None,
 ) -> HeadScores:
     """Where each head looks, on one prompt or several, under the edits that are active.
 
     Args:
         prompts: texts, prompts, or questions (`measure.posed.pose`), which know the tokens that carry their answer.
-        carriers: the positions of those tokens, for a text or a prompt.
+        carriers: the positions of those tokens, for a text or a prompt; in it as a mitigation rewrites it.
+        mitigation: a `mitigations.Mitigation` or its name with options: the text as it rewrites it, the patterns under its
+            hooks. It has to change every prompt or a logit of it, else it is refused. A question is posed under it before.
 
     Raises `InputError` for no prompt, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
     given = [prompts] if isinstance(prompts, str | Prompt | Posed) else several("prompts", prompts, "['1 1 1', '1 1']")
     rows: list[dict[str, Any]] = []
-    for index, one in enumerate(given):
-        prompt, chosen = _prompt(model, one, carriers)
-        first = None if prompt.origins is None else prompt.origins[0]
-        for layer, scores in enumerate(_scores(model, prompt, chosen)):
-            columns = {name: values.tolist() for name, values in scores.items()}
-            rows.extend(
-                {"prompt": index, "tokens": len(prompt.ids), "first_origin": first, "layer": layer, "head": head}
-                | {name: column[head] for name, column in columns.items()}
-                for head in range(int(model.cfg.n_heads))
-            )
+    texts = [one.prompt if isinstance(one, Posed) else one for one in given]
+    under = Under.of("head_scores", model, texts, mitigation)
+    provenance = Provenance.collect(model)
+    with under.acting(model):
+        for index, (one, prompt) in enumerate(zip(given, under.prompts, strict=True)):
+            chosen = _carriers(model, one, prompt, carriers)
+            first = None if prompt.origins is None else prompt.origins[0]
+            for layer, scores in enumerate(_scores(model, prompt, chosen)):
+                columns = {name: values.tolist() for name, values in scores.items()}
+                rows.extend(
+                    {"prompt": index, "tokens": len(prompt.ids), "first_origin": first, "layer": layer, "head": head}
+                    | {name: column[head] for name, column in columns.items()}
+                    for head in range(int(model.cfg.n_heads))
+                )
     frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "first_origin", "layer", "head", *SCORES]]
     frame = frame.astype({"first_origin": "str"})
-    ids = tuple(prompt.ids.tolist()) if len(given) == 1 else None  # pyright: ignore[reportPossiblyUnboundVariable]
-    texts = [one.text if isinstance(one, Posed | Prompt) else one for one in given]
-    return HeadScores(frame, Provenance.collect(model, ids, prompts=texts, carriers=carriers, threshold=SINK))
+    ids = tuple(under.prompt.ids.tolist()) if len(given) == 1 else None
+    said = {"prompts": [one.text if isinstance(one, Posed | Prompt) else one for one in given], "carriers": carriers}
+    said |= {"threshold": SINK, **under.said}
+    return HeadScores(frame, replace(provenance, token_ids=ids, parameters=said))
 
 
-def _prompt(
-    model: TransformerBridge, one: str | Prompt | Posed, carriers: Sequence[int] | None
-) -> tuple[Prompt, tuple[int, ...]]:
-    """The tokens, and which of them carry the answer."""
+def _carriers(
+    model: TransformerBridge, one: str | Prompt | Posed, prompt: Prompt, carriers: Sequence[int] | None
+) -> tuple[int, ...]:
+    """Which tokens of the prompt carry the answer."""
     if isinstance(one, Posed):
         if carriers is not None:
             raise InputError("head_scores: a question knows its own carriers; leave carriers out")
-        prompt, chosen = one.prompt, carrier_positions(model, one)
+        if prompt.ids.tolist() != one.prompt.ids.tolist():
+            raise InputError(
+                "head_scores: a question knows the carriers of its own text, which this mitigation rewrites: pose it under the "
+                "mitigation, and give here only one with hooks"
+            )
+        chosen = carrier_positions(model, one)
     else:
-        prompt, chosen = (
-            as_prompt(model, one),
-            tuple(() if carriers is None else several("carriers", carriers, "[3, 4]")),
-        )
+        chosen = tuple(() if carriers is None else several("carriers", carriers, "[3, 4]"))
     n = len(prompt.ids)
     if n < 2:
         raise InputError(
@@ -117,7 +128,7 @@ def _prompt(
         )
     if wrong := [place for place in chosen if type(place) is not int or not 0 <= place < n]:
         raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {shown(wrong)}")
-    return prompt, chosen
+    return chosen
 
 
 def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...]) -> list[Mapping[str, PerHead]]:

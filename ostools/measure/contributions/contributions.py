@@ -20,6 +20,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.asked import asked
@@ -28,11 +29,12 @@ from ostools.measure.jacobian.linearisations import freezing
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.routes import AutogradRoute, Route
 from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.measure.passes.output import output_row, soft_cap
 from ostools.measure.passes.strips import strips_where_long
 from ostools.measure.profiles.compare import require_same_run
-from ostools.measure.prompts import as_prompt, token_columns
+from ostools.measure.prompts import token_columns
 from ostools.models import Prompt
 from ostools.models.tokens import one_token, token_text
 from ostools.results import Frame, Provenance, Result
@@ -85,26 +87,45 @@ class Contributions(Result):
 
 @asked
 @in_smaller_chunks
-def contributions(model: TransformerBridge, prompt: str | Prompt, *, towards: str | int | None = None) -> Contributions:
+def contributions(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    towards: str | int | None = None,
+    mitigation: Mitigation | str | None = None,
+) -> Contributions:
     """What each token contributes to the logit of the next token `towards`: parts that add up, the biases' among them.
 
     Args:
         towards: a text that is one token, or a token's id; None: the token that the model ranks first.
+        mitigation: a `mitigations.Mitigation` or its name with options: the text as it rewrites it, the model under its hooks.
+            It has to change the prompt or a logit, else it is refused.
 
     Held is what `linearisation="detached"` holds. In float32, float64 throughout for a float64 model. Active edits are
     respected. Checked on every run, and refused with `InputError` where it fails: the parts add up to the model's own logit,
     to 1e-12 of their sizes in float64, 1e-5 in float32; and with v_i = 0 the held network's logit loses the part of token i,
     for the largest part and two others. Refused: experts, whose router is no linear map; a `towards` of several tokens.
     """
-    tokens = as_prompt(model, prompt)
-    if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
-        raise InputError("contributions holds what it needs; leave the block of hooks.frozen() first")
+    under = Under.of("contributions", model, [prompt], mitigation)
+    tokens = under.prompt
     target = None if towards is None else one_token(model, towards)
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
     work = full_precision(model, "contributions")
-    with torch.inference_mode(False), true_arithmetic(work), strips_where_long(work, len(tokens.ids)):
+    with (
+        torch.inference_mode(False),
+        under.acting(work),
+        true_arithmetic(work),
+        strips_where_long(work, len(tokens.ids)),
+    ):
+        if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
+            raise InputError("contributions holds what it needs; leave the block of hooks.frozen() first")
         parts, said = _parts(work, tokens, target)
-    said = {"token": token_text(model.tokenizer, said["towards"]), "linearisation": _LINEARISATION, **said}
+    said = {
+        "token": token_text(model.tokenizer, said["towards"]),
+        "linearisation": _LINEARISATION,
+        **under.said,
+        **said,
+    }
     return Contributions(_table(tokens, parts), replace(provenance, parameters=said))
 
 

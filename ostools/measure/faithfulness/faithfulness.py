@@ -18,6 +18,8 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+import mitigations
+from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
@@ -25,10 +27,12 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.asked import asked
 from ostools.measure.faithfulness.deletion import Deleting
-from ostools.measure.faithfulness.profiles import Given, OneProfile, profiles_of, require_of_model
+from ostools.measure.faithfulness.profiles import Given, OneProfile, profiles_of, require_mitigation, require_of_model
 from ostools.measure.faithfulness.without import EFFECTS, REPLACED, WAYS, Case, Kinds, Whole, effects, without
+from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.prompts import named_by
+from ostools.models import Prompt
 from ostools.models.tokens import one_token, token_text
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
@@ -81,19 +85,24 @@ def faithfulness(
     orders: int = 40,
     steps: int = 12,
     seed: int = 0,
+    mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Faithfulness:
     """Leave one token out, and more and more of them: do tokens that profiles call large matter to the answer?
 
     Args:
         profiles: of one prompt: `ost.sensitivity` (one profile a linearisation), `ost.path_sum` (one a variant, predictions and
-            `rollout` among them), `ost.contributions` (its sizes), or several of these.
+            `rollout` among them), `ost.contributions` (its sizes), or several of these. Of sensitivities with `at=k` the
+            answer is the token after position k: tokens are taken out of the prompt's first k + 1, and path sums beside them
+            need `positions="all"`.
         towards: the answer, as a text that is one token or as an id; None: the token that the model ranks first.
         ways: "removed" (later tokens move up a place), "replaced" (by another token of its kind: digits, letters or anything
             else, behind a blank or not), "masked" (no later token attends to it, in any head).
         draws: tokens that stand in for each replaced one.
         orders, steps: random orders of deletion, at least 19, and points of a curve beside its first.
         seed: of draws and random orders.
+        mitigation: the one that the profiles were measured under. Tokens are taken out of the prompt as it rewrote it, and
+            every pass runs under its hooks.
         progress: called as progress(done, total), in percent.
 
     In float32, float64 throughout for a float64 model. Where a model knows no positions, masked and removed are the same.
@@ -102,7 +111,7 @@ def faithfulness(
     for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
     """
     given = list(profiles) if isinstance(profiles, Iterable) and not isinstance(profiles, Given) else [profiles]
-    held = profiles_of(given)
+    held, at = profiles_of(given)
     chosen = checked_names("way", ways, WAYS)
     numbers = {
         "draws": whole_number("draws", draws, 1),
@@ -115,27 +124,33 @@ def faithfulness(
             f"faithfulness: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: positions move where "
             "tokens are taken out; leave its block"
         )
-    provenance = Provenance.collect(model)
-    ids = require_of_model(given[0], provenance)
+    acting = mitigations.optional(mitigation)
+    require_mitigation(given, acting)
+    said: dict[str, Any] = {} if acting is None else {"mitigation": mitigations.label(acting)}
+    provenance = Provenance.collect(model, **said)
+    whole_ids = require_of_model(given[0], provenance)
+    ids = whole_ids if at is None else whole_ids[: at + 1]
     if len(ids) < 3:
         raise InputError(
             f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is no order of one"
         )
     target = None if towards is None else one_token(model, towards)
     work = full_precision(model, "faithfulness")
-    with torch.inference_mode(False):
+    under = Under.again("faithfulness", Prompt.from_ids(model, ids), acting)
+    with torch.inference_mode(False), under.acting(work):
         whole = Whole.of(work, ids, target)
         prompt = _Prompt(work, ids, Kinds.of(model), whole, numbers)
         tables = [prompt.measured(way, held, part_of(progress, index, index + 1, len(chosen), units=100)) for index, way in
                   enumerate(chosen)]  # fmt: skip
-    said = {"towards": whole.answer, "token": token_text(model.tokenizer, whole.answer)}
+    said |= {"towards": whole.answer, "token": token_text(model.tokenizer, whole.answer)}
+    said |= {} if at is None else {"at": at}
     said |= {"log_prob": float(whole.log_probs[whole.answer]), "ways": chosen, "profiles": list(held), **numbers}
     single, deletion, areas = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
     named = frame_of(given[0])[named_by(frame_of(given[0]))].drop_duplicates("position").dropna(subset="position")
     frame: Frame = named.merge(single, on="position").sort_values(["way", "position"], key=_in_order(chosen))
     return Faithfulness(
         frame.reset_index(drop=True),
-        replace(provenance, token_ids=ids, parameters=said),
+        replace(provenance, token_ids=whole_ids, parameters=said),
         correlations=_correlations(frame, held),
         deletion=deletion,
         areas=areas,

@@ -9,11 +9,14 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
+import mitigations
+from mitigations import Mitigation
+from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.measure.contributions.contributions import Contributions
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
-from ostools.measure.profiles.compare import require_same_run
+from ostools.measure.profiles.compare import require_of_all, require_same_run
 from ostools.measure.profiles.profile import profile
 from ostools.results import Frame, Provenance, frame_of
 
@@ -33,11 +36,12 @@ class OneProfile:
     values: Float[np.ndarray, " pos"]
 
 
-def profiles_of(given: Sequence[Given]) -> dict[str, OneProfile]:
-    """By name: the linearisation of a sensitivity, the variant of a path sum, "contributions".
+def profiles_of(given: Sequence[Given]) -> tuple[dict[str, OneProfile], int | None]:
+    """By name: the linearisation of a sensitivity, the variant of a path sum, "contributions"; and the position that all are
+    of, None for the last one.
 
     A sensitivity is read at layer 0, by its operator norm, an estimate by its Frobenius norm. Of contributions the sizes are
-    taken. Raises `InputError` for anything else, for none, for the same name twice, and for two prompts or models.
+    taken. Raises `InputError` for anything else, for none, for the same name twice, and for two prompts, models or positions.
     """
     if not given:
         raise InputError(
@@ -49,12 +53,38 @@ def profiles_of(given: Sequence[Given]) -> dict[str, OneProfile]:
             raise InputError(
                 f"faithfulness: expected a Sensitivity, a PathSum or Contributions, found {type(one).__name__}"
             )
-        require_same_run("faithfulness", given[0].provenance, one.provenance, "another that was given")
-        for name, held in _of(one).items():
+        require_of_all("faithfulness", one.provenance, ("towards",))
+        require_same_run("faithfulness", given[0].provenance, one.provenance, "another that was given", whole=False)
+    at = _position(given)
+    for one in given:
+        for name, held in _of(one, at).items():
             if name in found:
                 raise InputError(f"faithfulness: expected each profile once, found two of {name!r}: leave one out")
             found[name] = held
-    return found
+    return found, at
+
+
+def _position(given: Sequence[Given]) -> int | None:
+    """The position whose y is meant by all, None where it is the last one of the prompt."""
+    last = len(given[0].provenance.token_ids or ()) - 1
+    of_each = [one.provenance.parameters.get("at", last) for one in given if not isinstance(one, PathSum)]
+    if len(set(of_each)) > 1:
+        raise InputError(
+            f"faithfulness: expected profiles of one position, found some of {of_each[0]} and of "
+            f"{next(at for at in of_each if at != of_each[0])}: measure all with the same at="
+        )
+    return of_each[0] if of_each and of_each[0] != last else None
+
+
+def require_mitigation(given: Sequence[Given], acting: Mitigation | None) -> None:
+    """Raises `InputError` for profiles under another mitigation than the model is to be asked under."""
+    wanted = mitigations.label(acting)
+    for one in given:
+        if (found := one.provenance.under or NONE) != wanted:
+            raise InputError(
+                f"faithfulness: expected profiles under mitigation={wanted!r}, found one under {found!r}: measure all of them, "
+                "and ask here, with one mitigation"
+            )
 
 
 def require_of_model(given: Given, model: Provenance) -> tuple[int, ...]:
@@ -62,17 +92,22 @@ def require_of_model(given: Given, model: Provenance) -> tuple[int, ...]:
     ids = given.provenance.token_ids
     if ids is None:
         raise InputError("faithfulness: expected a profile of one prompt, found one of several: give each by itself")
-    require_same_run("faithfulness", given.provenance, replace(model, token_ids=ids), "the model")
+    require_same_run("faithfulness", given.provenance, replace(model, token_ids=ids), "the model", whole=False)
     return ids
 
 
-def _of(given: Given) -> Mapping[str, OneProfile]:
+def _of(given: Given, at: int | None) -> Mapping[str, OneProfile]:
     if isinstance(given, Contributions):
         sizes = given.of_tokens["contribution"].abs().to_numpy(dtype=float)
         return {"contributions": OneProfile("parts", "detached", "logit", sizes)}
     table: Frame = frame_of(profile(given)) if isinstance(given, Sensitivity) else frame_of(given)
     if isinstance(given, PathSum):
-        table = table[table["last"] == table["last"].max()]
+        table = table[table["last"] == (table["last"].max() if at is None else at)]
+        if table.empty:
+            raise InputError(
+                f"faithfulness: the other profiles are of position {at}, expected path sums of it: path_sum(..., "
+                "positions='all')"
+            )
         return {str(name): _one(str(rows["kind"].iloc[0]), rows) for name, rows in table.groupby("variant", sort=False)}
     groups = table.groupby("linearisation", sort=False)
     return {str(name): _one(KINDS[rows["method"].iloc[0]], rows) for name, rows in groups}

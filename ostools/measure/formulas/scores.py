@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+import hooks
 from hooks.register import hidden
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.closeness import Closeness
@@ -51,6 +52,20 @@ def read_scores(
     check.see_pattern(sites["scores"], sites["pattern"], heads.query.dtype)
     check.require()
     return Scores(heads.query, heads.key, heads.value, heads.query_map, heads.key_map, slope)
+
+
+def require_softmax(model: TransformerBridge, what: str, instead: str) -> None:
+    """Refuse, with `InputError`, `what` under an edit that puts a pattern in the place of the softmax of the scores.
+
+    The real derivative follows the scores into the pattern. No check of values sees a pattern that is replaced by its own
+    numbers, whose derivative is another. Edges that are masked in the scores ("renormalise") leave it the softmax.
+    """
+    for edit in hooks.active_edits(model):
+        if edit.kind in ("replace_pattern", "ablate_edges") and edit.where.endswith("hook_pattern"):
+            raise InputError(
+                f"{what} describes a pattern that is the softmax of the scores, which the active edit {edit.kind!r} at "
+                f"{edit.where} replaces; leave the edit's block, or {instead}"
+            )
 
 
 class ScoresCheck:

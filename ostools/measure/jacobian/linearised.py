@@ -16,14 +16,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from ostools.ground.chunks import chunk as chunk_of
-from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.devices import at, row_devices, shares
 from ostools.measure.formulas.forward import KEPT, Forward, forward
 from ostools.measure.formulas.layout import is_parallel
+from ostools.measure.formulas.scores import require_softmax
 from ostools.measure.formulas.strips import strip_bounds
 from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, mlp_core
 from ostools.measure.jacobian.linearisations import HELD
@@ -83,7 +82,8 @@ class Linearised:
             not held.activations,
         )
         if self._live_pattern:
-            _refuse_replaced_pattern(model)
+            instead = "measure with sensitivity(), which goes through autograd"
+            require_softmax(model, "the formula of the real derivative", instead)
         self._dtype, self._chunk, self._devices = next(model.parameters()).dtype, chunk, row_devices(model)
         self.pos, self.layers, self.n_layers = len(ids), tuple(layers), int(model.cfg.n_layers)
         shape = Shape.of(model)
@@ -187,16 +187,6 @@ class Linearised:
     def _parts(self, rows: int) -> list[slice]:
         step = self._chunk or max(1, rows)
         return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-
-def _refuse_replaced_pattern(model: TransformerBridge) -> None:
-    """No check of values sees a pattern replaced by its own numbers, whose derivative is another."""
-    for edit in hooks.active_edits(model):
-        if edit.kind in ("replace_pattern", "ablate_edges") and edit.where.endswith("hook_pattern"):
-            raise InputError(
-                f"the formulas of the real derivative follow the scores into the pattern, which the edit {edit.kind!r} at "
-                f"{edit.where} replaces; leave the edit's block, or measure with sensitivity(), which goes through autograd"
-            )
 
 
 def _gather(

@@ -186,8 +186,10 @@ def sensitivity_cost(
     layers: int = 1,
     method: str = "auto",
     max_memory: int | None = None,
+    one_row: bool = False,
 ) -> Cost:
-    """Of a prompt of `pos` tokens, at `layers` residual streams, within `max_memory` bytes beside the model.
+    """Of a prompt of `pos` tokens, at `layers` residual streams, within `max_memory` bytes beside the model. `one_row`: of a
+    logit, whose derivative is one row.
 
     Raises `InsufficientMemoryError` where not even the smallest steps fit into `max_memory`.
     """
@@ -195,15 +197,15 @@ def sensitivity_cost(
     limit = _WITHOUT_LIMIT if max_memory is None else max_memory
     total = Cost(operations=float(QUESTION))
     for name in linearisations:
-        live, chosen = not HELD[name].attention, method
-        if method == "auto":
+        live, chosen = not HELD[name].attention, "exact" if one_row else method
+        if chosen == "auto":
             there = fits(work, pos, layers, live=live, max_memory=limit)
             chosen = choose_method(d_model, exact_fits=there).method
-        kept = None if chosen == "exact" else most_rows(d_model)
+        kept = 1 if one_row else None if chosen == "exact" else most_rows(d_model)
         way = plan(work, pos, layers, live=live, max_memory=limit, rows=kept)
-        rows = d_model if chosen == "exact" else 2 * most_rows(d_model)
+        rows = 1 if one_row else d_model if chosen == "exact" else 2 * most_rows(d_model)
         products = rows * one_pass(work, 1, pos) * (1.5 if live else 1.0)
-        products += pos * layers * (2 + EIGENVALUES) * d_model**3 if chosen == "exact" else 0
+        products += pos * layers * (2 + EIGENVALUES) * d_model**3 if chosen == "exact" and not one_row else 0
         products += _CHECKS * one_pass(work, 1, pos)
         operations = (-(-rows // way.chunk) + _CHECKS) * shape.n_layers * BLOCK
         groups = 1 if way.rows_on_disk is None else -(-rows // way.rows_on_disk)

@@ -23,6 +23,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from mitigations import Mitigation
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
@@ -34,11 +35,12 @@ from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.one_linearisation import METHODS, NORMS, MeasuredNorms, Settings
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.jacobian.together import Asked, measured
+from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
 from ostools.measure.passes.output import Output, begun
-from ostools.measure.prompts import as_prompt, as_prompts, checked_layers, token_columns
+from ostools.measure.prompts import checked_layers, token_columns
+from ostools.measure.several import PROFILE, Several, together
 from ostools.models import Prompt
-from ostools.models.chat import CHAT_ASKED
 from ostools.results import Frame, Provenance, Result
 
 # Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
@@ -60,6 +62,23 @@ class Sensitivity(Result):
     """
 
 
+@dataclass(frozen=True, eq=False)
+class Sensitivities(Result, Several[Sensitivity]):
+    """Of several prompts: one table, with the column `prompt`; each prompt's own; means over relative position."""
+
+    results: tuple[Sensitivity, ...]
+
+    @classmethod
+    def _profiles(cls, result: Sensitivity) -> Frame:
+        frame: Frame = result.frame
+        kind = np.where(frame["method"] == "exact", "measured", "estimated")
+        long = frame.assign(source=frame["linearisation"], kind=kind)
+        both = [long.assign(norm=norm, value=long[f"{norm}_norm"]) for norm in ("operator", "frobenius")]
+        table: Frame = pd.concat(both, ignore_index=True)
+        # Of an estimate's operator norm a lower end is known.
+        return table.loc[(table["kind"] == "measured") | (table["norm"] == "frobenius"), PROFILE]
+
+
 @overload
 def sensitivity(
     model: TransformerBridge,
@@ -75,6 +94,7 @@ def sensitivity(
     precision: str | None = ...,
     at: int | None = ...,
     towards: str | int | Sequence[str | int] | None = ...,
+    mitigation: Mitigation | str | None = ...,
     announce: Callable[[str], None] | None = ...,
     progress: Progress | None = ...,
 ) -> Sensitivity: ...
@@ -95,9 +115,10 @@ def sensitivity(
     precision: str | None = ...,
     at: int | None = ...,
     towards: str | int | Sequence[str | int] | None = ...,
+    mitigation: Mitigation | str | None = ...,
     announce: Callable[[str], None] | None = ...,
     progress: Progress | None = ...,
-) -> list[Sensitivity]: ...
+) -> Sensitivities: ...
 
 
 @asked
@@ -116,9 +137,10 @@ def sensitivity(
     precision: str | None = None,
     at: int | None = None,
     towards: str | int | Sequence[str | int] | None = None,
+    mitigation: Mitigation | str | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
-) -> Sensitivity | list[Sensitivity]:
+) -> Sensitivity | Sensitivities:
     """||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l) for every token i of the prompt, n its last token.
 
     v_i^(0) is the embedded token (after Gemma's scaling, before any block), y_n the last token's residual stream after the
@@ -128,8 +150,8 @@ def sensitivity(
     describe goes through autograd.
 
     Args:
-        prompt: a text or a `Prompt`; or a list of them, for a list of results in its order, each with the numbers that it has
-            alone. Prompts of one length share their forward passes, as many as the memory holds.
+        prompt: a text or a `Prompt`; or a list of them, for `Sensitivities`, which has all of them in one table, each with the
+            numbers that it has alone. Prompts of one length share their forward passes, as many as the memory holds.
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: attention patterns and norm
             scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two. `detached`: patterns,
             scales and the activations of MLPs, act(a) of a gated one and act(a) / a of a plain one. The network is then linear
@@ -151,6 +173,9 @@ def sensitivity(
             every unit u, so that ||w||_2 times a certified bound of ||J_i||_2 bounds it, which is what `compare` holds it
             against; no prediction of a norm of J_i is one of it, and those are refused there. Checked: w^T y_n + b is the
             model's own logit. Exact, in one backward pass; refused with an estimate and with `detached` (`contributions`).
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is measured as it rewrites it, and the model
+            as its hooks change it: by the formulas where they know such an edit, else by autograd. It has to change every
+            prompt, else it is refused. `at` counts in the rewritten prompt.
         announce: called with each linearisation's forecast of its memory before it runs.
         progress: called as progress(done, total), in percent, after each block of rows.
 
@@ -167,12 +192,13 @@ def sensitivity(
     settings = Settings(method, relative_error, confidence, max_memory, seed, precision)
     names, chosen = _validated(model, linearisations, layers, settings)
     is_one = isinstance(prompt, str | Prompt)
-    prompts = [as_prompt(model, prompt)] if is_one else as_prompts(model, prompt)
+    under = Under.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
-    provenance = Provenance.collect(model, linearisations=names, layers=chosen, **asdict(settings))
+    provenance = Provenance.collect(model, linearisations=names, layers=chosen, **under.said, **asdict(settings))
     work = full_precision(model, "sensitivity")
-    with torch.inference_mode(False), true_arithmetic(work):
-        read = prompts if at is None else [begun(work, each, at) for each in prompts]
+    with torch.inference_mode(False), under.acting(work), true_arithmetic(work):
+        _refuse_frozen(work)
+        read = under.prompts if at is None else [begun(work, each, at) for each in under.prompts]
         output = None if towards is None else _output(work, towards, names, settings)
         row = None if output is None else output.row
         if output is not None:
@@ -181,12 +207,12 @@ def sensitivity(
         norms = measured(work, read, Asked(names, chosen, settings, row), announce, progress)
     meant = {} if output is None else {"towards": output.tokens, "towards_ids": output.ids, "towards_norm": output.norm}
     results = []
-    for whole, part, found in zip(prompts, read, norms, strict=True):
+    for whole, part, found in zip(under.prompts, read, norms, strict=True):
         place = {} if at is None else {"at": len(part.ids) - 1}
         given = {**provenance.parameters, **meant, **place}
         where = replace(provenance, token_ids=tuple(whole.ids.tolist()), parameters=given)
         results.append(_result(part, found, where, chosen))
-    return results[0] if is_one else results
+    return results[0] if is_one else Sensitivities(*together(results, ("runs", "at")))
 
 
 def _output(
@@ -203,29 +229,6 @@ def _output(
             "contributions(model, prompt, towards=...), which has its parts"
         )
     return Output.of(model, towards)
-
-
-def prompts_table(found: Sequence[Sensitivity]) -> Result:
-    """The rows of many prompts in one table, with each prompt's number, from 1, in the column `prompt`.
-
-    The provenance holds the first one's arguments; `prompts`, by number: token_ids, `runs`, `at` where it was
-    asked for and, of a chat, how it was asked. Raises `InputError` for none.
-    """
-    if not found:
-        raise InputError("expected the results of at least one prompt, found none")
-    numbered = list(enumerate(found, start=1))
-    frames = [result.frame.assign(prompt=number) for number, result in numbered]
-    table: Frame = pd.concat(frames, ignore_index=True)
-    own = ("runs", "at", *CHAT_ASKED)
-    prompts = {
-        str(number): {"token_ids": result.provenance.token_ids}
-        | {name: value for name, value in result.provenance.parameters.items() if name in own}
-        for number, result in numbered
-    }
-    first = found[0].provenance
-    asked = {name: value for name, value in first.parameters.items() if name not in own} | {"prompts": prompts}
-    columns = ["prompt", *found[0].frame.columns]
-    return Result(table[columns], replace(first, token_ids=None, parameters=asked))
 
 
 def _result(
@@ -246,13 +249,16 @@ def _validated(
     names = checked_names("linearisation", linearisations, LINEARISATIONS)
     if settings.method not in METHODS:
         raise unknown_name("method", settings.method, METHODS)
+    check_settings(settings.relative_error, settings.confidence)
+    check_products(model, settings.precision)
+    return names, checked_layers(model, layers)
+
+
+def _refuse_frozen(model: TransformerBridge) -> None:
     if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
         raise InputError(
             "sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first"
         )
-    check_settings(settings.relative_error, settings.confidence)
-    check_products(model, settings.precision)
-    return names, checked_layers(model, layers)
 
 
 def jacobian(
@@ -289,4 +295,4 @@ def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[
     return tiled.reset_index(drop=True).assign(**columns)
 
 
-__all__ = ["LINEARISATIONS", "Sensitivity", "freezing", "jacobian", "prompts_table", "sensitivity"]
+__all__ = ["LINEARISATIONS", "Sensitivities", "Sensitivity", "freezing", "jacobian", "sensitivity"]

@@ -22,14 +22,16 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from mitigations import Mitigation
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
+from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import TRACES, KernelFold, Parts, chosen_traces
-from ostools.measure.prompts import as_prompt, token_columns
+from ostools.measure.prompts import token_columns
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Provenance, Result
@@ -53,18 +55,25 @@ class Flow(Result):
 
 @asked
 @in_smaller_chunks
-def flow(model: TransformerBridge, prompt: str | Prompt, *, progress: Progress | None = None) -> Flow:
+def flow(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    mitigation: Mitigation | str | None = None,
+    progress: Progress | None = None,
+) -> Flow:
     """The edges of `second-moment`'s recursion at the last token of a prompt, with patterns and norm scales held.
 
     `flow` starts with ||d y_n / d v_j^(0)||_F at every token j and divides, at every block, in proportion to w_ij: all of it
-    arrives at n. Raises `InputError` as `path_sum` does.
+    arrives at n. `mitigation`: as of `path_sum`. Raises `InputError` as `path_sum` does.
     """
-    tokens = as_prompt(model, prompt)
+    under = Under.of("flow", model, [prompt], mitigation)
+    tokens = under.prompt
     traces = chosen_traces(Shape.of(model), len(tokens.ids))
     ids, how = tuple(tokens.ids.tolist()), {"linearisation": "frozen", "traces": TRACES[traces]}
-    provenance = Provenance.collect(model, ids, **how, **tokens.asked)
+    provenance = Provenance.collect(model, ids, **how, **under.said, **tokens.asked)
     work = full_precision(model, "flow")
-    with torch.inference_mode(False), torch.no_grad(), float32_products():
+    with torch.inference_mode(False), torch.no_grad(), under.acting(work), float32_products():
         run = forward(work, tokens.ids)
         last = len(tokens.ids) - 1
         fold = KernelFold(run, [last])

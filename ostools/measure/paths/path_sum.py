@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import pandas as pd
 import torch
@@ -22,23 +22,26 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
+from mitigations import Mitigation
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.ground.progress import Progress, tell
+from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
+from ostools.measure.formulas.scores import require_softmax
+from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.predicted import TRACES, chosen_traces
 from ostools.measure.paths.variants import USUAL, MlpNorm, Variant, checked_variants, variant_named
-from ostools.measure.prompts import as_prompt, token_columns
+from ostools.measure.prompts import token_columns
+from ostools.measure.several import PROFILE, Several, together
 from ostools.models import Prompt
 from ostools.models.shape import Shape
-from ostools.results import Provenance, Result
+from ostools.results import Frame, Provenance, Result
 from ostools.theory.path_sum.certificates import OUTCOMES
 
 
@@ -52,23 +55,71 @@ class PathSum(Result):
     """
 
 
+@dataclass(frozen=True, eq=False)
+class PathSums(Result, Several[PathSum]):
+    """Of several prompts: one table, with the column `prompt`; each prompt's own; means over relative position."""
+
+    results: tuple[PathSum, ...]
+
+    @classmethod
+    def _profiles(cls, result: PathSum) -> Frame:
+        frame: Frame = result.frame
+        of_last = frame[frame["last"] == frame["last"].max()]
+        return of_last.assign(source=of_last["variant"], layer=0)[PROFILE]
+
+
+@overload
+def path_sum(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    variants: str | Sequence[str] = ...,
+    mlp_norm: MlpNorm | str = ...,
+    traces: Literal["auto", "exact", "probes"] | str = ...,
+    positions: Literal["last", "all"] | str = ...,
+    max_memory: int | None = ...,
+    mitigation: Mitigation | str | None = ...,
+    announce: Callable[[str], None] | None = ...,
+    progress: Progress | None = ...,
+) -> PathSum: ...
+
+
+@overload
+def path_sum(
+    model: TransformerBridge,
+    prompt: Sequence[str | Prompt],
+    *,
+    variants: str | Sequence[str] = ...,
+    mlp_norm: MlpNorm | str = ...,
+    traces: Literal["auto", "exact", "probes"] | str = ...,
+    positions: Literal["last", "all"] | str = ...,
+    max_memory: int | None = ...,
+    mitigation: Mitigation | str | None = ...,
+    announce: Callable[[str], None] | None = ...,
+    progress: Progress | None = ...,
+) -> PathSums: ...
+
+
 @asked
 @in_smaller_chunks
 def path_sum(
     model: TransformerBridge,
-    prompt: str | Prompt,
+    prompt: str | Prompt | Sequence[str | Prompt],
     *,
     variants: str | Sequence[str] = USUAL,
     mlp_norm: MlpNorm | str = "certified",
     traces: Literal["auto", "exact", "probes"] | str = "auto",
     positions: Literal["last", "all"] | str = "last",
     max_memory: int | None = None,
+    mitigation: Mitigation | str | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
-) -> PathSum:
+) -> PathSum | PathSums:
     """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
 
     Args:
+        prompt: a text or a `Prompt`; or a list of them, for `PathSums`, which has all of them in one table, each with the
+            numbers that it has alone.
         variants: `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the
             frozen operator norm, no free constant. By default `local`, one of these, and `second-moment`, a prediction: with
             them `compare` says whether a bound holds, and whether shape and size are predicted.
@@ -93,6 +144,8 @@ def path_sum(
         positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; what is free by default.
+        mitigation: a `mitigations.Mitigation` or its name with options: the text as it rewrites it, the model under its hooks.
+            It has to change the prompt or a logit, else it is refused; so are hooks that the formulas do not know.
         announce: called with the forecast of its memory before it runs.
         progress: called as progress(done, total), blocks of the model.
 
@@ -103,7 +156,6 @@ def path_sum(
     Source: docs/theory.md 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
     """
     names = checked_variants(variants)
-    _refuse_replaced_pattern(model, names)
     _refuse_undescribed(model, names)
     if mlp_norm not in get_args(MlpNorm):
         raise unknown_name("mlp_norm", mlp_norm, get_args(MlpNorm))
@@ -111,31 +163,57 @@ def path_sum(
         raise unknown_name("traces", traces, ("auto", *TRACES))
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
-    tokens = as_prompt(model, prompt)
-    shape = Shape.of(model)
-    if traces == "auto":
-        traces = chosen_traces(shape, len(tokens.ids))
-    provenance = Provenance.collect(
-        model,
-        tuple(tokens.ids.tolist()),
-        variants=names,
-        mlp_norm=mlp_norm,
-        traces=TRACES[traces],
-        positions=positions,
-        **tokens.asked,
-    )
-    n = len(tokens.ids)
-    last = [n - 1] if positions == "last" else list(range(n))
-    how = {"mlp_norm": mlp_norm, "traces": traces, "positions": positions}
-    needed = path_sum_cost(shape, n, names, **how).memory
-    _require_memory(needed, n, next(model.parameters()).device, max_memory, announce)
+    is_one = isinstance(prompt, str | Prompt)
+    under = Under.of("path_sum", model, [prompt] if is_one else prompt, mitigation)
+    how = _How(Shape.of(model), names, mlp_norm, traces, positions, max_memory, announce)
+    provenance = Provenance.collect(model, variants=names, mlp_norm=mlp_norm, positions=positions, **under.said)
+    work, found, count = full_precision(model, "path_sum"), [], len(under.prompts)
+    with torch.inference_mode(False), under.acting(work):
+        for name in names:
+            if variant_named(name).linearisation == "full":
+                require_softmax(work, f"variant {name!r}", "use a variant of the frozen derivative")
+        for index, tokens in enumerate(under.prompts):
+            told = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
+            try:
+                found.append(_of_one(work, tokens, how, provenance, told))
+            except InputError as error:
+                if count == 1:
+                    raise
+                raise type(error)(f"prompt {index + 1} of {count}: {error}") from error
+    return found[0] if is_one else PathSums(*together(found, ("traces", "norms_proved")))
+
+
+@dataclass(frozen=True)
+class _How:
+    """What is asked of every prompt; `shape`: of the model as the user gave it."""
+
+    shape: Shape
+    names: Sequence[str]
+    mlp_norm: str
+    traces: str
+    positions: str
+    max_memory: int | None
+    announce: Callable[[str], None] | None
+
+
+def _of_one(
+    model: TransformerBridge, tokens: Prompt, how: _How, provenance: Provenance, progress: Progress | None
+) -> PathSum:
+    """Of one prompt, on the model in the precision in which its blocks are read."""
+    shape, n = how.shape, len(tokens.ids)
+    traces = chosen_traces(shape, n) if how.traces == "auto" else how.traces
+    last = [n - 1] if how.positions == "last" else list(range(n))
+    reading = {"mlp_norm": how.mlp_norm, "traces": traces, "positions": how.positions}
+    needed = path_sum_cost(shape, n, how.names, **reading).memory
+    _require_memory(needed, n, next(model.parameters()).device, how.max_memory, how.announce)
     tally: Counter[str] = Counter()
-    values = _fold(full_precision(model, "path_sum"), tokens, names, last, (mlp_norm, traces, tally), progress)
+    values = _fold(model, tokens, how.names, last, (how.mlp_norm, traces, tally), progress)
+    own: dict[str, Any] = {"traces": TRACES[traces], **tokens.asked}
     if tally:
-        proofs = ", ".join(f"{tally[name]} {name}" for name in OUTCOMES)
-        provenance = replace(provenance, parameters={**provenance.parameters, "norms_proved": proofs})
-    tables = [_table(tokens, variant_named(name), last, values[name]) for name in names]
-    return PathSum(pd.concat(tables, ignore_index=True), provenance)
+        own["norms_proved"] = ", ".join(f"{tally[name]} {name}" for name in OUTCOMES)
+    tables = [_table(tokens, variant_named(name), last, values[name]) for name in how.names]
+    where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters={**provenance.parameters, **own})
+    return PathSum(pd.concat(tables, ignore_index=True), where)
 
 
 def _require_memory(
@@ -152,19 +230,6 @@ def _require_memory(
         raise InsufficientMemoryError(
             f"the path sums of {pos} tokens need about {needed / 2**30:.2f} GiB, {limit / 2**30:.2f} GiB are allowed: "
             f"shorten the prompt, free memory or raise max_memory, or ask for 'local', which reads the least"
-        )
-
-
-def _refuse_replaced_pattern(model: TransformerBridge, names: Sequence[str]) -> None:
-    """The real derivative follows the scores into the pattern; what an edit puts there follows nothing."""
-    full = [name for name in names if variant_named(name).linearisation == "full"]
-    if not full:
-        return
-    edits = [edit for edit in hooks.active_edits(model) if edit.kind in ("replace_pattern", "ablate_edges")]
-    if edits:
-        raise InputError(
-            f"variant {full[0]!r} describes a pattern that is the softmax of the scores, which the active edit "
-            f"{edits[0].kind!r} at {edits[0].where} replaces; leave the edit's block, or use a variant of the frozen derivative"
         )
 
 
@@ -188,7 +253,7 @@ def _fold(
     predicted = all(variant_named(name).kind == "predicted" for name in names)
     # Bounds are computed in float64; a prediction is off by percents, whatever the precision.
     dtype = next(model.parameters()).dtype if predicted else torch.float64
-    with torch.inference_mode(False), torch.no_grad(), float32_products():
+    with torch.no_grad(), float32_products():
         run = forward(model, tokens.ids)
         folds = {name: variant_named(name).fold(run, last) for name in names}
         for block in run.blocks(dtype):

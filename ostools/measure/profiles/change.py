@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
@@ -44,7 +45,7 @@ class Change(Result):
     spearman (rank correlation of the two profiles; NA where one is flat).
 
     The provenance is the first one's; `parameters["second"]` is the whole of the second one's, and `parameters["differ"]` names
-    what differs between the two: weights, configuration, dtype, device, edits. An empty list: nothing of these.
+    what differs between the two: weights, configuration, dtype, device, edits, mitigation. An empty list: nothing of these.
     """
 
     summary: pd.DataFrame
@@ -152,4 +153,9 @@ def _provenance(first: Provenance, second: Provenance) -> Provenance:
     # The number of a with-block in this process says nothing of what the edit does.
     edits = [[edit.rpartition(" (block ")[0] for edit in one.edits] for one in (first, second)]
     differ += ["edits"] if edits[0] != edits[1] else []
-    return replace(first, parameters={**first.parameters, "differ": differ, "second": second.as_dict()})
+    under = [one.under or NONE for one in (first, second)]
+    said = {**first.parameters, "differ": differ, "second": second.as_dict()}
+    if under[0] != under[1]:
+        said.pop("mitigation", None)  # what is said here is of both
+        differ += [f"mitigation ({under[0]}, then {under[1]})"]
+    return replace(first, parameters=said)

@@ -7,6 +7,7 @@ interval decides. Two results of one kind are `change`'s.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -157,18 +158,25 @@ def require_same_run(asked: str, measured: Provenance, other: Provenance, its_na
         "of different models (their weight hashes differ)": measured.model["weight_hash"] != other.model["weight_hash"],
         "of different configurations of the model": measured.model.get("config_hash") != other.model.get("config_hash"),
         "under different edits of the forward pass": measured.edits != other.edits,
+        "under different mitigations": measured.under != other.under,
     }
-    # The parts of a logit (`contributions`) have a `towards` too.
-    narrowed = [name for name, key in (("at", "at"), ("towards", "towards_norm")) if key in measured.parameters]
-    if whole and narrowed:
-        raise InputError(
-            f"{asked}: expected a profile of all of y_n, n the last token, found one with {narrowed[0]}="
-            f"{measured.parameters[narrowed[0]]!r}: measure it without {narrowed[0]}"
-        )
+    if whole:
+        require_of_all(asked, measured, ("at", "towards"))
     if wrong := [how for how, found in differ.items() if found]:
         raise InputError(
             f"{asked}: the profile and {its_name} are {wrong[0]}; measure both on one model and prompt, inside the same "
             "with-block"
+        )
+
+
+def require_of_all(asked: str, measured: Provenance, without: Sequence[str]) -> None:
+    """A profile of all of y_n, n the last token, measured `without` these of at and towards; else `InputError`."""
+    # The parts of a logit (`contributions`) have a `towards` too.
+    keys = {"at": "at", "towards": "towards_norm"}
+    if narrowed := [name for name in without if keys[name] in measured.parameters]:
+        raise InputError(
+            f"{asked}: expected a profile of all of y_n, n the last token, found one with {narrowed[0]}="
+            f"{measured.parameters[narrowed[0]]!r}: measure it without {narrowed[0]}"
         )
 
 

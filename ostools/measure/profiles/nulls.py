@@ -14,6 +14,7 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress, part_of
@@ -74,6 +75,7 @@ def nulls(
     linearisation: str | None = None,
     method: str | None = None,
     max_memory: int | None = None,
+    mitigation: Mitigation | str | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Nulls:
@@ -86,7 +88,7 @@ def nulls(
         linearisation ("full" where none is given), method ("auto"), announce: as in `ost.sensitivity`, of every profile, and
             of measure "sensitivity" alone. The norm is the operator norm, of estimates the Frobenius norm, of a prediction
             its own; all profiles have the same.
-        max_memory: as in `ost.sensitivity` and `ost.path_sum`.
+        max_memory, mitigation: as in `ost.sensitivity` and `ost.path_sum`, of every profile.
         progress: called as progress(done, total), in percent.
 
     Every profile is checked as `ost.sensitivity` and `ost.path_sum` check it. The same of how far n and n + 1 items end apart
@@ -107,7 +109,7 @@ def nulls(
     for index, (source, seed) in enumerate(cases):
         one = model if seed is None else null_model(model, source, seed=seed)
         told = part_of(progress, index, index + 1, len(cases), units=100)
-        found = measured.profile(one, tokens, max_memory, announce, told)
+        found = measured.profile(one, tokens, max_memory, mitigation, announce, told)
         own = found if own is None else own
         shape: Any = found.shapes
         value = found.frame["value"].to_numpy()
@@ -124,7 +126,7 @@ def nulls(
                 "end_without_last": shape[shape["kept"] == "without sink and last"].iloc[0]["end_contrast"],
                 **found.summary.iloc[0][["sink_share", "last_share"]],
                 "spearman": rank_correlation(value, own.frame["value"].to_numpy()),
-                "cesaro_spearman": _cesaro(one, tokens, value),
+                "cesaro_spearman": _cesaro(one, tokens, mitigation, value),
                 "weight_hash": found.provenance.model["weight_hash"],
             }
         )
@@ -167,21 +169,23 @@ class Measured:
         model: TransformerBridge,
         tokens: Prompt,
         max_memory: int | None,
+        mitigation: Mitigation | str | None,
         announce: Callable[[str], None] | None,
         progress: Progress | None,
     ) -> Profile:
         """Of one model."""
         if self.name != SENSITIVITY:
-            found = path_sum(model, tokens, variants=self.name, max_memory=max_memory, progress=progress or False)
+            asked: dict[str, Any] = {"variants": self.name, "mitigation": mitigation, "progress": progress or False}
+            found = path_sum(model, tokens, **asked, max_memory=max_memory)
             return profile_of(found.frame.assign(method="predicted"), found.provenance)
-        how: dict[str, Any] = {"linearisations": [self.linearisation], "method": self.method}
+        how: dict[str, Any] = {"linearisations": [self.linearisation], "method": self.method, "mitigation": mitigation}
         return profile(sensitivity(model, tokens, **how, max_memory=max_memory, announce=announce, progress=progress))
 
 
-def _cesaro(model: TransformerBridge, tokens: Prompt, value: np.ndarray) -> float:
+def _cesaro(model: TransformerBridge, tokens: Prompt, mitigation: Mitigation | str | None, value: np.ndarray) -> float:
     """How the profile of uniform causal attention ranks the tokens as they were measured."""
     try:
-        predicted: Any = path_sum(model, tokens, variants="cesaro").frame
+        predicted: Any = path_sum(model, tokens, variants="cesaro", mitigation=mitigation).frame
     except InputError:
         return float("nan")
     return rank_correlation(value, predicted["value"].to_numpy())

@@ -19,14 +19,15 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.measure.profiles.compare import require_same_run
-from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 from ostools.theory import profiles
@@ -72,12 +73,19 @@ class Spectra(Result):
 @asked
 @in_smaller_chunks
 def spectra(
-    model: TransformerBridge, prompt: str | Prompt, *, measured: Sensitivity | None = None, powers: int = 64
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    measured: Sensitivity | None = None,
+    powers: int = 64,
+    mitigation: Mitigation | str | None = None,
 ) -> Spectra:
     """Eigenvalues of the patterns, the mass that their products move to the first token, and the limit of their powers.
 
     Args:
         measured: a sensitivity of the same model and prompt to hold the products against, of as many layers as it has.
+        mitigation: a `mitigations.Mitigation` or its name with options: the text as it rewrites it, the patterns under its
+            hooks. It has to change the prompt or a logit, else it is refused.
         powers: how often each block's matrix, and the whole stack's, is repeated (Proposition 5.2's L).
 
     Lemma B.6, B.7 and Proposition 5.2 (arXiv 2406.04267) are about row-stochastic triangular matrices: patterns whose rows do
@@ -86,19 +94,17 @@ def spectra(
     """
     if powers < 2:
         raise InputError(f"spectra: expected powers of at least 2, found {powers}: a rate compares two of them")
-    tokens = as_prompt(model, prompt)
+    under = Under.of("spectra", model, [prompt], mitigation)
+    tokens = under.prompt
     if len(tokens.ids) < 2:
         raise InputError("spectra: expected a prompt of at least two tokens, found one: the first token has no other")
-    unseen = [edit for edit in hooks.active_edits(model) if edit.kind not in KNOWN_EDITS]
-    if unseen:
-        raise InputError(
-            f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
-            f"products would describe another network; leave the edit's block"
-        )
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers, **tokens.asked)
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers, **under.said, **tokens.asked)
     if measured is not None:
         require_same_run("spectra", measured.provenance, provenance, "these patterns")
-    rows, patterns = _patterns(full_precision(model, "spectra"), tokens)
+    work = full_precision(model, "spectra")
+    with under.acting(work):
+        _refuse_unseen(work)
+        rows, patterns = _patterns(work, tokens)
     layers = {"pattern": patterns, "lazy": [theory.lazy(pattern) for pattern in patterns]}
     against = [] if measured is None else _against(layers, measured)
     return Spectra(
@@ -108,6 +114,15 @@ def spectra(
         limit=pd.DataFrame(_limit(layers, powers)),
         against=pd.DataFrame(against, columns=list(_AGAINST)),
     )
+
+
+def _refuse_unseen(model: TransformerBridge) -> None:
+    unseen = [edit for edit in hooks.active_edits(model) if edit.kind not in KNOWN_EDITS]
+    if unseen:
+        raise InputError(
+            f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
+            f"products would describe another network; leave the edit's block"
+        )
 
 
 def _patterns(

@@ -47,7 +47,7 @@ from ostools.reporting.charts.figures.theory import theory_chart
 from ostools.reporting.charts.figures.trained_lab import trained_lab_chart
 from ostools.reporting.charts.sensitivity.change import change_chart
 from ostools.reporting.charts.sensitivity.contributions import contributions_chart
-from ostools.reporting.charts.sensitivity.corpus import corpus_chart
+from ostools.reporting.charts.sensitivity.corpus import corpus_chart, several_chart
 from ostools.reporting.charts.sensitivity.faithfulness import faithfulness_chart
 from ostools.reporting.charts.sensitivity.flow import flow_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
@@ -56,6 +56,7 @@ from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, p
 from ostools.reporting.charts.sensitivity.reasoning import chain_of_thought_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
 from ostools.reporting.charts.sensitivity.spectra import spectra_chart
+from ostools.reporting.look import theme
 from ostools.reporting.look.notebook import result_bundle as result_bundle
 from ostools.reporting.page.page import chart_page as chart_page
 from ostools.results import Result
@@ -97,8 +98,10 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Looseness: looseness_chart,
     measure.Nulls: nulls_chart,
     measure.PathSum: path_sum_chart,
+    measure.PathSums: several_chart,
     measure.Profile: profile_chart,
     measure.Readout: readout_chart,
+    measure.Sensitivities: several_chart,
     measure.Sensitivity: _sensitivity,
     measure.Spectra: spectra_chart,
     experiments.Ablation: ablation_chart,
@@ -128,11 +131,22 @@ def chart_of(result: Result) -> alt.TopLevelMixin:
     """The chart of a result, by its class. Raises `InputError` for a class without a chart, and as that chart does."""
     for kind in type(result).__mro__:
         if kind in CHARTS:
-            return CHARTS[kind](result)
+            return _named_under(CHARTS[kind](result), result)
     raise InputError(
         f"expected a result with a row in ostools.reporting.charts.CHARTS, found {type(result).__name__}: "
         "add its chart there, or give the class a `plot` of its own"
     )
+
+
+def _named_under(chart: Any, result: Result) -> Any:
+    """The chart, whose title names the one mitigation that all of it was measured under, if there is one."""
+    if (given := result.provenance.under) is None or "mitigation" in result.frame:
+        return chart
+    title = chart.title.copy() if isinstance(chart.title, alt.TitleParams) else alt.TitleParams(chart.title)
+    said = [] if title.subtitle is alt.Undefined else title.subtitle
+    title.subtitle = [f"Under the mitigation {theme.visible(given)}.", *([said] if isinstance(said, str) else said)]
+    chart.title = title
+    return chart
 
 
 __all__ = [
@@ -161,5 +175,6 @@ __all__ = [
     "profile_chart",
     "repeats_chart",
     "sensitivity_chart",
+    "several_chart",
     "spectra_chart",
 ]

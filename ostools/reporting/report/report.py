@@ -76,7 +76,7 @@ def report(
         return sweep_report(run, out, say)
     if model is None:
         raise InputError("report: expected a model, or run=DIRECTORY of a sweep; found neither")
-    target = checked_output(out, (".html",))
+    target = checked_output(out, (".html",), asked="out")
     chosen = None if sections is None else _checked(sections)
     wanted = list(range(1, _longest(model) + 1)) if lengths is None else checked_lengths(lengths)
     encoded = as_prompt(model, default_prompt() if prompt is None else prompt)

@@ -41,7 +41,7 @@ class Parts:
             lock.acquire(timeout=0)
         except Timeout:
             raise InputError(
-                f"{self.directory}: another run is writing there; wait for it, or give another --out"
+                f"{self.directory}: another run is writing there; wait for it, or give another directory"
             ) from None
         except OSError as error:
             raise InputError(

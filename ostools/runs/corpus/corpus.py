@@ -29,7 +29,7 @@ from ostools.results import Frame, Provenance
 from ostools.runs.asked.cells import code_version, digest
 from ostools.runs.corpus.measures import Measure
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse
-from ostools.runs.corpus.result import KIND, Corpus, assembled, checked_bins, read_corpus
+from ostools.runs.corpus.result import KIND, Corpus, assembled, bins_of, read_corpus
 from ostools.runs.corpus.texts import read_texts, texts_hash
 from ostools.runs.corpus.windows import Drawn, Window, draw
 from ostools.runs.measurements.record import Cell
@@ -184,7 +184,7 @@ def corpus(
         most, words = most - 1, "the context, less the token that is repeated"
     if (longest := chosen[-1]) > most:
         raise InputError(f"lengths: expected at most {most} tokens ({words}), found {longest}")
-    checked_bins(bins, measure, chosen)
+    bins_of(bins, measure, chosen)
     if not isinstance(out, str | Path | None):
         raise InputError(f"out: expected a directory or None, found {shown(out)}")
     edits = hooks.active_edits(model)

@@ -14,16 +14,15 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError, shown
-from ostools.ground.whole_numbers import whole_number
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse, assembled_pairs
 from ostools.runs.stored.reading import read
 from ostools.theory import corpora
+from ostools.theory.corpora import BINS, checked_bins
 from ostools.theory.profiles import effective_tokens
 from ostools.theory.statistics.bootstrap import FEWEST
 
-BINS = 32
 KIND = "corpus-"
 """What the measurements of its cells begin with."""
 
@@ -81,7 +80,7 @@ def assembled(
 ) -> Corpus | CorpusCollapse:
     """The result of the rows of all cells; `source`: what a cell's numbers come from, as `Provenance` has it."""
     asked = source["parameters"]["corpus"]
-    chosen = checked_bins(bins, asked["measure"], asked["lengths"])
+    chosen = bins_of(bins, asked["measure"], asked["lengths"])
     model, versions, edits = source["model"], source["versions"], tuple(source["edits"])
     told = {**asked, **({} if chosen is None else {"bins": chosen})}
     provenance = Provenance(model, told, None, versions, edits, source["time"], source.get("arithmetic", {}))
@@ -108,16 +107,13 @@ COLUMNS = ["length", "window", "text", "start", "position", "token_id", "value"]
 """Of the rows of a cell."""
 
 
-def checked_bins(bins: int | None, measure: str, lengths: Sequence[int]) -> int | None:
-    """At most one bin a token of the shortest window: finer ones would show what no token says. None of a measure of pairs."""
-    if measure == PAIRS:
-        if bins is not None:
-            raise InputError(f"bins: expected it with a measure of profiles, found {measure!r}: leave it out")
-        return None
-    bins = BINS if bins is None else bins
-    if whole_number("bins", bins, 1) > min(lengths):
-        raise InputError(f"bins: expected at most {min(lengths)}, the tokens of the shortest window, found {bins}")
-    return int(bins)
+def bins_of(bins: int | None, measure: str, lengths: Sequence[int]) -> int | None:
+    """The bins of a measure of profiles, 32 unless given; None of a measure of pairs, which has none."""
+    if measure != PAIRS:
+        return checked_bins(BINS if bins is None else bins, lengths)
+    if bins is not None:
+        raise InputError(f"bins: expected it with a measure of profiles, found {measure!r}: leave it out")
+    return None
 
 
 def _shares(part: Any, length: int) -> np.ndarray:

@@ -224,3 +224,39 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
         model(torch.tensor([IDS]))
         with pytest.raises(InputError, match="expected a model without edits, found 'scale_scores'"):
             ost.faithfulness(model, profile)
+
+
+@pytest.mark.slow
+def test_of_another_position_is_of_the_prompts_beginning() -> None:
+    """Exact: what a causal model does at position k is what it does at the end of the first k + 1 tokens."""
+    model = tiny_model("llama", seed=1, dtype=torch.float64, d_model=8, n_heads=2, n_key_value_heads=1, d_mlp=8)
+    few: dict[str, Any] = {"ways": "removed", "orders": 19, "steps": 2}
+    prompt, beginning = Prompt.from_ids(model, IDS), Prompt.from_ids(model, IDS[:5])
+    measured = ost.sensitivity(model, prompt, linearisations=["frozen"], at=4)
+    paths = ost.path_sum(model, prompt, variants="local", positions="all")
+    found = ost.faithfulness(model, [measured, paths], **few)
+    own = [
+        ost.sensitivity(model, beginning, linearisations=["frozen"]),
+        ost.path_sum(model, beginning, variants="local"),
+    ]
+    expected = ost.faithfulness(model, own, **few)
+    for name in ("frame", "deletion"):
+        assert getattr(found, name).equals(getattr(expected, name)), name
+    for name in ("correlations", "areas"):  # a bound of the whole prompt rounds otherwise than one of its beginning
+        assert np.allclose(
+            getattr(found, name).select_dtypes("number"),
+            getattr(expected, name).select_dtypes("number"),
+            equal_nan=True,
+        )
+    assert found.provenance.token_ids == tuple(IDS)
+    assert found.provenance.parameters["at"] == 4
+    for given, words in (
+        (
+            [measured, ost.path_sum(model, prompt, variants="local")],
+            r"of position 4, expected path sums of it: .*positions='all'",
+        ),
+        ([measured, ost.contributions(model, prompt)], "expected profiles of one position, found some of 4 and of 7"),
+        ([ost.sensitivity(model, prompt, towards=9)], "found one with towards="),
+    ):
+        with pytest.raises(InputError, match=words):
+            ost.faithfulness(model, given, **few)

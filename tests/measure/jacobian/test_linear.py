@@ -125,7 +125,7 @@ def test_a_replaced_pattern_has_a_frozen_derivative_only() -> None:
     with hooks.replace_pattern(model, uniform):
         same(rows(model, IDS, "frozen"), by_autograd(model, IDS, "frozen"), 1e-9)
         with pytest.raises(
-            InputError, match=r"which the edit 'replace_pattern' at blocks\.0\.attn\.hook_pattern replaces"
+            InputError, match=r"which the active edit 'replace_pattern' at blocks\.0\.attn\.hook_pattern replaces"
         ):
             Linearised(model, IDS, "full")
 

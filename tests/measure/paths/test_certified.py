@@ -199,6 +199,10 @@ def test_full_bounds_refuse_a_pattern_that_no_scores_gave() -> None:
             assert (bounds(model, prompt, ("edge",))["edge"] > 0).all()
             with pytest.raises(ost.InputError, match="'local-full' describes a pattern that is the softmax"):
                 bounds(model, prompt, ("local-full", "edge"))
+    # Edges that are masked in the scores leave the pattern their softmax: the bounds hold.
+    with hooks.ablate_edges(model, [(1, 0, 3, 1), (0, 1, len(IDS) - 1, 2)], method="renormalise"):
+        found, exact = bounds(model, prompt, FULL), measured(model, prompt)
+    falls([*(found[name] for name in FULL), exact["full"]])
 
 
 @pytest.mark.parametrize("name", ["windowed(0)", "windowed", "windowed(-1)", "windowed(1.5)"])

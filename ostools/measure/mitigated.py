@@ -1,0 +1,174 @@
+"""A mitigation around a measurement on prompts: the text that it rewrites, the block that passes run in, and that it acts.
+
+Cost beside the measurement, for every prompt and every part of the mitigation that changes the pass: two plain passes with
+whole patterns and the logits of all tokens; one more for several parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+from mitigations import Mitigation
+from ostools.ground.errors import InputError
+from ostools.measure.passes.cost import Cost, pass_bytes, pass_cost
+from ostools.measure.prompts import as_prompts
+from ostools.models import Prompt, encode
+from ostools.models.chat import ON
+from ostools.models.shape import Shape
+
+QUESTIONS = "the prompt that it makes of a task: ost.tasks.questions(task, lengths=[n], mitigation=...)[0].text"
+"""What to give in the place of a mitigation of the sequence, where a measurement takes no task."""
+
+
+@dataclass(frozen=True)
+class Under:
+    """The prompts of a measurement as a mitigation leaves them, and what is still to be shown of it.
+
+    what: the measurement's name, for errors. given: None for no mitigation. silent: of each prompt the parts of the mitigation
+    that left its text as it was, and so have to change the pass.
+    """
+
+    what: str
+    given: Mitigation | None
+    prompts: tuple[Prompt, ...]
+    silent: tuple[tuple[Mitigation, ...], ...]
+
+    @classmethod
+    def of(
+        cls,
+        what: str,
+        model: TransformerBridge,
+        prompts: Sequence[str | Prompt],
+        mitigation: Mitigation | str | None,
+    ) -> Under:
+        """Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of the text where only
+        tokens are given, and for a part that neither rewrites the text nor has hooks; `MitigationError` for an unknown one."""
+        given = mitigations.optional(mitigation)
+        if given is None or isinstance(prompts, str) or not isinstance(prompts, Sequence):
+            read = as_prompts(model, prompts)
+            return cls(what, given, tuple(read), ((),) * len(read))
+        texts = [rewritten(what, model, one, given) for one in prompts]
+        under = cls(
+            what, given, tuple(as_prompts(model, [text for text, _ in texts])), tuple(left for _, left in texts)
+        )
+        for number, left in enumerate(under.silent):
+            for part in left:
+                if not mitigations.changes_pass(part):
+                    raise under._inactive(part, number, "its text")
+        return under
+
+    @classmethod
+    def again(cls, what: str, prompt: Prompt, given: Mitigation | None) -> Under:
+        """Of a prompt that the mitigation has rewritten already: what has hooks and leaves texts alone is still to be shown."""
+        left = (part for part in mitigations.parts(given) if not rewrites(part, "prompt"))
+        return cls(what, given, (prompt,), (tuple(part for part in left if mitigations.changes_pass(part)),))
+
+    @property
+    def prompt(self) -> Prompt:
+        """The only prompt."""
+        (found,) = self.prompts
+        return found
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What a provenance says: the mitigation's name, where there is one."""
+        return {} if self.given is None else {"mitigation": mitigations.label(self.given)}
+
+    @contextmanager
+    def acting(self, work: TransformerBridge) -> Iterator[None]:
+        """The block in which `work`, the model in the precision that is measured, runs under the mitigation.
+
+        Before it begins the mitigation has verified a pass over every prompt (`mitigations.running`), and every silent part was
+        seen to change a logit, bit for bit. Raises `InputError` for one that does not: its numbers would be those without it.
+        """
+        if self.given is None:
+            yield
+            return
+        for number, (prompt, left) in enumerate(zip(self.prompts, self.silent, strict=True)):
+            if left != (self.given,):  # else it is verified while it is tried
+                with torch.no_grad(), mitigations.running(work, self.given):
+                    work(_batch(work, prompt), use_cache=False)
+            for part in left:
+                if not mitigations.acts(work, part, prompt.ids):
+                    dtype = str(next(work.parameters()).dtype).removeprefix("torch.")
+                    raise self._inactive(part, number, f"its text, nor a logit in {dtype}, in which it is measured")
+        with self.given.hooks(work):
+            yield
+
+    def _inactive(self, part: Mitigation, number: int, of: str) -> InputError:
+        which = "this prompt" if len(self.prompts) == 1 else f"prompt {number + 1} of {len(self.prompts)}"
+        return InputError(
+            f"{self.what}: expected a mitigation that changes {which}, found that {mitigations.label(part)} does not change "
+            f"{of}: leave it out, or choose one that acts here"
+        )
+
+
+def rewritten(
+    what: str, model: TransformerBridge, prompt: str | Prompt, given: Mitigation, task: str = QUESTIONS
+) -> tuple[str | Prompt, tuple[Mitigation, ...]]:
+    """The prompt as the mitigation's parts rewrite its text, in their order, and the parts that left it as it was.
+
+    Of a chat the user's message is rewritten. Raises `InputError` for a part that rewrites the sequence of a task, and names
+    `task` as what to give; and for one that rewrites the text of a prompt that is known by its tokens alone.
+    """
+    silent = []
+    for part in mitigations.parts(given):
+        if rewrites(part, "sequence"):
+            raise InputError(f"{what}: {_not_known(part, 'sequence')}: give {task}")
+        text = _text_of(prompt)
+        if not rewrites(part, "prompt"):
+            silent.append(part)
+        elif text is None:
+            raise InputError(f"{what}: {_not_known(part, 'prompt')}: give the text")
+        elif (new := mitigations.rewrite(part, text)) == text:
+            silent.append(part)
+        else:
+            prompt = _with_text(model, prompt, new)
+    return prompt, tuple(silent)
+
+
+def _not_known(part: Mitigation, kind: str) -> str:
+    return f"{mitigations.label(part)} rewrites the {kind}, which is not known of this prompt"
+
+
+def rewrites(part: Mitigation, kind: str) -> bool:
+    """Whether it rewrites the `sequence` of a task, or the `prompt`."""
+    return getattr(type(part), kind) is not getattr(Mitigation, kind)
+
+
+def _text_of(prompt: str | Prompt) -> str | None:
+    """What a user typed; None of token ids."""
+    if not isinstance(prompt, Prompt):
+        return prompt
+    if prompt.text is None or prompt.chat is None:
+        return prompt.text
+    return prompt.text[slice(*prompt.chat.message)]
+
+
+def _with_text(model: TransformerBridge, prompt: str | Prompt, text: str) -> str | Prompt:
+    """Another text, put to the model as the prompt's was."""
+    if not isinstance(prompt, Prompt) or prompt.chat is None:
+        return text
+    return encode(model, text, chat=True, system=prompt.chat.system, thinking=prompt.chat.thinking == ON)
+
+
+def _batch(work: TransformerBridge, prompt: Prompt) -> torch.Tensor:
+    return prompt.ids[None].to(next(work.parameters()).device)
+
+
+def acting_cost(shape: Shape, pos: int, given: Mitigation | None) -> Cost:
+    """What `Under.acting` takes beside the measurement of one prompt of `pos` tokens."""
+    if given is None:
+        return Cost()
+    tried = sum(mitigations.changes_pass(part) for part in mitigations.parts(given))
+    element = max(4, shape.element)  # 16-bit weights are read as float32
+    # Of a pass one block's pattern at a time, and the logits of all tokens of two passes.
+    memory = pass_bytes(shape, 1, pos, 1, element) + 2 * pos * shape.d_vocab * element
+    return replace(pass_cost(shape, pos, 1 + 2 * tried, element), memory=memory)

@@ -1,0 +1,283 @@
+"""Every measurement of a prompt under a mitigation: it equals, bit for bit, the measurement on the edited prompt inside the
+mitigation's hooks; and a mitigation that does not act is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, SlidingWindow, Upcast, compose
+from mitigations.temperature import AttentionTemperature
+from ostools.measure.posed import pose
+from ostools.models import Prompt, encode
+from ostools.results import Result
+from ostools.tasks import AppendixTask
+from tests.checkpoints import CHAT_TEMPLATE, tiny_model
+
+TEXT = "the cat in the tin"
+SMALL: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 8, "context": 256}
+
+
+def model_of(family: str = "llama", dtype: torch.dtype = torch.float32) -> TransformerBridge:
+    config: dict[str, Any] = SMALL if family == "llama" else {"context": 256, "window": 200}
+    return tiny_model(family, seed=1, dtype=dtype, **config)
+
+
+def _faithfulness(model: TransformerBridge, prompt: str | Prompt, **under: Any) -> Result:
+    return ost.faithfulness(model, ost.path_sum(model, prompt, **under), draws=1, orders=19, steps=2, **under)
+
+
+MEASUREMENTS: dict[str, Callable[..., Result]] = {
+    "sensitivity": lambda model, prompt, **under: ost.sensitivity(model, prompt, linearisations=["full"], **under),
+    "path_sum": lambda model, prompt, **under: ost.path_sum(
+        model, prompt, variants=["uniform", "local", "proof", "second-moment", "rollout"], **under
+    ),
+    "flow": ost.flow,
+    "spectra": lambda model, prompt, **under: ost.spectra(model, prompt, powers=4, **under),
+    "contributions": ost.contributions,
+    "head_scores": ost.head_scores,
+}
+KNOWN = {
+    "hint": Hint(" a"),
+    "window": SlidingWindow(3),
+    "all": compose(RepeatPrompt(2), AttentionTemperature(factor=2), SlidingWindow(9)),
+}
+
+
+@dataclass(frozen=True)
+class Ablated(Mitigation):
+    """An edit that no formula of a pattern knows."""
+
+    def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+        return hooks.ablate_heads(model, [(0, 1)])
+
+
+def tables(result: Result) -> dict[str, Any]:
+    return {one.name: getattr(result, one.name) for one in fields(result) if one.name != "provenance"}
+
+
+def require_equal(found: Result, expected: Result) -> None:
+    """Bit for bit, in every table."""
+    mine, others = tables(found), tables(expected)
+    assert mine.keys() == others.keys()
+    for name in mine:
+        pd.testing.assert_frame_equal(mine[name], others[name], check_exact=True)
+
+
+@pytest.mark.parametrize(
+    "under", [pytest.param("hint", marks=pytest.mark.slow), pytest.param("window", marks=pytest.mark.slow), "all"]
+)
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_it_equals_the_edited_prompt_inside_the_hooks(name: str, under: str) -> None:
+    model, given, measure = model_of(), KNOWN[under], MEASUREMENTS[name]
+    found = measure(model, TEXT, mitigation=given)
+    with given.hooks(model):
+        by_hand = measure(model, given.prompt(TEXT))
+    require_equal(found, by_hand)
+    assert found.provenance.parameters["mitigation"] == ost.mitigations.label(given)
+    assert found.provenance.token_ids == by_hand.provenance.token_ids
+    assert not hooks.active_edits(model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gemma3", "gpt2", "mixtral", "neox"])
+def test_it_does_so_in_every_family(family: str) -> None:
+    for dtype in (torch.float32, torch.float64):
+        model = model_of(family, dtype)
+        for given in KNOWN.values():
+            for name in ("sensitivity", "head_scores"):
+                found = MEASUREMENTS[name](model, TEXT, mitigation=given)
+                with given.hooks(model):
+                    require_equal(found, MEASUREMENTS[name](model, given.prompt(TEXT)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("under", ["hint", "window"])
+def test_faithfulness_takes_tokens_out_under_the_mitigation(under: str) -> None:
+    model, given = model_of(), KNOWN[under]
+    found: Any = _faithfulness(model, TEXT, mitigation=given)
+    assert found.provenance.parameters["mitigation"] == ost.mitigations.label(given)
+    ids = encode(model, given.prompt(TEXT)).ids
+    with torch.no_grad(), given.hooks(model), hooks.capture(model, "final_norm") as record:
+        model(ids[None])
+        whole = record["final_norm"][0, -1].double()
+        model(torch.cat([ids[:-3], ids[-2:]])[None])
+        without = record["final_norm"][0, -1].double()
+    row = found.frame[(found.frame["way"] == "removed") & (found.frame["position"] == len(ids) - 3)]
+    assert row["y_change"].item() == pytest.approx(float((whole - without).norm()), rel=1e-4)
+    with pytest.raises(ost.InputError, match="expected profiles under mitigation='none', found one under"):
+        ost.faithfulness(model, ost.path_sum(model, TEXT, mitigation=given))
+    with pytest.raises(ost.InputError, match="found one under 'none': measure all of them"):
+        ost.faithfulness(model, ost.path_sum(model, TEXT), mitigation=given)
+
+
+@pytest.mark.slow
+def test_null_models_stand_under_the_same_mitigation() -> None:
+    model, given = model_of(), SlidingWindow(3)
+    found = ost.nulls(model, TEXT, seeds=[0], measure="second-moment", mitigation=given)
+    alone = ost.path_sum(ost.null_model(model, "initialised", seed=0), TEXT, variants="second-moment", mitigation=given)
+    of_null: Any = found.frame[found.frame["source"] == "initialised"]
+    assert of_null["value"].tolist() == alone.frame["value"].tolist()
+    assert found.provenance.parameters["mitigation"] == "sliding-window:window=3"
+
+
+@pytest.mark.slow
+def test_results_under_one_mitigation_stand_beside_each_other_and_others_are_refused() -> None:
+    """Each has a with-block of its own; what they were measured under is the same."""
+    model, given = model_of(), SlidingWindow(3)
+    frozen: dict[str, Any] = {"linearisations": ["frozen"]}
+    measured, paths = (
+        ost.sensitivity(model, TEXT, mitigation=given, **frozen),
+        ost.path_sum(model, TEXT, mitigation=given),
+    )
+    summary: Any = ost.compare(measured, paths).summary
+    assert bool(summary.loc[summary["kind"] == "certified", "holds"].all())
+    assert len(ost.spectra(model, TEXT, measured=measured, mitigation=given).against)
+    assert len(ost.contributions(model, TEXT, mitigation=given).against(measured))
+    with pytest.raises(ost.InputError, match="under different mitigations"):
+        ost.compare(measured, ost.path_sum(model, TEXT))
+
+
+def test_two_that_differ_in_their_mitigation_say_so() -> None:
+    model, given = model_of(), SlidingWindow(3)
+    plain, under = (
+        ost.path_sum(model, TEXT, variants="local"),
+        ost.path_sum(model, TEXT, variants="local", mitigation=given),
+    )
+    change = ost.compare(plain, under)
+    assert change.provenance.parameters["differ"] == ["mitigation (none, then sliding-window:window=3)"]
+    assert change.provenance.under is ost.compare(under, plain).provenance.under is None
+    assert ost.compare(under, under).provenance.under == "sliding-window:window=3"
+
+
+def test_what_no_formula_knows_goes_through_autograd_or_is_refused() -> None:
+    model, given = model_of(), Ablated()
+    frozen: dict[str, Any] = {"linearisations": ["frozen"]}
+    found = ost.sensitivity(model, TEXT, mitigation=given, **frozen)
+    with given.hooks(model):
+        require_equal(found, ost.sensitivity(model, TEXT, **frozen))
+    runs = found.provenance.parameters["runs"]
+    assert {run["route"] for run in runs.values()} == {"autograd"}
+    assert ost.contributions(model, TEXT, mitigation=given).provenance.parameters["route"] == "autograd"
+    for make in (ost.path_sum, ost.flow, ost.spectra):
+        with pytest.raises(ost.InputError, match="the active edit 'ablate_heads'"):
+            make(model, TEXT, mitigation=given)
+    assert not hooks.active_edits(model)
+
+
+@pytest.mark.slow
+def test_a_16_bit_model_is_measured_in_float32_under_the_hooks() -> None:
+    """By hand that is refused: an edit of the model does not reach the float32 view."""
+    half, given = model_of(dtype=torch.bfloat16), SlidingWindow(3)
+    found = ost.sensitivity(half, TEXT, mitigation=given)
+    single = ost.models.view_in(half, torch.float32)
+    with given.hooks(single):
+        require_equal(found, ost.sensitivity(single, TEXT))
+    with pytest.raises(ost.InputError, match="upcast does not change its text, nor a logit in float32"):
+        ost.sensitivity(half, TEXT, mitigation="upcast")
+
+
+@dataclass(frozen=True)
+class Same(Mitigation):
+    """A rewrite that changes nothing."""
+
+    def prompt(self, text: str) -> str:
+        return text
+
+
+@pytest.mark.parametrize("name", ["sensitivity", "path_sum", "head_scores"])
+@pytest.mark.parametrize(
+    "given",
+    [SlidingWindow(200), Upcast(), Same(), Mitigation(), compose(Hint(" a"), SlidingWindow(200))],
+    ids=["wide window", "upcast in float32", "the same text", "nothing at all", "one of two"],
+)
+def test_one_that_does_not_act_is_refused(name: str, given: Mitigation) -> None:
+    with pytest.raises(ost.InputError, match="expected a mitigation that changes this prompt, found that"):
+        MEASUREMENTS[name](model_of(), TEXT, mitigation=given)
+
+
+@pytest.mark.slow
+def test_of_several_prompts_the_one_that_is_not_changed_is_named() -> None:
+    model, given = model_of(), SlidingWindow(8)
+    found = ost.sensitivity(model, [TEXT, TEXT + " a"], mitigation=given)
+    for one, text in zip(found, (TEXT, TEXT + " a"), strict=True):
+        require_equal(one, ost.sensitivity(model, text, mitigation=given))
+    with pytest.raises(ost.InputError, match="a mitigation that changes prompt 2 of 2, found that sliding-window"):
+        ost.sensitivity(model, [TEXT, "a"], mitigation=given)
+
+
+def test_a_broken_promise_ends_the_measurement() -> None:
+    @dataclass(frozen=True)
+    class Broken(Mitigation):
+        def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+            return hooks.scale_scores(model, lambda query: torch.full(query.shape, 2.0, dtype=torch.float64))
+
+        def verify(self, record: Mapping[str, Any]) -> None:
+            raise MitigationError("Broken: never kept")
+
+    @dataclass(frozen=True)
+    class Rewrites(Broken):
+        def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
+            return nullcontext()
+
+        def prompt(self, text: str) -> str:
+            return text + " a"
+
+    for given in (Broken(), Rewrites()):
+        for make in (ost.sensitivity, ost.path_sum, ost.flow, ost.spectra, ost.contributions, ost.head_scores):
+            with pytest.raises(MitigationError, match="never kept"):
+                make(model_of(), TEXT, mitigation=given)
+
+
+def test_a_chat_has_its_message_rewritten_and_tokens_alone_are_refused() -> None:
+    model = tiny_model("llama", seed=1, fresh=True, **SMALL)
+    tokenizer: Any = model.tokenizer
+    tokenizer.chat_template = CHAT_TEMPLATE
+    chat = encode(model, TEXT, chat=True)
+    found = ost.path_sum(model, chat, mitigation=Hint(" a"))
+    edited = encode(model, Hint(" a").prompt(TEXT), chat=True)
+    require_equal(found, ost.path_sum(model, edited))
+    assert found.provenance.parameters["chat"] is True
+    ids = Prompt.from_ids(model, edited.ids)
+    with pytest.raises(ost.InputError, match="rewrites the prompt, which is not known of this prompt: give the text"):
+        ost.path_sum(model, ids, mitigation="hint")
+    with pytest.raises(
+        ost.InputError, match=r"rewrites the sequence, .*: give the prompt that it makes of a task: ost.tasks"
+    ):
+        ost.path_sum(model, TEXT, mitigation="separator:every=3")
+    with pytest.raises(MitigationError, match="did you mean 'hint'"):
+        ost.sensitivity(model, TEXT, mitigation="hnt")
+
+
+def test_a_question_is_posed_under_a_rewrite_before() -> None:
+    model = model_of()
+    posed = pose(model, AppendixTask("copy-last"), 4)
+    found = ost.head_scores(model, posed, mitigation=SlidingWindow(9))
+    with SlidingWindow(9).hooks(model):
+        require_equal(found, ost.head_scores(model, posed))
+    with pytest.raises(ost.InputError, match="pose it under the mitigation"):
+        ost.head_scores(model, posed, mitigation=Hint())
+
+
+def test_hooks_that_raise_leave_no_edit_behind() -> None:
+    @dataclass(frozen=True)
+    class Raises(Mitigation):
+        @contextmanager
+        def hooks(self, model: TransformerBridge) -> Iterator[None]:
+            with hooks.ablate_heads(model, [(0, 1)]):
+                yield
+                raise MitigationError("at the end")
+
+    model = model_of()
+    with pytest.raises(MitigationError, match="at the end"):
+        ost.sensitivity(model, TEXT, mitigation=Raises())
+    assert not hooks.active_edits(model)

@@ -1,0 +1,113 @@
+"""A list of prompts: one table of what each has alone, and means over relative position by a plain loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ostools as ost
+from ostools.measure import PathSums, Sensitivities
+from ostools.theory import corpora
+from tests.checkpoints import tiny_model
+
+SMALL: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 8, "context": 256}
+TEXTS = ["the cat", "in the tin a hat", "a tin, and then"]
+VARIANTS = ["local", "second-moment"]
+
+
+def model_of() -> Any:
+    return tiny_model("llama", seed=1, **SMALL)
+
+
+def by_a_loop(values: np.ndarray, bins: int) -> list[float]:
+    """The share of each bin over its even share: every token's share, cut at the borders of the bins."""
+    found = [0.0] * bins
+    for token, value in enumerate(values):
+        for place in range(bins):
+            start, end = max(token / len(values), place / bins), min((token + 1) / len(values), (place + 1) / bins)
+            found[place] += value / values.sum() * max(0.0, end - start) * len(values) * bins
+    return found
+
+
+def test_path_sums_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
+    model = model_of()
+    found = ost.path_sum(model, TEXTS, variants=VARIANTS)
+    assert isinstance(found, PathSums)
+    assert len(found) == 3
+    for number, (one, text) in enumerate(zip(found, TEXTS, strict=True), start=1):
+        alone = ost.path_sum(model, text, variants=VARIANTS)
+        pd.testing.assert_frame_equal(one.frame, alone.frame, check_exact=True)
+        assert one.provenance.parameters == alone.provenance.parameters
+        assert one.provenance.token_ids == alone.provenance.token_ids
+        rows: Any = found.frame[found.frame["prompt"] == number]
+        pd.testing.assert_frame_equal(rows.drop(columns="prompt").reset_index(drop=True), alone.frame, check_exact=True)
+        about = found.provenance.parameters["prompts"][str(number)]
+        assert about["token_ids"] == alone.provenance.token_ids
+        assert about["norms_proved"] == alone.provenance.parameters["norms_proved"]
+    assert found.provenance.token_ids is None
+    assert found[1].frame is found.results[1].frame
+
+
+def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
+    found = ost.path_sum(model_of(), TEXTS, variants=VARIANTS, positions="all")
+    shortest = min(len(one.provenance.token_ids or ()) for one in found)
+    for bins in (None, 1, 5):
+        table = found.over_position(bins)
+        for variant in VARIANTS:
+            rows: Any = table[table["source"] == variant]
+            each = []
+            for one in found:
+                own: Any = one.frame[(one.frame["variant"] == variant) & (one.frame["last"] == one.frame["last"].max())]
+                each.append(by_a_loop(own["value"].to_numpy(), shortest if bins is None else bins))
+            assert rows["mean"].tolist() == pytest.approx(np.mean(each, axis=0).tolist(), rel=1e-12)
+            assert rows["mean"].mean() == pytest.approx(1.0, rel=1e-12)
+            low, high = corpora.interval_of_mean(np.array(each))
+            assert rows["low"].tolist() == pytest.approx(low.tolist(), rel=1e-9)
+            assert rows["high"].tolist() == pytest.approx(high.tolist(), rel=1e-9)
+            assert set(rows["prompts"]) == {3}
+
+
+@pytest.mark.slow
+def test_sensitivities_of_a_list_are_one_table_too() -> None:
+    wider: dict[str, Any] = SMALL | {"d_model": 16}
+    model = tiny_model("llama", seed=1, **wider)
+    found = ost.sensitivity(model, TEXTS, layers="all", at=-2)
+    assert isinstance(found, Sensitivities)
+    table = found.over_position(4)
+    # At the last layer all of it is the last token's.
+    top: Any = table[(table["layer"] == 2) & (table["bin"] == 3)]
+    assert (top["mean"] == 4).all()
+    assert set(table["norm"]) == {"operator", "frobenius"}
+    assert [about["at"] for about in found.provenance.parameters["prompts"].values()] == [
+        max(one.frame["position"].tolist()) for one in found
+    ]
+    estimated = ost.sensitivity(model, TEXTS, linearisations=["frozen"], method="estimate").over_position(2)
+    assert set(estimated["kind"]) == {"estimated"}
+    assert set(estimated["norm"]) == {"frobenius"}  # of the operator norm a lower end is known
+    mixed = Sensitivities(
+        found.frame,
+        found.provenance,
+        (found[0], ost.sensitivity(model, TEXTS[1], linearisations=["frozen"], method="estimate")),
+    )
+    with pytest.raises(ost.InputError, match="some exact and some estimated"):
+        mixed.over_position()
+
+
+def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_named() -> None:
+    model = model_of()
+    for wrong, words in (
+        ([], "found an empty list"),
+        (["a", ""], "prompt 2 of 2: expected a prompt, found empty text"),
+        (["a" * 300, "a"], "prompt 1 of 2: expected at most 256 tokens"),
+    ):
+        with pytest.raises(ost.InputError, match=words):
+            ost.path_sum(model, wrong, variants="local")
+    with pytest.raises(ost.InputError, match=r"prompt 1 of 2: the path sums of .* raise max_memory"):
+        ost.path_sum(model, ["a", "the"], variants="local", max_memory=1)
+    found = ost.path_sum(model, ["a", "the cat in"], variants="local")
+    with pytest.raises(ost.InputError, match="bins: expected at most 2, the tokens of the shortest, found 3"):
+        found.over_position(3)
+    assert found.over_position()["low"].isna().all()  # two prompts show no spread
