@@ -57,8 +57,12 @@ def _panel(rows: Frame, norm: str, tokens: list[str], colour: alt.Color, last: b
 
 def _subtitle(result: Change, rows: Frame) -> list[str]:
     differ = result.provenance.parameters["differ"]
-    left_out = len(frame_of(result)) - int(frame_of(result)["ratio"].notna().sum())
+    frame = frame_of(result)
+    paired = frame[frame["second_position"].notna()]
+    left_out = int(paired["ratio"].isna().sum())
+    alone = frame["position"].nunique() - paired["position"].nunique()
     lines = [f"The two differ in: {', '.join(differ)}." if differ else "The two differ in neither model nor edits."]
     lines += ["Above the dotted line at 1 the second is larger."]
     lines += [f"{left_out} ratios are left out: the first norm is rounding there."] if left_out else []
+    lines += [f"{alone} tokens have no partner in the second, and no ratio."] if alone else []
     return [*lines, *([axes.ZERO_NOTE] if (rows["ratio"] == 0).any() else [])]
