@@ -21,6 +21,7 @@ const heads = (function () {
     found.weights[0].forEach((_, head) => { put(top, "th", "head " + head).scope = "col"; });
     const body = put(table, "tbody", "");
     at = chosen.head < 0 ? at || [0, 0] : [Math.max(chosen.layer, 0), chosen.head];
+    const most = Math.max(...found.weights.flat(), Number.MIN_VALUE);
     found.weights.forEach((row, layer) => {
       const line = put(body, "tr", "");
       put(line, "th", String(layer)).scope = "row";
@@ -28,7 +29,7 @@ const heads = (function () {
         const cell = button(put(line, "td", ""), weight.toFixed(3), () => pressed(layer, head));
         cell.dataset.layer = layer;
         cell.dataset.head = head;
-        cell.style.setProperty("--share", weight);
+        cell.style.setProperty("--share", weight / most);
         cell.setAttribute("aria-label", "layer " + layer + ", head " + head + ": " + written(weight));
         cell.setAttribute("aria-pressed", String(layer === chosen.layer && head === chosen.head));
         cell.tabIndex = layer === at[0] && head === at[1] ? 0 : -1;

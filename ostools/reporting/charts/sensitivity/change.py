@@ -39,20 +39,25 @@ def change_chart(result: Change) -> alt.TopLevelMixin:
 
 def _panel(rows: Frame, norm: str, tokens: list[str], colour: alt.Color, last: bool) -> Any:
     data: Frame = rows[["position", "source"]].assign(
-        token=[theme.shown(str(token)) for token in rows["token"]], value=rows["ratio"].astype(float)
+        token=[theme.shown(str(token)) for token in rows["token"]], value=rows["ratio"].astype(float), run=_runs(rows)
     )
     floored, floor = axes.floored(data)
     y = draw.log_y(pd.concat([floored["shown"], pd.Series([1.0])]), _NORMS[norm], floor)
     tooltip = ["position:Q", "token:N", "source:N", draw.VALUE]
     base = axes.chart(floored).encode(x=axes.token_axis(tokens, last), y=y, color=colour, tooltip=tooltip)
     marks = [
-        base.mark_line().encode(detail="source:N"),
+        base.mark_line().encode(detail=["source:N", "run:N"]),
         base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0),
         *draw.zeros(base, floor),
     ]
     same = alt.Chart(alt.InlineData(values=[{"one": 1}])).mark_rule(strokeDash=[2, 3], color=theme.colour("float64"))
     drawn = [axes.unfolded(mark, floored) for mark in marks]
     return draw.layers(same.encode(y=alt.Y("one:Q")), *drawn, width=620, height=220)
+
+
+def _runs(rows: Frame) -> Any:
+    """Which row of neighbours each token is in: no line leads over tokens that have no ratio."""
+    return (rows.groupby("source")["position"].diff().fillna(1) != 1).cumsum()
 
 
 def _subtitle(result: Change, rows: Frame) -> list[str]:
