@@ -150,7 +150,9 @@ def _heads(question: Question, found: Found) -> dict[str, Any] | None:
     return {"token": place, "word": display_token(side.tokens[place]), "weights": side.last[..., place].tolist()}
 
 
-def _hold_together(question: Question, result: Result, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+def _hold_together(
+    question: Question, result: Result, first: list[dict[str, Any]], second: list[dict[str, Any]]
+) -> None:
     """Gives the tokens that correspond each other's position, and what the result says of the two."""
     partners = _of_change(result) if isinstance(result, Change) else _of_difference(question, result)
     for place, (other, numbers) in partners.items():

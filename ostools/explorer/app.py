@@ -25,7 +25,9 @@ from ostools.reporting.page import page
 PAGE = Path(__file__).parent / "page"
 OWN = {
     "explorer.css": "text/css",
-    **{f"{name}.js": "text/javascript" for name in ("kit", "controls", "strip", "heads", "lengths", "take", "explorer")},
+    **{
+        f"{name}.js": "text/javascript" for name in ("kit", "controls", "strip", "heads", "lengths", "take", "explorer")
+    },
 }
 """The page's own files: a script a thing that it shows, and `explorer.js`, which asks."""
 LONG = 5.0

@@ -14,8 +14,8 @@ _COLUMNS = {"distance": "mean", "float64": "float64_distance", "noise": "noise",
 
 def lengths(result: Collapse) -> dict[str, Any]:
     """The distance at y in L2 (whole vectors), by dtype and length; with it the float64 distance, the rounding noise and one
-    representable step. `hidden`: the float64 distance is below the noise, or y and y* are the same numbers. `from`: the collapse
-    length, None where it was not reached, with the finding in words."""
+    representable step. `hidden`: the float64 distance is below the noise, or y and y* are the same numbers. `from`: the
+    collapse length, None where it was not reached, with the finding in words."""
     rows: Frame = Reading.named("y", None, "l2").of(result.frame)
     ends: Any = result.collapse_lengths().query("site == 'y'").set_index("dtype")
     hidden: Any = result.hidden().query("site == 'y'")
@@ -28,7 +28,9 @@ def lengths(result: Collapse) -> dict[str, Any]:
                 "dtype": str(name),
                 **{key: own[column].tolist() for key, column in _COLUMNS.items()},
                 "hidden": at["hidden"].tolist(),
-                "from": None if end["collapse_length"] is None or end.isna()["collapse_length"] else int(end["collapse_length"]),
+                "from": None
+                if end["collapse_length"] is None or end.isna()["collapse_length"]
+                else int(end["collapse_length"]),
                 "status": str(end["status"]),
             }
         )

@@ -1,4 +1,4 @@
-"""What the page asks for: a view of a prompt and what was chosen beside it, checked, with nothing that its view does not take."""
+"""What the page asks for: a view of a prompt and what was chosen with it, checked, and nothing that its view does not take."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 class View:
     """One thing that can be shown: the call of `ost` whose result it is, and the command that prints the same.
 
-    `words`: how the page calls it. `layers`: what its slider goes over, the residual streams or the blocks. `takes`: which other
-    controls it has: head, towards, beside (a second side), repeat (what the collapse view asks). `prediction`: the view that is
-    shown until this one is there, a prediction of the same norm.
+    `words`: how the page calls it. `layers`: what its slider goes over, the residual streams or the blocks. `takes`: which
+    other controls it has: head, towards, beside (a second side), repeat (what the collapse view asks). `prediction`: the view
+    that is shown until this one is there, a prediction of the same norm.
     """
 
     words: str

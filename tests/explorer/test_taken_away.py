@@ -161,4 +161,7 @@ def test_the_lengths_are_those_of_the_collapse(page: TestClient, embedded: Trans
         assert one["noise"] == rows["noise"].tolist()
         assert one["hidden"] == ((rows["float64_distance"] < rows["noise"]) | (rows["mean"] == 0)).tolist()
         end = ends[(ends["dtype"] == one["dtype"]) & (ends["site"] == "y")].iloc[0]
-        assert (one["status"], one["from"] is None) == (end["status"], bool(ends.isna().loc[end.name, "collapse_length"]))
+        assert (one["status"], one["from"] is None) == (
+            end["status"],
+            bool(ends.isna().loc[end.name, "collapse_length"]),
+        )

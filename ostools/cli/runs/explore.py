@@ -28,7 +28,8 @@ def explore(
     """Look at a prompt in the browser, as you type it.
 
     A page on this machine: the tokens of the prompt, coloured by what is predicted at once and measured a little later, with
-    charts, and the code that gives the same. Another prompt, a mitigation or a second model stands beside it. Prints its address. Ctrl-C ends it.
+    charts, and the code that gives the same. Another prompt, a mitigation or a second model may stand beside it. Prints its
+    address. Ctrl-C ends it.
 
     \b
     Example:

@@ -95,8 +95,8 @@ def aligned(first: Attention, second: Attention, corresponding: bool = False) ->
     if not pairs:
         raise InputError(
             f"attention: expected prompts whose tokens have partners, found {len(ours)} tokens and {len(theirs)}, and none "
-            "known to be the same: ask both of a task with its length, give corresponding=True, or see them side by side with `first.view(second)` "
-            "(--out x.html)"
+            "known to be the same: ask both of a task with its length, give corresponding=True, or see them side by "
+            "side with `first.view(second)` (--out x.html)"
         )
     return pairs
 

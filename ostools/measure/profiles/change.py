@@ -118,7 +118,9 @@ def _at_partners(first: Sensitivity | PathSum, second: Sensitivity | PathSum, ro
         )
     lasts = [set(_long(result)["last"]) for result in (first, second)]
     if any(len(found) > 1 for found in lasts):
-        raise InputError("compare: expected one last token in each with corresponding=True, found several: positions='last'")
+        raise InputError(
+            "compare: expected one last token in each with corresponding=True, found several: positions='last'"
+        )
     at = {theirs: ours for ours, theirs in pairs}
     (last,) = lasts[0]
     found = rows[rows["position"].isin(list(at))]

@@ -95,7 +95,8 @@ def test_of_two_prompts_only_the_tokens_that_correspond_have_a_ratio() -> None:
         [ost.sensitivity(model, each, linearisations=("full",)) for each in ids],
         [ost.path_sum(model, each, variants="local") for each in ids],
     ):
-        found: Any = ost.compare(*measured, corresponding=True)
+        compare: Any = ost.compare
+        found: Any = compare(*measured, corresponding=True)
         assert found.provenance.parameters["differ"] == ["tokens"]
         norm = "operator"
         rows = found.frame[found.frame["norm"] == norm].sort_values("position")
