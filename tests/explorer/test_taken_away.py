@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -18,42 +20,38 @@ from ostools.explorer.question import Question, Subject
 from ostools.explorer.recipe import Found
 from ostools.explorer.runs import Runs
 from ostools.explorer.views import VIEWS
+from ostools.models import load_model
 
 PROMPT, OTHER = "The 11 of 11", "The 12 12 of 11"
 SHORT = {"longest": 8, "dtypes": ["bfloat16"]}
 HINT, WINDOW = ({"beside": "mitigation", "other": other} for other in ("hint", "sliding-window:window=3"))
 SECOND = {"beside": "prompt", "other": OTHER}
-QUICK: list[tuple[str, dict[str, Any]]] = [
-    ("frozen", {"layer": 2}),
-    ("predicted-frozen", SECOND),
-    ("contributions", {"towards": "0"}),
-    ("attention", {"layer": 1, "head": 2, **HINT}),
-]
+QUICK: list[tuple[str, dict[str, Any]]] = [("attention", {"layer": 1, "head": 2, **HINT})]
 SLOW: list[tuple[str, dict[str, Any]]] = [
-    *((name, SHORT if name == "collapse" else {}) for name in VIEWS),
+    *((name, SHORT if name == "collapse" else {}) for name in VIEWS if name not in ("frozen", "full", "frozen-norm")),
+    ("frozen", {"layer": 2}),
     ("full", {"towards": "1"}),
-    ("full", SECOND),
-    ("frozen", HINT),
     ("full", WINDOW),
-    ("full", {"beside": "mitigation", "other": "sliding-window:window=300"}),
+    ("predicted-frozen", SECOND),
     ("flow", {"layer": 3}),
     ("attention", {"layer": 2}),
-    ("attention", {"head": 1}),
     ("attention", {"token": 4, **SECOND}),
     ("collapse", {**SHORT, "item": " and"}),
-    ("frozen", {"beside": "model"}),
-    ("full", {"beside": "model", "dtype": "bfloat16"}),
-    ("attention", {"beside": "model"}),
 ]
+MODELS = [("predicted-full", {"beside": "model", "dtype": "bfloat16"}), ("attention", {"beside": "model"})]
 
 
 @pytest.fixture(scope="module")
 def subject(embedded: TransformerBridge) -> Subject:
-    return Subject(embedded, ost.load_model("embedded-windowed", device="cpu"))
+    return Subject(embedded)
 
 
 @pytest.fixture(scope="module")
-def page(subject: Subject):
+def page(subject: Subject) -> Iterator[TestClient]:
+    yield from serving(subject)
+
+
+def serving(subject: Subject) -> Iterator[TestClient]:
     runs = Runs(subject)
     yield TestClient(application(runs, "", "127.0.0.1", None), base_url="http://127.0.0.1:8765")
     runs.close()
@@ -65,8 +63,14 @@ def ask(page: TestClient, view: str, **more: Any) -> dict[str, Any]:
     return found.json()
 
 
+@cache
+def loaded(name: str, **options: Any) -> TransformerBridge:
+    """A model as the copied code loads it, once: none is shared with the page."""
+    return load_model(name, **options)
+
+
 def copied(shown: dict[str, Any]) -> tuple[dict[str, Any], Found]:
-    """What running the copied code leaves behind. The models are loaded as it says: none is shared with the page."""
+    """What running the copied code leaves behind."""
     known: dict[str, Any] = {}
     exec(shown["code"], known)
     sides = (known["first"], known["second"]) if "first" in known else (known["result"],)
@@ -78,8 +82,22 @@ def copied(shown: dict[str, Any]) -> tuple[dict[str, Any], Found]:
     ("view", "more"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)], ids=str
 )
 def test_the_copied_code_gives_what_is_shown(
-    page: TestClient, subject: Subject, view: str, more: dict[str, Any]
+    page: TestClient, subject: Subject, monkeypatch: pytest.MonkeyPatch, view: str, more: dict[str, Any]
 ) -> None:
+    monkeypatch.setattr("ostools.models.load_model", loaded)
+    assert_copied(page, subject, view, more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("view", "more"), MODELS, ids=str)
+def test_of_two_models_too(embedded, monkeypatch: pytest.MonkeyPatch, view: str, more: dict[str, Any]) -> None:
+    monkeypatch.setattr("ostools.models.load_model", loaded)
+    subject = Subject(embedded, load_model("embedded-short", device="cpu"))
+    for page in serving(subject):
+        assert_copied(page, subject, view, more)
+
+
+def assert_copied(page: TestClient, subject: Subject, view: str, more: dict[str, Any]) -> None:
     shown = ask(page, view, **more)
     known, found = copied(shown)
     again = answer(Question.of({"view": view, "prompt": PROMPT, **more}, subject), found)
