@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ async def _run(asked: Mapping[str, Any], request: Request, runs: Runs) -> Respon
             return JSONResponse({"forecast": forecast})
     found = await runs.found(question, request.is_disconnected)
     draws = asked.get("chart") is not False
-    return JSONResponse(await asyncio.to_thread(answer, question, found, draws))
+    return JSONResponse(await runs.drawn(partial(answer, question, found, draws)))
 
 
 async def _save(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
@@ -111,7 +111,7 @@ async def _save(asked: Mapping[str, Any], request: Request, runs: Runs) -> Respo
         raise unknown_name("ending", ending, _ENDINGS)
     result = (await runs.found(question, request.is_disconnected)).result
     with tempfile.TemporaryDirectory() as directory:
-        written = (await asyncio.to_thread(result.save, Path(directory) / f"explorer.{ending}")).read_bytes()
+        written = (await runs.drawn(partial(result.save, Path(directory) / f"explorer.{ending}"))).read_bytes()
     return Response(written, media_type=_ENDINGS[ending])
 
 

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -17,6 +17,7 @@ from ostools.explorer.question import Question, Subject
 from ostools.explorer.recipe import Found, run, steps
 from ostools.models import view_in
 
+Drawn = TypeVar("Drawn")
 KEPT = 8
 """Results that are held at most."""
 _LOOK = 0.05  # seconds between two looks whether the browser still waits
@@ -36,6 +37,8 @@ class Runs:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer")
+        # One thread that draws, too: memory that many threads took by turns would not come back.
+        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer-drawing")
         self._closed = threading.Event()
         self._kept: OrderedDict[tuple[str, ...], Found] = OrderedDict()
 
@@ -51,6 +54,11 @@ class Runs:
             raise Stopped
         return await running
 
+    async def drawn(self, work: Callable[[], Drawn]) -> Drawn:
+        """What `work` makes of a result, beside the run of the next one. Raises `Stopped` after the end, and what it raises."""
+        self._require_open()
+        return await asyncio.get_running_loop().run_in_executor(self._drawing, work)
+
     async def seconds(self, question: Question) -> float:
         """The forecast of a question; 0 for a result that is still held. Raises `Stopped` after the end."""
         self._require_open()
@@ -62,7 +70,8 @@ class Runs:
     def close(self) -> None:
         """No run begins any more, and the one at work ends at its next step."""
         self._closed.set()
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        for worker in (self._worker, self._drawing):
+            worker.shutdown(wait=False, cancel_futures=True)
 
     def _require_open(self) -> None:
         if self._closed.is_set():
