@@ -7,12 +7,13 @@ another before its answer has come: that request is dropped, and its run must en
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import http.client
 import json
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -56,7 +57,7 @@ def run(cases: int, seed: int) -> int:
     return len(errors) + (grown >= GROWTH)
 
 
-def typed(cases: int, seed: int) -> tuple[list[int], list[str]]:
+def typed(cases: int, seed: int, views: Sequence[Mapping[str, Any]] = _VIEWS) -> tuple[list[int], list[str]]:
     """The bytes that the process holds after each keystroke, and what went wrong."""
     chosen, curve, errors, words = random.Random(seed), [], [], []
     torch.set_num_threads(1)
@@ -65,15 +66,22 @@ def typed(cases: int, seed: int) -> tuple[list[int], list[str]]:
     for case in range(cases):
         words = [] if len(words) >= _LONGEST else words
         words.append(chosen.choice(_WORDS))
-        asked = {"prompt": " ".join(words), "sure": True, **chosen.choice(_VIEWS), **chosen.choice(_BESIDE)}
+        asked = {"prompt": " ".join(words), "sure": True, **chosen.choice(views), **chosen.choice(_BESIDE)}
         for more in ({"predict": True, "chart": False}, {}):
             errors += _sent(port, {**asked, **more}, dropped=case % 3 == 2)
-        gc.collect()
-        curve.append(process.memory_info().rss)
+        curve.append(_held(process))
         if sys.stderr.isatty():
             print(f"\r  {case + 1} of {cases}: {curve[-1] / 2**20:.1f} MiB", end="", file=sys.stderr)
     explorer.stop()
     return curve, errors
+
+
+def _held(process: psutil.Process) -> int:
+    """The bytes of the process, after what nobody holds any more was given back to the system, where the C library can."""
+    gc.collect()
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
+    return process.memory_info().rss
 
 
 def _sent(port: int, asked: Mapping[str, Any], *, dropped: bool) -> list[str]:
