@@ -1,8 +1,9 @@
 """The explorer in the browser: a page on this machine that shows, of a prompt as it is typed, what `ost` measures.
 
-`views` says what can be shown: each view is a few calls of `ost`, which are run and copied as code. `answer` makes of a result
-what the page shows. `runs` has the one thread that measures, and stops it. `guard` refuses requests that are not the
-page's own. `app` puts these together as a web application, and `serve` starts it. Nothing here measures anything itself.
+`views` says what can be shown, and `question` what the page asked for, checked. `recipe` makes of a question the calls of
+`ost`, which are run and copied as code. `answer`, and `collapse` for its view, make of the results what the page shows. `runs`
+has the one thread that measures, and stops it; `forecast` says how long it will take. `guard` refuses requests that are not
+the page's own. `app` puts these together as a web application, and `serve` starts it. Nothing here measures anything itself.
 """
 
 from ostools.explorer.serve import Explorer as Explorer

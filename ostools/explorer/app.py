@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mitigations import MitigationError
 from ostools.explorer.answer import answer
 from ostools.explorer.guard import Guard
+from ostools.explorer.question import Question
 from ostools.explorer.runs import Runs, Stopped
-from ostools.explorer.views import VIEWS, checked_prompt, view_named
 from ostools.ground.errors import InputError, unknown_name
 from ostools.reporting.page import page
 
 PAGE = Path(__file__).parent / "page"
+OWN = {
+    "explorer.css": "text/css",
+    **{
+        f"{name}.js": "text/javascript" for name in ("kit", "controls", "strip", "heads", "lengths", "take", "explorer")
+    },
+}
+"""The page's own files: a script a thing that it shows, and `explorer.js`, which asks."""
 LONG = 5.0
 """Seconds: what is forecast to take longer is not begun before the user has said so."""
 LARGEST = 200_000
@@ -33,22 +41,16 @@ _ENDINGS = {
 Handler = Callable[[Mapping[str, Any], Request, Runs], Awaitable[Response]]
 
 
-def application(runs: Runs, name: str, prompt: str, host: str, token: str | None) -> Guard:
-    """The guarded application of one model; `name` as the page calls it, `prompt` what stands in the field at first."""
-    start = {
-        "model": name,
-        "prompt": prompt,
-        "views": [{"name": key, "words": view.words, "prediction": view.prediction} for key, view in VIEWS.items()],
-        "endings": list(_ENDINGS),
-    }
+def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
+    """The guarded application; `prompt`: what stands in the field at first."""
+    start = {**runs.subject.described(), "prompt": prompt, "endings": list(_ENDINGS)}
 
     async def begun(request: Request) -> Response:
         return JSONResponse(start)
 
     files = {
         "/": ((PAGE / "explorer.html").read_text("utf-8"), "text/html"),
-        "/explorer.css": ((PAGE / "explorer.css").read_text("utf-8"), "text/css"),
-        "/explorer.js": ((PAGE / "explorer.js").read_text("utf-8"), "text/javascript"),
+        **{f"/{name}": ((PAGE / name).read_text("utf-8"), kind) for name, kind in OWN.items()},
         "/style.css": ((page.TEMPLATES / "style.css").read_text("utf-8"), "text/css"),
         "/draw.js": (page.drawing().source, "text/javascript"),
         "/vega.js": (page.library().source, "text/javascript"),
@@ -73,7 +75,7 @@ def _answering(handler: Handler, runs: Runs) -> Any:
     async def answered(request: Request) -> Response:
         try:
             return await handler(await _asked(request), request, runs)
-        except InputError as error:
+        except (InputError, MitigationError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         except Stopped:
             return Response(status_code=204)
@@ -82,29 +84,34 @@ def _answering(handler: Handler, runs: Runs) -> Any:
 
 
 async def _run(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
-    """{view, prompt, sure, chart}: the answer, without its chart where `chart` is false.
+    """A question with {sure, chart, predict}: the answer, without its chart where `chart` is false.
 
-    Where `sure` is not true, what takes long is not begun: its forecast is the answer.
+    Where `predict` is true, the answer is that of the question's prediction, or {} where it has none. Where `sure` is not true,
+    what takes long is not begun: its forecast is the answer.
     """
-    view, prompt = view_named(asked.get("view")), checked_prompt(asked.get("prompt"))
+    question = Question.of(asked, runs.subject)
+    if asked.get("predict") is True:
+        predicted = question.prediction()
+        if predicted is None:
+            return JSONResponse({})
+        question = predicted
     if asked.get("sure") is not True:
-        forecast = await runs.seconds(asked["view"], prompt)
+        forecast = await runs.seconds(question)
         if forecast > LONG:
             return JSONResponse({"forecast": forecast})
-    result = await runs.result(asked["view"], prompt, request.is_disconnected)
+    found = await runs.found(question, request.is_disconnected)
     draws = asked.get("chart") is not False
-    return JSONResponse(await asyncio.to_thread(answer, view, prompt, result, draws))
+    return JSONResponse(await runs.drawn(partial(answer, question, found, draws)))
 
 
 async def _save(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
-    """{view, prompt, ending}: the file. Its name and place are ours: no path comes from the browser."""
-    view_named(asked.get("view"))
-    prompt, ending = checked_prompt(asked.get("prompt")), asked.get("ending")
+    """A question with its {ending}: the file. Its name and place are ours: no path comes from the browser."""
+    question, ending = Question.of(asked, runs.subject), asked.get("ending")
     if not isinstance(ending, str) or ending not in _ENDINGS:
         raise unknown_name("ending", ending, _ENDINGS)
-    result = await runs.result(asked["view"], prompt, request.is_disconnected)
+    result = (await runs.found(question, request.is_disconnected)).result
     with tempfile.TemporaryDirectory() as directory:
-        written = (await asyncio.to_thread(result.save, Path(directory) / f"explorer.{ending}")).read_bytes()
+        written = (await runs.drawn(partial(result.save, Path(directory) / f"explorer.{ending}"))).read_bytes()
     return Response(written, media_type=_ENDINGS[ending])
 
 

@@ -7,12 +7,17 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
+import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.explorer.views import VIEWS, seconds
-from ostools.results import Result
+from ostools.explorer.forecast import seconds
+from ostools.explorer.question import Question, Subject
+from ostools.explorer.recipe import Found, run, steps
+from ostools.models import view_in
 
+Drawn = TypeVar("Drawn")
 KEPT = 8
 """Results that are held at most."""
 _LOOK = 0.05  # seconds between two looks whether the browser still waits
@@ -29,17 +34,19 @@ class Runs:
     stop button and a closed browser all take their request back. So two browsers cannot mix.
     """
 
-    def __init__(self, model: TransformerBridge) -> None:
-        self.model = model
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer")
+        # One thread that draws, too: memory that many threads took by turns would not come back.
+        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer-drawing")
         self._closed = threading.Event()
-        self._kept: OrderedDict[tuple[str, str], Result] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, ...], Found] = OrderedDict()
 
-    async def result(self, name: str, prompt: str, is_gone: Callable[[], Awaitable[bool]]) -> Result:
-        """A view's result. Raises `Stopped` where `is_gone` said so first, and what the view raises."""
+    async def found(self, question: Question, is_gone: Callable[[], Awaitable[bool]]) -> Found:
+        """What the question's calls give. Raises `Stopped` where `is_gone` said so first, and what the calls raise."""
         self._require_open()
         stop = threading.Event()
-        running = asyncio.get_running_loop().run_in_executor(self._worker, self._run, name, prompt, stop)
+        running = asyncio.get_running_loop().run_in_executor(self._worker, self._run, question, stop)
         while not (await asyncio.wait([running], timeout=_LOOK))[0]:
             if not stop.is_set() and await is_gone():
                 stop.set()
@@ -47,33 +54,59 @@ class Runs:
             raise Stopped
         return await running
 
-    async def seconds(self, name: str, prompt: str) -> float:
-        """The forecast of a view; 0 for a result that is still held. Raises `Stopped` after the end."""
+    async def drawn(self, work: Callable[[], Drawn]) -> Drawn:
+        """What `work` makes of a result, beside the run of the next one. Raises `Stopped` after the end, and what it raises."""
         self._require_open()
-        if (name, prompt) in self._kept:
+        return await asyncio.get_running_loop().run_in_executor(self._drawing, work)
+
+    async def seconds(self, question: Question) -> float:
+        """The forecast of a question; 0 for a result that is still held. Raises `Stopped` after the end."""
+        self._require_open()
+        if _key(question) in self._kept:
             return 0.0
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker, seconds, self.model, VIEWS[name], prompt)
+        return await loop.run_in_executor(self._worker, seconds, self.subject.model, question)
 
     def close(self) -> None:
         """No run begins any more, and the one at work ends at its next step."""
         self._closed.set()
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        for worker in (self._worker, self._drawing):
+            worker.shutdown(wait=False, cancel_futures=True)
 
     def _require_open(self) -> None:
         if self._closed.is_set():
             raise Stopped
 
-    def _run(self, name: str, prompt: str, stop: threading.Event) -> Result:
+    def _run(self, question: Question, stop: threading.Event) -> Found:
         def told(done: int, total: int) -> None:
             if stop.is_set() or self._closed.is_set():
                 raise Stopped
 
         told(0, 1)
-        found = self._kept.pop((name, prompt), None)
+        key = _key(question)
+        found = self._kept.pop(key, None)
         if found is None:
-            found = VIEWS[name].run(self.model, prompt, told)
-        self._kept[name, prompt] = found
+            found = run(question, self._models(question), told)
+        self._kept[key] = found
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         return found
+
+    def _models(self, question: Question) -> dict[str, Any]:
+        """The models by their variables, as the question wants them read."""
+        models = {"model": _read(self.subject.model, question.dtype)}
+        if question.beside == "model" and self.subject.second is not None:
+            models["other_model"] = _read(self.subject.second, question.dtype)
+        return models
+
+
+def _read(model: TransformerBridge, dtype: str) -> TransformerBridge:
+    """The model in that dtype: what loading it so would give, of the weights that are there."""
+    found: torch.dtype = getattr(torch, dtype)
+    return model if model.cfg.dtype == found else view_in(model, found)
+
+
+def _key(question: Question) -> tuple[str, ...]:
+    """What decides the numbers: the calls and their texts. Which layer or head is looked at decides none of an attention."""
+    calls = [line for step in steps(question) for line in step.lines]
+    return (question.prompt, question.other, question.dtype, question.beside, *calls)

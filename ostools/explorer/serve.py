@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import checked_arguments
+from ostools.explorer.question import Subject
 from ostools.explorer.runs import Runs
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.endpoint import is_loopback
-from ostools.models.describe import IN_WORDS, metadata_of
+from ostools.models.describe import IN_WORDS
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -51,7 +52,14 @@ class Explorer:
 
 
 @checked_arguments(InputError, IN_WORDS)
-def explore(model: TransformerBridge, prompt: str = "", *, host: str = "127.0.0.1", port: int = 0) -> Explorer:
+def explore(
+    model: TransformerBridge,
+    prompt: str = "",
+    *,
+    against: TransformerBridge | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> Explorer:
     """A local page that shows, of a prompt as it is typed, what is predicted, measured and bounded of each token.
 
         ost.explore(model)             # in a notebook: the page in the cell
@@ -59,6 +67,7 @@ def explore(model: TransformerBridge, prompt: str = "", *, host: str = "127.0.0.
 
     Args:
         prompt: what stands in the field at first; a link that holds a state has its own.
+        against: a second model, which the page can hold beside the first.
         host: the address to listen on. Beyond loopback the page's address holds a token, and nobody is answered without it; the
             connection is not encrypted.
         port: 0 takes a free one.
@@ -74,8 +83,8 @@ def explore(model: TransformerBridge, prompt: str = "", *, host: str = "127.0.0.
 
     listening = _listening(host, port)
     token = None if is_loopback(host) else secrets.token_urlsafe(_TOKEN_BYTES)
-    runs = Runs(model)
-    guarded = application(runs, metadata_of(model).name, prompt, host, token)
+    runs = Runs(Subject(model, against))
+    guarded = application(runs, prompt, host, token)
     how = uvicorn.Config(
         guarded, log_level="error", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=3
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Literal
 
 import pandas as pd
@@ -67,6 +68,26 @@ def token_columns(prompt: Prompt) -> pd.DataFrame:
     columns = {"position": range(len(ids)), "token_id": ids, "token": list(prompt.tokens)}
     origins = pd.array(prompt.origins or [None] * len(ids), dtype="str")
     return pd.DataFrame({**columns, "origin": origins})
+
+
+def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """The positions (of the first, of the second) of tokens that correspond: those with which both begin, and both end.
+
+    A token that would have two partners, one from either end, has none: which of them it is, is not known.
+    """
+    start, end = _agreeing(first, second), _agreeing(first[::-1], second[::-1])
+    forward = {(place, place) for place in range(start)}
+    backward = {(len(first) - 1 - place, len(second) - 1 - place) for place in range(end)}
+    found = forward | backward
+    times = Counter(place for place, _ in found), Counter(place for _, place in found)
+    return sorted((a, b) for a, b in found if times[0][a] == 1 == times[1][b])
+
+
+def _agreeing(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+    """How many agree from the start on."""
+    return next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
 
 
 def named_by(frame: Frame) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from transformer_lens.model_bridge import TransformerBridge
@@ -13,15 +14,35 @@ from ostools.explorer import Explorer
 from tests.browser.opening import CONTRAST, SCREENSHOTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+STATES: dict[str, dict[str, Any]] = {
+    "full": {"view": "full"},
+    "beside": {"view": "predicted-frozen", "beside": "prompt", "other": "Once upon a time there was a dog"},
+    "heads": {"view": "attention", "layer": 1, "head": 2},
+    "collapse": {"view": "collapse", "longest": 8, "dtypes": "bfloat16,float16"},
+}
 PROMPT = "Consider the following sequence: 11111110. What is the last digit?"
 HOSTILE = "<img src=x onerror=alert(1)></script><b>1</b>"
 
 
+NAMELESS = """() => [...document.querySelectorAll('button, input, select, textarea, [role=img], pre')]
+    .filter((one) => one.checkVisibility())
+    .filter((one) => !one.getAttribute('aria-label'))
+    .filter((one) => one.matches('input, select, textarea') ? !one.labels.length : !one.textContent.trim())
+    .map((one) => one.outerHTML.slice(0, 80))"""
+"""What a screen reader could not name."""
+
+
+def link(**state: Any) -> str:
+    return "#" + urlencode(state)
+
+
 @pytest.fixture(scope="module")
 def explorer(embedded: TransformerBridge) -> Iterator[Explorer]:
-    started = ost.explore(embedded)
-    yield started
-    started.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ostools.explorer.app.LONG", 600.0)  # on a busy machine the forecast of anything is long
+        started = ost.explore(embedded)
+        yield started
+        started.stop()
 
 
 class Page:
@@ -49,6 +70,17 @@ class Page:
 
     def until(self, kind: str) -> None:
         self.page.wait_for_function(f"() => document.getElementById('kind').textContent === {kind!r}")
+
+    def says(self, words: str, name: str) -> None:
+        self.page.wait_for_function(f"() => document.getElementById({name!r}).textContent.includes({words!r})")
+
+    def tab_to(self, name: str) -> None:
+        """By the Tab key; a field that no number of them reaches fails the test."""
+        for _ in range(40):
+            if self.page.evaluate("() => document.activeElement.id") == name:
+                return
+            self.page.keyboard.press("Tab")
+        raise AssertionError(f"no Tab reaches {name}")
 
     def drawn(self) -> None:
         self.page.wait_for_selector("figure[data-drawn=yes] svg")
@@ -95,16 +127,69 @@ def test_by_keys_alone(browser, explorer: Explorer) -> None:
     keys.press("Tab")
     keys.type("The 11")
     opened.until("measured")
-    keys.press("Tab")
+    opened.tab_to("view")
     keys.press("ArrowDown")  # the next view: frozen
-    opened.page.wait_for_function(
-        "() => document.getElementById('command').textContent.includes('--linearisation frozen')"
-    )
+    opened.says("--linearisation frozen", "command")
+    opened.tab_to("layer")
+    keys.press("ArrowRight")
+    opened.says("--layers 1", "command")
     keys.press("Tab")
-    keys.press("Tab")
-    assert opened.page.evaluate("() => document.activeElement.dataset.position") == "1"
+    while opened.page.evaluate("() => document.activeElement.dataset.position") != "1":
+        keys.press("Tab")
     keys.press("Enter")
-    opened.page.wait_for_function("() => document.getElementById('token').textContent.includes('chaining')")
+    opened.says("chaining", "token")
+    opened.clean()
+
+
+def test_a_second_prompt_beside_the_first(browser, explorer: Explorer) -> None:
+    opened = Page(browser, explorer, link=link(view="predicted-frozen", prompt="The 11 of 11"))
+    opened.until("predicted")
+    opened.page.select_option("#beside", "prompt")
+    opened.says("Type the second prompt", "said")
+    opened.page.fill("#other", "The 12 12 of 11")
+    opened.says("The 12 12 of 11", "code")
+    opened.drawn()
+    opened.page.hover("#tokens button:nth-child(1)")
+    opened.says("In the second it is token 0", "token")
+    assert opened.page.locator("#second .partner").count() == 1
+    opened.page.hover("#second button.alone")
+    opened.says("No token of the first corresponds to it", "token")
+    alone = opened.page.evaluate("() => document.querySelectorAll('#tokens .alone').length")
+    assert alone == 1
+    again = Page(browser, explorer, link=opened.page.evaluate("() => location.hash"))
+    again.says("Second: the second prompt", "second-side")
+    again.says("The 12 12 of 11", "code")
+    assert again.text("code") == opened.text("code")
+    opened.clean()
+    again.clean()
+
+
+def test_the_grid_of_heads_by_keys(browser, explorer: Explorer, embedded) -> None:
+    opened = Page(browser, explorer, link=link(view="attention", prompt="The 11 of 11"))
+    opened.drawn()
+    opened.page.click("#tokens button:nth-child(3)")
+    opened.says("token 2", "heads")
+    opened.page.focus("#heads td button")
+    for key in ("ArrowDown", "ArrowRight", "Enter"):
+        opened.page.keyboard.press(key)
+    opened.says("result.last[1, 1]", "code")
+    weight = float(ost.attention(embedded, "The 11 of 11").last[1, 1, 2])
+    assert f"weight, layer 1, head 1{float(f'{weight:.5g}')}" in opened.text("token")
+    name = opened.page.evaluate("() => document.activeElement.getAttribute('aria-label')")
+    assert str(name).startswith("layer 1, head 1: ")
+    opened.clean()
+
+
+def test_the_lengths_of_a_collapse_by_keys(browser, explorer: Explorer) -> None:
+    opened = Page(browser, explorer, link=link(view="collapse", prompt="The 1", longest=8, dtypes="bfloat16"))
+    opened.until("measured")
+    opened.says("at n = 8", "lengths")
+    opened.page.focus("#length")
+    opened.page.keyboard.press("ArrowLeft")
+    opened.says("at n = 7", "lengths")
+    assert opened.page.locator("#lengths tbody tr").count() == 1
+    opened.page.uncheck("#dtypes input[value=bfloat16]")
+    opened.says("Choose at least one dtype", "said")
     opened.clean()
 
 
@@ -137,12 +222,14 @@ def test_the_last_text_wins_and_two_pages_do_not_mix(browser, explorer: Explorer
 
 @pytest.mark.parametrize(("width", "scheme"), [(1000, "light"), (1000, "dark"), (400, "light"), (400, "dark")])
 def test_it_can_be_read_at_every_width_and_in_the_dark(browser, explorer: Explorer, width: int, scheme: str) -> None:
-    opened = Page(browser, explorer, width, scheme)
-    opened.page.fill("#prompt", "Once upon a time there was a cat")
-    opened.until("measured")
-    opened.drawn()
-    assert opened.page.evaluate("() => document.documentElement.scrollWidth") <= width
-    assert opened.page.evaluate(CONTRAST, [4.5, 3])["texts"] == []
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    opened.page.screenshot(path=SCREENSHOTS / f"explorer-{width}-{scheme}.png", full_page=True)
-    opened.clean()
+    for name, state in STATES.items():
+        held = link(prompt="Once upon a time there was a cat", **state)
+        opened = Page(browser, explorer, width, scheme, held)
+        opened.drawn()
+        opened.page.wait_for_function("() => document.getElementById('stop').hidden")
+        assert opened.page.evaluate("() => document.documentElement.scrollWidth") <= width, name
+        assert opened.page.evaluate(CONTRAST, [4.5, 3])["texts"] == [], name
+        assert opened.page.evaluate(NAMELESS) == [], name
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        opened.page.screenshot(path=SCREENSHOTS / f"explorer-{name}-{width}-{scheme}.png", full_page=True)
+        opened.clean()

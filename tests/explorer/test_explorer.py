@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shlex
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -15,10 +14,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.explorer import runs as runs_module
-from ostools.explorer.answer import answer
 from ostools.explorer.app import LARGEST, application
+from ostools.explorer.question import Question, Subject
+from ostools.explorer.recipe import run as real_run
 from ostools.explorer.runs import Runs, Stopped
-from ostools.explorer.views import VIEWS, View
+from ostools.explorer.views import VIEWS
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.endpoint import is_loopback
 from tests.cli.asking import assert_refused
@@ -30,13 +30,13 @@ HOSTILE = "</script><img src=x onerror=alert(1)> {{7*7}} ' \" \\ $(touch x) \u20
 
 @pytest.fixture(scope="module")
 def runs(embedded: TransformerBridge) -> Iterator[Runs]:
-    made = Runs(embedded)
+    made = Runs(Subject(embedded))
     yield made
     made.close()
 
 
 def client(runs: Runs, host: str = "127.0.0.1", token: str | None = None, base: str = HERE) -> TestClient:
-    return TestClient(application(runs, "embedded", "", host, token), base_url=base)
+    return TestClient(application(runs, "", host, token), base_url=base)
 
 
 @pytest.fixture
@@ -55,48 +55,20 @@ def ask(page: TestClient, view: str, prompt: str = PROMPT, **more: Any) -> dict[
     return found.json()
 
 
-QUICK = ("frozen",)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in VIEWS]
-)
-def test_the_copied_code_gives_what_is_shown(page: TestClient, name: str, embedded, monkeypatch) -> None:
-    shown = ask(page, name)
-    monkeypatch.setattr("ostools.models.load_model", lambda *given, **options: embedded)
-    known: dict[str, Any] = {}
-    exec(shown["code"], known)
-    result = known["result"]
-    assert answer(VIEWS[name], PROMPT, result) == shown
-    column = VIEWS[name].column
-    if column is not None:
-        frame = result.of_tokens if name == "contributions" else result.frame
-        assert [one["value"] for one in shown["tokens"]] == frame[column].tolist()
-    assert json.loads(shown["chart"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK)
-def test_the_copied_command_gives_what_is_shown(page: TestClient, run, name: str) -> None:
-    shown = ask(page, name)
-    program, *words = shlex.split(shown["command"])
-    code, out, _ = run(*words)
-    assert (program, code) == ("ostools", 0)
-    rows = [row for row in json.loads(out)["rows"] if row.get("part") != "biases"]
-    assert [row[VIEWS[name].column] for row in rows] == [one["value"] for one in shown["tokens"]]
-
-
 @pytest.mark.slow
 def test_predicted_and_measured_are_told_apart(page: TestClient) -> None:
     kinds = {name: ask(page, name)["kind"] for name in ("full", "predicted-full", "flow", "attention")}
     assert kinds == {"full": "measured", "predicted-full": "predicted", "flow": "predicted", "attention": "measured"}
     for view in VIEWS.values():
-        assert view.prediction is None or VIEWS[view.prediction].steps[0].function == "path_sum"
+        assert view.prediction is None or VIEWS[view.prediction].function == "path_sum"
 
 
 def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: TestClient) -> None:
     whole, quick = ask(page, "predicted-frozen"), ask(page, "predicted-frozen", chart=False)
     assert quick == {**whole, "chart": None, "title": "", "notes": []}
+    assert ask(page, "frozen", predict=True, chart=False) == quick
+    assert ask(page, "frozen", predict=True, layer=1) == ask(page, "frozen", predict=True, towards="1") == {}
+    assert ask(page, "frozen-norm", predict=True) == {}
 
 
 @pytest.mark.slow
@@ -165,6 +137,19 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
         ({"view": "full"}, "type a text"),
         ({"view": "full", "prompt": ""}, "type a text"),
         ({"view": "full", "prompt": "x" * 30_000}, "shorten it"),
+        ({"view": "full", "prompt": PROMPT, "layer": 5}, "from 0 to 4, found 5"),
+        ({"view": "full", "prompt": PROMPT, "layer": True}, "from 0 to 4, found True"),
+        ({"view": "full", "prompt": PROMPT, "dtype": "float64"}, "unknown dtype 'float64'"),
+        ({"view": "full", "prompt": PROMPT, "beside": "model"}, "unknown second side 'model'"),
+        ({"view": "full", "prompt": PROMPT, "beside": "prompt"}, "expected a second prompt of at least one character"),
+        ({"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "hnt"}, "did you mean 'hint'"),
+        ({"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "hint:x=1"}, "x"),
+        ({"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "separator:every=3"}, "items of a task's"),
+        ({"view": "full", "prompt": PROMPT, "towards": ["1"]}, "expected a next token"),
+        ({"view": "attention", "prompt": PROMPT, "head": 4}, "from -1 to 3, found 4"),
+        ({"view": "collapse", "prompt": PROMPT, "longest": 10_000}, "from 8 to 512"),
+        ({"view": "collapse", "prompt": PROMPT, "dtypes": []}, "at least one dtype"),
+        ({"view": "collapse", "prompt": PROMPT, "dtypes": "float32"}, "at least one dtype"),
         ({"view": "full", "prompt": "1 " * 9_000}, "context"),
         ({"view": "full", "prompt": "x" * LARGEST}, "at most 200,000 bytes"),
         ([1], "JSON object"),
@@ -211,27 +196,26 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
 ) -> None:
     begun, told = threading.Event(), []
 
-    def endless(self: View, model: TransformerBridge, prompt: str, progress: Any) -> Any:
-        if prompt != "endless":
-            return real(self, model, prompt, progress)
+    def endless(asked: Question, given: Any, progress: Any) -> Any:
+        if asked.prompt != "endless":
+            return real_run(asked, given, progress)
         while True:
             begun.set()
             progress(len(told), 100)
-            told.append(prompt)
+            told.append(asked.prompt)
 
-    real = View.run
-    monkeypatch.setattr(View, "run", endless)
+    monkeypatch.setattr(runs_module, "run", endless)
 
     async def gone() -> bool:
         return begun.is_set()
 
     async def both() -> Any:
-        made = Runs(embedded)
+        made = Runs(Subject(embedded))
         with pytest.raises(Stopped):
-            await made.result("frozen", "endless", gone)
-        found = await made.result("predicted-frozen", PROMPT, there)
+            await made.found(Question("frozen", "endless", "float32"), gone)
+        found = await made.found(Question("predicted-frozen", PROMPT, "float32"), there)
         made.close()
-        return found
+        return found.result
 
     found = asyncio.run(both())
     assert told
@@ -243,7 +227,8 @@ def test_two_browsers_at_once_do_not_mix(runs: Runs, embedded: TransformerBridge
     prompts = ["one 1", "two 22", "three 333", "four 4444"]
 
     async def together() -> list[Any]:
-        return await asyncio.gather(*(runs.result("frozen", prompt, there) for prompt in prompts))
+        asked = [Question("frozen", prompt, "float32") for prompt in prompts]
+        return [found.result for found in await asyncio.gather(*(runs.found(each, there) for each in asked))]
 
     for prompt, found in zip(prompts, asyncio.run(together()), strict=True):
         alone = ost.sensitivity(embedded, prompt, linearisations=("frozen",)).frame
@@ -252,11 +237,11 @@ def test_two_browsers_at_once_do_not_mix(runs: Runs, embedded: TransformerBridge
 
 @pytest.mark.slow
 def test_no_more_results_are_held_than_said(embedded: TransformerBridge) -> None:
-    made = Runs(embedded)
+    made = Runs(Subject(embedded))
 
     async def many() -> None:
         for number in range(runs_module.KEPT + 3):
-            await made.result("predicted-frozen", f"{number} 1", there)
+            await made.found(Question("predicted-frozen", f"{number} 1", "float32"), there)
 
     asyncio.run(many())
     assert len(made._kept) == runs_module.KEPT

@@ -15,6 +15,9 @@ from ostools.cli.kit.steps import at_work
 def explore(
     model: Model = "embedded",
     prompt: Annotated[str, typer.Option(metavar="TEXT", help="What stands in the field at first.")] = "",
+    against_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A second model, which the page can hold beside the first.")
+    ] = None,
     port: Annotated[int, typer.Option(metavar="N", help="The port to listen on; 0 takes a free one.")] = 0,
     host: Annotated[
         str, typer.Option(metavar="NAME", help="Listen there; beyond loopback the address printed holds a token.")
@@ -25,7 +28,8 @@ def explore(
     """Look at a prompt in the browser, as you type it.
 
     A page on this machine: the tokens of the prompt, coloured by what is predicted at once and measured a little later, with
-    charts, and the code that gives the same. Prints its address. Ctrl-C ends it.
+    charts, and the code that gives the same. Another prompt, a mitigation or a second model may stand beside it. Prints its
+    address. Ctrl-C ends it.
 
     \b
     Example:
@@ -39,8 +43,12 @@ def explore(
             "--dry-run: expected a command that measures once, found explore, which measures what is typed: leave it out; the "
             "page asks before whatever is forecast to take long"
         )
+    second = None
+    if against_model is not None:
+        with at_work("loading the second model", against_model, device, dtype) as (second, _):
+            pass
     with at_work("starting the explorer", model, device, dtype) as (loaded, _):
-        explorer = explore(loaded, prompt, host=host, port=port)
+        explorer = explore(loaded, prompt, against=second, host=host, port=port)
     try:
         if MANNERS.json:
             output.print_json({"url": explorer.url})

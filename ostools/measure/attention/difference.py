@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.measure.asked import asked
 from ostools.measure.attention.attention import Attention
+from ostools.measure.prompts import partners
 from ostools.results import Provenance, Result
 
 Pairs = list[tuple[int, int]]
@@ -42,7 +42,7 @@ class AttentionDifference(Result):
 
 
 @asked
-def attention_difference(first: Attention, second: Attention) -> AttentionDifference:
+def attention_difference(first: Attention, second: Attention, *, corresponding: bool = False) -> AttentionDifference:
     """What the second last token attends to more, and less, than the first: second - first, head by head.
 
     Two models of as many layers and heads, two prompts, or one prompt with and without a mitigation. Tokens are held against
@@ -51,11 +51,12 @@ def attention_difference(first: Attention, second: Attention) -> AttentionDiffer
     - all of them, where the two read the same tokens;
     - item by item of a task's sequence, where both know it (`attention(task=...)`), and the words before and behind it as
       far as they are the same, from either end: what a mitigation has inserted has no partner, nor has what could have two;
-    - position by position, where both have as many tokens: at each at which the token is the same.
+    - position by position, where both have as many tokens: at each at which the token is the same;
+    - with `corresponding`, in place of all this: the tokens with which both texts begin, and with which both end.
 
     Raises `InputError` where none of it holds, and for models of other shapes: `first.view(second)` shows them side by side.
     """
-    pairs = aligned(first, second)
+    pairs = aligned(first, second, corresponding)
     frame: Any = pd.DataFrame(
         {
             "first_position": [one for one, _ in pairs],
@@ -74,7 +75,7 @@ def attention_difference(first: Attention, second: Attention) -> AttentionDiffer
     return AttentionDifference(frame, _provenance(first, second, labels), first, second, labels)
 
 
-def aligned(first: Attention, second: Attention) -> Pairs:
+def aligned(first: Attention, second: Attention, corresponding: bool = False) -> Pairs:
     """The positions (of the first, of the second) that hold the same token. Raises `InputError` as `attention_difference`."""
     if first.squares.shape[:2] != second.squares.shape[:2]:
         shapes = [f"{shape[0]} layers of {shape[1]} heads" for shape in (first.squares.shape, second.squares.shape)]
@@ -83,7 +84,9 @@ def aligned(first: Attention, second: Attention) -> Pairs:
             "which head is which; `first.view(second)` shows them side by side"
         )
     ours, theirs = first.tokens, second.tokens
-    if ours != theirs and _items(first) and _items(second):
+    if corresponding:
+        pairs = partners(ours, theirs)
+    elif ours != theirs and _items(first) and _items(second):
         pairs = _by_item(first, second)
     elif len(ours) == len(theirs):
         pairs = [(place, place) for place, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one == other]
@@ -92,8 +95,8 @@ def aligned(first: Attention, second: Attention) -> Pairs:
     if not pairs:
         raise InputError(
             f"attention: expected prompts whose tokens have partners, found {len(ours)} tokens and {len(theirs)}, and none "
-            "known to be the same: ask both of a task with its length, or see them side by side with `first.view(second)` "
-            "(--out x.html)"
+            "known to be the same: ask both of a task with its length, give corresponding=True, or see them side by "
+            "side with `first.view(second)` (--out x.html)"
         )
     return pairs
 
@@ -116,30 +119,10 @@ def _by_item(first: Attention, second: Attention) -> Pairs:
         mine, other = ours[item], theirs[item]
         if [first.tokens[place] for place in mine] == [second.tokens[place] for place in other]:
             pairs += zip(mine, other, strict=True)
-    before = _outside(first.tokens[: ours[min(ours)][0]], second.tokens[: theirs[min(theirs)][0]])
+    before = partners(first.tokens[: ours[min(ours)][0]], second.tokens[: theirs[min(theirs)][0]])
     starts = ours[max(ours)][-1] + 1, theirs[max(theirs)][-1] + 1
-    behind = _outside(first.tokens[starts[0] :], second.tokens[starts[1] :])
+    behind = partners(first.tokens[starts[0] :], second.tokens[starts[1] :])
     return [*before, *pairs, *((starts[0] + one, starts[1] + other) for one, other in behind)]
-
-
-def _outside(one: tuple[str, ...], other: tuple[str, ...]) -> Pairs:
-    """The tokens of two texts that read the same from the start on, or from the end back.
-
-    A token that would have two partners, one from either end, has none: which it is, is not known.
-    """
-    start, end = _agreeing(one, other), _agreeing(one[::-1], other[::-1])
-    forward = {(place, place) for place in range(start)}
-    backward = {(len(one) - 1 - place, len(other) - 1 - place) for place in range(end)}
-    found = forward | backward
-    partners = Counter(place for place, _ in found), Counter(place for _, place in found)
-    return sorted((a, b) for a, b in found if partners[0][a] == 1 == partners[1][b])
-
-
-def _agreeing(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """How many tokens agree from the start on."""
-    return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
 
 
 def told_apart(first: Attention, second: Attention) -> tuple[str, str]:

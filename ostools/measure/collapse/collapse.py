@@ -94,6 +94,16 @@ class Collapse(Result):
         chosen = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
         return chosen.groupby("length")[["distance", "relative"]].mean().sort_index()
 
+    def hidden(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
+        """At which lengths the pair is hidden, of each (task, pair, seed, dtype, site, layer): what `collapse_lengths` reads.
+
+        One more column than these and length: `hidden`, the distance in float64 is below the rounding noise, or the two are the
+        same numbers.
+        """
+        curves = hidden_curves(frame_of(self), REFERENCE.name, per, norm)
+        rows = [(*curve.key, n, below) for curve in curves for n, below in zip(curve.lengths, curve.below, strict=True)]
+        return pd.DataFrame(rows, columns=[*ONE_CURVE, "length", "hidden"])
+
     def collapse_lengths(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
         """The collapse length of each (task, pair, seed, dtype, site, layer): measured, not extrapolated.
 

@@ -1,7 +1,8 @@
 """Two results of one kind, token by token: before and after an edit, of two models, of two dtypes.
 
 Their ratio means something only where both are the same quantity: the same tokens, and each row of the one beside that row of
-the other that has its linearisation (or variant), norm, layer and last token. Everything else may differ, and is told.
+the other that has its linearisation (or variant), norm, layer and last token. Everything else may differ, and is told. Of two
+prompts with other tokens, where that is asked for, only the tokens with which both begin and both end have a ratio.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
-from ostools.measure.prompts import named_by
+from ostools.measure.prompts import named_by, partners
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
 
@@ -36,7 +37,8 @@ _SAME = {
 class Change(Result):
     """The norms of two results of one kind, and their ratio.
 
-    `frame`, one row a token and source: position, token_id, token, origin, source (the linearisation of a measured norm, the
+    `frame`, one row a token of the first and source: position, token_id, token, origin, second_position (of the same token in
+    the second; NA where it has none there, and with it second and ratio), source (the linearisation of a measured norm, the
     variant of a path sum), norm, layer, last (the position whose y is meant), first, second, ratio (second / first), lower and
     upper: where the ratio lies, both equal to it for exact norms; of estimates at the confidence of both. NA where the first is
     below its rounding, 1e-7 of its largest norm in float32: the ratio would be one of rounding errors.
@@ -45,17 +47,22 @@ class Change(Result):
     spearman (rank correlation of the two profiles; NA where one is flat).
 
     The provenance is the first one's; `parameters["second"]` is the whole of the second one's, and `parameters["differ"]` names
-    what differs between the two: weights, configuration, dtype, device, edits, mitigation. An empty list: nothing of these.
+    what differs between the two: weights, configuration, dtype, device, edits, tokens, mitigation. An empty list: nothing of
+    these.
     """
 
     summary: pd.DataFrame
 
 
-def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum) -> Change:
-    """Join the two, row by row. Raises `InputError` for other tokens, another at= or towards=, and a row without
-    its partner."""
-    _require_same_tokens(first, second)
+def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum, corresponding: bool = False) -> Change:
+    """Join the two, row by row. Raises `InputError` for another at= or towards=, a row without its partner, and other tokens;
+    where `corresponding`, for two prompts of which no token corresponds."""
+    _require_same_question(first, second)
+    if not corresponding:
+        _require_same_tokens(first, second)
     one, other = _long(first), _long(second)
+    if corresponding:
+        other = _at_partners(first, second, other)
     names = ["source", "norm", "layer", "last"]
     groups = [set(rows[names].itertuples(index=False, name=None)) for rows in (one, other)]
     if alone := sorted(groups[0] ^ groups[1], key=str):
@@ -65,14 +72,16 @@ def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum) -> Chang
             f"({norm} norm, layer {layer}, last token {last}) in the {'first' if alone[0] in groups[0] else 'second'} alone: "
             "measure both with the same arguments"
         )
-    partner = ["value", "lower", "upper"]
-    joined = one.merge(other[[*_KEYS, *partner]], on=_KEYS, suffixes=("", "_second"), validate="one_to_one")
+    partner = ["second_position", "value", "lower", "upper"]
+    joined = one.drop(columns="second_position").merge(
+        other[[*_KEYS, *partner]], on=_KEYS, how="left", suffixes=("", "_second"), validate="one_to_one"
+    )
     frame = _ratios(joined, _floor(first))
     summary = [_summarise(dict(zip(names, key, strict=True)), rows) for key, rows in frame.groupby(names, sort=False)]
     return Change(frame, _provenance(first.provenance, second.provenance), pd.DataFrame(summary))
 
 
-def _require_same_tokens(first: Result, second: Result) -> None:
+def _require_same_question(first: Result, second: Result) -> None:
     for name in ("at", "towards"):
         asked = [result.provenance.parameters.get(name) for result in (first, second)]
         if asked[0] != asked[1]:
@@ -80,12 +89,15 @@ def _require_same_tokens(first: Result, second: Result) -> None:
                 f"compare: expected two results of the same {name}=, found {asked[0]!r} and {asked[1]!r}: they are not the "
                 "same quantity"
             )
+
+
+def _require_same_tokens(first: Result, second: Result) -> None:
     ids = [result.provenance.token_ids or () for result in (first, second)]
     texts = [dict(zip(frame["position"], frame["token"], strict=True)) for frame in map(frame_of, (first, second))]
     if len(ids[0]) != len(ids[1]):
         raise InputError(
             f"compare: expected two results of the same tokens, found {len(ids[0])} tokens and {len(ids[1])}: ratios are taken "
-            "token by token, so measure both on one prompt"
+            "token by token, so measure both on one prompt, or give corresponding=True for those that correspond"
         )
     at = [
         i for i, pair in enumerate(zip(*ids, strict=True)) if pair[0] != pair[1] or texts[0].get(i) != texts[1].get(i)
@@ -98,10 +110,36 @@ def _require_same_tokens(first: Result, second: Result) -> None:
         )
 
 
+def _at_partners(first: Sensitivity | PathSum, second: Sensitivity | PathSum, rows: Frame) -> Frame:
+    """The second's rows at the positions that their tokens have in the first, each last token beside the other's."""
+    pairs = partners(*(_tokens(result) for result in (first, second)))
+    if not pairs:
+        raise InputError(
+            "compare: expected two prompts that begin or end with the same tokens, found none that correspond: there is no "
+            "token whose two norms could be held against each other"
+        )
+    lasts = [set(_long(result)["last"]) for result in (first, second)]
+    if any(len(found) > 1 for found in lasts):
+        raise InputError(
+            "compare: expected one last token in each with corresponding=True, found several: positions='last'"
+        )
+    at = {theirs: ours for ours, theirs in pairs}
+    (last,) = lasts[0]
+    found = rows[rows["position"].isin(list(at))]
+    return found.assign(position=found["position"].map(at), last=last)
+
+
+def _tokens(result: Sensitivity | PathSum) -> list[tuple[int, str]]:
+    """Every token by its id and its text: two tokenizers may have one id for two texts."""
+    rows = frame_of(result).drop_duplicates("position").sort_values("position")
+    return list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True))
+
+
 def _long(result: Sensitivity | PathSum) -> Frame:
-    """A row a token, source, norm, layer and last token, with value, lower and upper."""
+    """A row a token, source, norm, layer and last token, with value, lower, upper and, for the second, second_position."""
     frame = frame_of(result)
-    own = named_by(frame)
+    frame = frame.assign(second_position=frame["position"].astype("Int64"))
+    own = [*named_by(frame), "second_position"]
     if isinstance(result, PathSum):
         rows = frame.rename(columns={"variant": "source"})[[*own, "source", "norm", "last", "value"]]
         return rows.assign(layer=0, lower=rows["value"], upper=rows["value"])
@@ -133,18 +171,18 @@ def _ratios(joined: Frame, floor: float) -> Frame:
         }
     columns = {name: ratio.where(sound) for name, ratio in ratios.items()}
     found = joined.assign(first=joined["value"], second=joined["value_second"], **columns)
-    return found[[*named_by(joined), "source", "norm", "layer", "last", "first", "second", *columns]]
+    return found[[*named_by(joined), "second_position", "source", "norm", "layer", "last", "first", "second", *columns]]
 
 
 def _summarise(key: Mapping[str, Any], rows: Frame) -> dict[str, Any]:
-    ratio = rows["ratio"].dropna()
+    ratio, both = rows["ratio"].dropna(), rows[rows["second"].notna()]
     return {
         **key,
         "tokens": len(ratio),
         "median_ratio": float(ratio.median()),
         "lowest_ratio": float(ratio.min()),
         "highest_ratio": float(ratio.max()),
-        "spearman": rank_correlation(rows["first"].to_numpy(), rows["second"].to_numpy()),
+        "spearman": rank_correlation(both["first"].to_numpy(), both["second"].to_numpy()),
     }
 
 
@@ -153,6 +191,7 @@ def _provenance(first: Provenance, second: Provenance) -> Provenance:
     # The number of a with-block in this process says nothing of what the edit does.
     edits = [[edit.rpartition(" (block ")[0] for edit in one.edits] for one in (first, second)]
     differ += ["edits"] if edits[0] != edits[1] else []
+    differ += ["tokens"] if first.token_ids != second.token_ids else []
     under = [one.under or NONE for one in (first, second)]
     said = {**first.parameters, "differ": differ, "second": second.as_dict()}
     if under[0] != under[1]:

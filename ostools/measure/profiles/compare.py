@@ -51,32 +51,41 @@ def compare(first: Sensitivity, second: PathSum) -> Comparison: ...
 
 
 @overload
-def compare(first: Sensitivity, second: Sensitivity) -> Change: ...
+def compare(first: Sensitivity, second: Sensitivity, *, corresponding: bool = ...) -> Change: ...
 
 
 @overload
-def compare(first: PathSum, second: PathSum) -> Change: ...
+def compare(first: PathSum, second: PathSum, *, corresponding: bool = ...) -> Change: ...
 
 
 @asked
-def compare(first: Sensitivity | PathSum, second: Sensitivity | PathSum) -> Comparison | Change:
+def compare(
+    first: Sensitivity | PathSum, second: Sensitivity | PathSum, *, corresponding: bool = False
+) -> Comparison | Change:
     """Hold two results against each other: a measured profile and path sums, or two results of one kind.
 
     A `Sensitivity` and a `PathSum` of one run: does the bound hold, how loose is it, does its shape predict? A `Comparison`.
     Two of one kind, such as before and after an edit, of two models, or of two dtypes: by which factor is each token's norm
     another one? A `Change`, whose ratios are second / first.
 
+    corresponding: of two results of one kind, also where the prompts differ: a token has a ratio where both prompts begin, or
+        both end, with the same tokens up to it, and no other token has one. Each norm is of its own prompt's last token.
+
     Raises `InputError` where a profile and path sums are not of the same weights, configuration, tokens and edits, or a variant
     has no measured partner (its linearisation was not measured); where two of one kind are not of the same tokens, or not of
     the same linearisations (or variants), norms, layers and last tokens; and for path sums before a profile.
     """
     if isinstance(first, Sensitivity) and isinstance(second, PathSum):
+        if corresponding:
+            raise InputError(
+                "compare: a profile and path sums are of one prompt, token by token: expected no corresponding=True"
+            )
         return _comparison(first, second)
     if type(first) is not type(second):
         raise InputError(
             "compare: expected a profile and then path sums, found them the other way round: compare(profile, paths)"
         )
-    return change(first, second)
+    return change(first, second, corresponding)
 
 
 def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:

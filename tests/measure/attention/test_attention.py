@@ -16,7 +16,8 @@ import ostools as ost
 from mitigations import Hint, MitigationError, SlidingWindow
 from ostools.ground.pooling import bins_of, max_pool, pooling_rule
 from ostools.measure.attention.attention import SIDE, attention
-from ostools.measure.attention.difference import _outside, aligned, attention_difference, told_apart
+from ostools.measure.attention.difference import aligned, attention_difference, told_apart
+from ostools.measure.prompts import partners
 from ostools.models import Prompt, encode
 from tests.checkpoints import tiny_model
 
@@ -196,20 +197,24 @@ def test_of_a_bare_prompt_only_the_hint_has_no_partner(embedded: TransformerBrid
 def test_words_around_the_sequence_are_matched_from_both_ends(
     one: str, other: str, pairs: list[tuple[int, int]]
 ) -> None:
-    assert _outside(tuple(one), tuple(other)) == pairs
+    assert partners(tuple(one), tuple(other)) == pairs
 
 
 @given(st.text("ab", max_size=8), st.text("ab", max_size=8))
 def test_matches_are_of_the_same_token_and_never_cross(one: str, other: str) -> None:
-    found = _outside(tuple(one), tuple(other))
+    found = partners(tuple(one), tuple(other))
     assert all(one[a] == other[b] for a, b in found)
     assert all(a < c and b < d for (a, b), (c, d) in pairwise(found))
-    assert found == [(b, a) for a, b in _outside(tuple(other), tuple(one))]
+    assert found == [(b, a) for a, b in partners(tuple(other), tuple(one))]
 
 
 def test_prompts_of_as_many_tokens_are_subtracted_where_the_token_is_the_same() -> None:
     model = tiny_model("llama")
     assert aligned(attention(model, "12345"), attention(model, "12945")) == [(0, 0), (1, 1), (2, 2), (4, 4), (5, 5)]
+    one, other = attention(model, "12345"), attention(model, "129945")
+    found = attention_difference(one, other, corresponding=True)
+    assert found.pairs == partners(one.tokens, other.tokens) == [(0, 0), (1, 1), (2, 2), (4, 5), (5, 6)]
+    assert torch.equal(torch.tensor(found.frame["second"].to_numpy()), other.last[..., [0, 1, 2, 5, 6]].flatten())
 
 
 def test_what_does_not_align_is_refused_with_the_reason() -> None:

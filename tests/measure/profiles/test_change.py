@@ -7,10 +7,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hooks
 import ostools as ost
 from ostools.measure import Change
+from ostools.measure.prompts import partners
 from ostools.models import Prompt
 from tests.checkpoints import tiny_model
 from tests.measure.profiles.test_compare import path, profile
@@ -82,3 +85,51 @@ def test_what_is_not_the_same_quantity_is_refused() -> None:
             compare(*pair)
     with pytest.raises(ost.InputError, match=r"found them the other way round: compare\(profile, paths\)"):
         compare(path("local", "certified", "operator", [1.0] * 4), one)
+
+
+def test_of_two_prompts_only_the_tokens_that_correspond_have_a_ratio() -> None:
+    model = tiny_model("llama", seed=1)
+    one, other = ([1, 5, 9, 4, 9], [1, 5, 7, 7, 4, 9])  # they begin with 1 5, and end with 4 9
+    ids = [Prompt.from_ids(model, row) for row in (one, other)]
+    for measured in (
+        [ost.sensitivity(model, each, linearisations=("full",)) for each in ids],
+        [ost.path_sum(model, each, variants="local") for each in ids],
+    ):
+        compare: Any = ost.compare
+        found: Any = compare(*measured, corresponding=True)
+        assert found.provenance.parameters["differ"] == ["tokens"]
+        norm = "operator"
+        rows = found.frame[found.frame["norm"] == norm].sort_values("position")
+        assert rows["second_position"].tolist() == [0, 1, pd.NA, 4, 5]
+        column = "value" if "value" in measured[0].frame else "operator_norm"
+        first, second = (result.frame[column].to_numpy() for result in measured)
+        assert rows["first"].tolist() == first.tolist()
+        expected = [second[b] / first[a] for a, b in ((0, 0), (1, 1), (3, 4), (4, 5))]
+        assert rows["ratio"].dropna().tolist() == expected
+        assert rows["ratio"].isna().tolist() == rows["second"].isna().tolist() == [False, False, True, False, False]
+        assert found.summary["tokens"].tolist() == [4] * len(found.summary)
+        assert "1 tokens have no partner" in str(found.plot().to_dict(validate=False)["title"])
+
+
+def test_what_corresponds_of_one_prompt_is_all_of_it_and_of_strangers_nothing() -> None:
+    compare: Any = ost.compare
+    one, other = profile(measured=[4.0, 1.0, 2.0, 8.0]), profile(measured=[2.0, 1.0, 8.0, 8.0])
+    assert compare(one, other, corresponding=True).frame.equals(compare(one, other).frame)
+    stranger = replace(other, frame=other.frame.assign(token=["x", "b", "c", "y"]))
+    with pytest.raises(ost.InputError, match="found none that correspond"):
+        compare(one, stranger, corresponding=True)
+    with pytest.raises(ost.InputError, match="expected no corresponding=True"):
+        compare(one, path("local", "certified", "operator", [1.0] * 4), corresponding=True)
+
+
+@given(first=st.text("ab", max_size=6), second=st.text("ab", max_size=6))
+def test_partners_are_what_both_begin_and_both_end_with(first: str, second: str) -> None:
+    both = set()
+    for a in range(len(first)):
+        for b in range(len(second)):
+            begins = a == b and first[: a + 1] == second[: b + 1]
+            ends = len(first) - a == len(second) - b and first[a:] == second[b:]
+            if begins or ends:
+                both.add((a, b))
+    alone = [(a, b) for a, b in both if [x for x, _ in both].count(a) == 1 == [y for _, y in both].count(b)]
+    assert partners(first, second) == sorted(alone)

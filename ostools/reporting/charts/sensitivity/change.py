@@ -39,14 +39,14 @@ def change_chart(result: Change) -> alt.TopLevelMixin:
 
 def _panel(rows: Frame, norm: str, tokens: list[str], colour: alt.Color, last: bool) -> Any:
     data: Frame = rows[["position", "source"]].assign(
-        token=[theme.shown(str(token)) for token in rows["token"]], value=rows["ratio"].astype(float)
+        token=[theme.shown(str(token)) for token in rows["token"]], value=rows["ratio"].astype(float), run=_runs(rows)
     )
     floored, floor = axes.floored(data)
     y = draw.log_y(pd.concat([floored["shown"], pd.Series([1.0])]), _NORMS[norm], floor)
     tooltip = ["position:Q", "token:N", "source:N", draw.VALUE]
     base = axes.chart(floored).encode(x=axes.token_axis(tokens, last), y=y, color=colour, tooltip=tooltip)
     marks = [
-        base.mark_line().encode(detail="source:N"),
+        base.mark_line().encode(detail=["source:N", "run:N"]),
         base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0),
         *draw.zeros(base, floor),
     ]
@@ -55,10 +55,19 @@ def _panel(rows: Frame, norm: str, tokens: list[str], colour: alt.Color, last: b
     return draw.layers(same.encode(y=alt.Y("one:Q")), *drawn, width=620, height=220)
 
 
+def _runs(rows: Frame) -> Any:
+    """Which row of neighbours each token is in: no line leads over tokens that have no ratio."""
+    return (rows.groupby("source")["position"].diff().fillna(1) != 1).cumsum()
+
+
 def _subtitle(result: Change, rows: Frame) -> list[str]:
     differ = result.provenance.parameters["differ"]
-    left_out = len(frame_of(result)) - int(frame_of(result)["ratio"].notna().sum())
+    frame = frame_of(result)
+    paired = frame[frame["second_position"].notna()]
+    left_out = int(paired["ratio"].isna().sum())
+    alone = frame["position"].nunique() - paired["position"].nunique()
     lines = [f"The two differ in: {', '.join(differ)}." if differ else "The two differ in neither model nor edits."]
     lines += ["Above the dotted line at 1 the second is larger."]
     lines += [f"{left_out} ratios are left out: the first norm is rounding there."] if left_out else []
+    lines += [f"{alone} tokens have no partner in the second, and no ratio."] if alone else []
     return [*lines, *([axes.ZERO_NOTE] if (rows["ratio"] == 0).any() else [])]

@@ -1,0 +1,42 @@
+"""What the page shows of a collapse: at each length and in each dtype the distance, its floors, and whether it is hidden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ostools.measure import Collapse
+from ostools.measure.collapse.readings import Reading
+from ostools.reporting.findings.collapse import collapse_findings
+from ostools.results import Frame
+
+_COLUMNS = {"distance": "mean", "float64": "float64_distance", "noise": "noise", "step": "machine_line"}
+
+
+def lengths(result: Collapse) -> dict[str, Any]:
+    """The distance at y in L2 (whole vectors), by dtype and length; with it the float64 distance, the rounding noise and one
+    representable step. `hidden`: the float64 distance is below the noise, or y and y* are the same numbers. `from`: the
+    collapse length, None where it was not reached, with the finding in words."""
+    rows: Frame = Reading.named("y", None, "l2").of(result.frame)
+    ends: Any = result.collapse_lengths().query("site == 'y'").set_index("dtype")
+    hidden: Any = result.hidden().query("site == 'y'")
+    dtypes = []
+    for name, own in rows.groupby("dtype", sort=False):
+        own, end = own.sort_values("length"), ends.loc[name]
+        at = hidden[hidden["dtype"] == name].sort_values("length")
+        dtypes.append(
+            {
+                "dtype": str(name),
+                **{key: own[column].tolist() for key, column in _COLUMNS.items()},
+                "hidden": at["hidden"].tolist(),
+                "from": None
+                if end["collapse_length"] is None or end.isna()["collapse_length"]
+                else int(end["collapse_length"]),
+                "status": str(end["status"]),
+            }
+        )
+    return {"lengths": sorted(set(rows["length"].tolist())), "dtypes": dtypes}
+
+
+def said(result: Collapse) -> list[str]:
+    """The findings, as the command says them."""
+    return collapse_findings(result, result.provenance.model.get("trained_lengths"))

@@ -1,0 +1,123 @@
+"use strict";
+// What is chosen: the fields of the page, the question that they make, and the address that holds it.
+const controls = (function () {
+  const { get, put, options } = kit;
+  let start = null;
+  let head = -1; // of the attention view; -1: all
+  let layers = {}; // by view: each slider keeps its own number
+
+  function view() { return start.views.find((one) => one.name === get("view").value); }
+
+  function takes(name) { return name === "layers" ? view().layers !== null : view().takes.includes(name); }
+
+  function ticked() { return [...document.querySelectorAll("#dtypes input:checked")].map((box) => box.value); }
+
+  // The question, with nothing that its view does not take.
+  function asked() {
+    const found = { view: view().name, prompt: get("prompt").value, dtype: get("dtype").value };
+    if (takes("layers")) { found.layer = Number(get("layer").value); }
+    if (takes("head")) { found.head = head; }
+    if (takes("towards") && get("towards").value) { found.towards = get("towards").value; }
+    if (takes("beside") && get("beside").value) {
+      found.beside = get("beside").value;
+      if (found.beside === "prompt") { found.other = get("other").value; }
+      if (found.beside === "mitigation") { found.other = get("mitigation").value; }
+    }
+    if (takes("repeat")) {
+      if (get("item").value) { found.item = get("item").value; }
+      found.longest = Number(get("longest").value);
+      found.dtypes = ticked();
+    }
+    return found;
+  }
+
+  // What is missing before anything can be asked; empty where nothing is.
+  function missing() {
+    const found = asked();
+    if (!found.prompt) { return "Type a prompt."; }
+    if (found.beside === "prompt" && !found.other) { return "Type the second prompt."; }
+    if (found.beside === "mitigation" && !found.other) { return "Name a mitigation, such as hint or sliding-window:window=8."; }
+    return found.dtypes && !found.dtypes.length ? "Choose at least one dtype." : "";
+  }
+
+  function remember() {
+    const held = new URLSearchParams(asked());
+    history.replaceState(null, "", location.pathname + location.search + "#" + held);
+  }
+
+  function layerWords() {
+    const layer = Number(get("layer").value);
+    if (view().layers && view().layers[0] < 0) { return layer < 0 ? "all layers" : "layer " + layer; }
+    return layer === 0 ? "0, the embedding" : String(layer);
+  }
+
+  // Shows the fields that the view takes, and says in words where the sliders stand.
+  function arrange() {
+    document.querySelectorAll("[data-takes]").forEach((place) => { place.hidden = !takes(place.dataset.takes); });
+    if (takes("layers")) {
+      [get("layer").min, get("layer").max] = view().layers;
+      get("layer").value = layers[view().name] ?? view().layers[0];
+      say();
+    }
+    const kind = takes("beside") ? get("beside").value : "";
+    get("by-prompt").hidden = kind !== "prompt";
+    get("by-mitigation").hidden = kind !== "mitigation";
+    say();
+  }
+
+  function say() {
+    get("layer-said").textContent = layerWords();
+    get("layer").setAttribute("aria-valuetext", layerWords());
+    get("longest-said").textContent = "n = " + get("longest").value;
+  }
+
+  function moved() { layers[view().name] = Number(get("layer").value); say(); }
+
+  function choose(layer, chosen) {
+    head = chosen;
+    layers[view().name] = layer;
+    arrange();
+  }
+
+  function fill(found) {
+    start = found;
+    const beside = ["", "prompt", "mitigation", ...(start.second === null ? [] : ["model"])];
+    const words = ["nothing", "another prompt", "a mitigation", "the model " + start.second];
+    get("model").textContent = start.model;
+    options(get("view"), start.views.map((one) => one.name), start.views.map((one) => one.words));
+    options(get("dtype"), start.dtypes, start.dtypes);
+    options(get("beside"), beside, words);
+    options(get("mitigations"), start.mitigations, start.mitigations);
+    options(get("ending"), start.endings, start.endings);
+    [get("longest").min, get("longest").max] = start.lengths;
+    ["float32", "bfloat16", "float16"].forEach((name) => {
+      const label = put(get("dtypes"), "label", " " + name);
+      const box = document.createElement("input");
+      Object.assign(box, { type: "checkbox", value: name, checked: true });
+      label.prepend(box);
+    });
+    reopen(start.prompt);
+  }
+
+  // The state that the address holds; what it does not hold gets its first value.
+  function reopen(prompt) {
+    const held = new URLSearchParams(location.hash.slice(1));
+    const value = (name, other) => held.has(name) ? held.get(name) : other;
+    get("prompt").value = value("prompt", prompt);
+    if (start.views.some((one) => one.name === held.get("view"))) { get("view").value = held.get("view"); }
+    get("dtype").value = start.dtypes.includes(held.get("dtype")) ? held.get("dtype") : start.dtypes[0];
+    head = Number(value("head", -1));
+    if (held.has("layer")) { layers[view().name] = Number(held.get("layer")); }
+    get("towards").value = value("towards", "");
+    get("beside").value = value("beside", "");
+    if (get("beside").selectedIndex < 0) { get("beside").value = ""; }
+    get(get("beside").value === "mitigation" ? "mitigation" : "other").value = value("other", "");
+    get("item").value = value("item", "");
+    get("longest").value = value("longest", 32);
+    const chosen = value("dtypes", "float32,bfloat16,float16").split(",");
+    document.querySelectorAll("#dtypes input").forEach((box) => { box.checked = chosen.includes(box.value); });
+    arrange();
+  }
+
+  return { fill, reopen, asked, missing, remember, arrange, moved, choose, view, layer: () => Number(get("layer").value), head: () => head };
+})();

@@ -1,0 +1,45 @@
+"use strict";
+// What every part of the page uses. Every text goes into the page as text, none as HTML.
+const kit = (function () {
+  const get = (id) => document.getElementById(id);
+  const token = new URLSearchParams(location.search).get("token");
+  const address = (path) => path + (token === null ? "" : "?token=" + encodeURIComponent(token));
+
+  function put(parent, name, text) {
+    const made = document.createElement(name);
+    made.textContent = text;
+    parent.appendChild(made);
+    return made;
+  }
+
+  function button(parent, text, pressed) {
+    const made = put(parent, "button", text);
+    made.type = "button";
+    made.addEventListener("click", pressed);
+    return made;
+  }
+
+  function options(select, names, words) {
+    names.forEach((name, place) => { put(select, "option", words[place]).value = name; });
+  }
+
+  function post(path, asked, signal) {
+    const sent = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked), signal };
+    return fetch(address(path), sent);
+  }
+
+  function say(text) { get("said").textContent = text; }
+
+  function written(value) { return value === null ? "not finite" : Number(value.toPrecision(5)).toString(); }
+
+  function numbers(place, list, kind) {
+    const table = put(place, "dl", "");
+    list.forEach((one) => {
+      put(table, "dt", one.name);
+      const limits = one.interval ? " [" + one.interval.map(written).join(", ") + "]" : "";
+      put(table, "dd", written(one.value) + limits + (kind ? " (" + kind + ")" : ""));
+    });
+  }
+
+  return { get, address, put, button, options, post, say, written, numbers };
+})();

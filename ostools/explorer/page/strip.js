@@ -1,0 +1,97 @@
+"use strict";
+// The tokens as a strip, one or two of them, and what is said of the token that the pointer or the keys are at.
+const strip = (function () {
+  const { get, put, numbers } = kit;
+  const PLACES = ["tokens", "second"];
+  const NAMES = ["first", "second"];
+  let shown = null; // the answer, and what was asked
+  let chosen = null; // [side, position]
+  let clicked = null; // what a click does
+
+  const sides = () => [shown.answer.tokens, shown.answer.second];
+
+  function show(answer, asked, pressed) {
+    shown = { answer, asked };
+    clicked = pressed;
+    const active = document.activeElement && document.activeElement.dataset; // keys keep their place when numbers arrive
+    const held = active && active.position !== undefined ? [active.side, active.position] : null;
+    const all = sides().filter((side) => side !== null).flat();
+    const most = Math.max(...all.map((one) => Math.abs(one.value || 0)), Number.MIN_VALUE);
+    PLACES.forEach((place, side) => {
+      get(place).textContent = "";
+      (sides()[side] || []).forEach((one) => token(get(place), one, side, most));
+    });
+    named(asked);
+    if (held) { focused(...held); }
+    pressedNow();
+    if (answer.tokens.length) { tell(...at()); } else { get("token").textContent = ""; }
+  }
+
+  function named(asked) {
+    const words = { prompt: "the second prompt", mitigation: "under " + asked.other, model: "the second model" }[asked.beside];
+    NAMES.forEach((name) => { get(name + "-side").hidden = !words; });
+    get("first-side").textContent = "First: the prompt";
+    get("second-side").textContent = "Second: " + words;
+  }
+
+  function token(place, one, side, most) {
+    const button = put(place, "button", one.token);
+    button.type = "button";
+    button.dataset.position = one.position;
+    button.dataset.side = side;
+    button.style.setProperty("--share", Math.abs(one.value || 0) / most);
+    button.classList.toggle("less", one.value < 0);
+    button.classList.toggle("alone", one.partner === null);
+    button.addEventListener("mouseenter", () => tell(side, one.position));
+    button.addEventListener("focus", () => tell(side, one.position));
+    button.addEventListener("click", () => { chosen = [side, one.position]; pressedNow(); tell(side, one.position); clicked(side, one.position); });
+  }
+
+  function button(side, position) { return document.querySelector(`.tokens button[data-side="${side}"][data-position="${position}"]`); }
+
+  function focused(side, position) {
+    const found = button(side, position);
+    if (found) { found.focus(); }
+  }
+
+  // The side and the position that are told of when nothing is pointed at.
+  function at() {
+    const there = chosen !== null && (sides()[chosen[0]] || []).some((one) => one.position === chosen[1]);
+    return there ? chosen : [0, 0];
+  }
+
+  function pressedNow() {
+    document.querySelectorAll(".tokens button").forEach((one) => {
+      const now = chosen !== null && Number(one.dataset.side) === chosen[0] && Number(one.dataset.position) === chosen[1];
+      one.setAttribute("aria-pressed", String(now));
+    });
+  }
+
+  function tell(side, position) {
+    const one = shown && (sides()[side] || []).find((each) => each.position === position);
+    if (!one) { return; }
+    const place = get("token");
+    place.textContent = "";
+    document.querySelectorAll(".tokens .partner").forEach((each) => each.classList.remove("partner"));
+    const of = shown.answer.second ? " of the " + NAMES[side] : "";
+    put(put(place, "h2", "Token " + position + of + ": "), "bdi", one.token);
+    numbers(place, one.numbers, shown.answer.kind);
+    if (!shown.answer.second) { return; }
+    if (one.partner === null) {
+      put(place, "p", "No token of the " + NAMES[1 - side] + " corresponds to it: there is no difference.").className = "note";
+      return;
+    }
+    button(1 - side, one.partner).classList.add("partner");
+    put(place, "p", "In the " + NAMES[1 - side] + " it is token " + one.partner + ":").className = "note";
+    numbers(place, sides()[1 - side].find((each) => each.position === one.partner).numbers, shown.answer.kind);
+    numbers(place, one.against, "");
+  }
+
+  function clear() {
+    shown = null;
+    [...PLACES, "token"].forEach((place) => { get(place).textContent = ""; });
+    NAMES.forEach((name) => { get(name + "-side").hidden = true; });
+  }
+
+  return { show, clear, at: () => (shown === null ? [0, 0] : at()) };
+})();

@@ -1,0 +1,188 @@
+"""What the page asks for: a view of a prompt and what was chosen with it, checked, and nothing that its view does not take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+from mitigations import Mitigation
+from ostools.explorer.views import VIEWS, View
+from ostools.ground.errors import InputError, shown, unknown_name
+from ostools.models.describe import metadata_of
+
+LONGEST = 20_000
+"""Characters of a text that the page may send."""
+LENGTHS = (8, 512)
+"""The smallest and the greatest longest length of the collapse view."""
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+BESIDE = ("", "prompt", "mitigation", "model")
+"""What may stand beside the prompt: nothing, another prompt, a mitigation, the second model."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is explored: its model, and the second one that may stand beside it."""
+
+    model: TransformerBridge
+    second: TransformerBridge | None = None
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """In which the model may be read: as it was loaded, or narrower. A wider one could bring no digit back."""
+        loaded = str(self.model.cfg.dtype).removeprefix("torch.")
+        width = getattr(torch, loaded).itemsize
+        return (loaded, *(name for name in DTYPES if getattr(torch, name).itemsize < width))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """What may stand beside a prompt."""
+        return BESIDE if self.second is not None else BESIDE[:-1]
+
+    def layers(self, view: View) -> tuple[int, int] | None:
+        """The first and the last number of the view's slider."""
+        last = int(self.model.cfg.n_layers)
+        return {"streams": (0, last), "blocks": (-1, last - 1), None: None}[view.layers]
+
+    def described(self) -> dict[str, Any]:
+        """For the page: names, what may be chosen, and what each view takes."""
+        views = [
+            {
+                "name": name,
+                "words": view.words,
+                "layers": self.layers(view),
+                "takes": sorted(view.takes),
+                "predicted": view.prediction is not None,
+            }
+            for name, view in VIEWS.items()
+        ]
+        return {
+            "model": metadata_of(self.model).name,
+            "second": None if self.second is None else metadata_of(self.second).name,
+            "views": views,
+            "dtypes": self.dtypes,
+            "mitigations": mitigations.names(),
+            "lengths": LENGTHS,
+        }
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question. `layer`, `head`: -1 is the mean over all; `token`: the position that the grid of heads is of.
+
+    `towards`: the next token whose logit is meant, None for the view's own. `beside`: one of `BESIDE`; `other`: the second
+    prompt, or the mitigation by its name with options. `item`: what is repeated, None for the prompt's last token; `longest`:
+    the longest length; `dtypes`: those that are compared with float64.
+    """
+
+    view: str
+    prompt: str
+    dtype: str
+    layer: int = 0
+    head: int = -1
+    token: int = 0
+    towards: str | None = None
+    beside: str = ""
+    other: str = ""
+    item: str | None = None
+    longest: int = 32
+    dtypes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Any], subject: Subject) -> Question:
+        """What the page sent. Raises `InputError` for whatever it could not have sent itself, and for a text that is none."""
+        name, view = asked.get("view"), view_named(asked.get("view"))
+        given: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", asked.get("prompt"))}
+        given["dtype"] = _among("dtype", asked.get("dtype", subject.dtypes[0]), subject.dtypes)
+        if (ends := subject.layers(view)) is not None:
+            given["layer"] = _whole("layer", asked.get("layer", ends[0]), *ends)
+        if "head" in view.takes:
+            given["head"] = _whole("head", asked.get("head", -1), -1, int(subject.model.cfg.n_heads) - 1)
+            given["token"] = _whole("token", asked.get("token", 0), 0, LONGEST)
+        if "towards" in view.takes:
+            given["towards"] = _optional("next token", asked.get("towards"))
+        if "beside" in view.takes:
+            given |= _beside(asked, subject)
+        if "repeat" in view.takes:
+            given |= _repeated(asked)
+        return cls(**given)
+
+    @property
+    def of_view(self) -> View:
+        """The view that is asked for."""
+        return VIEWS[self.view]
+
+    @property
+    def mitigation(self) -> Mitigation | None:
+        """The one that stands beside."""
+        return mitigations.mitigation(self.other) if self.beside == "mitigation" else None
+
+    def prediction(self) -> Question | None:
+        """What is shown until this is measured: a prediction of the same norm. None where there is none."""
+        name = self.of_view.prediction
+        if name is None or self.layer or self.towards is not None:
+            return None
+        return Question(name, self.prompt, self.dtype, beside=self.beside, other=self.other)
+
+
+def view_named(name: object) -> View:
+    """Raises `InputError` for a name that is none."""
+    if not isinstance(name, str) or name not in VIEWS:
+        raise unknown_name("view", name, VIEWS)
+    return VIEWS[name]
+
+
+def checked_text(what: str, text: object) -> str:
+    """A text that can be measured. Raises `InputError` for anything else."""
+    if not isinstance(text, str) or not text:
+        raise InputError(f"expected a {what} of at least one character, found none: type a text")
+    if len(text) > LONGEST:
+        raise InputError(f"expected a {what} of at most {LONGEST:,} characters, found {len(text):,}: shorten it")
+    return text
+
+
+def _optional(what: str, text: object) -> str | None:
+    return None if text in (None, "") else checked_text(what, text)
+
+
+def _among(what: str, name: object, known: tuple[str, ...]) -> str:
+    if not isinstance(name, str) or name not in known:
+        raise unknown_name(what, name, known)
+    return name
+
+
+def _whole(what: str, number: object, low: int, high: int) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+        raise InputError(f"{what}: expected a whole number from {low} to {high}, found {shown(number)}")
+    return number
+
+
+def _beside(asked: Mapping[str, Any], subject: Subject) -> dict[str, str]:
+    """What stands beside. Refuses a mitigation that would have to know the items of a sequence, which a text does not say."""
+    kind = _among("second side", asked.get("beside", ""), subject.beside)
+    if kind in ("", "model"):
+        return {"beside": kind}
+    other = checked_text("second prompt" if kind == "prompt" else "mitigation", asked.get("other"))
+    if kind == "mitigation":
+        given = mitigations.mitigation(other)
+        if any(type(part).sequence is not Mitigation.sequence for part in mitigations.parts(given)):
+            raise InputError(
+                f"{mitigations.label(given)} changes the items of a task's sequence, and a text does not say which these are: "
+                "choose a mitigation of the whole prompt or of the forward pass, or type the changed text as a second prompt"
+            )
+    return {"beside": kind, "other": other}
+
+
+def _repeated(asked: Mapping[str, Any]) -> dict[str, Any]:
+    names = asked.get("dtypes", list(DTYPES[1:]))
+    if not isinstance(names, list) or not names:
+        raise InputError("dtypes: expected a list of at least one dtype, found none: choose one")
+    return {
+        "item": _optional("repeated item", asked.get("item")),
+        "longest": _whole("longest length", asked.get("longest", 32), *LENGTHS),
+        "dtypes": tuple(dict.fromkeys(_among("dtype", name, DTYPES[1:]) for name in names)),
+    }
