@@ -21,8 +21,11 @@ INSTALLED := .venv/.installed
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
 
+# Written once, Python's bytecode is there for every worker, process and set of tests that comes after.
+export PYTHONDONTWRITEBYTECODE :=
+
 # A worker a core, of one thread each. Pyright runs beside the quick tests, where who is done takes tests from the others; of
-# the slow ones those of a group share what is dear (Ray's cluster) and go to one worker, the others one by one.
+# the slow ones those of a group share what is dear (Ray's cluster, a report) and go to one worker, the others one by one.
 PYTEST := $(BIN)/python -m pytest -n auto --durations 20
 
 test: style
