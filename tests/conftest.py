@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -25,18 +25,12 @@ settings.register_profile("full", settings.get_profile("project"), max_examples=
 settings.load_profile("project")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests are slow because of their model, and which go to one worker.
+    """Measurements of Gemma 1 and of Llama are slow tests: each of their parts stands in Gemma 2, Gemma 3 or GPT-2 too.
 
-    Measurements of Gemma 1 and of Llama are slow tests: each of their parts stands in Gemma 2, Gemma 3 or GPT-2 too. Quick ones
-    hold all five against transformers (tests/models) and against an oracle of our own (tests/oracle).
-
-    Tests that share what their file makes once go to one worker, which makes it once.
+    Quick ones hold all five against transformers (tests/models) and against an oracle of our own (tests/oracle).
     """
     for item in items:
-        if not item.get_closest_marker("xdist_group") and _shares(item):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         given = getattr(item, "callspec", None)
         if (
             given
@@ -44,13 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and {"gemma", "llama"} & _names(given.params)
         ):
             item.add_marker(pytest.mark.slow)
-
-
-def _shares(item: pytest.Item) -> bool:
-    """Whether it asks for a fixture that its own file makes once for all."""
-    function: Any = item
-    found = function._fixtureinfo.name2fixturedefs.values()
-    return any(each[-1].scope == "module" and each[-1].baseid == item.nodeid.partition("::")[0] for each in found)
 
 
 def _names(params: dict[str, object]) -> set[str]:

@@ -12,7 +12,7 @@ import ostools as ost
 from ostools.explorer import Explorer
 from tests.browser.opening import CONTRAST, SCREENSHOTS
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+pytestmark = pytest.mark.slow
 PROMPT = "Consider the following sequence: 11111110. What is the last digit?"
 HOSTILE = "<img src=x onerror=alert(1)></script><b>1</b>"
 

@@ -33,8 +33,8 @@ from ostools.runs.workers.ray_workers import Needs, Queue, Worker
 from tests.runs.test_run import CELLS, asked, table
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
-# Ray leaves sockets and processes to the garbage collector. One group: the tests share a cluster.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("ray")]
+# Ray leaves sockets and processes to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore")
 FEW = {"tasks": "copy-last", "measurements": "behaviour", "mitigations": "none"}
 """Two cells: one a dtype."""
 
