@@ -215,7 +215,7 @@ def test_cut_edges_have_no_weight(model: TransformerBridge, tokens: Tokens) -> N
 
 @pytest.mark.parametrize("step", quick([1, 5], 5))
 def test_blocks_entered_in_any_order_give_the_same_forward_pass(tokens: Tokens, step: int) -> None:
-    """Recomputations, then edits, then freezing, then observers, at every hook point; of the orders every one, or each fifth."""
+    """Recomputations, then edits, then freezing, then observers, at every hook point; in every order, or each fifth."""
     model = tiny_model("gemma3", seed=1, dtype=torch.float64)
     contexts: list[Any] = [
         lambda: hooks.exact_arithmetic(model),

@@ -139,7 +139,7 @@ def test_unknown_edits_are_refused() -> None:
         model(IDS[None])  # an edit that nothing passed would raise
 
 
-@every_family
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma2", "gpt2"))
 @every_linearisation
 def test_pull_and_push_are_adjoint(family: Family, linearisation: str) -> None:
     """sum over places of <w^T J, t> = <w, sum of J t>, with several layers' tokens as places."""
