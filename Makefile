@@ -21,15 +21,19 @@ INSTALLED := .venv/.installed
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
 
-# A worker a core, of one thread each. Pyright runs beside the quick tests, where who is done takes tests from the others; of
-# the slow ones those of a group share what is dear (Ray's cluster) and go to one worker, the others one by one.
+# Written once, Python's bytecode is there for every worker, process and set of tests that comes after.
+export PYTHONDONTWRITEBYTECODE :=
+
+# A worker a core, of one thread each. Pyright runs beside the quick tests, where who is done takes tests from the others. The
+# slow ones go to a worker by whole files: what a file makes once (a report, Ray's cluster, the site) is dear. Groups of xdist
+# would say that more finely, but pytest 9.2 no longer lets it see them.
 PYTEST := $(BIN)/python -m pytest -n auto --durations 20
 
 test: style
 	$(MAKE) --no-print-directory --jobs 2 types quick
 
 test-slow: $(INSTALLED)
-	$(PYTEST) --dist loadgroup -m "slow or hypothesis" --hypothesis-profile full
+	$(PYTEST) --dist loadfile -m "slow or hypothesis" --hypothesis-profile full
 
 test-full: test
 	$(MAKE) --no-print-directory test-slow

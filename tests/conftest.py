@@ -12,9 +12,12 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests import annotations
+
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
+annotations.install()
 torch.set_num_threads(1)
 # `make test` tries a few examples of every property, `make test-slow` more: it runs pytest with --hypothesis-profile full.
 settings.register_profile("project", deadline=None, derandomize=True, max_examples=8)

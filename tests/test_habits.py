@@ -18,6 +18,7 @@ from ostools import hooks
 from ostools.ground.progress import told_here
 from ostools.models import Prompt
 from tests.checkpoints import write_checkpoint
+from tests.sets import quick
 
 IDS = torch.tensor([[1, 5, 9, 4, 9]])
 
@@ -61,7 +62,9 @@ def own_model(tmp_path_factory: pytest.TempPathFactory) -> TransformerBridge:
     return ost.load_model(write_checkpoint(tmp_path_factory.mktemp("habits") / "model", "gemma"))
 
 
-@pytest.mark.parametrize("habit", HABITS)
+@pytest.mark.parametrize(
+    "habit", quick(HABITS, "run_with_cache", "run_with_hooks", "generate", "add_hook and reset_hooks")
+)
 def test_a_habit_leaves_no_edit_and_every_number(own_model: TransformerBridge, habit: str) -> None:
     before = _numbers(own_model)
     HABITS[habit](own_model)
@@ -69,6 +72,7 @@ def test_a_habit_leaves_no_edit_and_every_number(own_model: TransformerBridge, h
     assert repr(_numbers(own_model)) == repr(before)
 
 
+@pytest.mark.slow
 def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
     own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from scripts import house
 
 
-def test_no_import_runs_up_no_circle_and_no_room_over_a_dozen_files() -> None:
-    files, order = house.modules(), house.floors()
-    found = house.imports(files)
+@pytest.fixture(scope="module")
+def seen() -> tuple[Any, Any]:
+    """All files, and which imports which: read once."""
+    files = house.modules()
+    return files, house.imports(files)
+
+
+def test_no_import_runs_up_no_circle_and_no_room_over_a_dozen_files(seen: tuple[Any, Any]) -> None:
+    (files, found), order = seen, house.floors()
     assert house.upward(found, order) == []
     assert house.circles(found) == []
     assert {room: count for room, count in house.rooms(files).items() if count > house.MOST} == {}
@@ -20,10 +29,10 @@ def test_every_file_stands_on_a_floor() -> None:
     assert [name for name in house.modules() if house.floor_of(name, order) < 0] == ["ostools"]
 
 
-def test_the_picture_is_of_this_house() -> None:
+def test_the_picture_is_of_this_house(seen: tuple[Any, Any]) -> None:
     """`make house` draws it anew where a room, or what it imports, has changed."""
-    files, order = house.modules(), house.floors()
-    assert house.PICTURE.read_text("utf-8") == house.picture(files, house.imports(files), order)
+    files, found = seen
+    assert house.PICTURE.read_text("utf-8") == house.picture(files, found, house.floors())
 
 
 def test_what_is_wrong_is_found(tmp_path: Path) -> None:

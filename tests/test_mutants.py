@@ -15,6 +15,7 @@ def test_annotations_are_found_where_they_stand() -> None:
     assert sorted(found) == ["int", "int | None", "str | None"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", mutants.ROOMS)
 def test_every_file_of_a_room_has_tests_that_reach_it(room: str) -> None:
     """The test file of its own name comes before those that meet it by way of others."""
@@ -23,6 +24,7 @@ def test_every_file_of_a_room_has_tests_that_reach_it(room: str) -> None:
     assert [path for path in files if not mutants.tests_of(path)] == []
 
 
+@pytest.mark.slow
 def test_the_nearest_test_comes_first() -> None:
     assert mutants.tests_of("ostools/theory/spectra.py")[0] == "tests/theory/test_spectra.py"
     assert mutants.tests_of("hooks/strips.py")[0].startswith("tests/hooks/")

@@ -72,7 +72,8 @@ def _model_state(model: TransformerBridge) -> State:
     parts = _PARTS.get(model) or _PARTS.setdefault(model, Parts(model))
     state: State = {"hooks": parts.hooked(model), "training": model.training, "tokenizer": id(model.tokenizer)}
     for part in (model.cfg, getattr(model.original_model, "generation_config", None)):
-        state |= {f"{type(part).__name__}.{name}": value for name, value in getattr(part, "__dict__", {}).items()}
+        prefix = f"{type(part).__name__}."
+        state |= {prefix + name: value for name, value in getattr(part, "__dict__", {}).items()}
     for name, tensor in parts.tensors:
         state[name] = (tensor._version, tensor.data_ptr(), tensor.requires_grad, tensor.grad is None)
     return state
@@ -94,7 +95,9 @@ class Parts:
 
     def __init__(self, model: TransformerBridge) -> None:
         original: Any = model.original_model
-        self.modules = list(dict.fromkeys([*model.modules(), *original.modules()]))
+        modules = dict.fromkeys([*model.modules(), *original.modules()])
+        # The dictionaries themselves: this runs after every test for every shared model, and torch never replaces them.
+        self.books = [vars(module)[place] for module in modules for place in self.PLACES]
         self.points = list(model.hook_dict.values())
         self.tensors = [*original.named_parameters(), *original.named_buffers()]
         self.calm = -1
@@ -102,10 +105,9 @@ class Parts:
     def hooked(self, model: TransformerBridge) -> tuple[str, ...]:
         """Where edits are in force or somebody still observes; looked for where there are more hooks than when nobody did.
 
-        The bridge has hooks of its own, which it places at the first pass.
+        The bridge has hooks of its own, which it places at the first pass. What observes a point is a hook of torch there too.
         """
-        count = sum(len(books[place]) for books in map(vars, self.modules) for place in self.PLACES)
-        count += sum(len(point.fwd_hooks) + len(point.bwd_hooks) for point in self.points)
+        count = sum(map(len, self.books))
         if count == self.calm:
             return ()
         edited = [f"{edit.kind} at {edit.where}" for edit in hooks.active_edits(model)]

@@ -13,7 +13,7 @@ import ostools as ost
 from ostools.explorer import Explorer
 from tests.browser.opening import CONTRAST, SCREENSHOTS
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+pytestmark = pytest.mark.slow
 STATES: dict[str, dict[str, Any]] = {
     "full": {"view": "full"},
     "beside": {"view": "predicted-frozen", "beside": "prompt", "other": "Once upon a time there was a dog"},

@@ -15,7 +15,7 @@ from tests.browser.test_pages import assert_whole
 from tests.reporting.every import EVERY
 from tests.reporting.made import HOSTILE, made_comparison, made_sensitivity
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+pytestmark = pytest.mark.slow
 
 NASTY = (
     *HOSTILE,

@@ -15,7 +15,7 @@ from tests.browser.opening import CONTRAST, Opened
 from tests.reporting.every import EVERY
 from tests.reporting.made import made_sensitivity
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+pytestmark = pytest.mark.slow
 
 WIDTHS = (400, 800, 1600)
 PALE = {

@@ -16,7 +16,7 @@ from tests.browser.test_pages import assert_whole
 from tests.checkpoints import tiny_model
 from tests.reporting.made import HOSTILE
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+pytestmark = pytest.mark.slow
 
 FOCUSED = """() => { const at = document.activeElement;
     return at === document.body ? "" :

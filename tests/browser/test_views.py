@@ -13,7 +13,7 @@ from tests.browser.opening import Opened
 from tests.checkpoints import tiny_model
 from tests.reporting.every import model, prompt
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one Chromium
+pytestmark = pytest.mark.slow
 
 DRAWN = "() => document.querySelector('canvas, .heads img')"
 

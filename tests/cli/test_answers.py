@@ -19,6 +19,7 @@ from ostools.ground.errors import InputError
 from tests.adapters import factors, write_adapter
 from tests.checkpoints import make_model, write_checkpoint
 from tests.cli.asking import assert_forecasts, assert_one_forecast, assert_refused, in_a_process, is_forecast
+from tests.sets import quick
 
 PROMPT = "--prompt 'The 11'"
 ABLATE = "ablate --task copy-first --length 2 --measure answers"
@@ -212,7 +213,11 @@ def test_out_is_written_by_its_ending(run, tmp_path: Path, directory: str, endin
 
 
 @pytest.mark.parametrize(
-    "command", ["contributions", "faithfulness", "nulls", "looseness", "profile", "flow", "spectra"]
+    "command",
+    quick(
+        ["contributions", "faithfulness", "nulls", "looseness", "profile", "flow", "spectra"],
+        *("contributions", "profile", "flow", "spectra"),
+    ),
 )
 def test_what_is_read_off_a_prompt_is_drawn(run, directory: str, tmp_path: Path, command: str) -> None:
     code, out, err = run(command, "--prompt", "The 11", "--model", directory, "--out", "x.svg")
@@ -272,6 +277,7 @@ def test_a_device_map_changes_no_number_and_is_said(run, directory: str, name: s
     assert expected["provenance"]["model"]["device_map"] is None
 
 
+@pytest.mark.slow
 def test_a_collapse_of_a_16_bit_checkpoint_is_the_same_from_the_weights_as_stored(run, tmp_path: Path) -> None:
     """Casts are made where the weights are read, and every number is the same bit for bit."""
     model = write_checkpoint(tmp_path / "half", "gemma2", seed=1)

@@ -12,6 +12,7 @@ import pytest
 from ostools import tasks
 from tests.cli.asking import assert_refused
 from tests.measure.hosted.server import completion, served
+from tests.sets import quick
 
 LENGTHS = ("--lengths", "2:3")
 
@@ -62,7 +63,7 @@ def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, 
 FORM = ("--mode", "answer-only", "--examples", "after", "--tidy")
 
 
-@pytest.mark.parametrize("number", [3, 4])
+@pytest.mark.parametrize("number", quick([3, 4], 3))
 def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(
     run, no_model: None, tmp_path: Path, number: int
 ) -> None:

@@ -155,7 +155,7 @@ def test_more_time_is_allowed_by_asking(run, directory: str, monkeypatch: pytest
 ERRORS = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), MemoryError()]
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu"])
+@pytest.mark.parametrize("error", [pytest.param(ERRORS[0], marks=pytest.mark.slow), ERRORS[1]], ids=["cuda", "cpu"])
 @pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
     run, directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, fits: bool

@@ -18,7 +18,7 @@ from tests.checkpoints import write_checkpoint
 from tests.compositions.drawn import LOOKED_FOR
 
 _HOME = TemporaryDirectory(prefix="ostools-compositions-", ignore_cleanup_errors=True)
-EXAMPLES = 3 if settings().max_examples <= 20 else 8
+EXAMPLES = 3 if settings().max_examples <= 20 else 4
 
 
 @cache

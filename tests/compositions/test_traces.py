@@ -23,7 +23,7 @@ from ostools.results import Result
 from tests import traces
 from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Change, Weights, edited, nestings, prompts, weights
 
-EXAMPLES = 4 if settings().max_examples <= 20 else 100  # one takes a second
+EXAMPLES = 2 if settings().max_examples <= 20 else 40
 
 Measure = Callable[[TransformerBridge, list[int]], Result]
 

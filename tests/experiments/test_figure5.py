@@ -143,6 +143,7 @@ def test_collapse_lengths_are_those_of_the_panels() -> None:
     assert all(f"from n = {length} in bfloat16" in page for length in low["collapse_length"])
 
 
+@pytest.mark.slow
 def test_progress_tells_one_whole() -> None:
     told: list[tuple[int, int]] = []
     figure_5(

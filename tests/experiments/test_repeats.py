@@ -83,6 +83,7 @@ def test_what_is_below_its_rounding_stands_below_the_axis() -> None:
     assert ROUNDING_NOTE not in measured["title"]["subtitle"]
 
 
+@pytest.mark.slow
 def test_null_models_stand_beside_with_the_numbers_that_each_has_alone() -> None:
     model = tiny_model("llama", seed=1)
     asked: Any = {"lengths": range(1, 9), "dtypes": ["float32"]}

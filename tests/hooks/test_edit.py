@@ -15,6 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from tests.checkpoints import make_model, tiny_model
+from tests.sets import quick
 
 Tokens = Int[Tensor, "batch pos"]
 REFERENCE = torch.randint(10, 200, (3, 9), generator=torch.Generator().manual_seed(7))
@@ -212,8 +213,9 @@ def test_cut_edges_have_no_weight(model: TransformerBridge, tokens: Tokens) -> N
             torch.testing.assert_close(row.sum(-1), torch.ones(2))
 
 
-def test_blocks_entered_in_any_order_give_the_same_forward_pass(tokens: Tokens) -> None:
-    """Recomputations, then edits, then freezing, then observers, at every hook point."""
+@pytest.mark.parametrize("step", quick([1, 5], 5))
+def test_blocks_entered_in_any_order_give_the_same_forward_pass(tokens: Tokens, step: int) -> None:
+    """Recomputations, then edits, then freezing, then observers, at every hook point; in every order, or each fifth."""
     model = tiny_model("gemma3", seed=1, dtype=torch.float64)
     contexts: list[Any] = [
         lambda: hooks.exact_arithmetic(model),
@@ -222,7 +224,7 @@ def test_blocks_entered_in_any_order_give_the_same_forward_pass(tokens: Tokens) 
         lambda: hooks.frozen(model),
     ]
     seen = []
-    for order in permutations(range(4)):
+    for order in list(permutations(range(4)))[::step]:
         with ExitStack() as stack:
             record = stack.enter_context(hooks.capture(model, "pattern"))
             for index in order:

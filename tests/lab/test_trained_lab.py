@@ -83,6 +83,7 @@ def _ones(n: int) -> torch.Tensor:
     return torch.tensor([[IDS["<bos>"]] + [IDS["1"]] * n])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.encoding)
 def test_distances_and_variation_are_those_of_the_plain_model(
     folder: Path, result: TrainedLab, config: LabConfig
@@ -102,6 +103,7 @@ def test_distances_and_variation_are_those_of_the_plain_model(
         assert variations[n] == pytest.approx(float(variation), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_forced_window_is_the_window_of_the_same_weights(folder: Path, result: TrainedLab) -> None:
     model = _plain(folder, TINY, window=2)
     forced = _rows(result, "distance", encoding="rope-10000", forced=True, window=2).set_index("length")["value"]
@@ -111,6 +113,7 @@ def test_a_forced_window_is_the_window_of_the_same_weights(folder: Path, result:
         assert forced[n] == pytest.approx(float((short - long).norm()), rel=1e-4, abs=1e-6)  # its softmax is in float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.encoding)
 @pytest.mark.parametrize("question", ["first", "count"])
 def test_accuracy_is_that_of_the_greedy_answers(
@@ -136,6 +139,7 @@ def test_accuracy_is_that_of_the_greedy_answers(
         assert found["seen"] == (length <= TINY.longest)
 
 
+@pytest.mark.slow
 def test_before_training_is_the_model_that_training_begins_with(folder: Path, result: TrainedLab) -> None:
     model = lab_decoder(TINY, "eager").eval().double()
     found = _rows(result, "distance", encoding="rope-10000", weights="untrained").set_index("length")["value"]
@@ -144,6 +148,7 @@ def test_before_training_is_the_model_that_training_begins_with(folder: Path, re
     assert found[3] == pytest.approx(float((short - long).norm()), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_table_comes_back_as_it_was_saved(result: TrainedLab, tmp_path: Path) -> None:
     again = trained_lab(result.to_parquet(tmp_path / "lab.parquet"))
     pd.testing.assert_frame_equal(again.frame, result.frame)
@@ -151,6 +156,7 @@ def test_a_table_comes_back_as_it_was_saved(result: TrainedLab, tmp_path: Path) 
     assert len(again.provenance.parameters["cells"][TINY.name]["weight_hash"]) == 64
 
 
+@pytest.mark.slow
 def test_a_measured_cell_is_not_measured_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trained, "measured_cell", None)
     assert measure_grid(folder / "models", folder / "cells", CONFIGS) == []

@@ -31,6 +31,7 @@ from ostools.runs.asked.cells import checkpoint_hash
 from ostools.runs.forecast.forecast import Unloaded
 from tests.adapters import dyadic, factors, merge, write_adapter
 from tests.checkpoints import make_model, write_checkpoint, write_tokenizer
+from tests.sets import quick
 
 IDS = torch.randint(6, 262, (2, 19), generator=torch.Generator().manual_seed(3))
 INT8 = Path(__file__).parent / "quantised" / "written" / "torchao_int8"
@@ -57,7 +58,7 @@ def adapter(tmp_path: Path, base: Path) -> Path:
 
 
 @pytest.mark.parametrize("family", TARGETS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", quick(["float32", "bfloat16"], "float32"))
 def test_merged_by_plain_arithmetic(family: str, dtype: str, tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", family, seed=1)
     model = make_model(family, seed=1)

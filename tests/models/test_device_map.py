@@ -27,7 +27,8 @@ from ostools.models.placed.device_map import filled
 from ostools.models.placed.mapped import MappedWeights, brought
 from ostools.models.recast import Recast
 from ostools.models.shape import Shape
-from tests.checkpoints import FAMILIES, TWO_FAMILIES, Family, write_checkpoint, write_tokenizer
+from tests.checkpoints import FAMILIES, Family, write_checkpoint, write_tokenizer
+from tests.sets import quick
 
 IDS = torch.randint(6, 262, (1, 30), generator=torch.Generator().manual_seed(3))
 INT8 = Path(__file__).parent / "quantised" / "written" / "torchao_int8"
@@ -62,7 +63,7 @@ def test_a_large_table_is_read_in_one_piece(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", quick(["float32", "bfloat16", "float64"], "bfloat16", "float64"))
 def test_what_is_on_disk_is_read_in_the_dtype_that_was_asked_for(stored: str, dtype: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "gemma2", dtype=getattr(torch, stored))
     whole = load_model(tmp_path, dtype=dtype, device="cpu")
@@ -82,7 +83,7 @@ MEASUREMENTS: list[Any] = [
 @pytest.mark.parametrize("measure", range(len(MEASUREMENTS)))
 @pytest.mark.parametrize(
     "family",
-    [family if family in TWO_FAMILIES else pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES],
+    quick(FAMILIES, "gpt2"),
 )
 def test_every_measurement_gives_the_same_bits(family: Family, measure: int, tmp_path: Path) -> None:
     whole = load_model(write_checkpoint(tmp_path, family), device="cpu")

@@ -29,6 +29,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
     return whole, load_model(directory), directory
 
 
+DEAR = ("many", "compare", "profile")
 PROMPTED: dict[str, Callable[[Any, Any], Any]] = {
     "sensitivity": lambda model, prompt: ost.sensitivity(model, prompt),
     "many": lambda model, prompt: ost.sensitivity(model, [prompt, prompt])[1],
@@ -45,7 +46,9 @@ PROMPTED: dict[str, Callable[[Any, Any], Any]] = {
 OF_TEXT = {"origin", "first_origin", "last_to_text"}
 
 
-@pytest.mark.parametrize("name", PROMPTED)
+@pytest.mark.parametrize(
+    "name", [each if each not in DEAR else pytest.param(each, marks=pytest.mark.slow) for each in PROMPTED]
+)
 def test_ids_give_the_numbers_of_their_text(pair, name: str) -> None:
     whole, bare, _ = pair
     ids = ost.encode(whole, TEXT).ids

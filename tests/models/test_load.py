@@ -26,11 +26,12 @@ from tests.checkpoints import (
     write_checkpoint,
     write_tokenizer,
 )
+from tests.sets import quick
 
 IDS = torch.randint(6, 262, (1, 40), generator=torch.Generator().manual_seed(7))
 
 
-@pytest.mark.parametrize("scale", [1.0, 2.5])
+@pytest.mark.parametrize("scale", quick([1.0, 2.5], 2.5))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_residuals_and_patterns_are_those_of_hugging_face(family: Family, scale: float, tmp_path: Path) -> None:
     # GPT-2: TransformerLens splits the joint projection and spells LayerNorm out, so sums are taken in another order.
@@ -52,7 +53,7 @@ def test_logits_residuals_and_patterns_are_those_of_hugging_face(family: Family,
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", quick(["float32", "float64", "bfloat16", "float16"], "float64", "bfloat16"))
 def test_every_dtype_is_hugging_faces_own(family: Family, dtype: str, tmp_path: Path) -> None:
     model = load_model(write_checkpoint(tmp_path, family), dtype=dtype)
     torch_dtype = getattr(torch, dtype)

@@ -26,6 +26,7 @@ from ostools.training import evaluate, examples, loop
 from ostools.training import train as entry
 from ostools.training.corpus import Corpus
 from ostools.training.recipe import RECIPES, Recipe
+from tests.sets import quick
 from tests.training.small import SMALL, TINY
 
 
@@ -113,7 +114,7 @@ def test_windowed_layers_see_their_window_and_nothing_else() -> None:
 # training
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", quick(RECIPES, "embedded"))
 def test_the_loss_goes_down(name: str, corpus: Corpus, tokenizer: Tokenizer) -> None:
     recipe = replace(SMALL[name], steps=40, decay_steps=10, learning_rate=1e-2)
     run = loop.start(recipe, "data")

@@ -178,6 +178,7 @@ def test_samples_are_reproduced_and_are_the_same_under_every_mitigation() -> Non
     assert found.summary["interval_of"].tolist() == ["samples of one prompt"] * 2
 
 
+@pytest.mark.slow
 def test_a_mitigation_acts_at_every_step_and_says_where_it_did_not(embedded) -> None:
     plain = behaviour(embedded, "copy-first:uniform=true", lengths=(4, 60))
     window = SlidingWindow(12)

@@ -257,11 +257,12 @@ PIECES = [
     *("Consider the following sequence: ", "1" * 11 + "0", ". ", "<think>", "</think>", "```", "s", "The final answer"),
 ]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=9).map("".join)
+FEW, MANY = (20, 40) if settings().max_examples <= 20 else (60, 150)
 
 
 @given(st.sampled_from(SPECS), TEXTS, st.sampled_from(["eos", "stop", "length"]))
 @example("count-ones", f"{MATHS} 12\nPlease count the number of ones in the following sequences. {MATHS} 7\n7\n", "eos")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=FEW)
 def test_what_generation_stops_at_is_what_the_whole_text_says(spec: str, text: str, ended: str) -> None:
     """At whatever sign it is stopped: the texts that generation would not have seen change nothing."""
     asked = posed(spec)
@@ -275,7 +276,7 @@ def test_what_generation_stops_at_is_what_the_whole_text_says(spec: str, text: s
 
 
 @given(st.sampled_from(SPECS), TEXTS, TEXTS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=MANY)
 def test_text_without_the_form_behind_a_finished_answer_changes_nothing(spec: str, text: str, more: str) -> None:
     asked = posed(spec)
     found = judge(asked, answer(text))
@@ -288,7 +289,7 @@ def test_text_without_the_form_behind_a_finished_answer_changes_nothing(spec: st
 @given(st.sampled_from(SPECS), TEXTS, st.sampled_from(["eos", "stop", "length"]))
 @example("count-ones", f"{MATHS} 12 ones", "eos")
 @example("count-ones", f"{MATHS} 012", "eos")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=MANY)
 def test_right_is_an_error_of_0_where_there_is_an_error_and_always_an_answer(spec: str, text: str, ended: str) -> None:
     found = judge(posed(spec), answer(text, ended))
     if found.absolute_error is not None:
@@ -298,7 +299,7 @@ def test_right_is_an_error_of_0_where_there_is_an_error_and_always_an_answer(spe
 
 
 @given(st.sampled_from(SPECS), TEXTS, st.sampled_from(["eos", "stop", "length"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=MANY)
 def test_reading_an_answer_line_again_gives_it_again(spec: str, text: str, ended: str) -> None:
     asked = posed(spec)
     found = judge(asked, answer(text, ended))

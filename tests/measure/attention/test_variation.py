@@ -139,6 +139,7 @@ def test_windows_and_sinks(window: int, sinks: int) -> None:
     assert bool((found["total"] > wide["total"]).mean() > 0.5)
 
 
+@pytest.mark.slow
 def test_the_chart_says_where_kl_is_infinite(tmp_path: Path) -> None:
     """Everywhere under a window in every layer; in every second layer of Gemma 2; nowhere in Llama."""
     lengths = [8, 9, 12]

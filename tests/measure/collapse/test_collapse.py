@@ -31,6 +31,7 @@ from ostools.models import encode, view_in
 from ostools.results import Provenance
 from ostools.theory.distances import distance, head_chunks, steps_between, vector_norm
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, trained, write_tokenizer
+from tests.sets import quick
 
 every = cast("Callable[[object], bool]", np.all)  # of a table's column, whatever its type
 LENGTHS = (1, 2, 3, 4, 6, 7, 15, 40)
@@ -61,7 +62,7 @@ def last_token(model: TransformerBridge, ids: tuple[int, ...]) -> dict[str, Floa
     }
 
 
-@pytest.mark.parametrize("name", tasks.FIGURE_5)
+@pytest.mark.parametrize("name", quick(tasks.FIGURE_5, "figure-5a", "figure-5d"))
 def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -> None:
     task = tasks.FIGURE_5[name]()
     found = collapse(model, task, lengths=LENGTHS, dtypes=["float32"])
@@ -92,7 +93,7 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
 
 
 @pytest.mark.parametrize("name", ["figure-5b", pytest.param("figure-5d", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gpt2"))
 def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     """In float64, to rounding; the packed prompts are longer than GPT-2's table of positions and Gemma's window."""
     model = tiny_model(family, seed=3, scale=2.0, context=100, dtype=torch.float64)
@@ -248,7 +249,7 @@ def test_what_float64_rounds_is_a_millionth_of_v() -> None:
     assert exact_from(curve.iloc[:2]) is None
 
 
-@pytest.mark.parametrize(("n_layers", "window"), [(2, 3), (3, 4), (1, 6)])
+@pytest.mark.parametrize(("n_layers", "window"), quick([(2, 3), (3, 4), (1, 6)], (1, 6)))
 def test_under_windows_everywhere_collapse_is_exact(n_layers: int, window: int) -> None:
     """From L (w - 1) + 1 copies on, the last token sees copies only; one copy fewer, and it sees the question."""
     kinds = ["sliding_attention"] * n_layers
@@ -311,7 +312,7 @@ def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pyt
 
 
 # Copying is the families' business (tests/models/test_casting.py); here it is only that the copies are what is changed.
-@pytest.mark.parametrize("family", TWO_FAMILIES)
+@pytest.mark.parametrize("family", quick(TWO_FAMILIES, "gpt2"))
 def test_the_users_model_is_bit_identical_afterwards(family: Family) -> None:
     model = tiny_model(family, seed=1)
     tokens = torch.arange(10, 30)[None]

@@ -19,6 +19,7 @@ from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.models import encode
 from ostools.theory.distances import distance
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
+from tests.sets import quick
 
 LENGTHS = (1, 2, 3, 7)
 
@@ -31,7 +32,8 @@ def streams(frame: Any, **wanted: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("task", "mitigation"), [("figure-5a", None), ("figure-5d", None), ("figure-5b", SlidingWindow(400))]
+    ("task", "mitigation"),
+    quick([("figure-5a", None), ("figure-5d", None), ("figure-5b", SlidingWindow(400))], ("figure-5a", None)),
 )
 def test_what_lies_behind_the_last_block_is_what_it_was_bit_for_bit(task: str, mitigation: Mitigation | None) -> None:
     model = tiny_model("gemma", seed=1, n_layers=3)
@@ -53,7 +55,7 @@ def test_what_lies_behind_the_last_block_is_what_it_was_bit_for_bit(task: str, m
     assert bool(floors[["noise", "machine_line", "float64_distance"]].notna().all(axis=None))
 
 
-@pytest.mark.parametrize("task", ["figure-5a", "figure-5d"])
+@pytest.mark.parametrize("task", quick(["figure-5a", "figure-5d"], "figure-5d"))
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_every_layer_is_hugging_faces_own(family: Family, task: str) -> None:
     """By an eager pass of each prompt alone. Its last hidden state is behind the final norm: y."""
@@ -96,7 +98,7 @@ def test_the_l1_distance_of_theorem_b3_is_hugging_faces_own(family: Family) -> N
             assert row["mean"] == pytest.approx(expected, abs=2e-5 * float(v[layer].abs().sum())), layer
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma2", "gpt2"))
 def test_a_repeated_token_has_one_embedding(family: Family) -> None:
     """v_n = v*_(n+1) at layer 0, "by construction": the proof's first step. A learned position is added to GPT-2's."""
     found = collapse(tiny_model(family, seed=1), "figure-5a", lengths=LENGTHS, dtypes=["bfloat16"], layers=[0])

@@ -80,7 +80,7 @@ def test_every_precision_equals_the_readers_own_loop(family: Family, mitigation:
     assert set(found.frame["pair"]) == {"task"}
 
 
-@pytest.mark.parametrize("mitigation", [Separator(every=2), SlidingWindow(3)])
+@pytest.mark.parametrize("mitigation", [Separator(every=2), pytest.param(SlidingWindow(3), marks=pytest.mark.slow)])
 def test_the_mitigation_reaches_every_precision_and_float64(mitigation: Mitigation) -> None:
     """No row of a mitigated run is a row of the plain one, where it acts."""
     model = tiny_model("llama", seed=1, context=512)
@@ -97,7 +97,8 @@ def test_the_mitigation_reaches_every_precision_and_float64(mitigation: Mitigati
     assert found.provenance.parameters["route"] == ("packed pass" if isinstance(mitigation, Separator) else "loop")
 
 
-@pytest.mark.parametrize("task", ["figure-5b", pytest.param("copy-last", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["figure-5b", "copy-last"])
 def test_a_window_as_wide_as_the_prompt_is_no_mitigation_exactly(task: str) -> None:
     model = tiny_model("llama", seed=1, context=512)
     dtypes = ["float64", "float32", "bfloat16"]

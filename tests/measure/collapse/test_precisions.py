@@ -22,6 +22,7 @@ from ostools.models.precision.rounding import view_rounded
 from ostools.theory.distances import distance
 from tests.checkpoints import tiny_model
 from tests.measure.collapse.test_collapse import last_token, select
+from tests.sets import quick
 
 LENGTHS = (1, 2, 5, 9)
 
@@ -50,7 +51,7 @@ def test_a_stored_part_equals_a_pass_under_the_rounding_hook(name: str) -> None:
     assert hooks.active_edits(model) == ()
 
 
-@pytest.mark.parametrize("format", ["bfloat16", "int4"])
+@pytest.mark.parametrize("format", quick(["bfloat16", "int4"], "bfloat16"))
 def test_stored_weights_shift_y_but_make_no_noise(format: str) -> None:
     """The noise is that of running in float32 whatever the weights; the shift is that of the weights alone."""
     model = tiny_model("llama", seed=2)

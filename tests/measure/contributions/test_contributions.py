@@ -115,6 +115,7 @@ def test_the_table_the_target_and_the_provenance() -> None:
     assert by_text.provenance.parameters["token"] == " the"
 
 
+@pytest.mark.slow
 def test_ranks_against_measured_norms() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     prompt = Prompt.from_ids(model, IDS)

@@ -76,6 +76,7 @@ def test_the_copied_digit_is_decodable_and_rows_say_what_they_are(embedded) -> N
     assert len(found.predictions[found.predictions["test"] == "same lengths"]) == 60 * (3 * 2 + 1)
 
 
+@pytest.mark.slow
 def test_a_position_is_the_index_of_the_wanted_record_and_its_errors_are_in_records() -> None:
     """`said` and `label` of every prompt, against the records of the task itself."""
     drawn = task("retrieve-at-position:position=drawn")
@@ -104,7 +105,12 @@ def test_a_position_is_the_index_of_the_wanted_record_and_its_errors_are_in_reco
         ("count-ones", {"lengths": [4]}, "found that all have '4': give more lengths"),
         ("copy-last:uniform=true", {"target": "number"}, "expected a task whose answer is a number"),
         ("count-ones", {"target": "position"}, "expected a task in which one item carries the answer, found several"),
-        ("retrieve-at-position", {"target": "position"}, "at one place each: give position=drawn"),
+        pytest.param(
+            "retrieve-at-position",
+            {"target": "position"},
+            "at one place each: give position=drawn",
+            marks=pytest.mark.slow,
+        ),
         ("count-ones", {"target": "tokens"}, "unknown target 'tokens': did you mean 'token'"),
         ("count-ones", {"lengths": range(1, 5)}, "at least 5 lengths"),
         ("count-ones", {"seeds": [1]}, "draws nothing at random"),

@@ -94,6 +94,7 @@ def test_on_the_trained_model_the_last_layer_is_the_models_own_answer(embedded) 
     assert (found["predicted"] == 1).all()
 
 
+@pytest.mark.slow
 def test_every_dtype_is_read_for_itself() -> None:
     model = tiny_model("llama")
     asked = {"lengths": [1, 2, 3], "seeds": range(8), "dtypes": ["float32", "bfloat16", "float64"]}

@@ -28,6 +28,7 @@ from ostools.models import view_in
 from ostools.models.describe import Metadata, remember
 from ostools.models.precision import casting
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
+from tests.sets import quick
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
 
@@ -138,7 +139,7 @@ def test_unknown_edits_are_refused() -> None:
         model(IDS[None])  # an edit that nothing passed would raise
 
 
-@every_family
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma2", "gpt2"))
 @every_linearisation
 def test_pull_and_push_are_adjoint(family: Family, linearisation: str) -> None:
     """sum over places of <w^T J, t> = <w, sum of J t>, with several layers' tokens as places."""
@@ -167,6 +168,7 @@ def test_every_layer_from_the_same_pass(family: Family) -> None:
     torch.testing.assert_close(found, torch.cat([gradient[0] for gradient in expected]), rtol=1e-8, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_blocks_that_run_again_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt whose patterns do not fit the budget: each block alone, under the same edits, to the last bit."""
     for family in TEXT_FAMILIES:
@@ -180,7 +182,7 @@ def test_blocks_that_run_again_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         assert torch.equal(kept, again)
 
 
-@pytest.mark.parametrize("source", ["embedded", "stories"])
+@pytest.mark.parametrize("source", quick(["embedded", "stories"], "embedded"))
 def test_trained_models_in_float32(source: str) -> None:
     model = trained(source)
     ids = ost.encode(model, "Once upon a time there was a little girl who had 12 apples and 3 pears").ids
@@ -189,7 +191,7 @@ def test_trained_models_in_float32(source: str) -> None:
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
-@pytest.mark.parametrize("linearisation", ["full", "frozen"])
+@pytest.mark.parametrize("linearisation", quick(["full", "frozen"], "full"))
 def test_blocks_read_again_give_the_same_bits(
     family: Family, linearisation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +224,7 @@ def test_rows_through_a_block_are_told_as_they_go() -> None:
 
 
 @pytest.mark.parametrize("linearisation", LINEARISATIONS)
-@pytest.mark.parametrize("devices", [2, 3, 40])
+@pytest.mark.parametrize("devices", quick([2, 3, 40], 3))
 def test_rows_over_several_devices_are_those_of_one(
     devices: int, linearisation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,8 +236,8 @@ def test_rows_over_several_devices_are_those_of_one(
 
 
 @every_linearisation
-@pytest.mark.parametrize("strips", [False, True])
-@pytest.mark.parametrize("family", ["gemma2", "gpt2", "neox"])
+@pytest.mark.parametrize("strips", quick([False, True], False))
+@pytest.mark.parametrize("family", quick(["gemma2", "gpt2", "neox"], "gemma2"))
 def test_nothing_stays_behind_where_rows_go_to_another_device(
     family: Family, strips: bool, linearisation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
+from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
@@ -38,7 +39,7 @@ def operator(result: Any) -> np.ndarray:
     return result.frame["operator_norm"].to_numpy()
 
 
-@two_families
+@pytest.mark.parametrize("family", quick(TWO_FAMILIES, "gpt2"))
 def test_both_routes_give_the_same_norms_and_say_which_they_were(family: Family) -> None:
     """An edit that no formula knows sends the measurement through autograd; here one that changes nothing."""
     model = tiny_model(family, seed=3, dtype=torch.float64)
@@ -149,7 +150,10 @@ def test_norms_of_jacobians_are_singular_values() -> None:
 
 @pytest.mark.parametrize(
     ("family", "dtype"),
-    [*((family, torch.float32) for family in TEXT_FAMILIES), *((family, torch.float64) for family in TWO_FAMILIES)],
+    [
+        *((family, torch.float32) for family in TEXT_FAMILIES),
+        *(pytest.param(family, torch.float64, marks=pytest.mark.slow) for family in TWO_FAMILIES),
+    ],
 )
 def test_every_run_is_certified_by_finite_differences(family: Family, dtype: torch.dtype) -> None:
     model = tiny_model(family, seed=3, dtype=dtype)
@@ -195,7 +199,7 @@ def test_a_wrong_derivative_is_refused_at_every_layer(
         ost.sensitivity(model, prompt_of(model), layers=layers, method=method)
 
 
-@two_families
+@pytest.mark.parametrize("family", quick(TWO_FAMILIES, "gpt2"))
 def test_every_layer_is_certified_under_an_edit_right_there(family: Family) -> None:
     """v_i^(l) is what the edit leaves: the certificate and the Jacobian mean the same."""
     model = tiny_model(family, seed=3, dtype=torch.float64)

@@ -13,6 +13,7 @@ import ostools as ost
 from ostools.measure.passes import output
 from ostools.models import Prompt
 from tests.checkpoints import tiny_model
+from tests.sets import quick
 
 IDS = [1, 5, 9, 4, 9, 7, 3, 3]
 
@@ -62,7 +63,7 @@ def test_another_position_is_the_last_one_of_the_beginning() -> None:
     assert (expected[5:] == 0).all()
 
 
-@pytest.mark.parametrize("gain", [1.0, 30.0])
+@pytest.mark.parametrize("gain", quick([1.0, 30.0], 30.0))
 def test_bounds_hold_of_a_logit_and_of_another_position_and_tightly_where_they_can(gain: float) -> None:
     """Random and adversarial: large weights; and a row along the largest singular direction of J reaches ||w|| ||J||."""
     model = tiny_model("llama", seed=5, dtype=torch.float64, fresh=True)

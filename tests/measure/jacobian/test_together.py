@@ -37,8 +37,9 @@ def assert_same(found: ost.Sensitivity, alone: ost.Sensitivity, rel: float) -> N
 @pytest.mark.parametrize(
     ("family", "method", "dtype", "rel"),
     [
-        *(pytest.param(family, "exact", torch.float32, 1e-6, marks=pytest.mark.slow) for family in TWO_FAMILIES),
-        ("gpt2", "estimate", torch.float64, 1e-12),
+        pytest.param("gemma3", "exact", torch.float32, 1e-6, marks=pytest.mark.slow),
+        ("gpt2", "exact", torch.float32, 1e-6),
+        pytest.param("gpt2", "estimate", torch.float64, 1e-12, marks=pytest.mark.slow),
     ],
 )
 def test_every_prompt_has_the_numbers_that_it_has_alone(

@@ -17,6 +17,7 @@ from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import Rows, batches, padding
 from ostools.models import Prompt, encode, view_in
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
+from tests.sets import quick
 
 LENGTHS = (20, 3, 14, 4, 16)  # far beyond the tiny models' window of 5, and below it
 STEPS = 5
@@ -95,7 +96,7 @@ def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperat
     assert answers(model, prompts[::-1], seeds=seeds[::-1], **options) == together[::-1]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", quick([0.0, 0.8], 0.0))
 @pytest.mark.parametrize("name", ["embedded", "stories260K"])
 def test_batched_answers_of_trained_models_are_those_of_each_prompt_alone(name: str, temperature: float) -> None:
     model = trained(name)

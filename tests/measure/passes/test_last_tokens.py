@@ -12,6 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.measure.passes.last_tokens import Way, last_rows, way_of
 from ostools.measure.passes.trees import Group, PrefixTree, prefix_tree
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.sets import quick
 
 
 def path(tree: PrefixTree, node: int) -> list[int]:
@@ -70,7 +71,7 @@ def test_prefixes_of_each_other_make_a_chain() -> None:
     assert not prefix_tree([(7, 1, 1), (7, 2)]).is_chain
 
 
-@pytest.mark.parametrize("size", [5, 1000])
+@pytest.mark.parametrize("size", quick([5, 1000], 5))
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_random_trees_are_the_loop(family: Family, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Branches of any length, from the first token on, and prompts of unequal beginnings; windows of 5 tokens."""

@@ -57,7 +57,11 @@ KINDS = (
 
 @pytest.mark.parametrize(
     ("family", "given"),
-    [*((family, torch.float32) for family in TEXT_FAMILIES), ("gemma3", torch.bfloat16), ("gpt2", torch.bfloat16)],
+    [
+        *((family, torch.float32) for family in TEXT_FAMILIES),
+        pytest.param("gemma3", torch.bfloat16, marks=pytest.mark.slow),
+        ("gpt2", torch.bfloat16),
+    ],
 )
 def test_exact_has_the_weights_that_run_and_keys_say_so(family: Family, given: torch.dtype) -> None:
     model = tiny_model(family, dtype=given)

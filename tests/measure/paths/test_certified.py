@@ -21,12 +21,13 @@ from ostools.measure.paths.windowed import WindowedFold
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, _fill, tiny_model
 from tests.measure.formulas.test_blocks import N, held
+from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
 FROZEN = ("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)", "windowed(3)")
 FULL = ("local-full", "edge-full")
 
-EXAMPLES = 5 if settings().max_examples <= 20 else 40  # of each family: one takes a second
+EXAMPLES = 2 if settings().max_examples <= 20 else 15  # of each family: one takes two seconds
 every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
 
 
@@ -67,7 +68,7 @@ def falls(values: list[np.ndarray]) -> None:
 
 @pytest.mark.parametrize(
     "family",
-    [family if family in TWO_FAMILIES else pytest.param(family, marks=pytest.mark.slow) for family in TEXT_FAMILIES],
+    quick(TEXT_FAMILIES, *TWO_FAMILIES),
 )
 @settings(max_examples=EXAMPLES)
 @given(
@@ -116,7 +117,7 @@ def test_windowed_1_is_the_same_by_small_cores_and_by_cotangents(
     assert cores == pytest.approx(pulled, rel=1e-9)
 
 
-@every_family
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, *TWO_FAMILIES))
 def test_every_last_position_is_the_last_of_its_prefix(family: Family) -> None:
     """But for `uniform`, whose worst scale may come after it."""
     model = filled(family, 5, 1.0, 1.0)
@@ -211,7 +212,14 @@ def test_windows_are_named_by_a_number_of_blocks(name: str) -> None:
         ost.path_sum(built("gemma"), "ab", variants=name)
 
 
-@pytest.mark.parametrize("variant", ["windowed(2)", "second-moment", "theorem-5.1-literal", "theorem-b5-literal"])
+@pytest.mark.parametrize(
+    "variant",
+    quick(
+        ["windowed(2)", "second-moment", "theorem-5.1-literal", "theorem-b5-literal"],
+        "windowed(2)",
+        "theorem-5.1-literal",
+    ),
+)
 def test_what_counts_on_causality_refuses_a_pattern_that_looks_ahead(variant: str) -> None:
     """There windowed(2) was 0.65 of the measured norm; the bounds out of whole rows hold, negative weights included."""
     model = filled("gpt2", 3, 2.0, 1.0)

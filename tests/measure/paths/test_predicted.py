@@ -25,6 +25,7 @@ from ostools.theory.path_sum import edges, second_moment
 from ostools.theory.path_sum.live_moments import LiveHeads
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
 from tests.measure.formulas.test_blocks import IDS, N, held, live
+from tests.sets import quick
 
 LINEARISATION = {"second-moment": "frozen", "second-moment-full": "full"}
 every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
@@ -144,7 +145,7 @@ def test_second_moment_is_its_recursion_in_dense_matrices(family: Family, layers
 
 
 @every_family
-@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("layers", quick([2, 3], 3))
 def test_second_moment_full_is_its_recursion_in_dense_matrices(family: Family, layers: int) -> None:
     """What docs/theory.md says of the real derivative, in whole d x d blocks; held and live T and D by autograd.
 

@@ -28,6 +28,7 @@ from ostools.theory.path_sum.live_moments import LiveHeads
 from tests.checkpoints import tiny_model
 from tests.measure.formulas.test_blocks import jacobian, position_by_position
 from tests.measure.paths.test_predicted import collapsed, sequential_in_dense_matrices, traces
+from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
 PARALLEL = ("neox", "phi", "falcon")
@@ -81,7 +82,7 @@ def values(family: str, layers: int, variant: str, sharp: float = 1.0) -> np.nda
 
 
 @every_depth
-@pytest.mark.parametrize("sharp", [1.0, 30.0])
+@pytest.mark.parametrize("sharp", quick([1.0, 30.0], 30.0))
 def test_olmo_2s_real_derivative_is_its_recursion_in_dense_matrices(layers: int, sharp: float) -> None:
     still, real = (blocks("olmo2", layers, held, sharp) for held in (True, False))
     each = zip(still.updates, real.updates, real.mlps, strict=True)
@@ -91,7 +92,7 @@ def test_olmo_2s_real_derivative_is_its_recursion_in_dense_matrices(layers: int,
 
 @parallel_family
 @every_depth
-@pytest.mark.parametrize("sharp", [1.0, 30.0])
+@pytest.mark.parametrize("sharp", quick([1.0, 30.0], 30.0))
 def test_parallel_blocks_real_derivative_is_its_recursion_in_dense_matrices(
     family: str, layers: int, sharp: float
 ) -> None:

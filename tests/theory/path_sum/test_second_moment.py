@@ -132,6 +132,7 @@ def test_the_last_token_is_exact_at_any_depth_and_unreached_tokens_are_zero() ->
         torch.testing.assert_close(moments.squares()[-1], chain.square().sum())
 
 
+@pytest.mark.slow
 def test_mean_over_random_rotations_is_the_measured_mean() -> None:
     """Two blocks, each seen through its own Haar rotation: prediction and ||J_j||_F^2 have the same mean."""
     n, draws, source = 4, 500, generator(0)

@@ -1,0 +1,108 @@
+"""What is run in tests is held to its annotations: types, axes of tensors, results; also in closures and dataclasses."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from beartype import beartype
+from jaxtyping import Float, TypeCheckError
+from torch import Tensor
+
+from ostools.theory import distances
+from tests import annotations
+
+if TYPE_CHECKING:
+    from nowhere import Unknown  # pyright: ignore[reportMissingImports]
+
+checked = annotations._jaxtyped(typechecker=beartype)
+
+
+@checked
+def together(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"], times: int = 1) -> Float[Tensor, "n d"]:
+    """The sum, of one row too few where `times` is 2."""
+    return (x + y)[times - 1 :]
+
+
+X = torch.ones(3, 2)
+
+
+def test_what_is_right_passes_and_keeps_its_name() -> None:
+    assert torch.equal(together(X, X), 2 * X)
+    assert torch.equal(together(X, y=X, times=1), 2 * X)
+    assert together.__name__ == "together"
+    assert list(inspect.signature(together).parameters) == ["x", "y", "times"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (X, X, 1.0),  # a type
+        (X, X.T),  # axes of the same name are as long
+        (X, X[:, :1]),
+        (X, X[0]),  # the number of axes
+        (X.int(), X),  # the kind of numbers
+        (X, X, 2),  # the result has the axes of what was given
+    ],
+)
+def test_what_is_not_is_refused(given: tuple[Any, ...]) -> None:
+    for _ in range(2):  # the check is written at the first call
+        with pytest.raises(TypeCheckError):
+            together(*given)
+
+
+def test_axes_are_those_of_one_call() -> None:
+    together(X, X)
+    together(X[:1], X[:1])
+
+
+def test_what_a_function_itself_raises_comes_through() -> None:
+    @checked
+    def fails(n: int) -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails(1)
+
+
+def test_of_a_closure_the_first_are_checked() -> None:
+    def made() -> Any:
+        @checked
+        def closure(n: int) -> int:
+            return n
+
+        return closure
+
+    for _ in range(annotations.CLOSURES):
+        with pytest.raises(TypeCheckError):
+            made()("one")
+    assert made()("one") == "one"
+
+
+def test_generators_dataclasses_and_unknown_names() -> None:
+    @checked
+    def each(n: int) -> Iterator[int]:
+        yield n
+
+    @checked
+    @dataclass
+    class Pair:
+        n: int
+
+    @checked
+    def anything(n: Unknown, m: int) -> None: ...
+
+    anything("whatever", 1)
+    for wrong in (lambda: each("1"), lambda: Pair("1"), lambda: anything(1, "1")):
+        with pytest.raises(TypeCheckError):
+            wrong()
+    assert list(each(1)) == [Pair(1).n]
+
+
+def test_the_functions_of_the_house_are_checked() -> None:
+    with pytest.raises(TypeCheckError):
+        distances.total_variation(torch.ones(3), torch.ones(4))
