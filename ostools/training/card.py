@@ -20,16 +20,18 @@ from ostools.training.loop import Run
 from ostools.training.recipe import Recipe
 
 TRIED = {
-    "embedded-short": "One mixture was tried, and the weights are those of its last step. The training was shortened while it "
-    "ran: it was begun as a run of 3,600 steps, and the steps and the decay of its schedule were edited in the checkpoint to "
-    "2,150 steps before the decay had begun. Until then a longer run is the same run.",
-    "embedded-windowed": "One mixture was tried, that of embedded-short, and the weights are those of its last step.",
+    "embedded-short": "Two mixtures were tried, and this is the second; the weights are those of its last step. The first had "
+    "62% text, and drew each copying task half as often beside the others. It was worse on the same held-out text (1.7222 bits "
+    "per byte), and on fresh prompts of its own mixture (0.317 nats against 0.246). The training was shortened while it ran: "
+    "it was begun as a run of 3,600 steps, and the steps and the decay of its schedule were edited in the checkpoint to 2,150 "
+    "steps before the decay had begun. Until then a longer run is the same run.",
+    "embedded-windowed": "One mixture was tried, the first one of embedded-short, and the weights are those of its last step.",
 }
 """What the card of a model says of the mixtures that were tried for it."""
 
 PURPOSES = {
     "embedded": "It was trained on every length up to a limit, so its wrong answers there are not for want of training.",
-    "embedded-short": "It was trained the way language models are: mostly on text, and on tasks of which most are short.",
+    "embedded-short": "It was trained the way language models are: half on text, and on tasks of which most are short.",
     "embedded-windowed": "It was trained as embedded-short was, in the shape of Gemma 3: most layers see a window of tokens.",
 }
 

@@ -184,7 +184,7 @@ class Recipe:
         return {task: self.longest_at(self.steps - 1, limit) for task, limit in self.longest.items()}
 
 
-_SHORT = Recipe(
+_MOSTLY_TEXT = Recipe(
     steps=2150,
     task_tokens=720,
     text_tokens=1158,
@@ -201,11 +201,13 @@ _SHORT = Recipe(
     stored="bfloat16",
 )
 
+_COPIES = {"copy-last": 2.0, "copy-first": 2.0, "copy": 2.0}
+
 RECIPES: dict[str, Recipe] = {
     "embedded": Recipe(),
-    "embedded-short": _SHORT,
+    "embedded-short": replace(_MOSTLY_TEXT, task_tokens=960, text_tokens=965, shares=_SHARES | _COPIES),
     "embedded-windowed": replace(
-        _SHORT,
+        _MOSTLY_TEXT,
         steps=2600,
         decay_steps=800,
         learning_rate=1.5e-3,
