@@ -14,10 +14,12 @@ one page share the names of their clip paths and gradients, and JupyterLab refus
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+import vl_convert
 from altair.utils.mimebundle import spec_to_mimebundle
 from altair.utils.save import write_file_or_filename
 from markupsafe import escape
@@ -52,14 +54,13 @@ class Offline(alt.TopLevelMixin):
         embedded, and an SVG has its text as outlines."""
         kind = format or str(fp).rpartition(".")[2].lower()
         if kind == "svg":
-            picture = outlined(drawn_svg(self.to_dict(validate=False)))
-            write_file_or_filename(fp, picture, encoding="utf-8")
-            return
-        if kind in ("png", "pdf"):
-            options = {"scale_factor": 72 / PER_INCH} | options  # vl-convert holds a pixel for 1/72 inch
-        if kind == "png":
-            options = {"ppi": 300} | options
-        super().save(fp, format=format, **options)
+            write_file_or_filename(fp, outlined(drawn_svg(self.to_dict(validate=False))), encoding="utf-8")
+        elif kind == "pdf":
+            write_file_or_filename(fp, pdf_of(drawn_svg(self.to_dict(validate=False))), mode="wb")
+        elif kind == "png":  # vl-convert holds a pixel for 1/72 inch
+            super().save(fp, format=format, **{"scale_factor": 72 / PER_INCH, "ppi": 300} | options)
+        else:
+            super().save(fp, format=format, **options)
 
 
 class Finished(Offline):
@@ -71,6 +72,19 @@ class Finished(Offline):
     def to_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
         """The Vega-Lite specification."""
         return self.spec
+
+
+def pdf_of(svg: str) -> bytes:
+    """A drawn chart as PDF, its fonts embedded; vl-convert holds a pixel of its root element for 1/72 inch."""
+
+    def smaller(match: re.Match[str]) -> str:
+        return f'{match[1]} width="{float(match[2]) * 72 / PER_INCH}" height="{float(match[3]) * 72 / PER_INCH}" {match[4]}'
+
+    root = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)" (viewBox=)')
+    made, found = root.subn(smaller, svg, count=1)
+    if not found:
+        raise RuntimeError("vl-convert wrote a picture without a width, a height and a view box")
+    return bytes(vl_convert.svg_to_pdf(made))
 
 
 def drawn_svg(spec: dict[str, Any]) -> str:

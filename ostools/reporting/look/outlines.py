@@ -1,8 +1,8 @@
 """A picture's text as outlines: an SVG that asks for no font, and looks alike wherever it is opened.
 
-vl-convert writes an SVG whose text names fonts that the reader may not have. The outlines come from vl-convert too: text that is
-a clipping path of a PDF it lays out as a path, with the fonts that it found. So every script and every kind of font has them.
-What a text said stays beside its outline as an `aria-label`.
+vl-convert writes an SVG whose text names fonts that the reader may not have. The outlines come from vl-convert too: text
+that is a clipping path of a PDF it lays out as a path, with the fonts that it found. So every script and every kind of font
+has them. What a text said stays beside its outline as an `aria-label`.
 Cost: one more drawing of the text alone, some tens of milliseconds.
 """
 

@@ -1,8 +1,8 @@
 """A chart at the width that a paper has: a column, a page, or so many inches. Its letters keep their size.
 
 One pixel of a chart is 1/96 inch, so letters of 11 pixels have 8.25 points on paper. A chart is not made small: its panels
-become narrower, a row of panels that does not fit is broken into several, and long words take several lines. A figure of an HTML
-page is drawn by like rules (`page/templates/draw.js`), in the width that a browser gives it.
+become narrower, a row of panels that does not fit is broken into several, and long words take several lines. A figure of an
+HTML page is drawn by like rules (`page/templates/draw.js`), in the width that a browser gives it.
 Cost: at most eight drawings of the chart, which measure how much room its words take: a second, and ten for many panels.
 """
 
