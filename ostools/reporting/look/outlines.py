@@ -138,5 +138,5 @@ def _as_svg(path: str) -> str:
 
 def _joined(hundredths: Iterable[int]) -> str:
     """Numbers as short as SVG takes them: a minus sign parts them too."""
-    words = [f"{number / 100:.2f}".rstrip("0").rstrip(".").replace("0.", ".", 1) for number in hundredths]
+    words = [f"{number / 100:.2f}".rstrip("0").rstrip(".") for number in hundredths]
     return "".join(word if not place or word.startswith("-") else f" {word}" for place, word in enumerate(words))
