@@ -67,8 +67,10 @@ def _of(table: Frame, model: str, mitigation: str) -> Frame:
 
 
 def _results(found: Reading, here: dict[str, Frame]) -> Iterator[tuple[list[Behaviour], list[Collapse], str]]:
-    """Answers of each dtype and options, then distances of each options; of cells that were made alike. The words name what they
-    do not share with the others."""
+    """Answers of each dtype and options, then distances of each options; of cells that were made alike.
+
+    The words name what they do not share with the others.
+    """
     rows = here[BEHAVIOUR.name]
     for key, _ in groups(rows, "dtype", "options", *MADE_BY):
         alike = _where(rows, ("dtype", "options", *MADE_BY), key)
