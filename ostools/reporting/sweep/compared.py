@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -99,5 +101,18 @@ def _where(rows: Frame, names: tuple[str, ...], key: tuple[str, ...]) -> Frame:
 
 
 def _words(rows: Frame, names: tuple[str, ...], key: tuple[str, ...]) -> str:
-    several = [value[:40] for name, value in zip(names, key, strict=True) if rows[name].nunique() > 1]
-    return f" ({', '.join(several)})" if several else ""
+    """What tells these rows from the others of their condition; empty where all are made alike."""
+    told = []
+    for name, value in zip(names, key, strict=True):
+        if rows[name].nunique() > 1:
+            told.append(_differing(rows[name].unique(), value) if name == "options" else f"{name} {value[:12]}")
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _differing(every: Iterable[Any], value: str) -> str:
+    """The options of these rows that others do not have."""
+    try:
+        others, own = [json.loads(str(one)) for one in every], json.loads(value)
+        return ", ".join(f"{name} {said}" for name, said in own.items() if any(o.get(name) != said for o in others))
+    except (ValueError, AttributeError):  # not as a sweep writes them
+        return value

@@ -83,7 +83,9 @@ def test_the_first_screen_compares_the_mitigations_by_the_rules_of_any_report(pa
         for _, rows in behaviour[behaviour["mitigation"] == mitigation].groupby("options"):
             right, asked = int(rows["correct"].sum()), int(rows["correct"].notna().sum())
             assert f"The model answers {right} of {asked} prompts of copy-last right." in part
-    assert len(collapse)
+        assert "Wrong answers (samples 1, temperature 0.0)" in part
+        assert "Wrong answers (samples 2, temperature 1.0)" in part
+        assert len(collapse[collapse["mitigation"] == mitigation])
 
 
 def test_cells_of_several_options_are_never_pooled(page: str, sweep: Path) -> None:
