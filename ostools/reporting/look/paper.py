@@ -169,8 +169,8 @@ def _broken(spec: dict[str, Any], room: float | int) -> None:
 def _in_lines(spec: dict[str, Any], width: int) -> None:
     """Titles, legends and names along an axis in lines that fit; of each panel its own, as wide as it is."""
     for panel in _panels(spec):
-        across = panel.get("width") if isinstance(panel.get("width"), int) else width - _AXIS
-        down = panel.get("height")
+        across, down = panel.get("width"), panel.get("height")
+        across = across if isinstance(across, int) else width - _AXIS
         sides = {"x": across + _AXIS / 2, "y": down if isinstance(down, int | float) else 200}
         _walk(panel, lambda node, name, sides=sides: _encoded_in_lines(node, name, sides, width))
         if "title" in panel and panel is not spec:
