@@ -36,7 +36,9 @@ else:
     Frame, Column, Row = pd.DataFrame, pd.Series, pd.Series
 
 TABLES = (".parquet", ".csv", ".json")
-PICTURES = (".html", ".png", ".svg", ".pdf")
+FIXED = (".png", ".svg", ".pdf")
+"""Pictures of one size."""
+PICTURES = (".html", *FIXED)
 _VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
 AGREES_WITHIN = {"float64": 1e-9, "float32": 1e-4}
 """How far a measured number may move under another number of threads or other CPU kernels, which add in another order; of the
@@ -143,9 +145,19 @@ class Result:
         # What a terminal would obey, in a token or a name, is spelled out.
         return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
-    def plot(self) -> alt.TopLevelMixin:
-        """The chart of this result (Altair); shows itself in a notebook, without a network."""
-        return drawing().chart_of(self)
+    def plot(self, size: str | float | int | None = None, *, title: bool = True) -> alt.TopLevelMixin:
+        """The chart of this result (Altair); shows itself in a notebook, without a network.
+
+        Args:
+            size: for a paper: "column" (3.3 inches wide), "page" (6.8), or a width in inches. The letters keep their size (8 to
+                10 points); panels become narrower and long words take several lines. Such a chart is finished: it is shown and
+                saved, and not layered with others. None: as wide as a screen has room for.
+            title: False leaves out the title and the notes below it, for a figure whose caption says them.
+
+        `.save("figure.pdf")` of a chart embeds its fonts, and `.save("figure.svg")` has its text as outlines.
+        Raises `InputError` for a size that is none, and where the words of the chart do not fit into it.
+        """
+        return drawing().chart_of(self, size, title)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         """What a notebook shows: the chart, or why there is none and the first rows; in a terminal one line."""
@@ -155,27 +167,32 @@ class Result:
         """Write the table as Parquet, the provenance in the file's metadata (`frame.attrs`)."""
         return self._save_as(Path(path), ".parquet")
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, size: str | float | int | None = None, title: bool = True) -> Path:
         """Write the table (.parquet .csv .json) or the chart (.html .png .svg .pdf), by the ending of `path`.
 
-        HTML needs no network, and static pictures no browser. Raises `InputError` for another ending and for a path that
-        cannot be written; what was at `path` before then still stands.
+        `size` and `title`: of a picture (.png .svg .pdf), as in `plot`. HTML needs no network, and static pictures no browser
+        and no font of the reader's. Raises `InputError` for another ending, for a path that cannot be written, and for a size
+        or a title of what is no picture; what was at `path` before then still stands.
         """
         target = checked_output(path)
-        return self._save_as(target, target.suffix.lower())
+        ending = target.suffix.lower()
+        if (size is not None or not title) and ending not in FIXED:
+            raise InputError(
+                f"size and title are of a picture: expected a name ending in {' '.join(FIXED)}, found {target}"
+            )
+        return self._save_as(target, ending, {} if size is None and title else {"size": size, "title": title})
 
     def as_json(self) -> dict[str, Any]:
         """`provenance` and `rows` as plain values; what is missing or not finite is None."""
         return table_as_json(self.frame, self.provenance.as_dict())
 
-    def _save_as(self, target: Path, ending: str) -> Path:
+    def _save_as(self, target: Path, ending: str, layout: Mapping[str, Any] | None = None) -> Path:
         if ending == ".html":
             page = drawing().chart_page(self.plot(), f"ostools: {type(self).__name__.lower()}")
             return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
         if ending in PICTURES:
-            chart = self.plot()
-            options: dict[str, Any] = {"ppi": 200} if ending == ".png" else {}
-            return write_atomically(target, lambda part: chart.save(str(part), format=cast(Any, ending[1:]), **options))
+            chart = self.plot(**layout or {})
+            return write_atomically(target, lambda part: chart.save(str(part), format=cast(Any, ending[1:])))
         return save_table(self.frame, self.provenance.as_dict(), target)
 
 

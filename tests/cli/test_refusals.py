@@ -67,6 +67,13 @@ BEFORE_A_MODEL = [
     ("figure 1", ["unknown figure 1: known are 2, 3, 4, 5, 6, 7, 8, 9"]),
     ("theory --lemma B.5", ["unknown lemma 'B.5'"]),
     ("lab --study dept", ["did you mean 'depth'"]),
+    (
+        "theory --size column",
+        ["--size is of a picture: expected --out with a name ending in .png .svg .pdf, found None"],
+    ),
+    ("theory --size page --out x.html", ["found x.html"]),
+    ("theory --size colum --out x.pdf", ["unknown size 'colum': did you mean 'column'"]),
+    ("theory --size 1 --out x.pdf", ["a width in inches from 2 on, found 1.0"]),
     ("report --out x.pdf", [".html"]),
     ("report --out .", ["."]),
     ("report --out no/x.html", ["does not exist"]),

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from ostools.cli.kit.options import Out
 from ostools.ground.errors import InputError
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no notes: results and refusals only.")]
@@ -43,6 +44,12 @@ DryRun = Annotated[
 ]
 
 
+Size = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Width of a picture for a paper: column (3.3 in), page (6.8 in), or inches."),
+]
+
+
 @dataclass
 class Manners:
     """What the running command was asked for."""
@@ -54,6 +61,7 @@ class Manners:
     device_map: str | None = None
     base: str | None = None
     dry_run: bool = False
+    size: str | float | None = None
 
     @property
     def of_model(self) -> dict[str, Any]:
@@ -72,8 +80,9 @@ def on_one_line(text: object) -> str:
 
 
 def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the options `--quiet` and `--json`, which every command has, and with `--base`, `--device-map`,
-    `--dry-run` and the limits `--max-memory` and `--max-time`, which those have that run a model."""
+    """The command with the options `--quiet` and `--json`, which every command has, with `--size`, which those have that may
+    write a picture, and with `--base`, `--device-map`, `--dry-run` and the limits `--max-memory` and `--max-time`, which those
+    have that run a model."""
     hints = get_type_hints(command, include_extras=True)
     own = [given.replace(annotation=hints[name]) for name, given in inspect.signature(command).parameters.items()]
     extra: list[tuple[str, Any, Any]] = [("quiet", Quiet, False), ("json", Json, False)]
@@ -86,6 +95,8 @@ def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
             ("dry_run", DryRun, False),
             *extra,
         ]
+    if hints.get("out") == Out:
+        extra = [("size", Size, None), *extra]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, kind, default in extra
@@ -98,6 +109,7 @@ def with_manners(command: Callable[..., Any]) -> Callable[..., Any]:
         MANNERS.max_seconds = parse_seconds(options.pop("max_time", None))
         MANNERS.base = options.pop("base", None)
         MANNERS.device_map = options.pop("device_map", None)
+        MANNERS.size = parse_size(options.pop("size", None))
         if "device" in hints:  # `ostools run` has a --dry-run of its own, which lists cells
             MANNERS.dry_run = options.pop("dry_run", False)
         return command(**options)
@@ -129,6 +141,20 @@ def parse_seconds(text: str | None) -> float:
     if not 0 < seconds < float("inf"):
         raise InputError(f"--max-time {text!r}: expected a time such as 90s, 30min, 6h or a number of seconds")
     return seconds
+
+
+def parse_size(text: str | None) -> str | float | None:
+    """`column`, `page` or a number of inches; None stays None. Raises `InputError` for anything else."""
+    if text is None:
+        return None
+    from ostools.reporting.look.paper import inches
+
+    try:
+        size: str | float = float(text)
+    except ValueError:
+        size = text
+    inches(size)
+    return size
 
 
 def _with_unit(text: str, units: Mapping[str, int]) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
+from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 
 _SHOWN = 4
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 
 
 def check(out: Path | None) -> None:
-    """Refuse a path that no result can be written to before a model is loaded."""
-    if out is not None:
-        from ostools.results import checked_output
+    """Refuse a path that no result can be written to, and a size of what is no picture, before a model is loaded."""
+    from ostools.results import FIXED, checked_output
 
+    if out is not None:
         checked_output(out, asked="--out")
+    if MANNERS.size is not None and (out is None or out.suffix.lower() not in FIXED):
+        raise InputError(f"--size is of a picture: expected --out with a name ending in {' '.join(FIXED)}, found {out}")
 
 
 def check_precisions(names: Sequence[str] | None) -> None:
@@ -63,8 +66,6 @@ def _end_with(forecast: Forecast | None) -> NoReturn:
     """The end of a dry run. The forecast itself was told as a note; programs get its numbers."""
     import typer
 
-    from ostools.ground.errors import InputError
-
     if forecast is None:
         raise InputError(
             "--dry-run: expected a model and a prompt that can be forecast, found that something is wrong with one of them: "
@@ -90,7 +91,7 @@ def _loaded(model: str, device: str, dtype: str) -> TransformerBridge:
 
 def give(result: Any, out: Path | None, show: Callable[[Any], None]) -> None:
     """The result to the file asked for, and as JSON if asked for; shown on the terminal where neither was."""
-    written = None if out is None else result.save(out)
+    written = None if out is None else result.save(out, size=MANNERS.size)
     if MANNERS.json:
         output.print_json(result.as_json())
     elif written is not None:

@@ -56,7 +56,7 @@ from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, p
 from ostools.reporting.charts.sensitivity.reasoning import chain_of_thought_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
 from ostools.reporting.charts.sensitivity.spectra import spectra_chart
-from ostools.reporting.look import theme
+from ostools.reporting.look import paper, theme
 from ostools.reporting.look.notebook import result_bundle as result_bundle
 from ostools.reporting.page.page import chart_page as chart_page
 from ostools.results import Result
@@ -127,11 +127,17 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
 """Which result is drawn by which chart; a class derived from one of them is drawn as that one."""
 
 
-def chart_of(result: Result) -> alt.TopLevelMixin:
-    """The chart of a result, by its class. Raises `InputError` for a class without a chart, and as that chart does."""
+def chart_of(result: Result, size: str | float | int | None = None, title: bool = True) -> alt.TopLevelMixin:
+    """The chart of a result, by its class; in a paper's `size` and without its title where that is asked for (`look.paper`).
+
+    Raises `InputError` for a class without a chart, for an unknown size, and as that chart does.
+    """
+    if size is not None:
+        paper.inches(size)  # refused before anything is drawn
     for kind in type(result).__mro__:
         if kind in CHARTS:
-            return _named_under(CHARTS[kind](result), result)
+            chart = _named_under(CHARTS[kind](result), result)
+            return chart if size is None and title else paper.sized(chart, size, title)
     raise InputError(
         f"expected a result with a row in ostools.reporting.charts.CHARTS, found {type(result).__name__}: "
         "add its chart there, or give the class a `plot` of its own"

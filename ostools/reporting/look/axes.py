@@ -31,8 +31,8 @@ RUN, RUNS_NAMED = 3, 56
 """Of more tokens so many equal ones in a row have one name; and at most about so many names are written."""
 
 
-def lookup(values: Sequence[int | float | str], words: Sequence[str]) -> str:
-    """A Vega expression for a label: the word of each value. ASCII JSON, so that nothing in a token can end its literal."""
+def lookup(values: Sequence[int | float | str], words: Sequence[str | list[str]]) -> str:
+    """A Vega expression for a label: the word of each value, or its lines. ASCII JSON: no token can end its literal."""
     return f"{theme.safe_json(list(words))}[indexof({theme.safe_json(list(values))}, datum.value)]"
 
 

@@ -14,15 +14,19 @@ one page share the names of their clip paths and gradients, and JupyterLab refus
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+import vl_convert
 from altair.utils.mimebundle import spec_to_mimebundle
+from altair.utils.save import write_file_or_filename
 from markupsafe import escape
 
 from ostools.ground.errors import InputError
 from ostools.reporting.look import pixels
+from ostools.reporting.look.outlines import outlined
 from ostools.reporting.look.theme import display_token
 
 if TYPE_CHECKING:
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 
 VEGA_LITE = "application/vnd.vegalite.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+PER_INCH = 96
+"""Pixels of a chart to an inch, as CSS counts them."""
 LARGEST = 150_000
 """Most characters that a notebook stores of a chart; where both forms together are more, it gets the picture alone."""
 SCALES = (1.5, 1.0, 0.75, 0.5)
@@ -38,10 +44,53 @@ _MENU = {"actions": {"export": True, "source": False, "compiled": False, "editor
 
 
 class Offline(alt.TopLevelMixin):
-    """A chart that needs no network where it is shown."""
+    """A chart that needs no network where it is shown, and no font of the reader's where it is saved as a picture."""
 
     def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
         return chart_bundle(self, "ostools chart")
+
+    def save(self, fp: Any, format: Any = None, **options: Any) -> None:
+        """As Altair's `save`, but: a pixel is 1/96 inch in every kind of file, a PNG has 300 dots an inch, a PDF has its fonts
+        embedded, and an SVG has its text as outlines."""
+        kind = format or str(fp).rpartition(".")[2].lower()
+        if kind == "svg":
+            write_file_or_filename(fp, outlined(drawn_svg(self.to_dict(validate=False))), encoding="utf-8")
+        elif kind == "pdf":
+            write_file_or_filename(fp, pdf_of(drawn_svg(self.to_dict(validate=False))), mode="wb")
+        elif kind == "png":  # vl-convert holds a pixel for 1/72 inch
+            super().save(fp, format=format, **{"scale_factor": 72 / PER_INCH, "ppi": 300} | options)
+        else:
+            super().save(fp, format=format, **options)
+
+
+class Finished(Offline):
+    """A chart that was laid out for paper: it shows itself and is saved, and is not put together with others."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+
+    def to_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """The Vega-Lite specification."""
+        return self.spec
+
+
+def pdf_of(svg: str) -> bytes:
+    """A drawn chart as PDF, its fonts embedded; vl-convert holds a pixel of its root element for 1/72 inch."""
+
+    def smaller(match: re.Match[str]) -> str:
+        return f'{match[1]} width="{float(match[2]) * 72 / PER_INCH}" height="{float(match[3]) * 72 / PER_INCH}" {match[4]}'
+
+    root = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)" (viewBox=)')
+    made, found = root.subn(smaller, svg, count=1)
+    if not found:
+        raise RuntimeError("vl-convert wrote a picture without a width, a height and a view box")
+    return bytes(vl_convert.svg_to_pdf(made))
+
+
+def drawn_svg(spec: dict[str, Any]) -> str:
+    """The chart of a specification as SVG, its text as text."""
+    drawn: Any = spec_to_mimebundle(spec, format="svg", mode="vega-lite")
+    return drawn["image/svg+xml"]
 
 
 _KINDS: dict[type, type] = {

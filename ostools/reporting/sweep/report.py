@@ -18,6 +18,7 @@ from ostools.reporting.page.section import Finding, More, Part, Section, Table, 
 from ostools.reporting.page.shell import quoted
 from ostools.reporting.sections.about import reading_section
 from ostools.reporting.sweep import behaviour, collapse, fate, path_sum, sensitivity
+from ostools.reporting.sweep.compared import compared
 from ostools.reporting.sweep.parts import CellsSection
 from ostools.results import checked_output, write_atomically
 from ostools.runs.stored.reading import STATES, AskedCell, Reading, distinct, read
@@ -86,7 +87,7 @@ _STATES = {"failed": "failed", "missing": "are still to be measured"}
 def _state(found: Reading, broken: Sequence[str], built: Sequence[Section]) -> Section:
     """What was asked and what is there, first of all; then what failed and what is missing."""
     first = [Finding(f"{_counted(found)}.", "", "", ""), *_headlines(built)]
-    parts = [Part(first=first, tables=[_asked(found)])]
+    parts = [Part(first=first), *compared(found), Part(tables=[_asked(found)])]
     if failed := [cell for cell in found.cells if cell.failures]:
         records = [record for cell in failed for record in cell.failures]
         errors = Counter(record.error for record in records)

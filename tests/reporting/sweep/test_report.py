@@ -18,6 +18,7 @@ from ostools.results import Provenance
 from ostools.runs import run as run_sweep
 from ostools.runs import sweep_of
 from ostools.runs.measurements.record import Cell
+from ostools.runs.stored.reading import read
 from ostools.runs.stored.store import Store, Wanted, file_of
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
 
@@ -68,6 +69,23 @@ def test_a_whole_sweep_has_a_section_a_measurement_and_says_that_it_is_complete(
         assert page.count(f'<section id="{name}"') == 1
     assert "default-src" in page
     assert "ostools report --run" in page
+
+
+def test_the_first_screen_compares_the_mitigations_by_the_rules_of_any_report(page: str, sweep: Path) -> None:
+    first = page.partition('<section id="findings"')[2].partition("</section>")[0]
+    behaviour, collapse = (read(sweep).rows(name) for name in ("behaviour", "collapse"))
+    model = str(behaviour["model"].iloc[0])
+    for mitigation in ("none", "sliding-window:window=4,sinks=1"):
+        title = f"<h3>{model}, {'no mitigation' if mitigation == 'none' else mitigation}</h3>"
+        part = first.partition(title)[2].partition("<h3>")[0]
+        assert part.count("is the pair closer than the rounding noise") == 1
+        assert part.count("does the model err on a task?") == 2  # options are not pooled
+        for _, rows in behaviour[behaviour["mitigation"] == mitigation].groupby("options"):
+            right, asked = int(rows["correct"].sum()), int(rows["correct"].notna().sum())
+            assert f"The model answers {right} of {asked} prompts of copy-last right." in part
+        assert "Wrong answers (samples 1, temperature 0.0)" in part
+        assert "Wrong answers (samples 2, temperature 1.0)" in part
+        assert len(collapse[collapse["mitigation"] == mitigation])
 
 
 def test_cells_of_several_options_are_never_pooled(page: str, sweep: Path) -> None:
