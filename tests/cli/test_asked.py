@@ -126,7 +126,7 @@ DEARER = [
 @pytest.mark.parametrize(
     ("command", "mitigation", "call"),
     [*OF_A_TEXT, *(pytest.param(*one, marks=pytest.mark.slow) for one in DEARER)],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "call",
 )
 def test_a_mitigated_measurement_of_a_text_is_that_of_the_call(
     run, directory: str, command: str, mitigation: str, call: Any
