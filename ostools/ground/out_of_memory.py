@@ -140,4 +140,6 @@ def _with_share(found: Found, share: float) -> Found:
     if share == 1.0 or provenance is None:
         return found
     parameters = {**provenance.parameters, "chunk_share": share}
-    return replace(result, provenance=replace(provenance, parameters=parameters))
+    # A result of several prompts holds each prompt's own.
+    own = {"results": tuple(_with_share(one, share) for one in result.results)} if hasattr(result, "results") else {}
+    return replace(result, provenance=replace(provenance, parameters=parameters), **own)

@@ -46,7 +46,7 @@ def test_what_cannot_be_asked_is_refused_before_a_model_is_loaded(run, tmp_path:
     assert_refused(run("sensitivity", "--prompt", "a", "--prompt", ""), "expected text, found nothing")
     assert_refused(run("sensitivity", "--prompts", str(tmp_path / "none.txt")), "No such file")
     assert_refused(run("sensitivity", "--prompts", str(tmp_path)), "cannot be read")
-    out = tmp_path / "x.png"
+    out = tmp_path / "x.doc"
     assert_refused(run("sensitivity", "--prompts", two, "--out", str(out)), "expected a name ending in .parquet")
     assert not out.exists()
 

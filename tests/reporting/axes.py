@@ -107,6 +107,12 @@ TITLES: dict[str, set[str]] = {
     "TrainedLab": {"L2 distance at y, float64", "length n (items of the sequence)", "share of right answers"},
     "Reproduction": set(),
     "Corpus": {"relative position in the window", "share / even share"},
+    "CorpusCollapse": {
+        "window length (tokens)",
+        "L2 distance at y",
+        "distance / noise of its own window",
+        "share of windows",
+    },
     "PathSums": {"relative position", "share / even share"},
     "Sensitivities": {"relative position", "share / even share"},
     "Nulls": {"share of the summed sensitivity", "token and its position i"},
