@@ -106,7 +106,7 @@ def _natural(spec: dict[str, Any]) -> float:
         widths = [_natural(panel) for panel in panels]
         return sum(widths) if "hconcat" in spec else max(widths)
     width = spec.get("spec", spec).get("width")
-    return (width if isinstance(width, int | float) else 300) + _AXIS
+    return float(width if isinstance(width, int | float) else 300) + _AXIS
 
 
 def _fit(spec: dict[str, Any], room: float | int) -> None:
