@@ -38,7 +38,10 @@ SLOW: list[tuple[str, dict[str, Any]]] = [
     ("attention", {"token": 4, **SECOND}),
     ("collapse", {**SHORT, "item": " and"}),
 ]
-MODELS = [("predicted-full", {"beside": "model", "dtype": "bfloat16"}), ("attention", {"beside": "model"})]
+MODELS = [
+    ("predicted-full", "embedded-short", {"beside": "model", "dtype": "bfloat16"}),
+    ("attention", "embedded", {"beside": "model"}),  # of as many heads
+]
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +92,12 @@ def test_the_copied_code_gives_what_is_shown(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("view", "more"), MODELS, ids=str)
-def test_of_two_models_too(embedded, monkeypatch: pytest.MonkeyPatch, view: str, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("view", "other", "more"), MODELS, ids=str)
+def test_of_two_models_too(
+    embedded, monkeypatch: pytest.MonkeyPatch, view: str, other: str, more: dict[str, Any]
+) -> None:
     monkeypatch.setattr("ostools.models.load_model", loaded)
-    subject = Subject(embedded, load_model("embedded-short", device="cpu"))
+    subject = Subject(embedded, load_model(other, device="cpu"))
     for page in serving(subject):
         assert_copied(page, subject, view, more)
 
