@@ -20,7 +20,7 @@ import psutil
 import torch
 
 import ostools as ost
-from stress.memory import GROWTH, growth
+from stress.memory import judged
 
 CASES = 600
 """One a second for ten minutes, where the machine keeps up."""
@@ -46,15 +46,7 @@ _VIEWS: tuple[dict[str, Any], ...] = (
 def run(cases: int, seed: int) -> int:
     """1 where the process grew too much, or an answer was an error; the curve goes to stderr."""
     curve, errors = typed(cases, seed)
-    grown = growth(curve)
-    for index in range(0, cases, max(1, cases // 10)):
-        print(f"  after {index + 1}: {curve[index] / 2**20:.1f} MiB", file=sys.stderr)
-    for error in errors:
-        print(f"the explorer answered: {error}")
-    print(f"  {grown:+.2%}", file=sys.stderr)
-    if grown >= GROWTH:
-        print(f"{cases} keystrokes: the process grew by {grown:.2%}")
-    return len(errors) + (grown >= GROWTH)
+    return judged(curve, [f"the explorer answered: {error}" for error in errors], "keystrokes")
 
 
 def typed(cases: int, seed: int, views: Sequence[Mapping[str, Any]] = _VIEWS) -> tuple[list[int], list[str]]:

@@ -34,14 +34,19 @@ _WARM = 0.2
 def run(cases: int, seed: int) -> int:
     """1 where the process grew too much, or a measurement failed; the curve goes to stderr."""
     curve, errors = measured(cases, seed)
-    grown = growth(curve)
+    return judged(curve, [f"a measurement failed: {error}" for error in errors], "measurements")
+
+
+def judged(curve: list[int], errors: list[str], what: str) -> int:
+    """The number of failures, the growth of a process over so many of `what` among them; the curve goes to stderr."""
+    cases, grown = len(curve), growth(curve)
     for index in range(0, cases, max(1, cases // 10)):
         print(f"  after {index + 1}: {curve[index] / 2**20:.1f} MiB", file=sys.stderr)
     for error in errors:
-        print(f"a measurement failed: {error}")
+        print(error)
     print(f"  {grown:+.2%} from {curve[int(_WARM * cases)] / 2**20:.1f} MiB", file=sys.stderr)
     if grown >= GROWTH:
-        print(f"{cases} measurements: the process grew by {grown:.2%}")
+        print(f"{cases} {what}: the process grew by {grown:.2%}")
     return len(errors) + (grown >= GROWTH)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from ostools.measure import Collapse
 from ostools.measure.collapse.readings import Reading
 from ostools.reporting.findings.collapse import collapse_findings
@@ -28,9 +30,7 @@ def lengths(result: Collapse) -> dict[str, Any]:
                 "dtype": str(name),
                 **{key: own[column].tolist() for key, column in _COLUMNS.items()},
                 "hidden": at["hidden"].tolist(),
-                "from": None
-                if end["collapse_length"] is None or end.isna()["collapse_length"]
-                else int(end["collapse_length"]),
+                "from": None if pd.isna(end["collapse_length"]) else int(end["collapse_length"]),
                 "status": str(end["status"]),
             }
         )

@@ -12,7 +12,9 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from mitigations import Mitigation
 from ostools.explorer.views import VIEWS, View
-from ostools.ground.errors import InputError, shown, unknown_name
+from ostools.ground.errors import InputError, shown
+from ostools.ground.names import checked_name
+from ostools.measure.mitigated import rewrites
 from ostools.models.describe import metadata_of
 
 LONGEST = 20_000
@@ -97,7 +99,7 @@ class Question:
         """What the page sent. Raises `InputError` for whatever it could not have sent itself, and for a text that is none."""
         name, view = asked.get("view"), view_named(asked.get("view"))
         given: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", asked.get("prompt"))}
-        given["dtype"] = _among("dtype", asked.get("dtype", subject.dtypes[0]), subject.dtypes)
+        given["dtype"] = checked_name("dtype", asked.get("dtype", subject.dtypes[0]), subject.dtypes)
         if (ends := subject.layers(view)) is not None:
             given["layer"] = _whole("layer", asked.get("layer", ends[0]), *ends)
         if "head" in view.takes:
@@ -131,9 +133,7 @@ class Question:
 
 def view_named(name: object) -> View:
     """Raises `InputError` for a name that is none."""
-    if not isinstance(name, str) or name not in VIEWS:
-        raise unknown_name("view", name, VIEWS)
-    return VIEWS[name]
+    return VIEWS[checked_name("view", name, VIEWS)]
 
 
 def checked_text(what: str, text: object) -> str:
@@ -149,12 +149,6 @@ def _optional(what: str, text: object) -> str | None:
     return None if text in (None, "") else checked_text(what, text)
 
 
-def _among(what: str, name: object, known: tuple[str, ...]) -> str:
-    if not isinstance(name, str) or name not in known:
-        raise unknown_name(what, name, known)
-    return name
-
-
 def _whole(what: str, number: object, low: int, high: int) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
         raise InputError(f"{what}: expected a whole number from {low} to {high}, found {shown(number)}")
@@ -163,13 +157,13 @@ def _whole(what: str, number: object, low: int, high: int) -> int:
 
 def _beside(asked: Mapping[str, Any], subject: Subject) -> dict[str, str]:
     """What stands beside. Refuses a mitigation that would have to know the items of a sequence, which a text does not say."""
-    kind = _among("second side", asked.get("beside", ""), subject.beside)
+    kind = checked_name("second side", asked.get("beside", ""), subject.beside)
     if kind in ("", "model"):
         return {"beside": kind}
     other = checked_text("second prompt" if kind == "prompt" else "mitigation", asked.get("other"))
     if kind == "mitigation":
         given = mitigations.mitigation(other)
-        if any(type(part).sequence is not Mitigation.sequence for part in mitigations.parts(given)):
+        if any(rewrites(part, "sequence") for part in mitigations.parts(given)):
             raise InputError(
                 f"{mitigations.label(given)} changes the items of a task's sequence, and a text does not say which these are: "
                 "choose a mitigation of the whole prompt or of the forward pass, or type the changed text as a second prompt"
@@ -184,5 +178,5 @@ def _repeated(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "item": _optional("repeated item", asked.get("item")),
         "longest": _whole("longest length", asked.get("longest", 32), *LENGTHS),
-        "dtypes": tuple(dict.fromkeys(_among("dtype", name, DTYPES[1:]) for name in names)),
+        "dtypes": tuple(dict.fromkeys(checked_name("dtype", name, DTYPES[1:]) for name in names)),
     }

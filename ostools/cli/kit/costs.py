@@ -19,6 +19,7 @@ from ostools.measure.answers.cost import behaviour_cost
 from ostools.measure.collapse.cost import collapse_cost
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, PromptTokens, pass_cost
+from ostools.measure.passes.output import read_up_to
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.runs.forecast.forecast import Unloaded
@@ -47,8 +48,7 @@ def sensitivity(
     total = Cost()
     for prompt in prompts:
         pos = model.pos(prompt)
-        read = pos if at is None else at % pos + 1
-        total += sensitivity_cost(model.shape, read, linearisations, **how)
+        total += sensitivity_cost(model.shape, read_up_to(at, pos), linearisations, **how)
         # The logits of the whole prompt and of its beginning; and that of the token.
         total += replace(pass_cost(model.shape, pos, 2.0 * (at is not None) + one_row), memory=0)
     return total

@@ -146,6 +146,7 @@ def faithfulness(
     from ostools.measure.faithfulness.cost import faithfulness_cost
     from ostools.measure.faithfulness.without import WAYS
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
+    from ostools.measure.passes.output import read_up_to
     from ostools.measure.paths.cost import path_sum_cost
     from ostools.measure.paths.variants import checked_variants
 
@@ -162,8 +163,7 @@ def faithfulness(
         numbers = {"draws": _DRAWS, "orders": orders, "steps": _STEPS}
         beside = costs.sensitivity(turn.of(on), under.read, names, (0,), "auto", at=at)
         beside += path_sum_cost(on.shape, pos, variants, positions=positions) + under.cost(turn.of(on)) * 3
-        read = pos if at is None else at % pos + 1
-        return beside + faithfulness_cost(on.shape, read, profiles=count, ways=ways, **numbers)
+        return beside + faithfulness_cost(on.shape, read_up_to(at, pos), profiles=count, ways=ways, **numbers)
 
     with at_work("taking tokens out", model, device, dtype, cost) as (loaded, progress):
         words = turn.prompt(loaded, given)

@@ -14,6 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from mitigations import Mitigation, label, parts
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.measure.mitigated import rewrites
 from ostools.measure.posed import Posed, pose
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
@@ -115,5 +116,4 @@ def _is_pairs(name: str) -> bool:
 
 
 def _rewrites(mitigation: Mitigation) -> bool:
-    kinds = [type(part) for part in parts(mitigation)]
-    return any(kind.sequence is not Mitigation.sequence or kind.prompt is not Mitigation.prompt for kind in kinds)
+    return any(rewrites(part, kind) for part in parts(mitigation) for kind in ("sequence", "prompt"))

@@ -28,14 +28,21 @@ class Hidden:
     below_of_pair: list[bool] | None
 
 
+def is_hidden(distance: Any, noise: Any, computed: Any) -> Any:
+    """Which rows are hidden: the float64 `distance` is below the noise, or the two came out as the same numbers."""
+    return (distance < noise) | (computed == 0)
+
+
 def hidden_curves(table: Frame, reference: str, per: str = VECTOR, norm: str = "l2") -> Iterator[Hidden]:
     """Every curve of a `Collapse`'s table but those of the `reference` dtype, and of rows without their float64 distance."""
     table = table[(table["per"] == per) & (table["norm"] == norm) & (table["dtype"] != reference)]
     table = table[table["float64_distance"].notna()].sort_values(by="length", kind="stable")
     for key, group in table.groupby(ONE_CURVE, sort=False):
         *curve, site, layer = key
-        lengths, distance, same = group["length"].tolist(), group["float64_distance"], group["mean"] == 0
-        below, of_pair = (((distance < group[noise]) | same).tolist() for noise in ("noise", "pair_noise"))
+        lengths, distance = group["length"].tolist(), group["float64_distance"]
+        below, of_pair = (
+            is_hidden(distance, group[noise], group["mean"]).tolist() for noise in ("noise", "pair_noise")
+        )
         yield Hidden(key, lengths, below, of_pair)
         if site == "logits":
             for said, column in ((TOP_TOKEN, "same_top_token"), (IDENTICAL, "identical_logits")):

@@ -26,6 +26,7 @@ from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.judging import judge
 from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.starts import is_hidden
 from ostools.measure.fate.begun import BegunPairs, answer_room
 from ostools.measure.fate.captured import LOGITS
 from ostools.measure.fate.cost import PAIR_SEEDS
@@ -242,7 +243,7 @@ def _said(asked: Asked, name: str, progress: Progress | None) -> pd.DataFrame:
 def _pairs(frame: Frame) -> Frame:
     """Of every dtype and length: the mean distance and noise at y, and whether all pairs are below the noise."""
     at_y = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
-    hidden = (at_y["float64_distance"] < at_y["pair_noise"]) | (at_y["mean"] == 0)
+    hidden = is_hidden(at_y["float64_distance"], at_y["pair_noise"], at_y["mean"])
     columns = {
         "distance": ("float64_distance", "mean"),
         "pair_noise": ("pair_noise", "mean"),

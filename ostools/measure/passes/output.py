@@ -95,6 +95,11 @@ def soft_cap(model: TransformerBridge) -> float | None:
     return getattr(model.original_model.config, "final_logit_softcapping", None)
 
 
+def read_up_to(at: int | None, pos: int) -> int:
+    """How many of `pos` tokens are read where position `at` is meant, from the end where negative; None: all."""
+    return pos if at is None else at % pos + 1
+
+
 def begun(model: TransformerBridge, prompt: Prompt, at: int) -> Prompt:
     """The tokens up to position `at`, from the end where negative; the last of them has the logits that it has in the whole.
 
@@ -104,7 +109,7 @@ def begun(model: TransformerBridge, prompt: Prompt, at: int) -> Prompt:
     pos = len(prompt.ids)
     if type(at) is not int or not -pos <= at < pos:
         raise InputError(f"at: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, found {at!r}")
-    end = at % pos + 1
+    end = read_up_to(at, pos)
     if end == pos:
         return prompt
     others = [edit for edit in hooks.active_edits(model) if edit.kind not in _OF_A_QUERY]

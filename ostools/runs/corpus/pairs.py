@@ -19,6 +19,7 @@ from ostools.ground.progress import Progress
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.cost import collapse_cost
 from ostools.measure.collapse.readings import VECTOR
+from ostools.measure.collapse.starts import is_hidden
 from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.models.shape import Shape
@@ -91,7 +92,7 @@ def assembled_pairs(rows: Frame, seconds: Mapping[int, float], provenance: Prove
     """The result of the rows of all cells."""
     table: Any = rows[COLUMNS].rename(columns={"compared": "dtype"})
     for name, noise in (("hidden", "noise"), ("pair_hidden", "pair_noise")):
-        table = table.assign(**{name: (table["float64_distance"] < table[noise]) | (table["distance"] == 0)})
+        table = table.assign(**{name: is_hidden(table["float64_distance"], table[noise], table["distance"])})
     asked: Any = provenance.parameters
     frame = [
         {"length": length, "dtype": dtype}
