@@ -205,7 +205,9 @@ _COPIES = {"copy-last": 2.0, "copy-first": 2.0, "copy": 2.0}
 
 RECIPES: dict[str, Recipe] = {
     "embedded": Recipe(),
-    "embedded-short": replace(_MOSTLY_TEXT, task_tokens=960, text_tokens=965, shares=_SHARES | _COPIES),
+    "embedded-short": replace(
+        _MOSTLY_TEXT, steps=5700, decay_steps=1750, task_tokens=960, text_tokens=965, shares=_SHARES | _COPIES
+    ),
     "embedded-windowed": replace(
         _MOSTLY_TEXT,
         steps=2600,
