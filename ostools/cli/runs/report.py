@@ -25,7 +25,7 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="'embedded' (the default) or another of `ostools models`, a directory, or a hub id. Given twice: a report of both.",
+            help="'embedded' (else this) or another of `ostools models`, a directory, or a hub id; twice: a report of both.",
         ),
     ] = None,
     prompt: Annotated[
@@ -56,7 +56,7 @@ def report(
     """Measure everything, write one HTML file.
 
     The whole chain, in a report that needs no network. For a large model choose sections. With --run, a report on the cells of
-    a sweep, finished or not, with what failed and why.
+    a sweep, finished or not, with what failed and why. With --model twice, a report of both models: one is in memory at a time.
 
     \b
     Example:

@@ -30,12 +30,12 @@ def measure_two(
 ) -> Both:
     """What is measured on each: `measured(model, place)`. No model is held when the next is asked for."""
     found: list[Measurements] = []
-    for place, model in enumerate(models):
-        if place == 2:
+    for model in models:  # without `enumerate`, which holds what it gave last
+        if len(found) == 2:
             raise InputError(f"{EXPECTED}, found more: write a report of each pair")
         if not isinstance(model, TransformerBridge):
             raise InputError(f"{EXPECTED}, loaded by load_model; found {type(model).__name__}")
-        found.append(measured(model, place))
+        found.append(measured(model, len(found)))
         del model
         gc.collect()  # a model is in circles: without this it stays beside the next
     if len(found) != 2:
