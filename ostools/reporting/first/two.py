@@ -107,8 +107,13 @@ def _joined(tables: list[Frame], names: Names) -> Frame:
 def _told_apart(names: Names) -> dict[str, Any]:
     """A colour and a mark of each model, in one legend."""
     shown = [theme.inert(name) for name in names]
-    shape = alt.Shape("model:N", scale=alt.Scale(domain=shown, range=list(SHAPES)), legend=alt.Legend(title=None))
-    return {"color": draw.hue("model", dict(zip(shown, COLOURS, strict=True)), columns=1), "shape": shape}
+    shape = alt.Shape(
+        "model:N", scale=alt.Scale(domain=shown, range=list(SHAPES)), legend=alt.Legend(title=None, symbolSize=60)
+    )
+    return {
+        "color": draw.hue("model", dict(zip(shown, COLOURS, strict=True)), columns=1, symbolSize=60),
+        "shape": shape,
+    }
 
 
 def ratio_chart(data: Frame, names: Names) -> alt.LayerChart:
@@ -120,7 +125,7 @@ def ratio_chart(data: Frame, names: Names) -> alt.LayerChart:
         tooltip=["length:Q", "model:N", draw.VALUE],
     )
     one = draw.rows(pd.DataFrame({"shown": [1.0]})).mark_rule(strokeDash=[3, 3], color=theme.INK).encode(y="shown:Q")
-    points = base.mark_point(filled=True, size=16, opacity=1).encode(**_told_apart(names))
+    points = base.mark_point(filled=True, size=26, opacity=1).encode(**_told_apart(names))
     return axes.themed(draw.layers(one, points, *draw.zeros(base, floor), width=WIDTH, height=HEIGHT))
 
 
@@ -179,7 +184,7 @@ def norms_chart(data: Frame, names: Names) -> alt.LayerChart:
         y=draw.log_y(drawn["shown"], "norm / mean norm", floor),
         tooltip=["position:Q", "token:N", "model:N", draw.VALUE],
     )
-    points = base.mark_point(filled=True, size=20, opacity=0.85).encode(**_told_apart(names))
+    points = base.mark_point(filled=True, size=30, opacity=0.85).encode(**_told_apart(names))
     return axes.themed(draw.layers(points, *draw.zeros(base, floor), width=WIDTH, height=HEIGHT))
 
 
