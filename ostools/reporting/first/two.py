@@ -210,8 +210,8 @@ def right_chart(pair: tuple[Behaviour, Behaviour], names: Names) -> alt.LayerCha
     """The share of right answers by length, with its Wilson interval where it has one."""
     columns = ["length", "accuracy", "wilson_low", "wilson_high", "right", "asked"]
     data = _joined([one.summary[columns] for one in pair], names)
-    y = alt.Y("accuracy:Q", title="right answers", scale=alt.Scale(domain=[0, 1], nice=False, padding=5))
-    y.axis = alt.Axis(values=[0, 0.5, 1], format=".0%")
+    scale, axis = alt.Scale(domain=[0, 1], nice=False, padding=5), alt.Axis(values=[0, 0.5, 1], format=".0%")
+    y = alt.Y("accuracy:Q", title="right answers", scale=scale, axis=axis)
     base = draw.rows(data.drop(columns=["wilson_low", "wilson_high"])).encode(
         x=axes.length_axis(data["length"], "items of the sequence"),
         y=y,

@@ -85,11 +85,11 @@ def report(
     target = checked_output(out, (".html",), asked="out")
     chosen = None if sections is None else _checked(sections)
     wanted = None if lengths is None else checked_lengths(lengths)
-    if models is not None:
-        html = _of_two(models, out, prompt, chosen, wanted, progress)
-    else:
+    if model is not None:
         found = _measured(model, prompt, chosen, wanted, progress)
         html = render_report(found, _command([found.provenance.model], out, prompt, sections=chosen, lengths=wanted))
+    else:
+        html = _of_two(models or (), out, prompt, chosen, wanted, progress)
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
 
