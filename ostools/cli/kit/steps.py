@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,28 +52,69 @@ def at_work(
     With `--dry-run` the command ends there: exit 0 where the work would begin.
     While it works no more is given than is free: where that runs out, `InsufficientMemoryError`.
     """
-    from ostools.cli.kit.limits import foreseen, within_limits
+    from ostools.cli.kit.limits import foreseen
 
     forecast = None if cost is None else foreseen(model, device, dtype, cost)
     if MANNERS.dry_run:
         _end_with(forecast)
+    with _at_work(doing, model, device, dtype, forecast) as both:
+        yield both
+
+
+@contextmanager
+def _at_work(
+    doing: str, model: str, device: str, dtype: str, forecast: Forecast | None
+) -> Iterator[tuple[TransformerBridge, Progress]]:
+    from ostools.cli.kit.limits import within_limits
+
     with within_limits(device, forecast):
         loaded = _loaded(model, device, dtype)
         with output.progress(doing) as progress:
             yield loaded, progress
 
 
-def _end_with(forecast: Forecast | None) -> NoReturn:
-    """The end of a dry run. The forecast itself was told as a note; programs get its numbers."""
+def each_at_work(
+    doing: str, models: Sequence[str], device: str, dtype: str, cost: Callable[[Unloaded], Cost]
+) -> tuple[Iterator[TransformerBridge], Progress]:
+    """The same of several models, each loaded when the one before it is let go; and what moves the bar of the one at work.
+
+    All are forecast, and told, before the first is loaded; `--dry-run` ends there. `--max-time` holds for each.
+    """
+    from ostools.cli.kit.limits import foreseen
+
+    forecasts = [foreseen(model, device, dtype, cost) for model in models]
+    if MANNERS.dry_run:
+        _end_with(*forecasts)
+    bars: list[Progress] = []
+
+    def told(done: int, total: int) -> None:
+        if callable(bars[-1]):
+            bars[-1](done, total)
+
+    def each() -> Iterator[TransformerBridge]:
+        for model, forecast in zip(models, forecasts, strict=True):
+            with _at_work(f"{doing} {model}", model, device, dtype, forecast) as (loaded, progress):
+                bars.append(progress)
+                yield loaded
+            del loaded
+            gc.collect()  # a model is in circles: without this it stays beside the next
+
+    return each(), told
+
+
+def _end_with(*forecasts: Forecast | None) -> NoReturn:
+    """The end of a dry run. The forecast itself was told as a note; programs get its numbers, of several models a list."""
     import typer
 
-    if forecast is None:
+    found = [one for one in forecasts if one is not None]
+    if len(found) < len(forecasts):
         raise InputError(
             "--dry-run: expected a model and a prompt that can be forecast, found that something is wrong with one of them: "
             "leave --dry-run out, and the command says what"
         )
     if MANNERS.json:
-        output.print_json({"memory": forecast.memory, "work": forecast.work, "seconds": forecast.seconds})
+        numbers = [{"memory": one.memory, "work": one.work, "seconds": one.seconds} for one in found]
+        output.print_json(numbers[0] if len(numbers) == 1 else numbers)
     raise typer.Exit
 
 

@@ -10,9 +10,9 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.chat import PLAIN
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Device, Dtype, Model, parse_lengths
+from ostools.cli.kit.options import Device, Dtype, parse_lengths
 from ostools.cli.kit.prompts import Ids, chosen
-from ostools.cli.kit.steps import at_work, tell_written
+from ostools.cli.kit.steps import at_work, each_at_work, tell_written
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 
 def report(
-    model: Model = "embedded",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="'embedded' (else this) or another of `ostools models`, a directory, or a hub id; twice: a report of both.",
+        ),
+    ] = None,
     prompt: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="The text to measure sensitivity on; else the paper's copy prompt."),
@@ -50,18 +56,19 @@ def report(
     """Measure everything, write one HTML file.
 
     The whole chain, in a report that needs no network. For a large model choose sections. With --run, a report on the cells of
-    a sweep, finished or not, with what failed and why.
+    a sweep, finished or not, with what failed and why. With --model twice, a report of both models: one is in memory at a time.
 
     \b
     Example:
       ostools report
       ostools report --model ./my-model --prompt "The capital of France is" --out france.html
+      ostools report --model embedded --model embedded-short --out both.html
       ostools report --section collapse --section precision --lengths 1:128
       ostools report --run sweep --out sweep.html
     """
     if run is not None:
         given = {
-            "--model": model != "embedded",
+            "--model": bool(model),
             "--prompt": prompt is not None,
             "--ids": ids is not None,
             "--section": bool(section),
@@ -84,12 +91,33 @@ def report(
         longest = range(1, LONGEST + 1) if wanted is None else wanted
         return report_cost(on, text, longest, section or None)
 
-    with at_work("measuring", model, device, dtype, cost) as (loaded, progress):
-        read = None if given is None else PLAIN.prompt(loaded, given)
-        written = reporting.report(
-            loaded, prompt=read, out=out, sections=section or None, lengths=wanted, progress=progress
-        )
+    names = _checked_models(model or ["embedded"], ids)
+    asked = {"out": out, "sections": section or None, "lengths": wanted}
+    if len(names) == 2:
+        models, progress = each_at_work("measuring", names, device, dtype, cost)
+        written = reporting.report(models=models, prompt=prompt, progress=progress, **asked)
+    else:
+        with at_work("measuring", names[0], device, dtype, cost) as (loaded, progress):
+            read = None if given is None else PLAIN.prompt(loaded, given)
+            written = reporting.report(loaded, prompt=read, progress=progress, **asked)
     tell_written(written)
+
+
+def _checked_models(names: list[str], ids: str | None) -> list[str]:
+    """One model, or two that differ, whose prompt is a text."""
+    if len(names) > 2:
+        raise InputError(f"--model: expected one model or two, found {len(names)}: write a report of each pair")
+    if len(names) == 2:
+        from ostools.models.files.sources import locate
+
+        if MANNERS.base is not None or ids is not None:
+            raise InputError(
+                f"{'--ids' if ids is not None else '--base'} is of one model, found two of --model: "
+                f"{'give --prompt' if ids is not None else 'merge the adapter into its base first'}"
+            )
+        if names[0] == names[1] or locate(names[0], None).directory == locate(names[1], None).directory:
+            raise InputError(f"--model: expected two models that differ, found {names[0]} twice: leave one out")
+    return names
 
 
 def _on_run(directory: Path, out: Path, given: list[str]) -> None:

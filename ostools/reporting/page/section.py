@@ -67,10 +67,12 @@ class More:
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a section, rendered in this order; what is empty is absent."""
+    """A piece of a section, rendered in this order; what is empty is absent. `columns` stand beside each other where there is
+    room."""
 
     title: str = ""
     quote: str = ""
+    columns: Sequence[Part] = ()
     strip: Sequence[Verdict] = ()
     first: Sequence[Finding] = ()
     small: Sequence[Figure] = ()

@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.asked import asked
 from ostools.measure.prompts import as_prompt
@@ -25,6 +25,8 @@ from ostools.models import Prompt, context_length
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.reporting.report.measuring import NAMES, measure
 from ostools.reporting.report.rendering import render_report
+from ostools.reporting.report.two import measure_two, render_two
+from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sweep.report import sweep_report
 from ostools.results import checked_output, write_atomically
 
@@ -43,6 +45,7 @@ def default_prompt() -> str:
 def report(
     model: TransformerBridge | None = None,
     *,
+    models: Iterable[TransformerBridge] | None = None,
     run: str | Path | None = None,
     prompt: str | Prompt | None = None,
     out: str | Path = "report.html",
@@ -54,6 +57,8 @@ def report(
     """Measure what the sections show on `model`, or read what a sweep stored, and write a self-contained HTML report to `out`.
 
     Args:
+        models: two models in place of one, for a report of both. They are taken one after the other, so that
+            `(load_model(name) for name in names)` holds one in memory at a time. The prompt is then a text.
         run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then, and no progress told.
         prompt: a text or its tokens, whose sensitivity, layers and attention are measured; else the paper's copy prompt.
         sections: of "collapse", "precision", "sensitivity", "looseness" (within sensitivity), "layers", "attention",
@@ -69,26 +74,62 @@ def report(
     at all; and for a model, or what is measured on one, together with a `run`.
     """
     if run is not None:
-        given = {"model": model, "prompt": prompt, "sections": sections, "lengths": lengths}
+        given = {"model": model, "models": models, "prompt": prompt, "sections": sections, "lengths": lengths}
         too_many = [name for name, value in given.items() if value is not None]
         if too_many:
             raise InputError(f"report: run={str(run)!r} measures nothing; leave out {', '.join(too_many)}")
         return sweep_report(run, out, say)
-    if model is None:
-        raise InputError("report: expected a model, or run=DIRECTORY of a sweep; found neither")
+    if (model is None) == (models is None):
+        number = "neither" if model is None else "model and models"
+        raise InputError(f"report: expected a model, or two in models=, or run=DIRECTORY of a sweep; found {number}")
     target = checked_output(out, (".html",), asked="out")
     chosen = None if sections is None else _checked(sections)
-    wanted = list(range(1, _longest(model) + 1)) if lengths is None else checked_lengths(lengths)
+    wanted = None if lengths is None else checked_lengths(lengths)
+    if model is not None:
+        found = _measured(model, prompt, chosen, wanted, progress)
+        html = render_report(found, _command([found.provenance.model], out, prompt, sections=chosen, lengths=wanted))
+    else:
+        html = _of_two(models or (), out, prompt, chosen, wanted, progress)
+    return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
+
+
+def _measured(
+    model: TransformerBridge,
+    prompt: str | Prompt | None,
+    sections: list[str] | None,
+    lengths: list[int] | None,
+    progress: Progress | None,
+) -> Measurements:
+    """What the sections show; refused where nothing could be measured."""
+    wanted = list(range(1, _longest(model) + 1)) if lengths is None else lengths
     encoded = as_prompt(model, default_prompt() if prompt is None else prompt)
-    found = measure(model, encoded, wanted, chosen, progress)
-    if found.empty and chosen != ["theory"]:
+    found = measure(model, encoded, wanted, sections, progress)
+    if found.empty and sections != ["theory"]:
         reasons = "; ".join(f"{one.section}: {one.reason}" for one in found.left_out[:1])
         raise InputError(f"nothing could be measured, so there is nothing to report: {reasons}")
-    command = _command(
-        found.provenance.model, out, prompt, sections=chosen, lengths=None if lengths is None else wanted
-    )
-    html = render_report(found, command)
-    return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
+    return found
+
+
+def _of_two(
+    models: Iterable[TransformerBridge],
+    out: str | Path,
+    prompt: str | Prompt | None,
+    sections: list[str] | None,
+    lengths: list[int] | None,
+    progress: Progress | None,
+) -> str:
+    """The page of both. Token ids are of one tokenizer: the prompt of two models is a text."""
+    if isinstance(prompt, Prompt):
+        raise InputError(
+            "report: expected the prompt of two models as a text, found tokens, which are of one tokenizer"
+        )
+
+    def measured(model: TransformerBridge, place: int) -> Measurements:
+        return _measured(model, prompt, sections, lengths, part_of(progress, place, place + 1, 2, 100))
+
+    both = measure_two(models, measured)
+    command = _command([one.provenance.model for one in both], out, prompt, sections=sections, lengths=lengths)
+    return render_two(both, command)
 
 
 def _checked(sections: Sequence[str]) -> list[str]:
@@ -103,17 +144,21 @@ def _longest(model: TransformerBridge) -> int:
 
 
 def _command(
-    model: Any, out: str | Path, prompt: str | Prompt | None, sections: list[str] | None, lengths: list[int] | None
+    models: Sequence[Any],
+    out: str | Path,
+    prompt: str | Prompt | None,
+    sections: list[str] | None,
+    lengths: list[int] | None,
 ) -> str:
     """The command line that makes this report again, whatever the prompt."""
-    words = ["ostools", "report", "--model", stored_at(model)]
+    words = ["ostools", "report", *(word for model in models for word in ("--model", stored_at(model)))]
     if prompt is not None:
         words += (
             ["--ids", ",".join(map(str, prompt.ids.tolist()))] if isinstance(prompt, Prompt) else ["--prompt", prompt]
         )
     words += [word for name in sections or () for word in ("--section", name)]
     words += [] if lengths is None else ["--lengths", lengths_text(lengths)]
-    words += [*loading(model), "--out", str(out)]
+    words += [*loading(models[0]), "--out", str(out)]
     return " ".join(map(quoted, words))
 
 

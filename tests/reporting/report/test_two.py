@@ -1,0 +1,160 @@
+"""The report of two models: each model's numbers are those it has alone, and what cannot be compared is not."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.errors import InputError
+from ostools.measure import Sensitivity
+from ostools.reporting import report
+from ostools.reporting.first.headlines import headlines
+from ostools.reporting.first.two import first_screen, ratios
+from ostools.reporting.first.verdicts import verdicts
+from ostools.reporting.report.two import measure_two, render_two
+from ostools.reporting.sections.measurements import Measurements
+from ostools.results import Provenance
+from tests.checkpoints import tiny_model
+from tests.cli.asking import assert_refused
+from tests.reporting.charts.test_behaviour import made as made_behaviour
+from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse, made_sensitivity
+from tests.reporting.page.test_page import Parsed
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def provenance(name: str, weights: str) -> Provenance:
+    model: Any = PROVENANCE.model
+    shape = ("n_parameters", "n_layers", "d_model", "n_heads", "n_key_value_heads", "d_vocab")
+    described = {"revision": None, "architecture": "made", "device": "cpu", "attention_implementation": "eager"}
+    return replace(
+        PROVENANCE, model={**model, **dict.fromkeys(shape, 1), **described, "name": name, "weight_hash": weights}
+    )
+
+
+NORMS = made_sensitivity({"full": (1.0, 2.0, 6.0)})
+PAIRS = made_collapse(lambda n: 1 / n, lengths=range(1, 9), noise={"float32": 1e-3, "bfloat16": 0.2})
+
+
+def made(name: str, tokens: tuple[str, ...] = ("a", "b"), **found: Any) -> Measurements:
+    answers = made_behaviour([{"length": 2, "correct": True}, {"length": 8}])
+    given: Any = {"collapses": [PAIRS], "sensitivity": NORMS, "behaviours": [answers]}
+    return Measurements(provenance(name, name), "text", tokens, **(given | found))
+
+
+def screen(one: Measurements, other: Measurements) -> Any:
+    return first_screen((one, other), ("A", "B"), (["collapse"], ["collapse"]))
+
+
+def test_each_column_is_what_the_report_of_that_model_says() -> None:
+    both = made("one"), made("two", behaviours=[])
+    columns = screen(*both).parts[0].columns
+    for found, column, name in zip(both, columns, ("A", "B"), strict=True):
+        assert column.title == name
+        assert [(line.verdict, line.text) for line in column.first] == [(o.verdict, o.text) for o in headlines(found)]
+        assert [(one.name, one.state) for one in column.strip] == [(one.name, one.state) for one in verdicts(found)]
+
+
+def test_charts_of_both_hold_the_numbers_of_each_and_tell_them_apart_twice() -> None:
+    small = {one.name: one for one in screen(made("one"), made("two")).parts[1].small}
+    assert set(small) == {"both-collapse", "both-sensitivity", "both-answers-0"}
+    for figure in small.values():
+        encodings = [layer["encoding"] for layer in figure.spec["layer"] if "shape" in layer.get("encoding", {})]
+        assert encodings
+        for encoding in encodings:
+            assert encoding["shape"]["field"] == encoding["color"]["field"] == "model"
+            assert encoding["color"]["scale"]["domain"] == ["A", "B"]
+            assert len(set(encoding["shape"]["scale"]["range"])) == 2
+
+
+def test_a_distance_is_over_the_noise_of_its_own_length() -> None:
+    found = dict(ratios(PAIRS, "bfloat16").itertuples(index=False))
+    assert found == {n: 1 / n / 0.2 for n in range(1, 9)}
+
+
+def test_tokens_of_two_tokenizers_are_not_compared() -> None:
+    last = screen(made("one"), made("two", tokens=("ab",))).parts[1]
+    assert "both-sensitivity" not in {one.name for one in last.small}
+    assert any("A reads 2 tokens, B reads 1" in line and "are not compared" in line for line in last.findings)
+
+
+def test_measured_and_estimated_norms_are_not_mixed() -> None:
+    guessed = Sensitivity(NORMS.frame.assign(method="estimate"), PROVENANCE)
+    last = screen(made("one"), made("two", sensitivity=guessed)).parts[1]
+    assert "both-sensitivity" not in {one.name for one in last.small}
+    assert any("The two are not mixed" in line for line in last.findings)
+
+
+@pytest.mark.slow
+def test_hostile_names_stay_text_and_every_anchor_is_there_once() -> None:
+    page = Parsed(render_two((made(HOSTILE[0]), made(HOSTILE[1])), "ostools report"))
+    ids = page.attributes("id")
+    assert len(ids) == len(set(ids))
+    assert {link[1:] for link in page.attributes("href") if link and link.startswith("#")} <= set(ids)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"), [(["a"], "found 1"), ([], "found 0"), (["a", "b", "c"], "more"), (["a", "a"], "found a twice")]
+)
+def test_two_models_that_differ_are_expected(names: list[str], words: str) -> None:
+    models = iter([TransformerBridge.__new__(TransformerBridge) for _ in names])
+    with pytest.raises(InputError, match=words):
+        measure_two(models, lambda model, place: made(names[place]))
+
+
+def test_no_model_is_held_when_the_next_is_asked_for() -> None:
+    class Held(TransformerBridge):
+        def __init__(self) -> None:
+            pass
+
+    seen: list[Any] = []
+
+    def models() -> Iterator[TransformerBridge]:
+        for _ in range(2):
+            assert all(one() is None for one in seen)
+            model = Held()
+            seen.append(weakref.ref(model))
+            yield model
+            del model
+
+    measure_two(models(), lambda model, place: made("ab"[place]))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--model", "a", "--model", "b", "--model", "c"), "found 3"),
+        (("--model", "embedded", "--model", "embedded"), "embedded twice"),
+        (("--model", "embedded", "--model", "embedded-short", "--ids", "1,2"), "--ids is of one model"),
+        (("--model", "embedded", "--model", "embedded-short", "--run", "."), "leave out --model"),
+        (("--model", "embedded", "--model", "nowhere/at-all-"), "nowhere"),
+    ],
+)
+@pytest.mark.usefixtures("no_model")
+def test_the_command_refuses_in_one_line(run: Run, arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    assert_refused(run("report", *arguments), words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_dry_run_forecasts_both(run: Run) -> None:
+    code, out, err = run("report", "--model", "embedded", "--model", "embedded-short", "--dry-run")
+    assert (code, out) == (0, "")
+    assert len(re.findall(r"^forecast: ", err, re.MULTILINE)) == 2
+
+
+@pytest.mark.slow
+def test_the_page_of_two_models(tmp_path: Path) -> None:
+    models = (tiny_model(name) for name in ("gemma", "llama"))
+    path = report(models=models, prompt="1110", out=tmp_path / "r.html", sections=["collapse"], lengths=range(1, 9))
+    page = Parsed(path.read_text(encoding="utf-8"))
+    names = [attributes["id"] for tag, attributes in page.elements if tag == "section"]
+    assert names == ["findings", "run-1", "run-2", "collapse-1", "collapse-2", "reading", "again"]
