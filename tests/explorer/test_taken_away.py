@@ -23,7 +23,7 @@ from ostools.explorer.views import VIEWS
 from ostools.models import load_model
 
 PROMPT, OTHER = "The 11 of 11", "The 12 12 of 11"
-SHORT = {"longest": 8, "dtypes": ["bfloat16"]}
+SHORT: dict[str, Any] = {"longest": 8, "dtypes": ["bfloat16"]}
 HINT, WINDOW = ({"beside": "mitigation", "other": other} for other in ("hint", "sliding-window:window=3"))
 SECOND = {"beside": "prompt", "other": OTHER}
 QUICK: list[tuple[str, dict[str, Any]]] = [("attention", {"layer": 1, "head": 2, **HINT})]
@@ -36,6 +36,10 @@ SLOW: list[tuple[str, dict[str, Any]]] = [
     ("flow", {"layer": 3}),
     ("attention", {"layer": 2}),
     ("attention", {"token": 4, **SECOND}),
+    ("contributions", SECOND),
+    ("flow", {"layer": 1, **WINDOW}),
+    ("chain", SECOND),
+    ("collapse", {**SHORT, **HINT}),
     ("collapse", {**SHORT, "item": " and"}),
 ]
 MODELS = [
@@ -76,9 +80,9 @@ def copied(shown: dict[str, Any]) -> tuple[dict[str, Any], Found]:
     """What running the copied code leaves behind."""
     known: dict[str, Any] = {}
     exec(shown["code"], known)
-    sides = (known["first"], known["second"]) if "first" in known else (known["result"],)
-    inactive = not known.get("acts", True) and known["words"] == known["prompt"]
-    return known, Found(known["result"], sides, inactive)
+    if "first" not in known:
+        return known, Found((known["result"],))
+    return known, Found((known["first"], known["second"]), known.get("result"))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,7 @@ def assert_copied(page: TestClient, subject: Subject, view: str, more: dict[str,
     known, found = copied(shown)
     again = answer(Question.of({"view": view, "prompt": PROMPT, **more}, subject), found)
     assert json.loads(json.dumps(again)) == shown
-    assert json.loads(shown["chart"])
+    assert [json.loads(one["chart"]) is not None for one in shown["charts"]] == [True] * len(found.results)
     sides = [side for side in (shown["tokens"], shown["second"]) if side is not None]
     if "values" in known:
         values = known["values"] if len(sides) == 2 else (known["values"],)
@@ -129,7 +133,7 @@ def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str
     rows = json.loads(out)["rows"]
     if view == "collapse":
         at_y = [row for row in rows if (row["site"], row["per"], row["norm"]) == ("y", "vector", "l2")]
-        (dtype,) = shown["lengths"]["dtypes"]
+        (dtype,) = shown["lengths"][0]["dtypes"]
         assert [row["noise"] for row in at_y if row["dtype"] == "bfloat16"] == dtype["noise"]
         return
     column = {"sensitivity": "frobenius_norm", "contributions": "contribution", "path_sum": "value"}
@@ -173,7 +177,7 @@ def test_the_grid_has_every_head_and_the_strip_the_one_that_was_chosen(page: Tes
 @pytest.mark.slow
 def test_the_lengths_are_those_of_the_collapse(page: TestClient, embedded: TransformerBridge) -> None:
     asked = {"longest": 24, "dtypes": ["float32", "bfloat16"]}
-    shown = ask(page, "collapse", **asked)["lengths"]
+    (shown,) = ask(page, "collapse", **asked)["lengths"]
     result = ost.collapse(embedded, prompt=PROMPT, lengths=range(1, 25), dtypes=tuple(asked["dtypes"]))
     frame: Any = result.frame
     ends: Any = result.collapse_lengths()

@@ -3,15 +3,15 @@
 const strip = (function () {
   const { get, put, numbers } = kit;
   const PLACES = ["tokens", "second"];
-  const NAMES = ["first", "second"];
+  const NAMES = ["first", "second"]; // in a sentence
   let shown = null; // the answer, and what was asked
   let chosen = null; // [side, position]
   let clicked = null; // what a click does
 
   const sides = () => [shown.answer.tokens, shown.answer.second];
 
-  function show(answer, asked, pressed) {
-    shown = { answer, asked };
+  function show(answer, pressed) {
+    shown = { answer };
     clicked = pressed;
     const active = document.activeElement && document.activeElement.dataset; // keys keep their place when numbers arrive
     const held = active && active.position !== undefined ? [active.side, active.position] : null;
@@ -21,17 +21,17 @@ const strip = (function () {
       get(place).textContent = "";
       (sides()[side] || []).forEach((one) => token(get(place), one, side, most));
     });
-    named(asked);
+    named(answer.names);
     if (held) { focused(...held); }
     pressedNow();
     if (answer.tokens.length) { tell(...at()); } else { get("token").textContent = ""; }
   }
 
-  function named(asked) {
-    const words = { prompt: "the second prompt", mitigation: "under " + asked.other, model: "the second model" }[asked.beside];
-    NAMES.forEach((name) => { get(name + "-side").hidden = !words; });
-    get("first-side").textContent = "First: the prompt";
-    get("second-side").textContent = "Second: " + words;
+  function named(names) {
+    NAMES.forEach((name, side) => {
+      get(name + "-side").hidden = !names.length || !sides()[side].length;
+      get(name + "-side").textContent = names[side] || "";
+    });
   }
 
   function token(place, one, side, most) {

@@ -19,7 +19,8 @@ const take = (function () {
     if (!found.ok) { say((await found.json()).error); return; }
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await found.blob());
-    link.download = "ostools-" + asked.view + "." + ending;
+    const isPair = found.headers.get("Content-Type") === "application/zip"; // two files, one a side
+    link.download = "ostools-" + asked.view + (isPair ? "-" + ending + ".zip" : "." + ending);
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   }
