@@ -127,6 +127,8 @@ def _said(question: Question, found: Found, sides: list[list[dict[str, Any]]]) -
         said.append(f"The mitigation is inactive, so that nothing stands beside the prompt. {found.inactive}.")
     if question.beside and sides[0]:
         said += of_partners(question, sides)
+    if len(found.results) > 1:
+        said.append("Each of the two charts has its own scale.")
     if question.beside == "mitigation" and unchanged(found):
         said.append("The mitigation is inactive here: it changes neither the text nor a number of it.")
     return said

@@ -21,7 +21,7 @@
     strip.clear();
     heads.show(null);
     lengths.show(null);
-    get("copy").disabled = get("save").disabled = true;
+    ["copy", "copy-command", "save"].forEach((id) => { get(id).disabled = true; });
   }
 
   // What stands there until there is something new is not of what is typed, and must not look as if it were.
@@ -74,7 +74,7 @@
     get("kind").textContent = answer.kind;
     get("code").textContent = answer.code;
     get("command").textContent = answer.command;
-    get("copy").disabled = get("save").disabled = false;
+    ["copy", "copy-command", "save"].forEach((id) => { get(id).disabled = false; });
     strip.show(answer, clicked);
     heads.show(answer.heads, { layer: controls.layer(), head: controls.head() }, chooseHead);
     lengths.show(answer.lengths, answer.names);
@@ -152,7 +152,8 @@
     ["layer", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
     get("stop").addEventListener("click", () => stop("Stopped."));
     get("begin").addEventListener("click", () => ask(true));
-    get("copy").addEventListener("click", take.copy);
+    get("copy").addEventListener("click", () => take.copy("code", "The code"));
+    get("copy-command").addEventListener("click", () => take.copy("command", "The command"));
     get("save").addEventListener("click", () => take.save(shown.asked));
     window.addEventListener("hashchange", () => { controls.reopen(get("prompt").value); outdated(); ask(false); });
     ask(false);

@@ -20,7 +20,6 @@ const lengths = (function () {
     const said = put(bar, "output", "");
     said.htmlFor = "length";
     const at = put(place, "div", "");
-    at.className = "scroll";
     const range = ends(sides);
     const look = (value) => {
       looked = value;
@@ -42,8 +41,12 @@ const lengths = (function () {
   }
 
   function table(place, found, n, range, look, name) {
-    const made = put(place, "table", "");
-    put(made, "caption", name + "Distance of y from y*, the same with the last item once more, at n = " + n);
+    // Above what scrolls sideways, not a caption in it: at 400 pixels that would be cut off.
+    put(place, "p", name + "Distance of y from y*, the same with the last item once more, at n = " + n);
+    const scroll = put(place, "div", "");
+    scroll.className = "scroll";
+    const made = put(scroll, "table", "");
+    made.setAttribute("aria-label", name + "Distances at n = " + n);
     const top = put(put(made, "thead", ""), "tr", "");
     ["dtype", "measured", "in float64", "noise floor", "one step", "float64 distance (line) over the noise (bar)", "at this n", "first hidden", "hidden from"].forEach((word) => {
       put(top, "th", word).scope = "col";

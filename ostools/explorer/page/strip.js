@@ -1,7 +1,7 @@
 "use strict";
 // The tokens as a strip, one or two of them, and what is said of the token that the pointer or the keys are at.
 const strip = (function () {
-  const { get, put, numbers } = kit;
+  const { get, put, numbers, pairs } = kit;
   const PLACES = ["tokens", "second"];
   const NAMES = ["first", "second"]; // in a sentence
   let shown = null; // the answer, and what was asked
@@ -75,15 +75,19 @@ const strip = (function () {
     document.querySelectorAll(".tokens .partner").forEach((each) => each.classList.remove("partner"));
     const of = shown.answer.second ? " of the " + NAMES[side] : "";
     put(put(place, "h2", "Token " + position + of + ": "), "bdi", one.token);
-    numbers(place, one.numbers, shown.answer.kind);
-    if (!shown.answer.second) { return; }
+    const { kind, second } = shown.answer;
+    if (!second || one.partner === null) { numbers(place, one.numbers, kind); }
+    if (!second) { return; }
     if (one.partner === null) {
       put(place, "p", "No token of the " + NAMES[1 - side] + " corresponds to it: there is no difference.").className = "note";
       return;
     }
     button(1 - side, one.partner).classList.add("partner");
-    put(place, "p", "In the " + NAMES[1 - side] + " it is token " + one.partner + ":").className = "note";
-    numbers(place, sides()[1 - side].find((each) => each.position === one.partner).numbers, shown.answer.kind);
+    const other = sides()[1 - side].find((each) => each.position === one.partner);
+    const [ours, theirs] = side === 0 ? [one, other] : [other, one];
+    put(place, "p", "In the " + NAMES[1 - side] + " it is token " + one.partner + ".").className = "note";
+    if (one.against.length === one.numbers.length) { pairs(place, ours.numbers, theirs.numbers, one.against, kind); return; }
+    [ours, theirs].forEach((each) => { numbers(place, each.numbers, kind); }); // of two quantities there is no difference
     numbers(place, one.against, "");
   }
 

@@ -3,13 +3,13 @@
 const take = (function () {
   const { get, post, say } = kit;
 
-  async function copy() {
+  async function copy(id, words) {
     try {
-      await navigator.clipboard.writeText(get("code").textContent);
-      say("The code is on the clipboard.");
+      await navigator.clipboard.writeText(get(id).textContent);
+      say(words + " is on the clipboard.");
     } catch (error) {
-      getSelection().selectAllChildren(get("code"));
-      say("The browser lets no page use the clipboard here: the code is selected, copy it by key.");
+      getSelection().selectAllChildren(get(id));
+      say(words + " is selected: the browser lets no page use the clipboard here, so copy it by key.");
     }
   }
 
