@@ -116,7 +116,8 @@ async def _save(asked: Mapping[str, Any], request: Request, runs: Runs) -> Respo
     found = await runs.found(question, request.is_disconnected)
     files = await runs.drawn(partial(_saved, found.results, ending))
     if len(files) == 1:
-        return Response(*files.values(), media_type=_ENDINGS[ending])
+        (written,) = files.values()
+        return Response(written, media_type=_ENDINGS[ending])
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, written in files.items():

@@ -23,6 +23,7 @@ from ostools.models import Prompt, encode
 from ostools.models.chat import ON
 from ostools.models.shape import Shape
 
+
 class InactiveMitigationError(InputError):
     """The mitigation changes nothing here, so that numbers under it would be those without it."""
 
