@@ -229,6 +229,7 @@ def test_parts_of_the_logits_of_two_tokens_have_no_difference(page: TestClient) 
     assert "two different tokens" in " ".join(shown["notes"])
 
 
+@pytest.mark.slow
 def test_two_sides_are_saved_as_two_files(page: TestClient) -> None:
     asked = {"view": "flow", "prompt": PROMPT, "ending": "csv", **SECOND}
     saved = page.post("/save", json=asked)
