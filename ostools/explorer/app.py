@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
+import zipfile
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from ostools.explorer.question import Question
 from ostools.explorer.runs import Runs, Stopped
 from ostools.ground.errors import InputError, unknown_name
 from ostools.reporting.page import page
+from ostools.results import Result
 
 PAGE = Path(__file__).parent / "page"
 OWN = {
@@ -105,14 +108,28 @@ async def _run(asked: Mapping[str, Any], request: Request, runs: Runs) -> Respon
 
 
 async def _save(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
-    """A question with its {ending}: the file. Its name and place are ours: no path comes from the browser."""
+    """A question with its {ending}: the file, or of two sides that stand beside each other a ZIP archive of two. Their names
+    and places are ours: no path comes from the browser."""
     question, ending = Question.of(asked, runs.subject), asked.get("ending")
     if not isinstance(ending, str) or ending not in _ENDINGS:
         raise unknown_name("ending", ending, _ENDINGS)
-    result = (await runs.found(question, request.is_disconnected)).result
+    found = await runs.found(question, request.is_disconnected)
+    files = await runs.drawn(partial(_saved, found.results, ending))
+    if len(files) == 1:
+        (written,) = files.values()
+        return Response(written, media_type=_ENDINGS[ending])
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, written in files.items():
+            archive.writestr(zipfile.ZipInfo(name), written)  # without a time: the same numbers, the same bytes
+    return Response(packed.getvalue(), media_type="application/zip")
+
+
+def _saved(results: Mapping[str, Result], ending: str) -> dict[str, bytes]:
+    """The bytes of each result's file, by its name."""
     with tempfile.TemporaryDirectory() as directory:
-        written = (await runs.drawn(partial(result.save, Path(directory) / f"explorer.{ending}"))).read_bytes()
-    return Response(written, media_type=_ENDINGS[ending])
+        saved = [result.save(Path(directory) / f"{name}.{ending}") for name, result in results.items()]
+        return {path.name: path.read_bytes() for path in saved}
 
 
 async def _asked(request: Request) -> dict[str, Any]:

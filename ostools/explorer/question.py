@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -107,8 +107,7 @@ class Question:
             given["token"] = _whole("token", asked.get("token", 0), 0, LONGEST)
         if "towards" in view.takes:
             given["towards"] = _optional("next token", asked.get("towards"))
-        if "beside" in view.takes:
-            given |= _beside(asked, subject)
+        given |= _beside(asked, subject)
         if "repeat" in view.takes:
             given |= _repeated(asked)
         return cls(**given)
@@ -122,6 +121,10 @@ class Question:
     def mitigation(self) -> Mitigation | None:
         """The one that stands beside."""
         return mitigations.mitigation(self.other) if self.beside == "mitigation" else None
+
+    def alone(self) -> Question:
+        """The same with nothing beside it."""
+        return replace(self, beside="", other="")
 
     def prediction(self) -> Question | None:
         """What is shown until this is measured: a prediction of the same norm. None where there is none."""

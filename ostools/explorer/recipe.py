@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import mitigations
-from ostools import measure, models
+from ostools import measure
 from ostools.explorer.question import Question
 from ostools.ground.progress import Progress
+from ostools.measure.mitigated import InactiveMitigationError
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.results import Result
@@ -20,9 +18,9 @@ from ostools.results import Result
 
 @dataclass(frozen=True)
 class Step:
-    """One call: `name = ost.function(*takes, **given, **options)`, in the block of a mitigation where it is `under` one.
+    """One call: `name = ost.function(*takes, **given, **options)`.
 
-    `takes`, `given`: variables (and attributes of them) by place, and by the argument's name; `options`: values.
+    `takes`, `given`: variables by place, and by the argument's name; `options`: values.
     """
 
     name: str
@@ -30,99 +28,87 @@ class Step:
     takes: tuple[str, ...] = ("model", "prompt")
     options: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
-    under: bool = False
 
     @property
-    def lines(self) -> list[str]:
+    def line(self) -> str:
         """The call as Python."""
         named = {**self.given, **{name: repr(value) for name, value in self.options.items()}}
         arguments = ", ".join([*self.takes, *(f"{name}={value}" for name, value in named.items())])
-        line = f"{self.name} = ost.{self.function}({arguments})"
-        return ["with ost.mitigations.running(model, mitigation):", f"    {line}"] if self.under else [line]
+        return f"{self.name} = ost.{self.function}({arguments})"
 
     def run(self, known: Mapping[str, Any], progress: Progress) -> Any:
         """The call itself; `progress` is given where the function tells any."""
-        function = _called(self.function)
+        function = getattr(measure, self.function)
         telling = {"progress": progress} if "progress" in inspect.signature(function).parameters else {}
-        given = {name: _found(known, variable) for name, variable in self.given.items()}
-        block = mitigations.running(known["model"], known["mitigation"]) if self.under else nullcontext()
-        with block:
-            return function(*(_found(known, name) for name in self.takes), **given, **self.options, **telling)
-
-
-def _called(function: str) -> Any:
-    place, _, name = function.rpartition(".")
-    return getattr({"": measure, "mitigations": mitigations, "models": models}[place], name)
-
-
-def _found(known: Mapping[str, Any], name: str) -> Any:
-    variable, *attributes = name.split(".")
-    return reduce(getattr, attributes, known[variable])
+        given = {name: known[variable] for name, variable in self.given.items()}
+        return function(*(known[name] for name in self.takes), **given, **self.options, **telling)
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a recipe gave: the result, the results of its sides (one, or two that the result compares), and whether a
-    mitigation changed nothing."""
+    """What a recipe gave: the results of its sides, one or two; the result that holds two of them against each other, where
+    there is such a one; and why nothing stands beside the first, where a mitigation was refused that changes nothing."""
 
-    result: Result
-    sides: tuple[Result, ...]
-    inactive: bool = False
+    sides: tuple[Any, ...]
+    compared: Any = None
+    inactive: str = ""
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What is drawn and saved, by its variable in the copied code."""
+        one = self.sides[0] if len(self.sides) == 1 else self.compared
+        return {"result": one} if one is not None else dict(zip(SIDES, self.sides, strict=True))
+
+
+SIDES = ("first", "second")
 
 
 def steps(question: Question) -> list[Step]:
-    """The calls, the last of which gives the `result`."""
+    """The calls: `result`, or `first` and `second` and, where something holds these against each other, `result`."""
+    if not question.beside:
+        return _side(question, "result", "model", "prompt")
+    model, prompt = {"prompt": ("model", "other"), "model": ("other_model", "prompt")}.get(
+        question.beside, ("model", "prompt")
+    )
+    under = {"mitigation": question.other} if question.beside == "mitigation" else {}
+    both = [*_side(question, "first", "model", "prompt"), *_side(question, "second", model, prompt, under)]
+    if (compared := question.of_view.compared) is not None:
+        both.append(Step("result", compared, SIDES, {"corresponding": True}))
+    return both
+
+
+def _side(question: Question, name: str, model: str, prompt: str, under: dict[str, Any] | None = None) -> list[Step]:
+    """The calls of one side, which ends as the variable `name`; `under`: the argument of its mitigation."""
+    view, takes, under = question.of_view, (model, prompt), under or {}
     if question.view == "chain":
         return [
-            Step("profile", "sensitivity", options={"method": "exact"}),
-            Step("bounds", "path_sum", options={"variants": CHAIN}),
-            Step("result", "looseness", ("profile", "bounds")),
+            Step("profile", "sensitivity", takes, {"method": "exact", **under}),
+            Step("bounds", "path_sum", takes, {"variants": CHAIN, **under}),
+            Step(name, "looseness", ("profile", "bounds")),
         ]
-    one = _one(question)
-    if not question.beside:
-        return [one]
-    compared = "attention_difference" if question.view == "attention" else "compare"
-    both = Step("result", compared, ("first", "second"), {"corresponding": True})
-    return [replace(one, name="first"), *_second(question, replace(one, name="second")), both]
-
-
-def _one(question: Question) -> Step:
-    view = question.of_view
     options = dict(view.options)
     if view.layers == "streams" and view.function == "sensitivity":
         options |= {"layers": (question.layer,)}
     if question.towards is not None:
         options |= {"towards": question.towards}
     if "repeat" not in view.takes:
-        return Step("result", view.function, options=options)
+        return [Step(name, view.function, takes, options | under)]
     options |= {} if question.item is None else {"item": question.item}
     options |= {"lengths": range(1, question.longest + 1), "dtypes": question.dtypes}
-    return Step("result", view.function, ("model",), options, {"prompt": "prompt"})
-
-
-def _second(question: Question, step: Step) -> list[Step]:
-    """The second side: of another prompt, of the second model, or under a mitigation, with whether that changed anything."""
-    if question.beside == "prompt":
-        return [replace(step, takes=("model", "other"))]
-    if question.beside == "model":
-        return [replace(step, takes=("other_model", "prompt"))]
-    return [
-        Step("mitigation", "mitigations.mitigation", (), {"spec": question.other}),
-        Step("words", "mitigations.rewrite", ("mitigation", "prompt")),
-        Step("tokens", "models.encode", ("model", "words")),
-        Step("acts", "mitigations.acts", ("model", "mitigation", "tokens.ids")),
-        replace(step, takes=("model", "words"), under=True),
-    ]
+    return [Step(name, view.function, (model,), options | under, {"prompt": prompt})]
 
 
 def run(question: Question, given: Mapping[str, Any], progress: Progress = False) -> Found:
     """What the steps give; `given`: the models by their variables. Raises `InputError` as the functions do."""
     known: dict[str, Any] = {**given, "prompt": question.prompt, "other": question.other}
-    for step in steps(question):
-        known[step.name] = step.run(known, progress)
-    sides = (known["first"], known["second"]) if question.beside else (known["result"],)
-    inactive = "acts" in known and not known["acts"] and known["words"] == question.prompt
-    return Found(known["result"], sides, inactive)
+    try:
+        for step in steps(question):
+            known[step.name] = step.run(known, progress)
+    except InactiveMitigationError as error:
+        return Found((known["first"],), inactive=str(error))
+    if not question.beside:
+        return Found((known["result"],))
+    return Found((known["first"], known["second"]), known.get("result"))
 
 
 def values(question: Question) -> str | None:
@@ -141,18 +127,18 @@ def values(question: Question) -> str | None:
 
 
 def code(question: Question, found: Found) -> str:
-    """Python lines that give the same `result`, and the same `values`, which colour the tokens."""
+    """Python lines that give the same results, and the same `values`, which colour the tokens."""
     lines = ["import ostools as ost", "", f"model = {_loaded(found.sides[0])}"]
     if question.beside == "model":
         lines.append(f"other_model = {_loaded(found.sides[1])}")
     lines.append(f"prompt = {question.prompt!r}")
     if question.beside == "prompt":
         lines.append(f"other = {question.other!r}")
-    lines += [line for step in steps(question) for line in step.lines]
+    lines += [step.line for step in steps(question)]
     if (expression := values(question)) is not None:
-        names = ("first", "second") if question.beside else ("result",)
+        names = SIDES if question.beside else ("result",)
         lines.append("values = " + ", ".join(expression.format(name) for name in names))
-    return "\n".join([*lines, "print(result)"]) + "\n"
+    return "\n".join([*lines, *(f"print({name})" for name in found.results)]) + "\n"
 
 
 def _loaded(result: Result) -> str:
@@ -163,21 +149,45 @@ def _loaded(result: Result) -> str:
     return f"ost.load_model({stored_at(model)!r}{options})"
 
 
-def command(question: Question, found: Found) -> str:
-    """The command that prints the same result as JSON; empty for a comparison, which no command prints."""
-    if question.beside:
-        return ""
-    model: Mapping[str, Any] = found.result.provenance.model
+def commands(question: Question, found: Found) -> str:
+    """The command that prints the same result as JSON; of two sides that no command compares one command each."""
+    first = [*_command(question, question.prompt), *_options(question, found.sides[0])]
+    if not question.beside:
+        return _written(first)
+    other = question.other if question.beside == "prompt" else question.prompt
+    if question.of_view.compared == "attention_difference":
+        against = {
+            "prompt": f"--against-prompt={other}",
+            "model": f"--against-model={stored_at(found.sides[1].provenance.model)}",
+            "mitigation": f"--mitigation={question.other}",
+        }[question.beside]
+        return _written([*first, against, "--corresponding"])
+    second = [*_command(question, other), *_options(question, found.sides[1])]
+    second += [f"--mitigation={question.other}"] if question.beside == "mitigation" else []
+    return f"{_written(first)}\n{_written(second)}"
+
+
+def _command(question: Question, prompt: str) -> list[str]:
     name, *options = question.of_view.command
-    words = ["ostools", name, f"--prompt={question.prompt}", *options]
+    words = [name, f"--prompt={prompt}", *options]
     if question.of_view.layers == "streams" and name == "sensitivity":
         words += ["--layers", str(question.layer)]
     if question.towards is not None:
         words += [f"--towards={question.towards}"]
-    load = loading(model)
-    if name == "collapse":
+    return words
+
+
+def _options(question: Question, side: Result) -> list[str]:
+    """What is repeated, where anything is, and the model of a side."""
+    model: Mapping[str, Any] = side.provenance.model
+    words, load = ["--model", stored_at(model)], loading(model)
+    if "repeat" in question.of_view.takes:
         words += [] if question.item is None else [f"--item={question.item}"]
         words += ["--lengths", f"1:{question.longest}"]
         words += [word for dtype in question.dtypes for word in ("--dtype", dtype)]
         load = ["--load-dtype" if word == "--dtype" else word for word in load]
-    return " ".join(map(quoted, [*words, "--model", stored_at(model), *load, "--json"]))
+    return [*words, *load]
+
+
+def _written(words: Sequence[str]) -> str:
+    return " ".join(map(quoted, ["ostools", *words, "--json"]))

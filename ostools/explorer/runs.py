@@ -108,5 +108,5 @@ def _read(model: TransformerBridge, dtype: str) -> TransformerBridge:
 
 def _key(question: Question) -> tuple[str, ...]:
     """What decides the numbers: the calls and their texts. Which layer or head is looked at decides none of an attention."""
-    calls = [line for step in steps(question) for line in step.lines]
+    calls = [step.line for step in steps(question)]
     return (question.prompt, question.other, question.dtype, question.beside, *calls)

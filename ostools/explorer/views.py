@@ -12,8 +12,9 @@ class View:
     """One thing that can be shown: the call of `ost` whose result it is, and the command that prints the same.
 
     `words`: how the page calls it. `layers`: what its slider goes over, the residual streams or the blocks. `takes`: which
-    other controls it has: head, towards, beside (a second side), repeat (what the collapse view asks). `prediction`: the view
-    that is shown until this one is there, a prediction of the same norm.
+    other controls it has: head, towards, repeat (what the collapse view asks). `prediction`: the view that is shown until this
+    one is there, a prediction of the same norm. `compared`: the function of `ost` that holds two sides against each other;
+    None where the two stand beside each other.
     """
 
     words: str
@@ -23,19 +24,20 @@ class View:
     layers: Literal["streams", "blocks"] | None = None
     takes: frozenset[str] = frozenset()
     prediction: str | None = None
+    compared: Literal["compare", "attention_difference"] | None = None
 
 
 def _measured(linearisation: str, words: str, prediction: str | None = None) -> View:
     command = ("sensitivity", "--linearisation", linearisation)
     # Of a logit the parts of `detached` are what is measured: `contributions`.
-    takes = frozenset({"beside"} if linearisation == "detached" else {"beside", "towards"})
+    takes: frozenset[str] = frozenset() if linearisation == "detached" else frozenset({"towards"})
     options = {"linearisations": (linearisation,)}
-    return View(words, "sensitivity", command, options, "streams", takes, prediction)
+    return View(words, "sensitivity", command, options, "streams", takes, prediction, "compare")
 
 
 def _predicted(variant: str, words: str) -> View:
     command = ("path-sum", "--variant", variant)
-    return View(words, "path_sum", command, {"variants": variant}, takes=frozenset({"beside"}))
+    return View(words, "path_sum", command, {"variants": variant}, compared="compare")
 
 
 VIEWS: dict[str, View] = {
@@ -56,7 +58,8 @@ VIEWS: dict[str, View] = {
         "attention",
         ("attention",),
         layers="blocks",
-        takes=frozenset({"head", "beside"}),
+        takes=frozenset({"head"}),
+        compared="attention_difference",
     ),
     "collapse": View(
         "Collapse: the prompt's end repeated, until a dtype hides the difference",

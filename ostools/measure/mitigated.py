@@ -23,6 +23,11 @@ from ostools.models import Prompt, encode
 from ostools.models.chat import ON
 from ostools.models.shape import Shape
 
+
+class InactiveMitigationError(InputError):
+    """The mitigation changes nothing here, so that numbers under it would be those without it."""
+
+
 QUESTIONS = "the prompt that it makes of a task: ost.tasks.questions(task, lengths=[n], mitigation=...)[0].text"
 """What to give in the place of a mitigation of the sequence, where a measurement takes no task."""
 
@@ -102,9 +107,9 @@ class Under:
         with self.given.hooks(work):
             yield
 
-    def _inactive(self, part: Mitigation, number: int, of: str) -> InputError:
+    def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
         which = "this prompt" if len(self.prompts) == 1 else f"prompt {number + 1} of {len(self.prompts)}"
-        return InputError(
+        return InactiveMitigationError(
             f"{self.what}: expected a mitigation that changes {which}, found that {mitigations.label(part)} does not change "
             f"{of}: leave it out, or choose one that acts here"
         )

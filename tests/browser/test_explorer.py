@@ -19,6 +19,7 @@ STATES: dict[str, dict[str, Any]] = {
     "beside": {"view": "predicted-frozen", "beside": "prompt", "other": "Once upon a time there was a dog"},
     "heads": {"view": "attention", "layer": 1, "head": 2},
     "collapse": {"view": "collapse", "longest": 8, "dtypes": "bfloat16,float16"},
+    "pair": {"view": "flow", "layer": 1, "beside": "prompt", "other": "Once upon a time there was a dog"},
 }
 PROMPT = "Consider the following sequence: 11111110. What is the last digit?"
 HOSTILE = "<img src=x onerror=alert(1)></script><b>1</b>"
@@ -162,6 +163,29 @@ def test_a_second_prompt_beside_the_first(browser, explorer: Explorer) -> None:
     assert again.text("code") == opened.text("code")
     opened.clean()
     again.clean()
+
+
+def test_two_sides_of_a_flow_and_the_chain_of_the_second(browser, explorer: Explorer) -> None:
+    state = {"beside": "mitigation", "other": "sliding-window:window=3"}
+    opened = Page(browser, explorer, link=link(view="flow", prompt="The 11 of 11", layer=1, **state))
+    opened.until("predicted")
+    opened.page.wait_for_function("() => document.querySelectorAll('figure[data-drawn=yes] svg').length === 2")
+    headings = opened.page.locator("#place h2").all_text_contents()
+    assert [text.split(".")[0] for text in headings] == ["First: the prompt", "Second: under sliding-window:window=3"]
+    assert opened.page.locator("#token tbody tr").count() == 1
+    opened.page.click("#copy-command")
+    opened.says("The command is on the clipboard", "said")
+    lines = opened.page.evaluate("() => navigator.clipboard.readText()").split("\n")
+    assert ["--mitigation" in one for one in lines] == [False, True]
+    opened.page.select_option("#ending", "csv")
+    with opened.page.expect_download() as found:
+        opened.page.click("#save")
+    assert found.value.suggested_filename == "ostools-flow-csv.zip"
+    opened.page.click("#second button:nth-child(7)")
+    opened.says("chaining", "token")
+    opened.page.select_option("#view", "chain")
+    opened.says("second = ost.looseness", "code")
+    opened.clean()
 
 
 def test_the_grid_of_heads_by_keys(browser, explorer: Explorer, embedded) -> None:

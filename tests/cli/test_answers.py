@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file, save_file
 
+import ostools as ost
 from ostools import tasks
 from ostools.ground.errors import InputError
 from tests.adapters import factors, write_adapter
@@ -305,6 +306,17 @@ def test_what_cannot_be_subtracted_is_shown_side_by_side(run, tmp_path: Path, di
     code, out, _ = run(*asked, "--out", "x.html")
     assert (code, out.split()) == (0, ["wrote", "x.html"])
     assert "Side by side only" in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_attention_of_two_lengths_has_a_difference_where_tokens_correspond(run, directory: str) -> None:
+    model = ost.load_model(directory, device="cpu")
+    both = [ost.attention(model, text) for text in ("123", "12")]
+    expected: Any = ost.attention_difference(*both, corresponding=True).frame
+    asked = ("attention", "--model", directory, "--device", "cpu", "--prompt", "123", "--against-prompt", "12")
+    code, out, _ = run(*asked, "--corresponding", "--json")
+    found = [(row["first_position"], row["second_position"], row["difference"]) for row in json.loads(out)["rows"]]
+    columns = (expected[name].tolist() for name in ("first_position", "second_position", "difference"))
+    assert (code, found) == (0, list(zip(*columns, strict=True)))
 
 
 def test_the_table_and_json_of_attention_hold_every_row(run, tmp_path: Path, directory: str) -> None:

@@ -92,6 +92,7 @@ BEFORE_A_MODEL = [
     ("attention --task copy-lst --length 3", ["did you mean 'copy-last'"]),
     ("attention --prompt 1 --mitigation hnt", ["did you mean 'hint'"]),
     ("attention --prompt 1 --against-prompt ''", ["--against-prompt: expected text"]),
+    ("attention --prompt 1 --corresponding", ["--corresponding goes with one of --mitigation", "found one run"]),
     (
         "attention --prompt 1 --against-prompt 2 --mitigation hint",
         ["--mitigation and --against-prompt exclude each other"],

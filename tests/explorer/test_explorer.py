@@ -65,7 +65,7 @@ def test_predicted_and_measured_are_told_apart(page: TestClient) -> None:
 
 def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: TestClient) -> None:
     whole, quick = ask(page, "predicted-frozen"), ask(page, "predicted-frozen", chart=False)
-    assert quick == {**whole, "chart": None, "title": "", "notes": []}
+    assert quick == {**whole, "charts": [], "notes": []}
     assert ask(page, "frozen", predict=True, chart=False) == quick
     assert ask(page, "frozen", predict=True, layer=1) == ask(page, "frozen", predict=True, towards="1") == {}
     assert ask(page, "frozen-norm", predict=True) == {}
@@ -82,7 +82,8 @@ def test_the_chain_of_a_token_adds_up_to_its_looseness(page: TestClient, embedde
 
 def test_a_hostile_prompt_is_text(page: TestClient) -> None:
     shown = ask(page, "predicted-frozen", HOSTILE)
-    assert not {"<", ">", "&"} & set(shown["chart"])
+    (chart,) = shown["charts"]
+    assert not {"<", ">", "&"} & set(chart["chart"])
     assert all(one["token"].isprintable() for one in shown["tokens"])
     known: dict[str, Any] = {}
     exec(next(line for line in shown["code"].splitlines() if line.startswith("prompt = ")), known)
@@ -215,7 +216,7 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
             await made.found(Question("frozen", "endless", "float32"), gone)
         found = await made.found(Question("predicted-frozen", PROMPT, "float32"), there)
         made.close()
-        return found.result
+        return found.sides[0]
 
     found = asyncio.run(both())
     assert told
@@ -228,7 +229,7 @@ def test_two_browsers_at_once_do_not_mix(runs: Runs, embedded: TransformerBridge
 
     async def together() -> list[Any]:
         asked = [Question("frozen", prompt, "float32") for prompt in prompts]
-        return [found.result for found in await asyncio.gather(*(runs.found(each, there) for each in asked))]
+        return [found.sides[0] for found in await asyncio.gather(*(runs.found(each, there) for each in asked))]
 
     for prompt, found in zip(prompts, asyncio.run(together()), strict=True):
         alone = ost.sensitivity(embedded, prompt, linearisations=("frozen",)).frame

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shlex
+import zipfile
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -23,7 +25,7 @@ from ostools.explorer.views import VIEWS
 from ostools.models import load_model
 
 PROMPT, OTHER = "The 11 of 11", "The 12 12 of 11"
-SHORT = {"longest": 8, "dtypes": ["bfloat16"]}
+SHORT: dict[str, Any] = {"longest": 8, "dtypes": ["bfloat16"]}
 HINT, WINDOW = ({"beside": "mitigation", "other": other} for other in ("hint", "sliding-window:window=3"))
 SECOND = {"beside": "prompt", "other": OTHER}
 QUICK: list[tuple[str, dict[str, Any]]] = [("attention", {"layer": 1, "head": 2, **HINT})]
@@ -36,6 +38,10 @@ SLOW: list[tuple[str, dict[str, Any]]] = [
     ("flow", {"layer": 3}),
     ("attention", {"layer": 2}),
     ("attention", {"token": 4, **SECOND}),
+    ("contributions", SECOND),
+    ("flow", {"layer": 1, **WINDOW}),
+    ("chain", SECOND),
+    ("collapse", {**SHORT, **WINDOW}),
     ("collapse", {**SHORT, "item": " and"}),
 ]
 MODELS = [
@@ -76,9 +82,9 @@ def copied(shown: dict[str, Any]) -> tuple[dict[str, Any], Found]:
     """What running the copied code leaves behind."""
     known: dict[str, Any] = {}
     exec(shown["code"], known)
-    sides = (known["first"], known["second"]) if "first" in known else (known["result"],)
-    inactive = not known.get("acts", True) and known["words"] == known["prompt"]
-    return known, Found(known["result"], sides, inactive)
+    if "first" not in known:
+        return known, Found((known["result"],))
+    return known, Found((known["first"], known["second"]), known.get("result"))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +113,7 @@ def assert_copied(page: TestClient, subject: Subject, view: str, more: dict[str,
     known, found = copied(shown)
     again = answer(Question.of({"view": view, "prompt": PROMPT, **more}, subject), found)
     assert json.loads(json.dumps(again)) == shown
-    assert json.loads(shown["chart"])
+    assert [json.loads(one["chart"]) is not None for one in shown["charts"]] == [True] * len(found.results)
     sides = [side for side in (shown["tokens"], shown["second"]) if side is not None]
     if "values" in known:
         values = known["values"] if len(sides) == 2 else (known["values"],)
@@ -129,7 +135,7 @@ def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str
     rows = json.loads(out)["rows"]
     if view == "collapse":
         at_y = [row for row in rows if (row["site"], row["per"], row["norm"]) == ("y", "vector", "l2")]
-        (dtype,) = shown["lengths"]["dtypes"]
+        (dtype,) = shown["lengths"][0]["dtypes"]
         assert [row["noise"] for row in at_y if row["dtype"] == "bfloat16"] == dtype["noise"]
         return
     column = {"sensitivity": "frobenius_norm", "contributions": "contribution", "path_sum": "value"}
@@ -137,10 +143,49 @@ def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str
     assert values == [one["value"] for one in shown["tokens"]]
 
 
+COLUMNS = {
+    "sensitivity": "frobenius_norm", "path_sum": "value", "contributions": "contribution", "flow": "flow",
+    "looseness": "log10", "attention": "difference", "collapse": "noise",
+}  # fmt: skip
+
+
 @pytest.mark.slow
-def test_a_comparison_has_no_command_and_differences_only_where_tokens_correspond(page: TestClient) -> None:
+@pytest.mark.parametrize(
+    ("view", "more"),
+    [
+        ("frozen", {"layer": 1, **WINDOW}),
+        ("predicted-full", SECOND),
+        ("contributions", SECOND),
+        ("flow", WINDOW),
+        ("chain", {"beside": "mitigation", "other": "hint"}),
+        ("attention", SECOND),
+        ("attention", HINT),
+        ("collapse", {**SHORT, **WINDOW}),
+        ("attention", {"beside": "model"}),
+        ("contributions", {"beside": "model", "towards": "1"}),
+    ],
+    ids=str,
+)
+def test_the_copied_commands_give_what_two_sides_show(
+    embedded, monkeypatch: pytest.MonkeyPatch, run, view: str, more: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("ostools.models.load_model", loaded)
+    other = "embedded" if view == "attention" else "embedded-short"  # of as many heads
+    for page in serving(Subject(embedded, load_model(other, device="cpu"))):
+        shown = ask(page, view, **more)
+    _, found = copied(shown)
+    lines = shown["command"].split("\n")
+    for line, result in zip(lines, found.sides if len(lines) > 1 else [found.compared], strict=True):
+        program, *words = shlex.split(line)
+        code, out, error = run(*words)
+        assert (program, code) == ("ostools", 0), error
+        column = COLUMNS[VIEWS[view].function]
+        assert [row[column] for row in json.loads(out)["rows"]] == result.frame[column].tolist()
+
+
+@pytest.mark.slow
+def test_a_comparison_has_differences_only_where_tokens_correspond(page: TestClient) -> None:
     shown = ask(page, "full", **SECOND)
-    assert shown["command"] == ""
     first, second = shown["tokens"], shown["second"]
     for one in first:
         if one["partner"] is None:
@@ -152,6 +197,56 @@ def test_a_comparison_has_no_command_and_differences_only_where_tokens_correspon
         assert ratio == pytest.approx(other["value"] / one["value"], rel=1e-12)
     assert [one["token"] for one in first if one["partner"] is None] == ["1"]
     assert sum(one["partner"] is None for one in second) == len(second) - len(first) + 1
+
+
+@pytest.mark.slow
+def test_two_sides_of_which_no_function_speaks_are_held_together_token_by_token(page: TestClient, embedded) -> None:
+    pairs = {one["position"]: one["partner"] for one in ask(page, "predicted-frozen", **SECOND)["tokens"]}
+    flows = [ost.flow(embedded, text).nodes.query("layer == 1")["frobenius_norm"].tolist() for text in (PROMPT, OTHER)]
+    parts = [ost.contributions(embedded, text, towards="1").of_tokens["contribution"] for text in (PROMPT, OTHER)]
+    for view, more, own in (("flow", {"layer": 1}, flows), ("contributions", {"towards": "1"}, parts)):
+        shown = ask(page, view, **more, **SECOND)
+        assert {one["position"]: one["partner"] for one in shown["tokens"]} == pairs
+        assert [chart["side"] for chart in shown["charts"]] == [0, 1]
+        for one in shown["tokens"]:
+            a, b = own[0][one["position"]], None if one["partner"] is None else own[1][one["partner"]]
+            expected = [] if b is None else [b / a if view == "flow" else b - a]
+            assert [number["value"] for number in one["against"]] == expected
+    chain = ask(page, "chain", **SECOND)
+    for one in chain["tokens"]:
+        if one["partner"] is not None:
+            ours, theirs = one["numbers"], chain["second"][one["partner"]]["numbers"]
+            both = [other["value"] - each["value"] for each, other in zip(ours, theirs, strict=True)]
+            assert [number["value"] for number in one["against"]] == both
+
+
+def test_parts_of_the_logits_of_two_tokens_have_no_difference(page: TestClient) -> None:
+    text = "Once upon a"
+    shown = ask(page, "contributions", beside="prompt", other=text)
+    names = [side[0]["numbers"][0]["name"] for side in (shown["tokens"], shown["second"])]
+    assert names[0] != names[1]
+    assert [one["against"] for one in shown["tokens"]] == [[]] * len(shown["tokens"])
+    assert "two different tokens" in " ".join(shown["notes"])
+
+
+@pytest.mark.slow
+def test_two_sides_are_saved_as_two_files(page: TestClient) -> None:
+    asked = {"view": "flow", "prompt": PROMPT, "ending": "csv", **SECOND}
+    saved = page.post("/save", json=asked)
+    assert saved.headers["content-type"] == "application/zip"
+    with zipfile.ZipFile(io.BytesIO(saved.content)) as archive:
+        assert archive.namelist() == ["first.csv", "second.csv"]
+        alone = page.post("/save", json={"view": "flow", "prompt": OTHER, "ending": "csv"}).content
+        assert archive.read("second.csv") == alone
+    assert page.post("/save", json=asked).content == saved.content
+
+
+def test_beside_an_inactive_mitigation_the_prompt_stands_alone(page: TestClient) -> None:
+    wide = ask(page, "predicted-frozen", beside="mitigation", other="sliding-window:window=300")
+    alone = ask(page, "predicted-frozen")
+    (note,) = wide["notes"]
+    assert note.startswith("The mitigation is inactive, so that nothing stands beside the prompt. ")
+    assert {**wide, "notes": []} == alone
 
 
 def test_a_mitigation_that_changes_nothing_is_called_inactive(page: TestClient) -> None:
@@ -173,7 +268,7 @@ def test_the_grid_has_every_head_and_the_strip_the_one_that_was_chosen(page: Tes
 @pytest.mark.slow
 def test_the_lengths_are_those_of_the_collapse(page: TestClient, embedded: TransformerBridge) -> None:
     asked = {"longest": 24, "dtypes": ["float32", "bfloat16"]}
-    shown = ask(page, "collapse", **asked)["lengths"]
+    (shown,) = ask(page, "collapse", **asked)["lengths"]
     result = ost.collapse(embedded, prompt=PROMPT, lengths=range(1, 25), dtypes=tuple(asked["dtypes"]))
     frame: Any = result.frame
     ends: Any = result.collapse_lengths()

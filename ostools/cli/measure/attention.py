@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,6 +41,12 @@ def attention(
     ] = None,
     against_prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="Compare: with this text.")] = None,
     against_model: Annotated[str | None, typer.Option(metavar="NAME", help="Compare: with this model.")] = None,
+    corresponding: Annotated[
+        bool,
+        typer.Option(
+            "--corresponding", help="Compare the tokens with which both texts begin, and with which both end."
+        ),
+    ] = False,
     chat: InChat = False,
     system: System = None,
     thinking: Thinking = False,
@@ -74,6 +81,8 @@ def attention(
     given = [name for name, value in against.items() if value is not None]
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} exclude each other: compare one thing at a time")
+    if corresponding and not given:
+        raise InputError(f"--corresponding goes with one of {', '.join(against)}: expected a comparison, found one run")
     if against_prompt == "":
         raise InputError("--against-prompt: expected text, found nothing; give at least one character")
     if mitigation is not None:
@@ -103,7 +112,8 @@ def attention(
     if out is not None and out.suffix.lower() == ".html":
         tell_written(first.view(second).save(out))
         return
-    give(first if second is None else measure.attention_difference(first, second), out, _show)
+    compare = partial(measure.attention_difference, corresponding=corresponding)
+    give(first if second is None else compare(first, second), out, _show)
 
 
 def _show(result: Attention | AttentionDifference) -> None:

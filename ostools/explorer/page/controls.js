@@ -18,7 +18,7 @@ const controls = (function () {
     if (takes("layers")) { found.layer = Number(get("layer").value); }
     if (takes("head")) { found.head = head; }
     if (takes("towards") && get("towards").value) { found.towards = get("towards").value; }
-    if (takes("beside") && get("beside").value) {
+    if (get("beside").value) {
       found.beside = get("beside").value;
       if (found.beside === "prompt") { found.other = get("other").value; }
       if (found.beside === "mitigation") { found.other = get("mitigation").value; }
@@ -59,7 +59,7 @@ const controls = (function () {
       get("layer").value = layers[view().name] ?? view().layers[0];
       say();
     }
-    const kind = takes("beside") ? get("beside").value : "";
+    const kind = get("beside").value;
     get("by-prompt").hidden = kind !== "prompt";
     get("by-mitigation").hidden = kind !== "mitigation";
     say();

@@ -17,11 +17,11 @@
 
   function clear() {
     shown = null;
-    ["kind", "code", "command", "place"].forEach((id) => { get(id).textContent = ""; });
+    ["kind", "code", "command", "notes", "place"].forEach((id) => { get(id).textContent = ""; });
     strip.clear();
     heads.show(null);
     lengths.show(null);
-    get("copy").disabled = get("save").disabled = true;
+    ["copy", "copy-command", "save"].forEach((id) => { get(id).disabled = true; });
   }
 
   // What stands there until there is something new is not of what is typed, and must not look as if it were.
@@ -74,10 +74,10 @@
     get("kind").textContent = answer.kind;
     get("code").textContent = answer.code;
     get("command").textContent = answer.command;
-    get("copy").disabled = get("save").disabled = false;
-    strip.show(answer, asked, clicked);
+    ["copy", "copy-command", "save"].forEach((id) => { get(id).disabled = false; });
+    strip.show(answer, clicked);
     heads.show(answer.heads, { layer: controls.layer(), head: controls.head() }, chooseHead);
-    lengths.show(answer.lengths);
+    lengths.show(answer.lengths, answer.names);
     draw(answer);
   }
 
@@ -90,13 +90,14 @@
   // A click on a token: its heads where the view has them, else the chain of bounds under its numbers.
   function clicked(side, position) {
     if (shown.answer.heads !== null) { if (side === 0) { ask(true); } return; }
-    const asked = { view: "chain", prompt: shown.asked.prompt, dtype: shown.asked.dtype };
-    if (side === 1 && shown.asked.beside !== "prompt") { return; }
-    if (side === 1) { asked.prompt = shown.asked.other; }
-    if (shown.asked.view !== "chain") { chain(asked, position); }
+    if (shown.asked.view === "chain") { return; }
+    const { prompt, dtype, beside, other } = shown.asked;
+    const own = { prompt: { prompt: other }, mitigation: { beside, other }, model: { beside } }[side === 1 ? beside : ""];
+    chain({ view: "chain", prompt, dtype, ...own }, side, position);
   }
 
-  async function chain(asked, position) {
+  // Under a mitigation, and of the second model, it is the second of two chains.
+  async function chain(asked, side, position) {
     const place = put(get("token"), "div", "Computing its bound chain …");
     if (running) { place.textContent = "The bound chain can be asked for when the measurement has ended."; return; }
     const own = running = new AbortController();
@@ -111,7 +112,8 @@
       }
       place.textContent = "";
       put(place, "h2", "Its bound chain, from loose to tight: " + answer.kind);
-      numbers(place, answer.tokens.find((one) => one.position === position).numbers, "");
+      const tokens = side === 1 && answer.second ? answer.second : answer.tokens;
+      numbers(place, tokens.find((one) => one.position === position).numbers, "");
     } catch (error) {
       place.textContent = error.name === "AbortError" ? "Stopped." : "The explorer does not answer: " + error.message;
     }
@@ -119,21 +121,27 @@
 
   function draw(answer) {
     const place = get("place");
-    place.textContent = "";
-    if (answer.title) { put(place, "h2", answer.title); }
-    answer.notes.forEach((note) => { put(place, "p", note).className = "note"; });
-    if (!answer.chart) { return; }
+    place.textContent = get("notes").textContent = "";
+    answer.notes.forEach((note) => { put(get("notes"), "p", note).className = "note"; });
+    answer.charts.forEach((one) => chart(place, one, answer));
+    document.dispatchEvent(new Event("toggle")); // draw.js draws every figure that is not drawn
+  }
+
+  function chart(place, one, answer) {
+    const name = one.side === null ? "" : answer.names[one.side] + ". ";
+    if (name || one.title) { put(place, "h2", name + one.title); }
+    one.notes.forEach((note) => { put(place, "p", note).className = "note"; });
+    if (!one.chart) { return; }
     const figure = put(place, "figure", "");
     figure.dataset.chart = "";
     const plot = put(figure, "div", "");
     plot.className = "plot";
     plot.setAttribute("role", "img");
-    plot.setAttribute("aria-label", answer.words + ". The numbers stand above.");
+    plot.setAttribute("aria-label", name + answer.words + ". The numbers stand above.");
     const data = document.createElement("script");
     data.type = "application/json"; // before it stands in the page: what has no type there is code
-    data.textContent = answer.chart;
+    data.textContent = one.chart;
     figure.appendChild(data);
-    document.dispatchEvent(new Event("toggle")); // draw.js draws every figure that is not drawn
   }
 
   async function begin() {
@@ -144,7 +152,8 @@
     ["layer", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
     get("stop").addEventListener("click", () => stop("Stopped."));
     get("begin").addEventListener("click", () => ask(true));
-    get("copy").addEventListener("click", take.copy);
+    get("copy").addEventListener("click", () => take.copy("code", "The code"));
+    get("copy-command").addEventListener("click", () => take.copy("command", "The command"));
     get("save").addEventListener("click", () => take.save(shown.asked));
     window.addEventListener("hashchange", () => { controls.reopen(get("prompt").value); outdated(); ask(false); });
     ask(false);

@@ -32,14 +32,28 @@ const kit = (function () {
 
   function written(value) { return value === null ? "not finite" : Number(value.toPrecision(5)).toString(); }
 
+  function limited(one) { return written(one.value) + (one.interval ? " [" + one.interval.map(written).join(", ") + "]" : ""); }
+
   function numbers(place, list, kind) {
     const table = put(place, "dl", "");
     list.forEach((one) => {
       put(table, "dt", one.name);
-      const limits = one.interval ? " [" + one.interval.map(written).join(", ") + "]" : "";
-      put(table, "dd", written(one.value) + limits + (kind ? " (" + kind + ")" : ""));
+      put(table, "dd", limited(one) + (kind ? " (" + kind + ")" : ""));
     });
   }
 
-  return { get, address, put, button, options, post, say, written, numbers };
+  // The numbers of two sides in one table: each row a number, of the first, of the second, and what they have together.
+  function pairs(place, first, second, against, kind) {
+    const table = put(place, "table", "");
+    const top = put(put(table, "thead", ""), "tr", "");
+    [kind, "first", "second", against[0].name.match(/second (\/|less) first$/)[0]].forEach((word) => { put(top, "th", word).scope = "col"; });
+    const body = put(table, "tbody", "");
+    first.forEach((one, row) => {
+      const line = put(body, "tr", "");
+      put(line, "th", one.name).scope = "row";
+      [one, second[row], against[row]].forEach((each) => { put(line, "td", limited(each)); });
+    });
+  }
+
+  return { get, address, put, button, options, post, say, written, numbers, pairs };
 })();

@@ -4,10 +4,12 @@ const lengths = (function () {
   const { get, put, button, written } = kit;
   let looked = null; // the length, kept when new numbers arrive
 
-  function show(found) {
+  // `sides`: one, or two that stand beside each other, with their names; both are of the same lengths.
+  function show(sides, names) {
     const place = get("lengths");
     place.textContent = "";
-    if (found === null) { return; }
+    if (sides === null) { return; }
+    const found = sides[0];
     const last = found.lengths[found.lengths.length - 1];
     const n = Math.min(looked === null ? last : looked, last);
     const bar = put(place, "p", "");
@@ -18,30 +20,33 @@ const lengths = (function () {
     const said = put(bar, "output", "");
     said.htmlFor = "length";
     const at = put(place, "div", "");
-    at.className = "scroll";
-    const range = ends(found);
+    const range = ends(sides);
     const look = (value) => {
       looked = value;
       slider.value = value;
       said.textContent = "n = " + value;
-      table(at, found, value, range, look);
+      at.textContent = "";
+      sides.forEach((side, number) => { table(at, side, value, range, look, names[number] ? names[number] + ". " : ""); });
     };
     slider.addEventListener("input", () => look(Number(slider.value)));
     look(n);
   }
 
   // The decades that all marks lie in: what is exactly 0 stands at the left edge.
-  function ends(found) {
-    const all = found.dtypes.flatMap((one) => [...one.float64, ...one.noise, ...one.step]).filter((value) => value > 0);
+  function ends(sides) {
+    const all = sides.flatMap((side) => side.dtypes).flatMap((one) => [...one.float64, ...one.noise, ...one.step]).filter((value) => value > 0);
     const decades = (all.length ? all : [1]).map(Math.log10);
     const [low, high] = [Math.min(...decades), Math.max(...decades)];
     return { low, width: Math.max(high - low, 1e-9) };
   }
 
-  function table(place, found, n, range, look) {
-    place.textContent = "";
-    const made = put(place, "table", "");
-    put(made, "caption", "Distance of y from y*, the same with the last item once more, at n = " + n);
+  function table(place, found, n, range, look, name) {
+    // Above what scrolls sideways, not a caption in it: at 400 pixels that would be cut off.
+    put(place, "p", name + "Distance of y from y*, the same with the last item once more, at n = " + n);
+    const scroll = put(place, "div", "");
+    scroll.className = "scroll";
+    const made = put(scroll, "table", "");
+    made.setAttribute("aria-label", name + "Distances at n = " + n);
     const top = put(put(made, "thead", ""), "tr", "");
     ["dtype", "measured", "in float64", "noise floor", "one step", "float64 distance (line) over the noise (bar)", "at this n", "first hidden", "hidden from"].forEach((word) => {
       put(top, "th", word).scope = "col";

@@ -1,17 +1,17 @@
 "use strict";
 // The tokens as a strip, one or two of them, and what is said of the token that the pointer or the keys are at.
 const strip = (function () {
-  const { get, put, numbers } = kit;
+  const { get, put, numbers, pairs } = kit;
   const PLACES = ["tokens", "second"];
-  const NAMES = ["first", "second"];
+  const NAMES = ["first", "second"]; // in a sentence
   let shown = null; // the answer, and what was asked
   let chosen = null; // [side, position]
   let clicked = null; // what a click does
 
   const sides = () => [shown.answer.tokens, shown.answer.second];
 
-  function show(answer, asked, pressed) {
-    shown = { answer, asked };
+  function show(answer, pressed) {
+    shown = { answer };
     clicked = pressed;
     const active = document.activeElement && document.activeElement.dataset; // keys keep their place when numbers arrive
     const held = active && active.position !== undefined ? [active.side, active.position] : null;
@@ -21,17 +21,17 @@ const strip = (function () {
       get(place).textContent = "";
       (sides()[side] || []).forEach((one) => token(get(place), one, side, most));
     });
-    named(asked);
+    named(answer.names);
     if (held) { focused(...held); }
     pressedNow();
     if (answer.tokens.length) { tell(...at()); } else { get("token").textContent = ""; }
   }
 
-  function named(asked) {
-    const words = { prompt: "the second prompt", mitigation: "under " + asked.other, model: "the second model" }[asked.beside];
-    NAMES.forEach((name) => { get(name + "-side").hidden = !words; });
-    get("first-side").textContent = "First: the prompt";
-    get("second-side").textContent = "Second: " + words;
+  function named(names) {
+    NAMES.forEach((name, side) => {
+      get(name + "-side").hidden = !names.length || !sides()[side].length;
+      get(name + "-side").textContent = names[side] || "";
+    });
   }
 
   function token(place, one, side, most) {
@@ -75,15 +75,19 @@ const strip = (function () {
     document.querySelectorAll(".tokens .partner").forEach((each) => each.classList.remove("partner"));
     const of = shown.answer.second ? " of the " + NAMES[side] : "";
     put(put(place, "h2", "Token " + position + of + ": "), "bdi", one.token);
-    numbers(place, one.numbers, shown.answer.kind);
-    if (!shown.answer.second) { return; }
+    const { kind, second } = shown.answer;
+    if (!second || one.partner === null) { numbers(place, one.numbers, kind); }
+    if (!second) { return; }
     if (one.partner === null) {
       put(place, "p", "No token of the " + NAMES[1 - side] + " corresponds to it: there is no difference.").className = "note";
       return;
     }
     button(1 - side, one.partner).classList.add("partner");
-    put(place, "p", "In the " + NAMES[1 - side] + " it is token " + one.partner + ":").className = "note";
-    numbers(place, sides()[1 - side].find((each) => each.position === one.partner).numbers, shown.answer.kind);
+    const other = sides()[1 - side].find((each) => each.position === one.partner);
+    const [ours, theirs] = side === 0 ? [one, other] : [other, one];
+    put(place, "p", "In the " + NAMES[1 - side] + " it is token " + one.partner + ".").className = "note";
+    if (one.against.length === one.numbers.length) { pairs(place, ours.numbers, theirs.numbers, one.against, kind); return; }
+    [ours, theirs].forEach((each) => { numbers(place, each.numbers, kind); }); // of two quantities there is no difference
     numbers(place, one.against, "");
   }
 

@@ -3,13 +3,13 @@
 const take = (function () {
   const { get, post, say } = kit;
 
-  async function copy() {
+  async function copy(id, words) {
     try {
-      await navigator.clipboard.writeText(get("code").textContent);
-      say("The code is on the clipboard.");
+      await navigator.clipboard.writeText(get(id).textContent);
+      say(words + " is on the clipboard.");
     } catch (error) {
-      getSelection().selectAllChildren(get("code"));
-      say("The browser lets no page use the clipboard here: the code is selected, copy it by key.");
+      getSelection().selectAllChildren(get(id));
+      say(words + " is selected: the browser lets no page use the clipboard here, so copy it by key.");
     }
   }
 
@@ -19,7 +19,8 @@ const take = (function () {
     if (!found.ok) { say((await found.json()).error); return; }
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await found.blob());
-    link.download = "ostools-" + asked.view + "." + ending;
+    const isPair = found.headers.get("Content-Type") === "application/zip"; // two files, one a side
+    link.download = "ostools-" + asked.view + (isPair ? "-" + ending + ".zip" : "." + ending);
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   }

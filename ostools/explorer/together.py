@@ -1,0 +1,156 @@
+"""Two sides of a question: which token of one is which of the other, and what is different there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ostools.explorer.question import Question
+from ostools.explorer.recipe import Found
+from ostools.ground.errors import InputError
+from ostools.measure import Attention, AttentionDifference, Change, Collapse, Contributions, Flow, Looseness
+from ostools.measure.prompts import partners
+from ostools.results import Frame, Result
+
+Partners = dict[int, tuple[int, list[dict[str, Any]]]]
+"""By a position of the first: that of the second, and the numbers that the two have together."""
+
+
+def of_tokens(question: Question, result: Result) -> Frame:
+    """One row a token of what is shown; empty where no token is."""
+    if isinstance(result, Contributions):
+        return result.of_tokens
+    if isinstance(result, Flow):
+        nodes: Frame = result.nodes
+        found: Frame = nodes[nodes["layer"] == question.layer]
+        if found.empty:
+            raise InputError(
+                f"flow: expected a layer from 0 to {int(nodes['layer'].max())} of model "
+                f"{result.provenance.model['name']!r}, found {question.layer}: choose one that both models have"
+            )
+        return found
+    frame: Frame = result.frame
+    if isinstance(result, Looseness):
+        return frame.drop_duplicates("position").sort_values("position")
+    if isinstance(result, Attention):
+        return frame.iloc[: len(result.tokens)]
+    return frame.iloc[:0] if isinstance(result, Collapse) else frame
+
+
+def number(name: str, value: Any, low: Any = None, high: Any = None) -> dict[str, Any]:
+    """An exact number has its limits equal to itself, and is shown without them."""
+    is_interval = low is not None and not low == value == high
+    return {"name": name, "value": plain(value), "interval": [plain(low), plain(high)] if is_interval else None}
+
+
+def plain(value: Any) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def where(question: Question) -> str:
+    layer = "all layers" if question.layer < 0 else f"layer {question.layer}"
+    head = "all heads" if question.head < 0 else f"head {question.head}"
+    return f"weight, {'mean over ' if 'all' in layer + head else ''}{layer}, {head}"
+
+
+def looked_at(question: Question, last: Any) -> list[float]:
+    """Of [layer, head, token] the chosen ones, and the mean over what is not chosen."""
+    every = slice(None)
+    chosen = [every if place < 0 else place for place in (question.layer, question.head)]
+    found = last[chosen[0], chosen[1]]
+    over = tuple(range(found.ndim - 1))
+    return (found.mean(over) if over else found).tolist()
+
+
+def hold_together(question: Question, found: Found, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+    """Gives the tokens that correspond each other's position, and what the result says of the two."""
+    if isinstance(found.compared, Change):
+        together = _of_change(found.compared)
+    elif isinstance(found.compared, AttentionDifference):
+        together = _of_difference(question, found.compared)
+    else:
+        together = _beside(question, found.sides, first, second)
+    for place, (other, numbers) in together.items():
+        for entry, partner in ((first[place], other), (second[other], place)):
+            entry["partner"], entry["against"] = partner, numbers
+    for entry in (*first, *second):
+        entry.setdefault("partner", None)
+        entry.setdefault("against", [])
+
+
+def of_partners(question: Question, sides: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
+    """How many tokens correspond, and whether some of these have no difference for another reason."""
+    alone = [sum(entry["partner"] is None for entry in side) for side in sides]
+    said = [
+        f"{len(sides[0]) - alone[0]} tokens correspond: those with which both begin, and those with which both end. "
+        f"Without a partner are {alone[0]} of the first and {alone[1]} of the second; these have no difference."
+    ]
+    if question.view == "contributions" and not any(entry["against"] for entry in sides[0]):
+        said.append(
+            "The two sides are parts of the logits of two different tokens, so that none of them has a difference: choose one "
+            "token under Towards the next token."
+        )
+    return said
+
+
+def unchanged(found: Found) -> bool:
+    """Whether the second side is the first again: of attention its status says so, of collapse its numbers."""
+    if len(found.sides) < 2:
+        return False
+    first, second = found.sides
+    if isinstance(second, Attention):
+        return second.provenance.parameters["status"] == "inactive"
+    return isinstance(second, Collapse) and first.frame.equals(second.frame)
+
+
+def _beside(
+    question: Question, sides: Sequence[Result], first: list[dict[str, Any]], second: list[dict[str, Any]]
+) -> Partners:
+    """Numbers of one name are of one quantity, and have a difference (of norms a ratio); of the logits of two tokens they are
+    not."""
+    tokens = [_identities(of_tokens(question, side)) for side in sides]
+    return {a: (b, _against(question, first[a], second[b])) for a, b in partners(*tokens)}
+
+
+def _identities(rows: Frame) -> list[tuple[int, str]]:
+    """Every token by its id and its text: two tokenizers may have one id for two texts."""
+    return list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True)) if len(rows) else []
+
+
+def _against(question: Question, one: dict[str, Any], other: dict[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    theirs = {each["name"]: each["value"] for each in other["numbers"]}
+    for each in one["numbers"]:
+        a, b = each["value"], theirs.get(each["name"])
+        if a is None or b is None:
+            continue
+        if question.view == "flow":  # norms have a ratio
+            found.append(number(f"{each['name']}: second / first", b / a if a else math.nan))
+        else:
+            found.append(number(f"{each['name']}: second less first", b - a))
+    return found
+
+
+def _of_change(result: Change) -> Partners:
+    """By position of the first: that of the second, and the ratios."""
+    frame: Frame = result.frame
+    paired = frame[frame["second_position"].notna()]
+    found: Partners = {}
+    for position, rows in paired.groupby("position"):
+        numbers = [
+            number(f"{str(row['norm']).capitalize()} norm, second / first", row["ratio"], row["lower"], row["upper"])
+            for _, row in rows.iterrows()
+        ]
+        found[int(str(position))] = (int(rows["second_position"].iloc[0]), numbers)
+    return found
+
+
+def _of_difference(question: Question, result: Result) -> Partners:
+    """By position of the first: that of the second, and the difference of the weights that are looked at."""
+    if not isinstance(result, AttentionDifference):
+        raise TypeError(f"two sides were compared to a {type(result).__name__}")
+    one, other = (looked_at(question, side.last) for side in (result.first, result.second))
+    name = f"{where(question)}: second less first"
+    return {a: (b, [number(name, other[b] - one[a])]) for a, b in result.pairs}
