@@ -26,7 +26,7 @@ from PIL.PngImagePlugin import PngInfo
 
 PAGE = Path(__file__).parents[1] / "docs" / "gallery.md"
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n!\[[^\]]+\]\(gallery/([\w-]+)\.png\))?", re.DOTALL)
-SCALE = 1.25
+SCALE = 1.2
 """Pixels of the picture per pixel of the chart: its letters are sharp, and all pictures together stay light."""
 
 

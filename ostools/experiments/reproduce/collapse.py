@@ -182,7 +182,7 @@ def _one_more_digit(found: Found, plain: Any, dtype: str) -> str:
     if not len(upper):
         return ""
     return (
-        f"; by one digit more behind a comma it is larger at {float((pair.loc[upper] > plain.loc[upper]).mean()):.0%}"
+        f"; by one digit more after a comma it is larger at {float((pair.loc[upper] > plain.loc[upper]).mean()):.0%}"
     )
 
 

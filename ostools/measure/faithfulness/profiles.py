@@ -52,6 +52,7 @@ def profiles_of(given: Sequence[Given]) -> tuple[dict[str, OneProfile], int | No
         if not isinstance(one, Given):
             raise InputError(
                 f"faithfulness: expected a Sensitivity, a PathSum or Contributions, found {type(one).__name__}"
+                f"{one_of_several(one, GIVEN)}"
             )
         require_of_all("faithfulness", one.provenance, ("towards",))
         require_same_run("faithfulness", given[0].provenance, one.provenance, "another that was given", whole=False)
