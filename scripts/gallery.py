@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from dataclasses import asdict, dataclass
 from io import BytesIO
@@ -28,6 +28,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "gallery.md"
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n!\[[^\]]+\]\(gallery/([\w-]+)\.png\))?", re.DOTALL)
 SCALE = 1.2
 """Pixels of the picture per pixel of the chart: its letters are sharp, and all pictures together stay light."""
+WIDEST = 1000
+"""Pixels of the widest picture: the page has room for about 700."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,22 @@ def drawn(code: str, names: dict[str, Any]) -> tuple[Any, Made]:
 
 def save(chart: Any, made: Made, path: Path) -> None:
     """The chart as a small PNG with what is said of it."""
-    from ostools.reporting.look.notebook import picture_of
-
-    with Image.open(BytesIO(b64decode(picture_of(chart.to_dict(validate=False), SCALE)))) as image:
+    with Image.open(BytesIO(_picture(chart.to_dict(validate=False)))) as image:
         said = PngInfo()
         for key, value in asdict(made).items():
             said.add_itxt(key, value)
         path.parent.mkdir(exist_ok=True)
         image.save(path, format="PNG", pnginfo=said, compress_level=9)
+
+
+def _picture(spec: dict[str, Any]) -> bytes:
+    """The chart of a specification as PNG, at most so wide."""
+    from ostools.reporting.look.notebook import picture_of
+    from ostools.reporting.look.pixels import size
+
+    drawn = b64decode(picture_of(spec, SCALE))
+    width, _ = size(drawn)
+    return drawn if width <= WIDEST else b64decode(picture_of(spec, SCALE * WIDEST / width))
 
 
 def pictures(page: str, wanted: Sequence[str]) -> Iterator[tuple[str, Any, Made]]:

@@ -305,7 +305,9 @@ def _python(page: Path) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "gallery" and _python(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.stem != "gallery" and _python(page)], ids=lambda page: page.stem
+)
 def test_the_python_on_a_page_runs_and_prints_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

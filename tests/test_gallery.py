@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ostools.reporting.charts import CHARTS
 from scripts import gallery
 
@@ -37,10 +39,5 @@ def test_the_pictures_are_light() -> None:
 
 
 def test_a_block_that_draws_nothing_is_refused() -> None:
-    names = {"result": CHARTS}
-    try:
-        gallery.drawn("result\n", names)
-    except SystemExit as refusal:
-        assert "expected a block that ends in `.plot()`" in str(refusal)
-    else:
-        raise AssertionError("expected a refusal")
+    with pytest.raises(SystemExit, match=r"expected a block that ends in `\.plot\(\)`"):
+        gallery.drawn("result\n", {"result": CHARTS})

@@ -18,6 +18,7 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.profiles.compare import require_of_all, require_same_run
 from ostools.measure.profiles.profile import profile
+from ostools.measure.several import one_of_several
 from ostools.results import Frame, Provenance, frame_of
 
 Given: TypeAlias = Sensitivity | PathSum | Contributions
@@ -47,12 +48,14 @@ def profiles_of(given: Sequence[Given]) -> tuple[dict[str, OneProfile], int | No
         raise InputError(
             "faithfulness: expected at least one profile, such as ost.sensitivity(model, prompt), found none"
         )
+    if advice := one_of_several(given, (Sensitivity, PathSum)):
+        raise InputError(f"faithfulness: expected profiles of one prompt, found {type(given).__name__}{advice}")
     found: dict[str, OneProfile] = {}
     for one in given:
         if not isinstance(one, Given):
             raise InputError(
                 f"faithfulness: expected a Sensitivity, a PathSum or Contributions, found {type(one).__name__}"
-                f"{one_of_several(one, GIVEN)}"
+                f"{one_of_several(one, (Sensitivity, PathSum))}"
             )
         require_of_all("faithfulness", one.provenance, ("towards",))
         require_same_run("faithfulness", given[0].provenance, one.provenance, "another that was given", whole=False)
