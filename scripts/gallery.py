@@ -1,8 +1,8 @@
 """The pictures of docs/gallery.md: `python -m scripts.gallery [PICTURE ...]` runs the page's code and draws them.
 
-The page is the one place where the code stands. Its first block comes before all others, each other block makes the picture below
-it, and a name may be used in later blocks. So all code runs, and the pictures of these names (all without any) are drawn. Each
-PNG has the code that made it and the class of the result in its text (`Made`), which a test holds against the page.
+The page is the one place where the code stands. Its first block comes before all others. Each other block makes the picture
+below it. What it assigns may be used in later blocks, so blocks that assign always run. Each PNG has the code that made it and
+the class of the result in its text (`Made`). A test holds both against the page.
 Minutes of one core, and 2 GB.
 """
 

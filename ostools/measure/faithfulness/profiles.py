@@ -48,8 +48,6 @@ def profiles_of(given: Sequence[Given]) -> tuple[dict[str, OneProfile], int | No
         raise InputError(
             "faithfulness: expected at least one profile, such as ost.sensitivity(model, prompt), found none"
         )
-    if advice := one_of_several(given, (Sensitivity, PathSum)):
-        raise InputError(f"faithfulness: expected profiles of one prompt, found {type(given).__name__}{advice}")
     found: dict[str, OneProfile] = {}
     for one in given:
         if not isinstance(one, Given):
