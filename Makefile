@@ -7,6 +7,7 @@
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
 # make house    count circles, upward imports and large rooms; draw docs/architecture.svg
+# make gallery  run the code of docs/gallery.md and draw its pictures: five minutes of one core
 # make lab      train and measure the laboratory again from nothing, in LAB: two hours of one core
 # make stress   what is too long for the tests: kills, signals, hostile input, memory
 # make mutants  plant small errors and see which no test sees: ROOMS, SAMPLE (a number; all without it); resumable
@@ -16,7 +17,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report test test-slow test-full test-portable quick lint style types docs tutorials house bench lab scale stress mutants
+.PHONY: report test test-slow test-full test-portable quick lint style types docs tutorials gallery house bench lab scale stress mutants
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
@@ -62,6 +63,9 @@ docs: $(INSTALLED)
 
 tutorials: $(INSTALLED)
 	$(BIN)/python tutorials/write.py
+
+gallery: $(INSTALLED)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m scripts.gallery
 
 house: $(INSTALLED)
 	$(BIN)/python -m scripts.house

@@ -8,7 +8,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
@@ -46,12 +46,15 @@ def shown(value: object) -> str:
 
 
 def checked_arguments(
-    error: type[Exception], said: Mapping[type, str] | None = None
+    error: type[Exception],
+    said: Mapping[type, str] | None = None,
+    advice: Callable[[object, Sequence[type]], str] | None = None,
 ) -> Callable[[Callable[Asked, Found]], Callable[Asked, Found]]:
     """The function, which raises `error` for an argument that is not what its annotation says, before it does anything.
 
     Checked are parameters of one class (a number, a text, a model), or of several with `|`. Others, such as lists, are the
-    function's own to check. `said`: how a message calls a class.
+    function's own to check. `said`: how a message calls a class. `advice`: the end of the message, by what was given and the
+    classes that were expected; empty where there is none.
     """
 
     def checking(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
@@ -67,7 +70,8 @@ def checked_arguments(
                 raise error(f"{function.__name__}: {wrong}; it takes {', '.join(signature.parameters)}") from None
             for name, value in _each(signature, given):
                 if name in kinds and not any(_is(value, kind) for kind in kinds[name]):
-                    raise error(f"{name}: expected {_words(kinds[name], said or {})}, found {shown(value)}")
+                    end = "" if advice is None else advice(value, kinds[name])
+                    raise error(f"{name}: expected {_words(kinds[name], said or {})}, found {shown(value)}{end}")
             return function(*args, **options)
 
         return checked

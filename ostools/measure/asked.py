@@ -12,6 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.progress import bar, told_here
+from ostools.measure.several import one_of_several
 from ostools.models.describe import IN_WORDS
 from ostools.models.shape import enough_threads
 
@@ -27,7 +28,7 @@ def asked(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
     """
     tells = "progress" in inspect.signature(function).parameters
 
-    @checked_arguments(InputError, IN_WORDS)
+    @checked_arguments(InputError, IN_WORDS, one_of_several)
     @functools.wraps(function)
     def called(*args: Asked.args, **options: Asked.kwargs) -> Found:
         models = [value for value in (*args, *options.values()) if isinstance(value, TransformerBridge)]

@@ -74,6 +74,13 @@ class Several(Generic[One]):
         raise NotImplementedError
 
 
+def one_of_several(given: object, expected: Sequence[type]) -> str:
+    """The end of a message about a result of several prompts where one prompt's was expected; empty for all else."""
+    if not (isinstance(given, Several) and isinstance(given[0], tuple(expected))):
+        return ""
+    return f": it is the result of {len(given)} prompts, and found[0] of it is that of the first"
+
+
 def _means(profiles: Sequence[np.ndarray], bins: int) -> pd.DataFrame:
     found = []
     for values in profiles:

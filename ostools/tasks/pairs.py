@@ -129,7 +129,7 @@ def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, i
         if ids[:-1] != prefix:
             shown = ", ".join(repr(encoder.token(index)) for index in ids[-2:])
             raise InputError(
-                f"expected {piece!r} to be one token of its own behind {before[-12:]!r}, found the tokens ... {shown}: "
+                f"expected {piece!r} to be one token of its own after {before[-12:]!r}, found the tokens ... {shown}: "
                 "this tokenizer has no token for it alone"
             )
         known[piece] = ids[-1]

@@ -47,7 +47,7 @@ class RepeatTask(CollapseTask):
         if self.item == "" or (self.item is None and not self.prompt):
             raise InputError(f"{self.name}: expected something to repeat, found no text: give an item such as 'a'")
         if self.items == "ids" and not self.prompt:
-            raise InputError(f"{self.name}: items='ids' finds the item's token behind a text, found none: give one")
+            raise InputError(f"{self.name}: items='ids' finds the item's token after a text, found none: give one")
 
     @property
     def example(self) -> str:

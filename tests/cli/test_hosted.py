@@ -84,7 +84,7 @@ def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(
     assert (code, err) == (0, "")
     assert "answer-only" in caption
     assert "those of other tasks ours; they stand after the question." in caption
-    assert "Without CoT 'Please output only the answer.' stands behind C.1's prompt" in caption
+    assert "Without CoT 'Please output only the answer.' stands after C.1's prompt" in caption
     assert "The slips of C.1's prompts are mended" in caption
     assert run(*asked, *FORM, "--out", str(tmp_path / "figure.svg"))[0] == 0
     drawn = (tmp_path / "figure.svg").read_text()

@@ -111,3 +111,22 @@ def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_name
     with pytest.raises(ost.InputError, match="bins: expected at most 2, the tokens of the shortest, found 3"):
         found.over_position(3)
     assert found.over_position()["low"].isna().all()  # two prompts show no spread
+
+
+def test_where_one_prompts_result_is_expected_that_of_a_list_is_refused_with_what_to_give() -> None:
+    model = model_of()
+    measured = ost.sensitivity(model, TEXTS[:2], linearisations=["frozen"])
+    paths = ost.path_sum(model, TEXTS[:2], variants="local")
+    asked: list[Any] = [
+        lambda: ost.compare(measured, paths),  # pyright: ignore[reportCallIssue, reportArgumentType]
+        lambda: ost.compare(measured[0], paths),  # pyright: ignore[reportCallIssue, reportArgumentType]
+        lambda: ost.profile(measured),  # pyright: ignore[reportArgumentType]
+        lambda: ost.looseness(measured, paths),  # pyright: ignore[reportArgumentType]
+        lambda: ost.faithfulness(model, measured),  # pyright: ignore[reportArgumentType]
+        lambda: ost.faithfulness(model, [measured]),  # pyright: ignore[reportArgumentType]
+    ]
+    for call in asked:
+        with pytest.raises(ost.InputError, match=r"result of 2 prompts, and found\[0\] of it is that of the first"):
+            call()
+    with pytest.raises(ost.InputError, match=r"found 3$"):
+        ost.profile(3)  # pyright: ignore[reportArgumentType]

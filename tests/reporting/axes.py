@@ -124,13 +124,13 @@ TITLES: dict[str, set[str]] = {
         "token and its position i",
         "tokens out",
     },
-    "Decodable": {"right (held-out prompts)", "v^(l), z behind attention, y"},
+    "Decodable": {"right (held-out prompts)", "v^(l), z after attention, y"},
     "Fate": {
         "length n (items of the sequence)",
         "right (held-out prompts)",
         "share of prompts",
-        "v^(l), z behind attention, y",
+        "v^(l), z after attention, y",
     },
-    "Readout": {"answer moved (counts; predicted 1)", "v^(l), z behind attention, y"},
+    "Readout": {"answer moved (counts; predicted 1)", "v^(l), z after attention, y"},
 }
 """By the class of the result. A study's panels say in words what theirs are."""

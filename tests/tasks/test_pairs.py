@@ -155,7 +155,7 @@ def test_the_id_level_pair_stands_where_the_text_merges() -> None:
 
 
 def test_a_digit_without_a_token_of_its_own_is_refused() -> None:
-    with pytest.raises(InputError, match=r"expected '1' to be one token of its own behind .* found the tokens"):
+    with pytest.raises(InputError, match=r"expected '1' to be one token of its own after .* found the tokens"):
         list(tasks.figure_5a("ids").pairs(Characters(("?1",)), [2], 0))
 
 

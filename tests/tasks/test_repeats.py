@@ -81,7 +81,7 @@ def test_a_task_that_ends_in_its_sequence_makes_no_task_pairs() -> None:
 
 def test_ids_behind_no_text_are_refused() -> None:
     """The last piece of an item of several tokens would be repeated alone."""
-    with pytest.raises(InputError, match="items='ids' finds the item's token behind a text, found none"):
+    with pytest.raises(InputError, match="items='ids' finds the item's token after a text, found none"):
         RepeatTask("own", "", "hello world", "ids")
 
 

@@ -25,7 +25,8 @@ def predict_errors(
     ] = "full",
     method: Annotated[str, typer.Option(metavar="NAME", help="Of the sensitivity: auto, exact or estimate.")] = "auto",
     max_new_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Where an answer is cut; else 48 behind the longest right one.")
+        int | None,
+        typer.Option(metavar="N", help="Where an answer is cut; else 48 tokens after the longest right answer."),
     ] = None,
     chat: Chat = None,
     model: Model = "embedded",

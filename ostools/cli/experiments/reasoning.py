@@ -1,4 +1,4 @@
-"""`ostools chain-of-thought`: what an answer feels of prompt and reasoning."""
+"""`ostools chain-of-thought`: how sensitive an answer is to prompt and reasoning."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def chain_of_thought(
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """Measure which part of prompt and reasoning the answer feels (Theorem B.5).
+    """Measure how sensitive the answer is to each part of prompt and reasoning (Theorem B.5).
 
-    The norms of d y_n / d v_i behind a chain of thought, n the token before the answer; summed over the items of the sequence,
+    The norms of d y_n / d v_i after a chain of thought, n the token before the answer; summed over the items of the sequence,
     the other words, few-shot examples, each line of the reasoning, and the begun answer line.
 
     \b

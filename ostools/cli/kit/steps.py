@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from ostools.runs.forecast.forecast import Forecast, Unloaded
 
 
-def check(out: Path | None) -> None:
-    """Refuse a path that no result can be written to, and a size of what is no picture, before a model is loaded."""
+def check(out: Path | None, asked: str = "--out") -> None:
+    """Refuse a path that no result can be written to, and a size of what is no picture, before a model is loaded; in the words
+    of the option that asked for it."""
     from ostools.results import FIXED, checked_output
 
     if out is not None:
-        checked_output(out, asked="--out")
+        checked_output(out, asked=asked)
     if MANNERS.size is not None and (out is None or out.suffix.lower() not in FIXED):
-        raise InputError(f"--size is of a picture: expected --out with a name ending in {' '.join(FIXED)}, found {out}")
+        endings = " ".join(FIXED)
+        raise InputError(f"--size is of a picture: expected {asked} with a name ending in {endings}, found {out}")
 
 
 def check_precisions(names: Sequence[str] | None) -> None:

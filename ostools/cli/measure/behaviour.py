@@ -34,7 +34,8 @@ def behaviour(
     temperature: Annotated[float, typer.Option(metavar="T", help="0: the most likely token at every step.")] = 0.0,
     samples: Annotated[int, typer.Option(metavar="N", help="Answers to each prompt, at a temperature.")] = 1,
     max_new_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Where an answer is cut; else 48 behind the longest right one.")
+        int | None,
+        typer.Option(metavar="N", help="Where an answer is cut; else 48 tokens after the longest right answer."),
     ] = None,
     chat: Chat = None,
     system: System = None,

@@ -49,7 +49,7 @@ def collapse(
     ] = None,
     ids: Ids = None,
     item: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="With --prompt: what is repeated behind it, such as ' and'.")
+        str | None, typer.Option(metavar="TEXT", help="With --prompt: what is repeated after it, such as ' and'.")
     ] = None,
     items: Annotated[
         str,

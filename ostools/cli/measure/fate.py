@@ -64,7 +64,7 @@ def decodable(
     device: Device = "auto",
     load_dtype: LoadDtype = "float32",
 ) -> None:
-    """Ask linear probes for the right answer at the last token of every layer, behind a begun answer line.
+    """Ask linear probes for the right answer at the last token of every layer, after a begun answer line.
 
     Trained and tested on different sequences; on the same lengths, on lengths between them, and beyond them. Beside it:
     shuffled labels, random weights, and the length alone.

@@ -85,7 +85,7 @@ def _show_parts(result: Contributions, measured: Sensitivity | None) -> None:
     title = f"Contributions to the logit of {display_token(str(said['token']))}"
     output.print_table(title, ["position", "token", "contribution"], [*rows, ("", "biases", biases)], left=2)
     cap = said["soft_cap"]
-    behind = "" if cap is None else f" before the soft-cap; {float(said['logit']):.6g} behind it"
+    behind = "" if cap is None else f" before the soft-cap; {float(said['logit']):.6g} after it"
     output.print_text(
         ["", f"together {total:.6g}, the logit{behind}; off by {float(said['adds_up_within']):.1g} of its parts"]
     )

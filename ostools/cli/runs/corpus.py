@@ -98,7 +98,7 @@ def corpus(
         from ostools.runs.corpus.texts import read_texts
         from ostools.runs.stored.store import Store
 
-        check(plot)
+        check(plot, "--plot")
         sizes = parse_lengths(lengths)
         if dtype and measure != PAIRS:
             raise InputError(

@@ -70,7 +70,7 @@ def of_task(
     posed = pose(model, task, length, seed=seed, chat=chat)
     if posed.thinks:
         raise InputError(
-            "ablation: expected a chat template with which the answer stands right behind the prompt, found one with which the "
+            "ablation: expected a chat template with which the answer stands right after the prompt, found one with which the "
             "model thinks first: ask without it, chat=False"
         )
     carriers = carrier_positions(model, posed) if "sensitivity" in measures else None

@@ -163,7 +163,7 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
 def _without_cot(asked: Mapping[str, Any]) -> str:
     if asked.get("mode") == "answer-only":
         return (
-            f"Without CoT '{ANSWER_ONLY.strip()}' stands behind C.1's prompt: Section 3.2 speaks of such an instruction, the "
+            f"Without CoT '{ANSWER_ONLY.strip()}' stands after C.1's prompt: Section 3.2 speaks of such an instruction, the "
             "words are ours."
         )
     return "Without CoT the prompt is C.1's alone, where Section 3.2 says that the model is told to output the answer only."

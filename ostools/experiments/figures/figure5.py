@@ -81,7 +81,7 @@ class Figure5(Result):
         if "b" in self.curves:
             said.append(_of_seeds(len(self.provenance.parameters["seeds"])))
         if "d" in self.curves:
-            said.append("(d): the pair of one digit more behind a comma is ours; it stands apart.")
+            said.append("(d): the pair of one digit more after a comma is ours; it stands apart.")
         return tuple(said)
 
 

@@ -181,9 +181,7 @@ def _one_more_digit(found: Found, plain: Any, dtype: str) -> str:
     upper = shared[shared > _upper(plain.index)]
     if not len(upper):
         return ""
-    return (
-        f"; by one digit more behind a comma it is larger at {float((pair.loc[upper] > plain.loc[upper]).mean()):.0%}"
-    )
+    return f"; by one digit more after a comma it is larger at {float((pair.loc[upper] > plain.loc[upper]).mean()):.0%}"
 
 
 def _over_noise(found: Found) -> dict[str, float]:

@@ -32,6 +32,7 @@ from ostools.measure.faithfulness.without import EFFECTS, REPLACED, WAYS, Case, 
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.prompts import named_by
+from ostools.measure.several import Several
 from ostools.models import Prompt
 from ostools.models.tokens import one_token, token_text
 from ostools.results import Frame, Provenance, Result, frame_of
@@ -110,7 +111,8 @@ def faithfulness(
     several prompts, for prompts of fewer than three tokens, under active edits (positions move), and as `ost.contributions`
     for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
     """
-    given = list(profiles) if isinstance(profiles, Iterable) and not isinstance(profiles, Given) else [profiles]
+    one = not isinstance(profiles, Iterable) or isinstance(profiles, Given | Several)
+    given = [profiles] if one else list(profiles)
     held, at = profiles_of(given)
     chosen = checked_names("way", ways, WAYS)
     numbers = {

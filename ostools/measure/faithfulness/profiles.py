@@ -18,6 +18,7 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.profiles.compare import require_of_all, require_same_run
 from ostools.measure.profiles.profile import profile
+from ostools.measure.several import one_of_several
 from ostools.results import Frame, Provenance, frame_of
 
 Given: TypeAlias = Sensitivity | PathSum | Contributions
@@ -52,6 +53,7 @@ def profiles_of(given: Sequence[Given]) -> tuple[dict[str, OneProfile], int | No
         if not isinstance(one, Given):
             raise InputError(
                 f"faithfulness: expected a Sensitivity, a PathSum or Contributions, found {type(one).__name__}"
+                f"{one_of_several(one, (Sensitivity, PathSum))}"
             )
         require_of_all("faithfulness", one.provenance, ("towards",))
         require_same_run("faithfulness", given[0].provenance, one.provenance, "another that was given", whole=False)

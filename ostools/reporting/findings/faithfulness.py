@@ -12,17 +12,18 @@ _SURE = 0.05
 
 
 def faithfulness_findings(result: Faithfulness) -> list[str]:
-    """What the first profile ranks, way by way, and whether its order loses the answer sooner than a random one."""
+    """How the first profile ranks what each way changes, and whether its order loses the answer sooner than a random one: two
+    sentences a way."""
     name = str(result.provenance.parameters["profiles"][0])
     said = result.provenance.parameters
     lines = [f"Answer: {said['token']!r}, log p {said['log_prob']:.3g}."]
     for way in said["ways"]:
-        ranks = ", ".join(f"{_rank(result, way, name, effect)} with {words}" for effect, words in _EFFECTS.items())
-        lines.append(f"{way}: {name} has a rank correlation of {ranks}; {_area(result, way, name)}.")
+        ranks = " and ".join(f"{_rank(result, way, name, effect)} with {words}" for effect, words in _EFFECTS.items())
+        lines += [f"{way}: the rank correlation of {name} is {ranks}.", f"{way}: {_area(result, way, name)}."]
     return lines
 
 
-_EFFECTS = {"y_change": "the change of y", "log_prob_drop": "that of log p of the answer"}
+_EFFECTS = {"y_change": "the change of y", "log_prob_drop": "the change of log p"}
 
 
 def _rank(result: Faithfulness, way: str, name: str, effect: str) -> str:
@@ -36,8 +37,8 @@ def _area(result: Faithfulness, way: str, name: str) -> str:
     table: Frame = result.areas
     row: Any = table[(table["way"] == way) & (table["order"] == name)].iloc[0]
     sooner = (
-        "the answer is lost sooner than in random order"
+        "loses the answer sooner than random order does"
         if row["p"] <= _SURE
-        else "no sooner loss than in random order is shown"
+        else "is not shown to lose the answer sooner than random order does"
     )
-    return f"{sooner} (AOPC {row['aopc']:.3g}, random {row['random']:.3g}, p {row['p']:.2g})"
+    return f"the order of {name} {sooner} (AOPC {row['aopc']:.3g}, random {row['random']:.3g}, p {row['p']:.2g})"

@@ -115,6 +115,6 @@ def _steps(result: Decodable, dtype: str, under: str = "") -> list[str]:
                 else "the final norm"
             )
             said.append(
-                f"{dtype}{under}: {name} {words} most of it, {row['before']:.0%} before and {row['behind']:.0%} behind it."
+                f"{dtype}{under}: {name} {words} most of it, {row['before']:.0%} before and {row['behind']:.0%} after it."
             )
     return said

@@ -28,7 +28,7 @@ TITLES = {
     "answer-only": "Sums and counts, the answer alone asked for (section 3.2)",
     "figure-5": "Representational collapse and precision (Figure 5, Theorem 4.2)",
     ATTENTION: "The attention of a repeated last token (proof of Theorem B.3)",
-    LAYERS: "The distance behind every block (proof of Theorem B.3)",
+    LAYERS: "The distance after every block (proof of Theorem B.3)",
     "figure-8": "A synthetic layer (Figure 8)",
     "figure-9": "Total variation of softmax (Figure 9)",
     OVER_SQUASHING: "Over-squashing (Theorem 5.1, Proposition 5.2)",

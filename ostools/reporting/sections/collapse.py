@@ -15,10 +15,10 @@ from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame, frame_of
 
 QUESTIONS = {
-    "figure-5a": "ones behind a counting question",
-    "figure-5b": "random digits and a one, against two ones (one draw of digits, seed 0), behind a counting question",
-    "figure-5c": "ones behind a copying question",
-    "figure-5d": "ones with a comma after every third, behind a copying question",
+    "figure-5a": "ones after a counting question",
+    "figure-5b": "random digits and a one, against two ones (one draw of digits, seed 0), after a counting question",
+    "figure-5c": "ones after a copying question",
+    "figure-5d": "ones with a comma after every third, after a copying question",
 }
 LEAD = (
     "A sequence and the same sequence with its last token repeated once: how far apart are the two representations of the last "

@@ -72,7 +72,7 @@ def _moves(frame: Frame, name: str) -> Any:
     colours = {"probe": theme.colour("full"), "data": theme.colour("frozen")}
     bars = draw.rows(draw.known(rows[["place", "value", "quantity", "cosine", "followed"]])).mark_bar()
     shown = bars.encode(
-        x=alt.X("place:N", sort=order, title="v^(l), z behind attention, y"),
+        x=alt.X("place:N", sort=order, title="v^(l), z after attention, y"),
         xOffset="quantity:N",
         y=alt.Y("value:Q", title=f"answer moved (counts; predicted {by})"),
         color=draw.hue("quantity", colours, **_SQUARE),
@@ -167,7 +167,7 @@ def _place_panel(here: Frame, name: str) -> Any:
     rows = rows[["place", "quantity", "value", "low", "high"]]
     order = list(dict.fromkeys(rows["place"]))
     base = draw.rows(draw.known(rows)).encode(
-        x=alt.X("place:N", sort=order, title="v^(l), z behind attention, y"),
+        x=alt.X("place:N", sort=order, title="v^(l), z after attention, y"),
         xOffset=alt.XOffset("quantity:N", sort=list(_HUES)),
         color=draw.hue("quantity", {name: theme.colour(look) for name, look in _HUES.items()}, columns=3),
         tooltip=["place:N", "quantity:N", draw.VALUE, "low:Q", "high:Q"],

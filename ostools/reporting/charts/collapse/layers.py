@@ -47,7 +47,7 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
         panels.insert(1, _panel(moved, "attention, float64", _domain(moved), _VARIATION, last, "magma"))
         notes.append(
             "Attention: δ + own weight of Theorem B.3's proof (no factor 1/2), mean over heads. Row l reads v^(l); there is no "
-            f"attention behind v^({last})."
+            f"attention after v^({last})."
         )
     elif words := str(result.provenance.parameters.get("variation", "")):
         notes += textwrap.wrap(f"The attention's total variation was {words}", _LINE)
@@ -100,7 +100,7 @@ def _placed(cells: Frame) -> Frame:
 def _notes(frame: Frame, norm: str, over: str) -> list[str]:
     last = int(frame["layer"].max())
     notes = [
-        f"{_name(norm)}{over}. Layer 0: the embedding; {last}: v^(L), behind the last block, before the final norm."
+        f"{_name(norm)}{over}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm."
     ]
     if frame["hidden"].any():
         notes.append("Pale: the float64 distance is below the rounding noise of the run at that layer.")

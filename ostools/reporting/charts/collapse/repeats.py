@@ -15,7 +15,7 @@ from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 COLOURS = {"present": theme.colour("BOS present"), "absent": theme.colour("BOS absent")}
-_WORDS = {"present": "BOS (sink) present", "absent": "BOS left out"}
+_WORDS = {"present": "with BOS", "absent": "without BOS"}
 
 
 def repeats_chart(result: Repeats) -> alt.FacetChart:
@@ -57,8 +57,8 @@ def repeats_chart(result: Repeats) -> alt.FacetChart:
     layered: Any = alt.layer(*layers)
     facet = alt.Facet("task:N", sort=tasks, title=None)
     chart = layered.properties(width=280, height=190).facet(facet=facet, columns=2, spacing=26)
-    said = ["Dashed: the fitted law, where one falls. Its rate, with a 95% interval:"]
-    said += [line for task in tasks for line in _laws(task, summary)]
+    said = ["Dashed: the fitted law, where the distance falls. Its rate has a 95% interval."]
+    said += _laws(tasks, summary)
     said += [] if floor is None else [axes.ROUNDING_NOTE]
     title = alt.TitleParams("Representational collapse on repeated tokens", subtitle=said)
     return axes.themed(axes.unfolded(chart, rows).properties(title=title))
@@ -124,16 +124,17 @@ def _said(rows: Frame) -> list[str]:
     ]
 
 
-def _laws(task: str, summary: Any) -> list[str]:
-    """The law of each sink in words."""
-    lines = []
-    for row in summary[summary["task"] == task].to_dict("records"):
-        said = str(row["verdict"])
+def _laws(tasks: list[str], summary: Any) -> list[str]:
+    """The law of each sink in words; of those without a rate a line each verdict."""
+    lines, without = [], {}
+    for row in sorted(summary.to_dict("records"), key=lambda row: tasks.index(row["task"])):
+        named = f"{row['task']} ({_WORDS[row['sink']]})"
         if np.isfinite(row["rate"]):
             unsure = ", though undecided" if row["verdict"] == "undecided" else ""
-            said = f"{row['law']}{unsure}, {row['rate']:.3g} [{row['low']:.3g}, {row['high']:.3g}]"
-        lines.append(f"{task}, {_WORDS[row['sink']]}: {said}")
-    return lines
+            lines.append(f"{named}: {row['law']}{unsure}, {row['rate']:.3g} [{row['low']:.3g}, {row['high']:.3g}]")
+        else:
+            without.setdefault(str(row["verdict"]), []).append(named)
+    return lines + [f"{verdict}: {', '.join(named)}" for verdict, named in without.items()]
 
 
 def _law(row: dict[str, Any], frame: Frame) -> Frame:

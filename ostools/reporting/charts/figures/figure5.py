@@ -23,7 +23,7 @@ _WORDS = {
     "c": "n ones, to be copied",
     "d": "n ones to be copied, a comma after every third",
 }
-_APART = "one digit more, behind a comma (111 and 111,1): no theorem"
+_APART = "one digit more, after a comma (111 and 111,1): no theorem"
 _LINES: dict[str, tuple[str, list[float]]] = {
     "distance": ("measured distance (dots where it jumps)", [1, 0]),
     "noise": ("rounding noise of the run", [1.5, 2.5]),

@@ -22,7 +22,7 @@ _PLACES = {
     "weights": "with weights Gaussian they are added to the tokens, and so to the stream",
 }
 _BLOCKS = {
-    "post-ln": "Representation: the whole block of Vaswani et al. (skip connections, a LayerNorm behind each, MLP), {} heads.",
+    "post-ln": "Representation: the whole block of Vaswani et al. (skip connections, a LayerNorm after each, MLP), {} heads.",
     "pre-ln": "Representation: the pre-LN block of the paper's Section 2 (skip connections, MLP), {} heads; the paper's is "
     "“the exact structure” of Vaswani et al.",
     "attention": "Representation: what attention returns, {} heads, without skip connections, norms and MLP; the paper's is "

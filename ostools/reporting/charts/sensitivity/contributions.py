@@ -54,4 +54,4 @@ def _sum(result: Contributions) -> str:
     said, total = result.provenance.parameters, float(frame_of(result)["contribution"].sum())
     if said["soft_cap"] is None:
         return f"the logit, {total:.4g}"
-    return f"{total:.4g} before the soft-cap, the logit, {float(said['logit']):.4g}, behind it"
+    return f"{total:.4g} before the soft-cap, the logit, {float(said['logit']):.4g}, after it"

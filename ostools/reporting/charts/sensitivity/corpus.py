@@ -56,7 +56,7 @@ def several_chart(result: measure.Sensitivities | measure.PathSums) -> Any:
     what = "Path sums" if isinstance(result, measure.PathSums) else "Sensitivity"
     if "towards_norm" in result.provenance.parameters:
         what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
-    said = f"Mean over {len(result)} prompts, each by the shares of its own sum; dashed: an even share."
+    said = f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even share."
     said += f" Of layer {lowest}." if every["layer"].nunique() > 1 else ""
     said += " Shade: the 95% interval of the mean." if bool(table["low"].notna().any()) else ""
     title = alt.TitleParams(f"{what} over {len(result)} prompts, by relative position", subtitle=[said])
@@ -107,7 +107,7 @@ def _what(asked: Any) -> str:
 def _subtitle(result: Corpus) -> list[str]:
     """What is drawn, and the shape of each length: among many texts the last token alone can lift the last third."""
     interval = "; dark shade: its 95% interval" if bool(frame_of(result)["low"].notna().any()) else ""
-    said = [f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of windows; dashed: an even share."]
+    said = [f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of windows; dotted: an even share."]
     shapes: Any = result.shapes
     for length, rows in shapes.groupby("length"):
         verdicts = dict(zip(rows["kept"], rows["verdict"], strict=True))

@@ -34,7 +34,7 @@ def chain_of_thought_chart(result: ChainOfThought) -> alt.VConcatChart:
     if set(frame["method"]) != {"exact"}:
         notes.append("Estimated operator norms are drawn at their lower ends.")
     asked = f"{parameters['task']}, {parameters['length']} items"
-    title = f"What the answer to {asked}, feels on {short_name(result.provenance.model)}"
+    title = f"Sensitivity of the answer to prompt and reasoning: {asked}, on {short_name(result.provenance.model)}"
     below = alt.hconcat(_shares(table, known, colours), _means(table, known, colours), spacing=24)
     chart = alt.vconcat(_tokens(frame, colours, name), below, spacing=20, title=alt.TitleParams(title, subtitle=notes))
     return axes.themed(chart.resolve_scale(color="shared"))

@@ -1,0 +1,43 @@
+"""The gallery: every chart is in it, and every picture was made by the code that stands above it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostools.reporting.charts import CHARTS
+from scripts import gallery
+
+PAGE = gallery.PAGE.read_text(encoding="utf-8")
+BLOCKS = gallery.blocks(PAGE)
+PICTURES = {name: code for code, name in BLOCKS if name is not None}
+
+
+def test_every_block_but_the_first_has_one_picture() -> None:
+    first, *others = BLOCKS
+    assert first[1] is None
+    assert all(name is not None for _, name in others)
+    assert len(PICTURES) == len(others) == PAGE.count("](gallery/")
+    assert PAGE.count("```python\n") == len(BLOCKS)
+
+
+def test_every_picture_was_made_by_the_code_above_it() -> None:
+    """`make gallery` draws anew what has changed."""
+    folder = gallery.picture_path("x").parent
+    assert {path.stem for path in folder.iterdir()} == set(PICTURES)
+    for name, code in PICTURES.items():
+        assert gallery.made_by(gallery.picture_path(name)).code == code, name
+
+
+def test_every_result_with_a_chart_is_there() -> None:
+    there = {gallery.made_by(gallery.picture_path(name)).result for name in PICTURES}
+    assert there == {kind.__name__ for kind in CHARTS}
+
+
+def test_the_pictures_are_light() -> None:
+    sizes = {name: gallery.picture_path(name).stat().st_size for name in PICTURES}
+    assert sum(sizes.values()) < 1_500_000, sizes
+
+
+def test_a_block_that_draws_nothing_is_refused() -> None:
+    with pytest.raises(SystemExit, match=r"expected a block that ends in `\.plot\(\)`"):
+        gallery.drawn("result\n", {"result": CHARTS})
