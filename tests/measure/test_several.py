@@ -122,8 +122,6 @@ def test_where_one_prompts_result_is_expected_that_of_a_list_is_refused_with_wha
         lambda: ost.compare(measured[0], paths),  # pyright: ignore[reportCallIssue, reportArgumentType]
         lambda: ost.profile(measured),  # pyright: ignore[reportArgumentType]
         lambda: ost.looseness(measured, paths),  # pyright: ignore[reportArgumentType]
-        lambda: ost.faithfulness(model, measured),  # pyright: ignore[reportArgumentType]
-        lambda: ost.faithfulness(model, [measured]),  # pyright: ignore[reportArgumentType]
     ]
     for call in asked:
         with pytest.raises(ost.InputError, match=r"result of 2 prompts, and found\[0\] of it is that of the first"):
