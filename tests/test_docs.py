@@ -34,7 +34,9 @@ ROOMS = (
     *("ostools.theory.lemmas", "ostools.runs", "ostools.reporting", "ostools.reporting.charts", "hooks", "mitigations"),
 )
 PAGES = sorted(path for path in DOCS.rglob("*.md"))
-RUN = [page for page in PAGES if page.stem not in ("recipes", "gallery")]  # test_recipes.py and test_gallery.py know these
+RUN = [
+    page for page in PAGES if page.stem not in ("recipes", "gallery")
+]  # test_recipes.py and test_gallery.py know these
 CHROMIUM = os.environ.get("OSTOOLS_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 

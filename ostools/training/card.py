@@ -20,10 +20,11 @@ from ostools.training.loop import Run
 from ostools.training.recipe import Recipe
 
 TRIED = {
-    "embedded-short": "Three mixtures were tried with 2,150 steps each, and then the second of them with 5,700 steps: this one. "
-    "The weights are those of its last step. It is better than the three on the same held-out text (they had 1.7222, 1.6899 and "
-    "1.6858 bits per byte) and on fresh prompts of its own mixture (0.399, 0.285 and 0.292 nats). The first mixture had 62% text, and "
-    "drew each copying task half as often beside the others; the third had shorter tasks (a length scale of 6 in place of 12).",
+    "embedded-short": "Three mixtures were tried with 2,150 steps each, and then the second of them with 5,700 steps: this "
+    "one. The weights are those of its last step. It is better than the three on the same held-out text (they had 1.7222, "
+    "1.6899 and 1.6858 bits per byte) and on fresh prompts of its own mixture (0.399, 0.285 and 0.292 nats). The first mixture "
+    "had 62% text, and drew each copying task half as often beside the others; the third had shorter tasks (a length scale of "
+    "6 in place of 12).",
     "embedded-windowed": "One mixture was tried, the first one of embedded-short, and the weights are those of its last step.",
 }
 """What the card of a model says of the mixtures that were tried for it."""

@@ -24,7 +24,7 @@ ITEMS, WORDS, EXAMPLES = "items of the sequence", "other words of the prompt", "
 REASONING, LINE, FRAME = "reasoning", "begun answer line", "BOS and template"
 PARTS = (FRAME, WORDS, ITEMS, EXAMPLES, REASONING, LINE)
 """What a token can be part of. FRAME: tokens that stand for no character of what the user typed."""
-BY_MODEL, BEHIND, GIVEN = "written by the model", "begun after what the model wrote", "given"
+BY_MODEL, BEHIND, GIVEN = "written by the model", "begun behind what the model wrote", "given"
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def faithfulness(
     for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
     """
     one = not isinstance(profiles, Iterable) or isinstance(profiles, Given | Several)
-    given = [profiles] if one else list(profiles)
+    given: list[Any] = [profiles] if one else list(profiles)
     held, at = profiles_of(given)
     chosen = checked_names("way", ways, WAYS)
     numbers = {
