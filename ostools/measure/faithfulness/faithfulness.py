@@ -111,8 +111,9 @@ def faithfulness(
     several prompts, for prompts of fewer than three tokens, under active edits (positions move), and as `ost.contributions`
     for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
     """
-    one = not isinstance(profiles, Iterable) or isinstance(profiles, Given | Several)
-    given: list[Any] = [profiles] if one else list(profiles)
+    given: list[Any] = [profiles]
+    if isinstance(profiles, Iterable) and not isinstance(profiles, Given | Several):
+        given = list(profiles)
     held, at = profiles_of(given)
     chosen = checked_names("way", ways, WAYS)
     numbers = {
