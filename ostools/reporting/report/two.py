@@ -23,6 +23,7 @@ from ostools.reporting.sections.about import again_section, reading_section, run
 from ostools.reporting.sections.measurements import Measurements
 
 EXPECTED = "report: expected two models in `models`"
+WITHOUT_VIEW = "The interactive view of heads stands in the report of one model: a page holds one such view."
 
 
 def measure_two(
@@ -84,14 +85,17 @@ def render_two(both: Both, command: str) -> str:
 
 
 def _sections(found: Measurements, place: int, name: str) -> dict[str, Section]:
-    """Those whose data exist. The interactive view of heads is left out: a page holds one."""
+    """Those whose data exist."""
     made = {key: build(found) for key, build in SECTIONS.items()}
     return {key: _of(section, place, name) for key, section in made.items() if section is not None}
 
 
 def _of(section: Section, place: int, name: str) -> Section:
     """The section under the model's name, with anchors of its own."""
-    parts = [_own(part, place) for part in section.parts if part.view is None]
+    parts = [
+        _own(part, place) if part.view is None else Part(title=part.title, findings=[WITHOUT_VIEW])
+        for part in section.parts
+    ]
     return Section(f"{section.name}-{place}", f"{section.title}: {name}", f"{section.nav}: {name}", section.lead, parts)
 
 
