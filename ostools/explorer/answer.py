@@ -82,7 +82,7 @@ def _tokens(question: Question, result: Result) -> list[dict[str, Any]]:
     if isinstance(result, Flow):
         name = f"Frobenius norm at layer {question.layer}, frozen"
         return [_named(row, name, row["frobenius_norm"]) for _, row in rows.iterrows()]
-    return _weights(question, result) if isinstance(result, Attention) else []
+    return _weights(question, result, rows) if isinstance(result, Attention) else []
 
 
 def _entry(row: Any, value: Any, numbers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -104,10 +104,9 @@ def _parts(rows: Frame) -> list[dict[str, Any]]:
     return [number(f"{part} ({larger} / {smaller}), decades", value) for part, larger, smaller, value in names]
 
 
-def _weights(question: Question, result: Attention) -> list[dict[str, Any]]:
+def _weights(question: Question, result: Attention, rows: Frame) -> list[dict[str, Any]]:
     """The last token's weights in the layer and head that are looked at, or their mean over all."""
     chosen = looked_at(question, result.last)
-    rows: Frame = result.frame.iloc[: len(result.tokens)]
     return [_named(row, where(question), weight) for (_, row), weight in zip(rows.iterrows(), chosen, strict=True)]
 
 

@@ -46,12 +46,17 @@ def glance(found: Measurements) -> list[Figure]:
     return made
 
 
-def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
-    """The float64 distance of the pair, and the rounding noise of the run in `dtype`: what lies below it is lost."""
+def means_by_length(result: Collapse, dtype: str) -> Frame:
+    """Of each length the mean float64 distance of the main pair at y, L2, and the mean rounding noise of the run in `dtype`."""
     frame = frame_of(result)
     rows = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
     rows = rows[(rows["pair"] == main_pair(result)) & (rows["dtype"] == dtype)]
-    means = rows.groupby("length")[["float64_distance", "noise"]].mean().reset_index()
+    return rows.groupby("length")[["float64_distance", "noise"]].mean().reset_index()
+
+
+def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
+    """The float64 distance of the pair, and the rounding noise of the run in `dtype`: what lies below it is lost."""
+    means = means_by_length(result, dtype)
     names = {"float64_distance": "distance", "noise": f"noise of {dtype}"}
     long = means.rename(columns=names).melt(id_vars="length", var_name="series", value_name="value")
     data, floor = axes.floored(long)
@@ -71,12 +76,18 @@ def norm_words(result: Sensitivity) -> str:
     return "Frobenius" if (frame_of(result)["method"] == "estimate").any() else "operator"
 
 
+def first_linearisation(result: Sensitivity) -> Frame:
+    """Its rows in the order of the prompt, tokens as charts write them."""
+    frame = frame_of(result)
+    first = frame[frame["linearisation"] == frame["linearisation"].iloc[0]].sort_values("position")
+    return first.assign(token=[theme.shown(str(token)) for token in first["token"]])
+
+
 def tokens_chart(result: Sensitivity) -> alt.LayerChart:
     """A bar a token in the colour of its region; of the first linearisation, the operator norm where it is known."""
-    frame = frame_of(result)
     norm = norm_words(result).lower()
-    first = frame[frame["linearisation"] == frame["linearisation"].iloc[0]].sort_values("position")
-    tokens = [theme.shown(str(token)) for token in first["token"]]
+    first = first_linearisation(result)
+    tokens = first["token"].tolist()
     named = {place: one.name for one in regions.regions(tokens) for place in range(one.first, one.last + 1)}
     region = [named.get(place, "other tokens") for place in range(len(tokens))]
     data: Frame = pd.DataFrame({"position": range(len(tokens)), "token": tokens, "region": region})

@@ -11,10 +11,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.measure import Collapse, Sensitivity
+from ostools.measure import Collapse
 from ostools.measure.answers.behaviour import Behaviour
-from ostools.reporting.findings.collapse import main_pair
-from ostools.reporting.first.glance import HEIGHT, WIDTH, norm_words
+from ostools.reporting.first.glance import HEIGHT, WIDTH, first_linearisation, means_by_length, norm_words
 from ostools.reporting.first.headlines import counted, nearest, task_of
 from ostools.reporting.first.screen import findings_section
 from ostools.reporting.look import axes, draw, theme
@@ -90,12 +89,9 @@ def _dtypes(result: Collapse) -> list[str]:
 
 def ratios(result: Collapse, dtype: str) -> Frame:
     """Of each length the mean float64 distance of the pair over the mean rounding noise; where the noise is 0 there is none."""
-    frame = frame_of(result)
-    rows = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
-    rows = rows[(rows["pair"] == main_pair(result)) & (rows["dtype"] == dtype)]
-    means = rows.groupby("length")[["float64_distance", "noise"]].mean()
+    means = means_by_length(result, dtype)
     means = means[means["noise"] > 0]
-    return (means["float64_distance"] / means["noise"]).rename("value").reset_index()
+    return means.assign(value=means["float64_distance"] / means["noise"])[["length", "value"]]
 
 
 def _joined(tables: list[Frame], names: Names) -> Frame:
@@ -139,7 +135,7 @@ def _norms(both: Both, names: Names) -> tuple[Figure | None, str]:
             f"The tokenizers cut the prompt differently: {names[0]} reads {len(both[0].tokens)} tokens, {names[1]} reads "
             f"{len(both[1].tokens)}. Tokens that do not correspond are not compared; each model's norms stand in its section."
         )
-    tables = [_first(result) for result in (one, other)]
+    tables = [first_linearisation(result) for result in (one, other)]
     how = [(str(table["linearisation"].iloc[0]), str(table["method"].iloc[0])) for table in tables]
     if how[0] != how[1]:
         return None, (
@@ -162,12 +158,6 @@ def _norms(both: Both, names: Names) -> tuple[Figure | None, str]:
     )
     figure = Figure("both-sensitivity", norms_chart(_joined(shares, names), names), caption, f"{caption}. {note}")
     return figure, f"Sensitivity: {note}"
-
-
-def _first(result: Sensitivity) -> Frame:
-    frame = frame_of(result)
-    first = frame[frame["linearisation"] == frame["linearisation"].iloc[0]].sort_values("position")
-    return first.assign(token=[theme.shown(str(token)) for token in first["token"]])
 
 
 def norms_chart(data: Frame, names: Names) -> alt.LayerChart:

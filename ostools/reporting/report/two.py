@@ -60,19 +60,15 @@ def names_of(both: Both) -> Names:
 def render_two(both: Both, command: str) -> str:
     """The whole page."""
     names = names_of(both)
-    built = [_sections(found, place, name) for place, (found, name) in enumerate(zip(both, names, strict=True), 1)]
-    present = ([*built[0]], [*built[1]])
-    first = first_screen(both, names, present)
+    models = [(place, found, name) for place, (found, name) in enumerate(zip(both, names, strict=True), 1)]
+    built = [_sections(found, place, name) for place, found, name in models]
+    first = first_screen(both, names, ([*built[0]], [*built[1]]))
     columns = [_linked(part, place) for place, part in enumerate(first.parts[0].columns, 1)]
     first = replace(first, parts=[Part(columns=columns), *first.parts[1:]])
-    runs = [
-        _of(run_section(found), place, name) for place, (found, name) in enumerate(zip(both, names, strict=True), 1)
-    ]
+    runs = [_of(run_section(found), place, name) for place, found, name in models]
+    if "theory" in built[0]:
+        built[1].pop("theory", None)  # the paper's lemmas know no model: once is enough
     shown = [one[name] for name in SECTIONS for one in built if name in one]
-    theory = [section for section in shown if section.name.startswith("theory-")]
-    shown = [
-        section for section in shown if section not in theory[1:]
-    ]  # the paper's lemmas know no model: once is enough
     values = {
         "title": f"Over-squashing and collapse in {names[0]} and {names[1]}",
         "lead": (
