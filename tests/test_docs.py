@@ -25,6 +25,7 @@ from filelock import FileLock
 from transformers import AutoModelForCausalLM
 
 from ostools.models.files.sources import EMBEDDED_DIRECTORY
+from scripts import glossary
 from tests.adapters import factors, write_adapter
 
 ROOT = Path(__file__).parents[1]
@@ -225,6 +226,10 @@ def _documented() -> dict[str, object]:
     """What the pages of the reference describe, by its path."""
     text = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
     return {path: _resolved(path) for path in re.findall(r"^::: (\S+)$", text, re.MULTILINE)}
+
+
+def test_the_glossary_is_the_words_of_every_report() -> None:
+    assert glossary.PAGE.read_text("utf-8") == glossary.page()
 
 
 @pytest.mark.parametrize("room", ROOMS)

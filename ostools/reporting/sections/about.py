@@ -7,6 +7,7 @@ from typing import Any
 
 from ostools.ground.words import computed_on
 from ostools.reporting.page.section import More, Part, Section
+from ostools.reporting.sections.glossary import GLOSSARY
 from ostools.reporting.sections.measurements import Measurements
 
 CAVEATS = (
@@ -71,8 +72,9 @@ def _provenance(found: Measurements) -> list[tuple[str, str]]:
 
 
 def reading_section() -> Section:
-    """How far the numbers carry."""
-    return Section("reading", "Reading the numbers", "Reading the numbers", "", [Part(items=CAVEATS)])
+    """How far the numbers carry, and what the words mean."""
+    words = Part(title="Twelve words", terms=[(term.name, term.explained) for term in GLOSSARY])
+    return Section("reading", "Reading the numbers", "Reading the numbers", "", [Part(items=CAVEATS), words])
 
 
 def again_section(command: str, prompt: str) -> Section:

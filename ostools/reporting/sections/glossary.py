@@ -1,0 +1,115 @@
+"""Twelve terms as reports, charts and the documentation use them.
+
+`python -m scripts.glossary` writes docs/glossary.md of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term, what it means, where the paper has it ("": the word is ours), and where the documentation says more."""
+
+    name: str
+    means: str
+    paper: str
+    more: str
+
+    @property
+    def explained(self) -> str:
+        """The meaning and its place in the paper, in one paragraph."""
+        return f"{self.means} Paper: {self.paper}." if self.paper else self.means
+
+
+GLOSSARY = (
+    Term(
+        "Representation of the last token, y",
+        "What the final norm makes of the last token's vector. The paper writes y_n. The next token is predicted from "
+        "it alone, so what it does not hold cannot be answered.",
+        "Section 2",
+        "theory.md#section-1",
+    ),
+    Term(
+        "Representational collapse",
+        "The representations of two different sequences come so close that a model of limited precision cannot tell "
+        "them apart. The paper's two sequences differ by one repetition of the last token.",
+        "Theorem 4.2; formally Theorem B.3",
+        "theory.md#section-4",
+    ),
+    Term(
+        "Rounding noise",
+        "How far a representation moves only because a model runs in few bits: its distance from the same "
+        "representation in float64. The word is ours. In the paper lower precision makes collapse come sooner, and "
+        "distances are near machine precision.",
+        "Section 4, “Quantisation and Tokenisation” and “Measuring representational collapse”",
+        "theory.md#section-4",
+    ),
+    Term(
+        "Collapse length",
+        "The length from which on the float64 distance of the two sequences stays below the rounding noise of a "
+        "dtype. The word is ours. It says nothing about lengths beyond those that were measured.",
+        "",
+        "reading-the-numbers.md",
+    ),
+    Term(
+        "Over-squashing",
+        "Too little of a token's information reaches the last token, because attention has to pass it on through all "
+        "layers. The word comes from graph neural networks.",
+        "Section 2, “Over-squashing”, and Section 5",
+        "theory.md#section-2",
+    ),
+    Term(
+        "Sensitivity",
+        "The norm of the derivative of y by the embedding v_i of token i: how far the last token's representation "
+        "moves when the embedding moves a little. A small norm does not prove that the answer ignores the token.",
+        "Section 5",
+        "theory.md#section-2",
+    ),
+    Term(
+        "Full and frozen",
+        "Two derivatives. The full one is the network's own. The frozen one holds attention weights and the scales of "
+        "the norms, as the paper's two simplifying assumptions do. The two words are ours.",
+        "Section 5, assumptions (i) and (ii)",
+        "theory.md#section-2",
+    ),
+    Term(
+        "Path sum",
+        "The sum over all ways from token i through the layers to the last token, each weighted by the attention that "
+        "it takes.",
+        "the right-hand side of Theorem 5.1, Equation (1)",
+        "theory.md#section-3",
+    ),
+    Term(
+        "Certified bound",
+        "A number that the norm of a derivative provably does not exceed, computed from this model's weights. It "
+        "names its derivative: most bounds are of the frozen one, and say nothing about the full one. The paper's own "
+        "forms need constants that a real model does not have, so they are drawn as the paper's and not as bounds. "
+        "The word is ours. How many times too large a bound is, is its looseness.",
+        "",
+        "theory.md#section-3-2",
+    ),
+    Term(
+        "Prediction",
+        "A path sum that estimates the size of the sensitivity from forward passes alone, under an assumption on "
+        "random directions. It bounds nothing. The word is ours.",
+        "",
+        "theory.md#section-3-3",
+    ),
+    Term(
+        "U-shape",
+        "What stands near the start or the end of a prompt is retrieved better than what stands between. The paper "
+        "explains the start by the many paths from it, and the end by a bias towards recent tokens that is learnt in "
+        "training. Here the word is used of sensitivity too.",
+        "Section 5, “U-shape effect”",
+        "reading-the-numbers.md",
+    ),
+    Term(
+        "Mitigation",
+        "A change of the prompt or of the forward pass that may help. The paper's are tokens between repeated ones, "
+        "such as a comma after every third digit, and a hint in the prompt.",
+        "Section 4, “A simple solution to representational collapse”; Figure 2 (b)",
+        "theory.md#section-7",
+    ),
+)
