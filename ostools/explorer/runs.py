@@ -15,6 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.explorer.forecast import seconds
 from ostools.explorer.question import Question, Subject
 from ostools.explorer.recipe import Found, run, steps
+from ostools.ground.memory import give_back
 from ostools.models import view_in
 
 Drawn = TypeVar("Drawn")
@@ -57,7 +58,10 @@ class Runs:
     async def drawn(self, work: Callable[[], Drawn]) -> Drawn:
         """What `work` makes of a result, beside the run of the next one. Raises `Stopped` after the end, and what it raises."""
         self._require_open()
-        return await asyncio.get_running_loop().run_in_executor(self._drawing, work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._drawing, work)
+        finally:
+            give_back()
 
     async def seconds(self, question: Question) -> float:
         """The forecast of a question; 0 for a result that is still held. Raises `Stopped` after the end."""
@@ -86,7 +90,10 @@ class Runs:
         key = _key(question)
         found = self._kept.pop(key, None)
         if found is None:
-            found = run(question, self._models(question), told)
+            try:
+                found = run(question, self._models(question), told)
+            finally:
+                give_back()
         self._kept[key] = found
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)

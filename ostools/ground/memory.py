@@ -17,8 +17,6 @@ import psutil
 if TYPE_CHECKING:
     import torch
 
-_MALLOC_LARGE, _MALLOC_ARENAS = -3, -8
-"""Names of settings in glibc's malloc.h: from how many bytes on a block has pages of its own, and how many heaps there are."""
 _PROC, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
@@ -48,16 +46,14 @@ def free_memory() -> Free:
     return min([machine, *_resource_limits(), *cgroup_limits()], key=lambda found: found.bytes)
 
 
-def give_back_at_once() -> None:
-    """What is freed goes back to the system, for the rest of this process: for a command that works for hours. glibc only.
+def give_back() -> None:
+    """What was freed goes back to the system, where the C library is glibc: some milliseconds.
 
-    Else glibc keeps what threads freed in a heap for each of them: the process grows in waves, though nothing leaks. It has to
-    be called before there are threads.
+    glibc keeps what threads freed in a heap for each of them, so that a process that works for hours grows in waves.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if library is not None and hasattr(library, "mallopt"):
-        library.mallopt(_MALLOC_LARGE, 128 * 1024)
-        library.mallopt(_MALLOC_ARENAS, 1)
+    if library is not None and hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
 
 
 def _resource_limits() -> Iterator[Free]:

@@ -37,14 +37,12 @@ def explore(
     """
     from ostools.explorer import explore
     from ostools.ground.errors import InputError
-    from ostools.ground.memory import give_back_at_once
 
     if MANNERS.dry_run:
         raise InputError(
             "--dry-run: expected a command that measures once, found explore, which measures what is typed: leave it out; the "
             "page asks before whatever is forecast to take long"
         )
-    give_back_at_once()
     second = None
     if against_model is not None:
         with at_work("loading the second model", against_model, device, dtype) as (second, _):

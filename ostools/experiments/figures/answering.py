@@ -139,10 +139,10 @@ def unread(result: Result, answers: pd.DataFrame) -> list[str]:
     """How many answers could not be read: those that were cut, and those that came to another end. Empty where none is."""
     rows: Any = answers
     limits: Any = result.provenance.parameters.get("max_new_tokens")
-    said = []
+    said, several = [], rows["mode"].nunique() > 1
     for mode, here in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
         where = "by the server" if limits[mode] is None else f"at {limits[mode]} tokens"
-        said.append(f"{len(here)} cut off {where} before an answer")
+        said.append(f"{len(here)} {f'of {mode} ' if several else ''}cut off {where} before an answer")
     if other := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
         said.append(f"{other} that wrote something else than was asked for")
     return [f"Without an answer, and in no error: {'; '.join(said)}."] if said else []

@@ -99,7 +99,7 @@ _KINDS: dict[type, type] = {
         (Offline, kind),
         {"__doc__": f"`altair.{kind.__name__}`, shown without a network.", "__module__": __name__},
     )
-    for kind in (alt.Chart, alt.LayerChart, alt.FacetChart, alt.VConcatChart, alt.HConcatChart)
+    for kind in (alt.Chart, alt.LayerChart, alt.FacetChart, alt.VConcatChart, alt.HConcatChart, alt.ConcatChart)
 }
 
 

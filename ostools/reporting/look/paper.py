@@ -104,7 +104,7 @@ def _natural(spec: dict[str, Any]) -> float:
     """About how wide it is by itself."""
     if panels := spec.get("hconcat") or spec.get("vconcat") or spec.get("concat"):
         widths = [_natural(panel) for panel in panels]
-        return sum(widths) if "hconcat" in spec else max(widths)
+        return sum(widths) if "hconcat" in spec else max(widths) * spec.get("columns", 1)
     width = spec.get("spec", spec).get("width")
     return float(width if isinstance(width, int | float) else 300) + _AXIS
 
@@ -113,7 +113,7 @@ def _fit(spec: dict[str, Any], room: float | int) -> None:
     if "vconcat" in spec:
         for panel in spec["vconcat"]:
             _fit(panel, room)
-    elif "hconcat" in spec:
+    elif "hconcat" in spec or "concat" in spec:
         _broken(spec, room)
     elif "facet" in spec:
         own = spec["spec"]["width"] + 34
@@ -154,7 +154,7 @@ def _thin(node: dict[str, Any], width: float | int) -> None:
 
 def _broken(spec: dict[str, Any], room: float | int) -> None:
     """A row of panels in as many rows as it takes; what a panel left to its neighbour, it then says itself."""
-    panels = spec["hconcat"]
+    panels = spec.get("hconcat") or spec["concat"]
     if _natural(spec) <= room:
         return
     columns = max(1, min(len(panels), int(room // (_LEAST + _AXIS))))
@@ -162,7 +162,8 @@ def _broken(spec: dict[str, Any], room: float | int) -> None:
     for panel in panels:
         _fit(panel, min(share, _natural(panel)))
     if columns < len(panels):
-        spec["concat"], spec["columns"] = spec.pop("hconcat"), columns
+        spec.pop("hconcat", None)
+        spec["concat"], spec["columns"] = panels, columns
         _walk(spec["concat"], lambda node, name: node.update(labels=True) if node.get("labels") is False else None)
 
 

@@ -114,7 +114,7 @@ def test_a_renderer_that_the_user_enabled_is_obeyed_and_none_is_changed() -> Non
         assert "application/json" in shown(made_sensitivity({"full": [1.0]}))[0]
 
 
-@pytest.mark.parametrize("kind", ["chart", "layer", "facet", "vconcat", "hconcat"])
+@pytest.mark.parametrize("kind", ["chart", "layer", "facet", "vconcat", "hconcat", "concat"])
 def test_every_kind_of_chart_stays_what_it_was(kind: str) -> None:
     bars = alt.Chart(alt.InlineData(values=[{"a": 1, "b": "x"}])).mark_bar().encode(x="a:Q")
     made = {
@@ -123,6 +123,7 @@ def test_every_kind_of_chart_stays_what_it_was(kind: str) -> None:
         "facet": bars.facet("b:N"),
         "vconcat": alt.vconcat(bars, bars),
         "hconcat": alt.hconcat(bars, bars),
+        "concat": alt.concat(bars, bars, columns=1),
     }[kind]
     offline = notebook.offline(made)
     assert isinstance(offline, type(made))

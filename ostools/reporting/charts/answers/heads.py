@@ -24,17 +24,16 @@ _COLUMNS = 4
 _NAMED = 8  # more heads than that get no number in their cell
 
 
-def heads_chart(result: HeadScores) -> alt.VConcatChart:
+def heads_chart(result: HeadScores) -> alt.ConcatChart:
     """Every score is a share between 0 and 1, on one colour scale; means over queries, and over the prompts."""
     summary: Any = result.summary
     prompts: Any = result.frame
     shown = {name: title for name, title in PANELS.items() if summary[name].notna().any()}
     panels = [_panel(summary, name, title) for name, title in shown.items()]
-    rows = [alt.hconcat(*panels[start : start + _COLUMNS], spacing=24) for start in range(0, len(panels), _COLUMNS)]
     count = int(prompts["prompt"].nunique())
     where = f"mean over {count} prompts" if count > 1 else f"one prompt of {prompts['tokens'].iloc[0]} tokens"
     title = alt.TitleParams(f"Where the attention heads look, {where}")
-    return axes.themed(alt.vconcat(*rows, title=title, spacing=22))
+    return axes.themed(alt.concat(*panels, columns=_COLUMNS, title=title, spacing=24))
 
 
 def _panel(summary: Frame, name: str, title: str) -> alt.LayerChart:
