@@ -126,10 +126,12 @@ def behaviour(
     )
 
 
-def counting(model: Unloaded, task: Task, lengths: Sequence[int], dtypes: Sequence[str]) -> Cost:
+def counting(
+    model: Unloaded, task: Task, lengths: Sequence[int], dtypes: Sequence[str], mitigation: Mitigation | None = None
+) -> Cost:
     """A curve, and the answers at every count in each dtype."""
-    answers = behaviour(model, task, lengths, probability=False)
-    return collapse(model, task, lengths, dtypes) + answers * len(dtypes)
+    answers = behaviour(model, task, lengths, mitigation=mitigation, probability=False)
+    return collapse(model, task, lengths, dtypes, mitigation=mitigation) + answers * len(dtypes)
 
 
 def study(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
+from ostools.cli.kit.mitigated import Under
 from ostools.cli.kit.options import Device, Lengths64, LoadDtype, Model, Out, Seed, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 
@@ -29,6 +30,7 @@ def counting(
         typer.Option(metavar="NAME", help="A precision to answer in; repeatable. Else float32 and bfloat16."),
     ] = None,
     seed: Seed = 0,
+    mitigation: Under = None,
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -43,6 +45,7 @@ def counting(
     Example:
       ostools counting --task count-ones --lengths 1:64 --dtype float32 --dtype bfloat16 --out counting.png
     """
+    from mitigations import optional
     from ostools import measure, tasks
     from ostools.cli.kit import costs
     from ostools.tasks.opened import OpenedPairs
@@ -50,13 +53,16 @@ def counting(
     check(out)
     wanted, form = parse_lengths(lengths), tasks.AppendixTask(task)
     OpenedPairs(form)  # refuses a task whose answer is no count, before a model is loaded
+    given = optional(mitigation)
     dtypes = tuple(dtype or ("float32", "bfloat16"))
 
     def cost(on: Unloaded) -> Cost:
-        return costs.counting(on, form, wanted, dtypes)
+        return costs.counting(on, form, wanted, dtypes, given)
 
     with at_work("counting", model, device, load_dtype, cost) as (loaded, progress):
-        result = measure.counting(loaded, form, lengths=wanted, dtypes=dtypes, seed=seed, progress=progress)
+        result = measure.counting(
+            loaded, form, lengths=wanted, dtypes=dtypes, seed=seed, mitigation=given, progress=progress
+        )
     give(result, out, _show)
 
 

@@ -23,6 +23,8 @@ from typing import Any, cast
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
+import mitigations
+from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
@@ -35,6 +37,7 @@ from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.starts import IDENTICAL
+from ostools.measure.mitigated import Under, rewrites
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokens import token_text
@@ -86,6 +89,7 @@ def counting(
     lengths: Iterable[int] = range(1, 65),
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seed: int = 0,
+    mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Counting:
     """The predicted impossible count of each dtype, and the count from which the model errs (Corollary 6.2 / B.10).
@@ -97,10 +101,12 @@ def counting(
             predicted count and 32 beyond it (`Collapse.collapse_lengths`).
         dtypes: precisions by name, as `collapse` takes them; copies are cast, the model stays as it is.
         seed: of the sequence, for a task that draws one.
+        mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"): every
+            pass is under its hooks. In every dtype it has to change a logit of the longest prompt.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for another task, for what `collapse` refuses (lengths, dtypes, the context, an active edit), and for a
-    tokenizer without a common beginning of the answer line.
+    Raises `InputError` for another task, for what `collapse` refuses (lengths, dtypes, the context, an active edit), for a
+    mitigation that rewrites prompts or changes nothing here, and for a tokenizer without a common beginning of the answer line.
 
     Source: arXiv 2406.04267, Corollary 6.2 / B.10 and Appendix C.1.
     """
@@ -108,14 +114,15 @@ def counting(
     dtypes = [precision.name for precision in checked_precisions(dtypes)]
     opened = OpenedPairs(form)
     seed, given = whole_number("seed", seed), checked_lengths(lengths)
+    acting = _of_the_pass(mitigation)
     _require_room(model, opened, max(given) + 1, seed)
     told = partial(part_of, progress, whole=1 + len(dtypes), units=100)
-    curve = collapse(model, opened, lengths=given, dtypes=dtypes, seeds=[seed], progress=told(0, 1))
+    curve = collapse(model, opened, lengths=given, dtypes=dtypes, seeds=[seed], mitigation=acting, progress=told(0, 1))
     wanted, names = curve.provenance.parameters["lengths"], curve.provenance.parameters["dtypes"]
     prompts = opened.prompts(ModelEncoder(model), sorted({*wanted, *(n + 1 for n in wanted)}), seed)
     tables, bare = [], {}
     for done, name in enumerate(names, start=1):
-        said, bare[name] = _said(model, Precision.named(name), form, prompts, seed, told(done, done + 1))
+        said, bare[name] = _said(model, Precision.named(name), form, prompts, seed, acting, told(done, done + 1))
         tables.append(_rows(model, prompts, said, wanted).assign(dtype=name))
     frame: Any = pd.concat(tables, ignore_index=True).merge(_distances(curve), on=["dtype", "length"], validate="1:1")
     frame = frame.assign(task=form.name, seed=seed)[list(COLUMNS)].astype(COLUMNS)
@@ -197,6 +204,18 @@ def _collapsed(curve: Collapse, name: str, site: str) -> tuple[int | None, str]:
     return (None, f"not reached by {row['n_max']}") if pd.isna(start) else (int(start), f"reached at {start}")
 
 
+def _of_the_pass(given: Mitigation | str | None) -> Mitigation | None:
+    """The mitigation; refused where it would move the answer's line, which is begun in the prompt."""
+    found = mitigations.optional(given)
+    for part in mitigations.parts(found):
+        if rewrites(part, "sequence") or rewrites(part, "prompt"):
+            raise InputError(
+                f"counting: expected a mitigation of the forward pass, found {mitigations.label(part)}, which rewrites "
+                "prompts: ost.behaviour and ost.collapse take it with a task"
+            )
+    return found
+
+
 def _require_room(model: TransformerBridge, opened: OpenedPairs, longest: int, seed: int) -> None:
     """Refuse before any pass what would not fit at the end."""
     prompt = opened.prompts(ModelEncoder(model), [longest], seed)[longest]
@@ -219,6 +238,7 @@ def _said(
     form: AppendixTask,
     prompts: dict[int, Opened],
     seed: int,
+    mitigation: Mitigation | None,
     progress: Progress | None,
 ) -> tuple[dict[int, Answer], str]:
     """The answer at every count in one precision; and how many of three get the same one behind the bare prompt."""
@@ -230,7 +250,8 @@ def _said(
     bare = [encode(prepared, form.prompt(n, seed)) for n in probes]
     line = form.answer_line("")
     begun = max(len(prompts[n].ids) - len(prompt.ids) for n, prompt in zip(probes, bare, strict=True))
-    with precision.running(prepared, longest):
+    under = Under.again("counting", Prompt.from_ids(prepared, longest), mitigation)
+    with under.acting(prepared), precision.running(prepared, longest):
         chosen = [Prompt.from_ids(prepared, prompts[n].ids) for n in counts]
         ends = [line_written] * len(chosen)
         said = answers(prepared, chosen, max_new_tokens=room, stops=ends, progress=progress)

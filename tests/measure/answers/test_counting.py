@@ -10,13 +10,17 @@ import pytest
 import torch
 
 import hooks
+import mitigations
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import COLUMNS, Counting, counting, summarise
 from ostools.measure.collapse.collapse import Collapse
+from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.models import describe, encode
+from ostools.models.tokens import token_text
 from ostools.results import Provenance
 from ostools.tasks import AppendixTask
+from ostools.tasks.opened import OpenedPairs
 from tests.checkpoints import D_VOCAB, tiny_model, trained
 
 
@@ -76,6 +80,33 @@ def test_distances_are_those_of_the_curve(counted: Counting) -> None:
     assert (abs(frame["distance"] - at_y["mean"].to_numpy()) < 4 * frame["noise"]).all()
     assert (frame["distance"] > 10 * frame["noise"]).all()
     assert set(at_y["pair"]) == {"task"}
+
+
+def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Counting) -> None:
+    window = mitigations.mitigation("sliding-window:window=6")
+    found: Any = ost.counting(embedded, "count-ones", lengths=(9, 19), dtypes=("float32",), mitigation=window)
+    assert found.provenance.parameters["mitigation"] == "sliding-window:window=6"
+    pairs = OpenedPairs(AppendixTask("count-ones"))
+    curve: Any = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)
+    pd.testing.assert_frame_equal(found.curve.frame, curve.frame)
+    opened = pairs.prompts(ModelEncoder(embedded), [9, 19], 0)
+    with torch.no_grad(), window.hooks(embedded):
+        first = [int(embedded(torch.tensor([opened[n].ids]))[0, -1].argmax()) for n in (9, 19)]
+    assert found.frame["first_token"].tolist() == [token_text(embedded.tokenizer, one) for one in first]
+    assert found.frame["first_token"].tolist() != counted.frame.set_index("length")["first_token"][[9, 19]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("separator:every=3", "counting: expected a mitigation of the forward pass, found separator, which rewrites"),
+        ("sliding-window:window=400", "counting: expected a mitigation that changes this prompt"),
+        ("sliding-windov:window=4", "did you mean"),
+    ],
+)
+def test_a_mitigation_that_cannot_act_is_refused(embedded, given: str, words: str) -> None:
+    with pytest.raises((InputError, mitigations.MitigationError), match=words):
+        ost.counting(embedded, "count-ones", lengths=(9,), dtypes=("float32",), mitigation=given)
 
 
 def test_short_runs_predict_nothing_and_say_why(counted: Counting) -> None:
