@@ -228,6 +228,14 @@ def test_two_tokens_meet_the_bound_exactly() -> None:
     assert float(spectra.remainders(spectra.lazy(matrix), 10)[-1]) == pytest.approx(0.75**10)
 
 
+def test_the_bound_of_three_tokens_is_its_binomial_sum() -> None:
+    """K without token 1 is ((a, 0), (c, b)): rho = b, nu = c, and of L factors none or one may leave the diagonal."""
+    matrix = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.125, 0.25, 0.625]], dtype=torch.float64)
+    rho, nu = (1 + 0.625) / 2, 0.25 / 2
+    assert stochastic.remainder_bound(matrix, 1) == pytest.approx(rho + nu)
+    assert stochastic.remainder_bound(matrix, 4) == pytest.approx(rho**4 + 4 * rho**3 * nu)
+
+
 @given(st.integers(0, 1000), st.integers(1, 40))
 def test_theorem_51_with_the_propositions_constants_is_the_lazy_power(seed: int, blocks: int) -> None:
     matrix = stochastic.with_diagonal(tensor(1.0, 0.2, 0.7, 0.9), seed)

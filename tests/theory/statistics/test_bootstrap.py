@@ -16,6 +16,7 @@ from ostools.theory.statistics.bootstrap import (
     FEWEST,
     Interval,
     bootstrap_mean,
+    bootstrap_share,
     expanded,
     fewest_at,
     sign_flip,
@@ -181,3 +182,18 @@ def test_folds_widen_both_halves_by_the_factor_of_nadeau_and_bengio(folds: int, 
     for tested, of in ((0, 1), (1, 0)):
         with pytest.raises(InputError, match=f"tested and trained examples, found {tested} and {of}"):
             widened(found, 0.5, tested=tested, trained=of)
+
+
+def test_the_share_of_groups_of_one_size_is_their_mean_at_the_expanded_level() -> None:
+    right = torch.tensor([1.0, 5.0, 8.0, 2.0, 3.0], dtype=torch.float64)
+    mean = bootstrap_mean((right / 8)[:, None], level=expanded(0.95, 5), seed=3)
+    share = bootstrap_share(right, torch.full_like(right, 8), seed=3)
+    assert [float(share.low), float(share.high)] == pytest.approx([float(mean.low[0]), float(mean.high[0])])
+
+
+def test_a_group_counts_by_its_members() -> None:
+    """One of 4000 members, all right, outweighs three of one member each wherever it is drawn: 1 or 0, and little between."""
+    right, of = torch.tensor([0.0, 0.0, 0.0, 4000.0]), torch.tensor([1.0, 1.0, 1.0, 4000.0])
+    found = bootstrap_share(right, of, seed=1)
+    assert float(found.low) == 0.0
+    assert 0.999 < float(found.high) <= 1.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from ostools.ground.errors import InputError
-from ostools.theory.statistics.intervals import wilson
+from ostools.theory.statistics.intervals import spearman_interval, wilson
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.999])
@@ -70,3 +70,13 @@ def test_holds_the_probability_about_as_often_as_it_says() -> None:
 def test_refuses(arguments: tuple, words: str) -> None:
     with pytest.raises(InputError, match=words):
         wilson(*arguments)
+
+
+@pytest.mark.parametrize("correlation", [-0.9, 0.0, 0.5])
+def test_ranks_have_bonett_and_wrights_interval(correlation: float) -> None:
+    """Fisher's z with variance (1 + r^2 / 2) / (n - 3); 1.96 is what tables print."""
+    low, high = spearman_interval(correlation, 23)
+    half = 1.959963984540054 * math.sqrt((1 + correlation**2 / 2) / 20)
+    assert (math.atanh(low), math.atanh(high)) == pytest.approx(
+        (math.atanh(correlation) - half, math.atanh(correlation) + half)
+    )
