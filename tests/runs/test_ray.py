@@ -37,8 +37,6 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
 FEW = {"tasks": "copy-last", "measurements": "behaviour", "mitigations": "none"}
 """Two cells: one a dtype."""
-LONG = ["behaviour", {"name": "collapse", "dtypes": "bfloat16"}]
-"""Answers as long as they may be: what is lost has to be at work."""
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +44,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.checkpoints import write_checkpoint
 
     return write_checkpoint(tmp_path_factory.mktemp("ray") / "tiny", "gemma")
-
-
-@pytest.fixture(scope="module")
-def alone(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sweep of LONG by one process."""
-    directory = tmp_path_factory.mktemp("alone") / "out"
-    run(sweep_of(asked(written, measurements=LONG)), directory)
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +130,10 @@ def kill_a_worker() -> None:
 @pytest.mark.parametrize("lost", ["worker", "node"])
 @pytest.mark.slow
 def test_the_numbers_are_those_of_one_process_whatever_is_lost(
-    cluster: Any, written: Path, alone: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], lost: str
+    cluster: Any, written: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], lost: str
 ) -> None:
-    sweep = sweep_of(asked(written, measurements=LONG))
+    # Answers as long as they may be: what is lost has to be at work.
+    sweep = sweep_of(asked(written, measurements=["behaviour", {"name": "collapse", "dtypes": "bfloat16"}]))
     node = cluster.list_all_nodes()[1]
     act = kill_a_worker if lost == "worker" else lambda: cluster.remove_node(node, allow_graceful=False)
     harm = Harm(tmp_path / "ray", act)
@@ -163,7 +154,8 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     assert progress == [(index + 1, CELLS) for index in range(CELLS)]
     assert (told.out, told.err) == ("", "")  # Ray would tell of it on stdout
     assert not ray.is_initialized()
-    pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(alone), check_exact=True)
+    run(sweep, tmp_path / "local")
+    pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True)
 
 
 @pytest.mark.slow
