@@ -27,14 +27,15 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # A worker a core, of one thread each. Pyright runs beside the quick tests, where who is done takes tests from the others. The
 # slow ones go to a worker by whole files: what a file makes once (a report, Ray's cluster, the site) is dear. Groups of xdist
-# would say that more finely, but pytest 9.2 no longer lets it see them.
+# would say that more finely, but pytest 9.2 no longer lets it see them. The longest files come first (tests/conftest.py), which
+# xdist would put behind those of many short tests.
 PYTEST := $(BIN)/python -m pytest -n auto --durations 20
 
 test: style
 	$(MAKE) --no-print-directory --jobs 2 types quick
 
 test-slow: $(INSTALLED)
-	$(PYTEST) --dist loadfile -m "slow or hypothesis" --hypothesis-profile full
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "slow or hypothesis" --hypothesis-profile full
 
 test-full: test
 	$(MAKE) --no-print-directory test-slow

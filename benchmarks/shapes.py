@@ -52,11 +52,11 @@ SHAPES: dict[str, PreTrainedConfig] = {
         max_position_embeddings=32768,
         **_COMMON,
     ),
-    "half": GemmaConfig(
+    "200m": GemmaConfig(
         vocab_size=32000,
         hidden_size=1024,
         intermediate_size=8192,
-        num_hidden_layers=18,
+        num_hidden_layers=6,
         num_attention_heads=8,
         num_key_value_heads=1,
         head_dim=128,
@@ -83,7 +83,7 @@ SHAPES: dict[str, PreTrainedConfig] = {
         **_COMMON,
     ),
 }
-"""Configurations by name: "tiny" is for a look at what runs on it, "33m" and "half" have 33 M and 0.53 G parameters, the others
+"""Configurations by name: "tiny" is for a look at what runs on it, "33m" and "200m" have 33 M and 0.2 G parameters, the others
 those of the model that they are called after."""
 
 

@@ -24,6 +24,22 @@ settings.register_profile("project", deadline=None, derandomize=True, max_exampl
 settings.register_profile("full", settings.get_profile("project"), max_examples=100)
 settings.load_profile("project")
 
+LONGEST = (
+    "runs/test_ray.py",
+    "test_tutorials.py",
+    "measure/test_families.py",
+    "runs/test_run.py",
+    "runs/test_forecast.py",
+    "runs/test_memory.py",
+    "test_docs.py",
+    "test_reproducible.py",
+    "reporting/reproduction/test_reproduce.py",
+    "measure/paths/test_certified.py",
+    "runs/test_faults.py",
+    "explorer/test_memory.py",
+)
+"""Files that take minutes, the longest first: the slow tests begin with them, or one worker would end alone with the last."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Measurements of Gemma 1 and of Llama are slow tests: each of their parts stands in Gemma 2, Gemma 3 or GPT-2 too.
@@ -38,6 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and {"gemma", "llama"} & _names(given.params)
         ):
             item.add_marker(pytest.mark.slow)
+    first = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: first.get(item.path, len(first)))
 
 
 def _names(params: dict[str, object]) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scripts import house
+from tests.conftest import LONGEST
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,10 @@ def test_no_import_runs_up_no_circle_and_no_room_over_a_dozen_files(seen: tuple[
 def test_every_file_stands_on_a_floor() -> None:
     order = house.floors()
     assert [name for name in house.modules() if house.floor_of(name, order) < 0] == ["ostools"]
+
+
+def test_the_files_that_slow_tests_begin_with_are_there() -> None:
+    assert [name for name in LONGEST if not (Path(__file__).parent / name).is_file()] == []
 
 
 def test_the_picture_is_of_this_house(seen: tuple[Any, Any]) -> None:

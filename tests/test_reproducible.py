@@ -1,6 +1,6 @@
 """The same command gives the same bytes; other threads and CPU kernels give numbers as near as the provenance says.
 
-Each way is a fresh process, which measures everything at once: a process takes longer to begin than to measure.
+Each way is a fresh process, which measures everything in both dtypes: a process takes longer to begin than to measure.
 """
 
 from __future__ import annotations
@@ -67,14 +67,13 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-@pytest.fixture(scope="module", params=["float32", "float64"])
-def dtype(request: pytest.FixtureRequest) -> str:
-    return request.param
+DTYPES = ("float32", "float64")
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory, dtype: str) -> dict[str, Path]:
-    """The folder of each way's tables."""
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of each way's tables: in it one of each dtype."""
     from tests.checkpoints import write_checkpoint
 
     home = tmp_path_factory.mktemp("reproducible")
@@ -84,10 +83,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory, dtype: str) -> dict[str, 
         if not able(way):
             continue
         found[way] = home / way
-        found[way].mkdir()
+        for dtype in DTYPES:
+            (found[way] / dtype).mkdir(parents=True)
         asked = [
-            [*arguments, "--model", str(checkpoint), "--out", str(found[way] / f"{name}.json")]
+            [*arguments, "--model", str(checkpoint), "--out", str(found[way] / dtype / f"{name}.json")]
             + (["--load-dtype", dtype] if name == "collapse" else ["--dtype", dtype])
+            for dtype in DTYPES
             for name, arguments in COMMANDS.items()
         ]
         environment = {name: value for name, value in os.environ.items() if name != "MKL_NUM_THREADS"} | variables
@@ -109,13 +110,15 @@ def without_time(path: Path) -> Any:
 
 
 @pytest.mark.slow
+@every_dtype
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_same_command_gives_the_same_bytes(measured: dict[str, Path], name: str) -> None:
-    once, again = (measured[way] for way in ("once", "again"))
+def test_the_same_command_gives_the_same_bytes(measured: dict[str, Path], dtype: str, name: str) -> None:
+    once, again = (measured[way] / dtype for way in ("once", "again"))
     assert without_time(once / f"{name}.json") == without_time(again / f"{name}.json")
 
 
 @pytest.mark.slow
+@every_dtype
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("way", [way for way in WAYS if way not in ("once", "again")])
 def test_other_threads_and_kernels_agree_as_the_provenance_says(
@@ -123,7 +126,7 @@ def test_other_threads_and_kernels_agree_as_the_provenance_says(
 ) -> None:
     if not able(way):
         pytest.skip(f"this processor has no {way}")
-    one, other = (without_time(measured[which] / f"{name}.json") for which in ("once", way))
+    one, other = (without_time(measured[which] / dtype / f"{name}.json") for which in ("once", way))
     told = other["provenance"]["arithmetic"]
     assert way not in KERNELS or told["kernels"] == KERNELS[way]
     assert told["threads"] == int(WAYS[way]["OMP_NUM_THREADS"])

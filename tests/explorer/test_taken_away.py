@@ -155,13 +155,10 @@ COLUMNS = {
     [
         ("frozen", {"layer": 1, **WINDOW}),
         ("predicted-full", SECOND),
-        ("contributions", SECOND),
         ("flow", WINDOW),
         ("chain", {"beside": "mitigation", "other": "hint"}),
         ("attention", SECOND),
-        ("attention", HINT),
         ("collapse", {**SHORT, **WINDOW}),
-        ("attention", {"beside": "model"}),
         ("contributions", {"beside": "model", "towards": "1"}),
     ],
     ids=str,

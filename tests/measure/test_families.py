@@ -169,8 +169,9 @@ def test_the_matrices_of_heads_are_their_map(family: str) -> None:
 @described
 def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
     """Random and adversarial: large and small gains, near-one-hot attention, repeated tokens, sparse and one-sided weights."""
-    cases = [(seed, scale, sharp, None) for seed in range(2) for scale in (0.3, 1.0, 8.0) for sharp in (1.0, 50.0)]
-    for seed, scale, sharp, how in [*cases, (2, 1.0, 1.0, "sparse"), (3, 1.0, 1.0, "one-sided")]:
+    # One model takes a second: each hard thing once. More of them, drawn, of five families: paths/test_certified.py.
+    cases = [(0, 0.3, 50.0, None), (1, 8.0, 1.0, None), (2, 1.0, 1.0, "sparse"), (3, 1.0, 1.0, "one-sided")]
+    for seed, scale, sharp, how in cases:
         model = chain.filled(family, seed, scale, sharp)
         if how is not None:
             spoiled(model, how)
