@@ -33,34 +33,25 @@ _ANSWERS = 1 << 22
 
 @dataclass(frozen=True)
 class Answering:
-    """How the rotated queries, or keys, of a head answer the normalised residual stream: M_i = turn_i W - taken_i read_i^T.
+    """How the rotated queries, or keys, of the heads answer the normalised residual stream: x -> M_i x, linear.
 
-    The second term is what one norm over all heads takes off each of them (OLMo 2): with u_i^h a head's part of its direction,
-    taken_i = turn_i u_i, read_i = sum_h W_h^T u_i^h. None where every head has a norm of its own, which is in `turn`, or none.
+    Of the last token n the map itself, M_n = turn W - taken read^T, whose second term is what one norm over all heads takes off
+    each of them (OLMo 2): with u^h a head's part of its direction, taken = turn u, read = sum_h W_h^T u^h. None where every head
+    has a norm of its own, which is in `turn`, or none. Of every token `met`, M_i N_i z for the probes z.
     """
 
     weight: Float[Tensor, "head d_head d_model"]
-    turn: Float[Tensor, "head pos d_head d_head"]
-    mixed: tuple[Float[Tensor, "head pos d_head"], Vectors] | None
+    turn: Float[Tensor, "head d_head d_head"]
+    mixed: tuple[Float[Tensor, "head d_head"], Float[Tensor, " d_model"]] | None
+    met: Float[Tensor, "other_probe head pos d_head"]
 
-    def pulled(self, vectors: Float[Tensor, "head some d_head"], i: int) -> Float[Tensor, "head some d_model"]:
-        """x^T M_i."""
-        moved = vectors @ self.turn[:, i] @ self.weight
+    def pulled(self, vectors: Float[Tensor, "head some d_head"]) -> Float[Tensor, "head some d_model"]:
+        """x^T M_n."""
+        moved = vectors @ self.turn @ self.weight
         if self.mixed is None:
             return moved
         taken, read = self.mixed
-        return moved - (vectors @ taken[:, i, :, None]) * read[i]
-
-    def pushed(self, probes: Float[Tensor, "d_model probe"], before: Vectors) -> Tensor:
-        """M_i N_i z at every position, N_i of the directions `before`: [head, pos, d_head, probe]."""
-        along = before @ probes
-        met = (self.weight @ probes)[:, None] - torch.einsum("hed,jd->hje", self.weight, before)[..., None] * along[:, None]
-        found = self.turn @ met
-        if self.mixed is None:
-            return found
-        taken, read = self.mixed
-        answer = read @ probes - (read * before).sum(1, keepdim=True) * along
-        return found - taken[..., None] * answer[:, None]
+        return moved - (vectors @ taken[..., None]) * read
 
 
 @dataclass(frozen=True)
@@ -87,19 +78,18 @@ class LiveHeads(Heads):
     query_map: Answering
     key_map: Answering
 
-    def added(self, i: int) -> Float[Tensor, "wide d_model"]:
-        """T_ii - I = P_i left Z_i: this Z_i, with 1 / r1_i and N_i in it."""
-        alpha, beta = self.pattern[:, i, : i + 1], self.pattern[:, i, : i + 1] * self.slope[:, i, : i + 1]
-        moved = self._moved(i)
-        own = beta[:, i, None, None] * moved[:, i, :, None] * self.key_map.pulled(self.query[:, i, None], i)
-        around = torch.einsum("hm,hme,hmf->hef", beta, moved, self.key[:, : i + 1])
-        around = self.query_map.pulled(around, i)
-        inner = (own + around).flatten(0, 1) + alpha[:, i].repeat_interleave(moved.shape[-1])[:, None] * self.right
-        return self._projected(inner, i) / self.before_scale[i]
+    def added(self) -> Float[Tensor, "wide d_model"]:
+        """T_nn - I = P_n left Z: this Z, with 1 / r1_n and N_n in it."""
+        alpha = self.pattern[:, -1]
+        beta, moved = alpha * self.slope[:, -1], self.value - alpha[:, None] @ self.value
+        own = beta[:, -1, None, None] * moved[:, -1, :, None] * self.key_map.pulled(self.query[:, -1, None])
+        around = self.query_map.pulled((beta[..., None] * moved).mT @ self.key)
+        inner = (own + around).flatten(0, 1) + alpha[:, -1].repeat_interleave(moved.shape[-1])[:, None] * self.right
+        return (inner - torch.outer(inner @ self.before[-1], self.before[-1])) / self.before_scale[-1]
 
     def last_pulled(self, pulled: Float[Tensor, "basis d_model probe"]) -> Factor:
         factor, last = pulled[0], self.pattern.shape[-1] - 1
-        return factor + self.added(last).T @ self._met(factor, slice(last, last + 1))[0].T
+        return factor + self.added().T @ self._met(factor, slice(last, last + 1))[0].T
 
     def corrected(self, kernel: Kernel, before: Moments, beside: Mlp | None = None) -> Kernel:
         """K_jj + sum_i K_ii (live - held squares of T_ij), exact where queries do not interfere; pairs in proportion."""
@@ -157,19 +147,24 @@ class LiveHeads(Heads):
         F^T z + sum_h Y_i^h sum_m beta_im (v_m - vbar_i) k_m^T Q_i [z]_i.
         """
         keys, met = slice(queries.stop), self._by_query_head(self._met(factor, queries))
-        pattern, values, scale = self.pattern[:, queries, keys], self.value[:, keys], self.before_scale[keys]
+        pattern, scale = self.pattern[:, queries, keys], self.before_scale[keys]
         alpha, beta = pattern / scale, pattern * self.slope[:, queries, keys]
         # Y_i right_h N_j z = Y_i right_h z - (Y_i right_h u_j) (u_j^T z).
-        by_head = (met @ self._at_heads[:, None]).flatten(2)
+        by_head = _by_head(met, self._at_heads).flatten(2)
         answers = (by_head.permute(1, 2, 0) @ alpha.transpose(0, 1)).unflatten(1, (met.shape[2], -1))
-        through_norm = (alpha[:, :, None] * (met @ self._seen[:, None, keys].mT)).sum(0)
+        through_norm = (alpha[:, :, None] * _by_head(met, self._seen[:, keys].mT)).sum(0)
         _add_outer(answers, -through_norm, self._at_keys[None, :, keys])
         # Y_i^h (v_j - vbar_i), and what the scores answer: to the key's side q_i^T K_j N_j z, to the query's k_m^T Q_i N_i z.
-        moved = beta[:, :, None] * (met @ values[:, None].mT - met @ (pattern @ values)[..., None])
-        for query, keyed, one in zip(self.query[:, queries], self._keyed[..., keys], moved / scale, strict=True):
-            _add_outer(answers, one, (query @ keyed.flatten(1)).unflatten(1, keyed.shape[1:]))
-        around = moved @ self.key[:, None, keys]
-        mine = (around @ self._asked[:, queries]).sum(0) / self.before_scale[queries, None, None]
+        values = self.value[:, keys]
+        moved = _by_head(met, values.mT) - met @ (pattern @ values)[..., None]
+        moved *= beta[:, :, None]
+        asked = self._asked[:, queries]
+        mine = (_by_head(moved, self.key[:, keys]) @ asked).sum(0) / self.before_scale[queries, None, None]
+        moved /= scale
+        keyed = self._keyed[..., keys]
+        score = (self.query[:, queries] @ keyed.flatten(2)).unflatten(2, keyed.shape[2:])
+        for one, read in zip(moved, score, strict=True):
+            _add_outer(answers, one, read)
         return _with_skip(answers, factor.T @ self.probes + mine, queries)
 
     def _met(self, factor: Factor, queries: slice) -> Float[Tensor, "query probe wide"]:
@@ -180,14 +175,6 @@ class LiveHeads(Heads):
 
     def _by_query_head(self, met: Float[Tensor, "query probe wide"]) -> Float[Tensor, "head query probe d_head"]:
         return met.unflatten(2, (-1, self.d_head)).permute(2, 0, 1, 3)
-
-    def _moved(self, i: int) -> Float[Tensor, "head key d_head"]:
-        """v_j - vbar_i for j <= i."""
-        values = self.value[:, : i + 1]
-        return values - self.pattern[:, i, None, : i + 1] @ values
-
-    def _projected(self, inner: Float[Tensor, "wide d_model"], i: int) -> Float[Tensor, "wide d_model"]:
-        return inner - torch.outer(inner @ self.before[i], self.before[i])
 
     @cached_property
     def _at_heads(self) -> Float[Tensor, "head d_head other_probe"]:
@@ -202,12 +189,12 @@ class LiveHeads(Heads):
     @cached_property
     def _keyed(self) -> Float[Tensor, "head d_head other_probe key"]:
         """K_j N_j z."""
-        return self.key_map.pushed(self.probes, self.before).permute(0, 2, 3, 1).contiguous()
+        return self.key_map.met.permute(1, 3, 0, 2).contiguous()
 
-    @cached_property
+    @property
     def _asked(self) -> Float[Tensor, "head query d_head other_probe"]:
         """Q_i N_i z."""
-        return self.query_map.pushed(self.probes, self.before)
+        return self.query_map.met.permute(1, 2, 3, 0)
 
     @cached_property
     def _seen(self) -> Float[Tensor, "head pos d_head"]:
@@ -220,12 +207,18 @@ def _cached(like: Tensor) -> int:
     return _ANSWERS if like.device.type == "cpu" else operators.CHUNK_BUDGET
 
 
+def _by_head(
+    vectors: Float[Tensor, "head query probe some"], matrices: Float[Tensor, "head some other"]
+) -> Float[Tensor, "head query probe other"]:
+    """One matrix a head, met by all its queries' vectors in one product."""
+    return (vectors.flatten(1, 2) @ matrices).unflatten(1, vectors.shape[1:3])
+
+
 def _add_outer(
     answers: Answers, left: Float[Tensor, "query probe key"], right: Float[Tensor, "#query other_probe key"]
 ) -> None:
-    """answers_ij += left_ij right_ij^T, in place: a probe at a time, so that no second tensor of that size is made."""
-    for probe in range(left.shape[1]):
-        answers[:, probe].addcmul_(left[:, probe, None], right)
+    """answers_ij += left_ij right_ij^T, in place."""
+    answers.addcmul_(left[:, :, None], right[:, None])
 
 
 def _with_skip(answers: Answers, skip: Float[Tensor, "*query probe other_probe"], queries: slice) -> Answers:
@@ -237,7 +230,7 @@ def _with_skip(answers: Answers, skip: Float[Tensor, "*query probe other_probe"]
 
 def _size(answers: Answers) -> Float[Tensor, "query key"]:
     """||F^T T_ij z||^2 over all probes."""
-    return torch.linalg.vector_norm(answers, dim=(1, 2)).square()
+    return answers.flatten(1, 2).square().sum(1)
 
 
 @dataclass(frozen=True)
