@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, overload
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -273,15 +274,9 @@ def _table(tokens: Prompt, variant: Variant, last: list[int], value: Float[Tenso
             f"variant {variant.name!r} is not finite on this prompt: the product over layers overflows float64"
         )
     columns = token_columns(tokens)
-    rows = [
-        columns.iloc[: m + 1].assign(
-            variant=variant.name,
-            kind=variant.kind,
-            linearisation=variant.linearisation,
-            norm=variant.norm,
-            value=value[row, : m + 1].cpu().numpy(),
-        )
-        for row, m in enumerate(last)
-    ]
-    table = pd.concat(rows, keys=last, names=["last"])
-    return table.reset_index("last").reset_index(drop=True)
+    lengths = [m + 1 for m in last]
+    tokens_of = np.concatenate([np.arange(length) for length in lengths])
+    said = {name: getattr(variant, name) for name in ("kind", "linearisation", "norm")}
+    values = torch.cat([row[:length] for row, length in zip(value, lengths, strict=True)]).cpu().numpy()
+    asked = {name: column.take(tokens_of).array for name, column in columns.items()}
+    return pd.DataFrame({"last": np.repeat(last, lengths), **asked, "variant": variant.name, **said, "value": values})
