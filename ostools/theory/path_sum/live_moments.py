@@ -35,9 +35,9 @@ _ANSWERS = 1 << 22
 class Answering:
     """How the rotated queries, or keys, of the heads answer the normalised residual stream: x -> M_i x, linear.
 
-    Of the last token n the map itself, M_n = turn W - taken read^T, whose second term is what one norm over all heads takes off
-    each of them (OLMo 2): with u^h a head's part of its direction, taken = turn u, read = sum_h W_h^T u^h. None where a head has a
-    norm of its own, which is in `turn`, or none. Of every token `met`, M_i N_i z for the probes z.
+    Of the last token n the map itself, M_n = turn W - taken read^T, whose second term is what one norm over all heads takes
+    off each of them (OLMo 2): with u^h a head's part of its direction, taken = turn u, read = sum_h W_h^T u^h. None where each
+    head has a norm of its own, which is in `turn`, or none. Of every token `met`, M_i N_i z for the probes z.
     """
 
     weight: Float[Tensor, "head d_head d_model"]
