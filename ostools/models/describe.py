@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from ostools.models.files.checks import read_json
 from ostools.models.recast import stored_part
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
+_SMALL = 1 << 23  # bytes of weights up to which one thread hashes them
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
     return ModelDescription(
         name=known.name,
         revision=known.revision,
-        weight_hash=weight_hash(model),
+        weight_hash=_hash_of(weights),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),
         n_layers=model.cfg.n_layers,
@@ -203,10 +204,18 @@ def weight_hash(model: TransformerBridge) -> str:
     """sha256 over every weight's name, shape, dtype and bytes, as they are now.
 
     Computed anew each time: writes through `.data` leave no trace that a cache could see, and a stale hash would
-    vouch for weights that are gone. Tensors are hashed in parallel, about 2 GB a second and core.
+    vouch for weights that are gone. Tensors are hashed in parallel, about 2 GB a second and core; those of a small model
+    one after the other, because handing them out takes longer than it saves.
     """
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        digests = list(pool.map(lambda named: digest(*named), named_weights(model)))
+    return _hash_of(dict(named_weights(model)))
+
+
+def _hash_of(weights: Mapping[str, Tensor]) -> str:
+    if sum(weight.numel() * weight.element_size() for weight in weights.values()) <= _SMALL:
+        digests = [digest(name, weight) for name, weight in weights.items()]
+    else:
+        with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+            digests = list(pool.map(digest, weights, weights.values()))
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -64,7 +64,7 @@ class Block:
     Scales r1, r2 and, for the norms after attention and MLP, rp1, rp2; 1 where there is no such norm. A norm's `direction` is
     u = (x - c(x)) / (sqrt(d) r(x)), so that its N(x) = I - u u^T; 0 where there is no such norm. Which norms there are, and
     whether attention and MLP are parallel, is in `layout`. `read` gives captured
-    sites by their names; `norms` are the model's; `scaled`: a temperature edit is active.
+    sites by their names; `norms` and `available` sites are the model's; `scaled`: a temperature edit is active.
     """
 
     def __init__(
@@ -73,12 +73,13 @@ class Block:
         layer: int,
         read: Callable[[Sequence[str]], Read],
         norms: Mapping[str, Norm],
+        available: Container[str],
         dtype: torch.dtype,
         scaled: bool,
     ) -> None:
         self.layer, self.model, self.dtype, self.scaled = layer, model, dtype, scaled
         self._read, self._norms = read, norms
-        self.layout = layout(model, layer, norms)
+        self.layout = layout(layer, norms, available)
 
     @cached_property
     def _first_read(self) -> Read:

@@ -52,6 +52,7 @@ class Forward:
 
     model: TransformerBridge
     norms: Mapping[str, hooks.Norm]
+    available: tuple[str, ...]  # the sites that the model has: looked up once
     scaled: bool  # a temperature edit is active
     calls: list[Call]
     kept: Mapping[str, Any]
@@ -71,14 +72,14 @@ class Forward:
 
     def block(self, layer: int, dtype: torch.dtype = torch.float64) -> Block:
         """One block in that dtype; whoever reads it first has to `check` it."""
-        return Block(self.model, layer, partial(self._read, layer), self.norms, dtype, self.scaled)
+        return Block(self.model, layer, partial(self._read, layer), self.norms, self.available, dtype, self.scaled)
 
     def _read(self, layer: int, wanted: Sequence[str]) -> Read:
         bias = position_bias(self.model, self.calls[layer].kwargs, len(self.final_norm_scale))
         if self.kept:
             return Read({name: self.kept[name][layer] for name in wanted if name in self.kept}, bias=bias)
         strips = hooks.active_strips(self.model)
-        names = _available(self.model, wanted if strips is None else IN_STRIPS)
+        names = [name for name in (wanted if strips is None else IN_STRIPS) if name in self.available]
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(true_arithmetic(self.model, [layer]))
@@ -113,7 +114,8 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[F
             f"path_sum does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
             f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
         )
-    require_described(model)
+    available = hooks.available_sites(model)
+    require_described(model, available)
     in_strips = hooks.active_strips(model) is not None
     is_kept = not in_strips and len(ids) * Shape.of(model).site_bytes(ids.shape[1]) <= chunk(KEPT)
     if len(ids) > 1 and not is_kept:  # a block that runs again does so for one prompt
@@ -121,7 +123,7 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[F
     device = next(model.parameters()).device
     calls: list[Call] = []
     handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
-    names = _available(model, SITES + LIVE_SITES) if is_kept else ()
+    names = [name for name in SITES + LIVE_SITES if name in available] if is_kept else []
     norms = hooks.norms(model)
     try:
         with (
@@ -143,7 +145,7 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[F
     found, scaled = [], any(edit.kind == "scale_scores" for edit in edits)
     for index in range(len(ids)):
         kept = {name: {layer: _of(tensor, index) for layer, tensor in record[name].items()} for name in names}
-        found.append(Forward(model, norms, scaled, calls, kept, scale[index, :, 0], direction[index]))
+        found.append(Forward(model, norms, available, scaled, calls, kept, scale[index, :, 0], direction[index]))
     return found
 
 
@@ -158,11 +160,6 @@ def _note(calls: list[Call]) -> Any:
 
 def _uncached(value: Any) -> Any:
     return None if isinstance(value, Cache) else value
-
-
-def _available(model: TransformerBridge, wanted: Sequence[str]) -> tuple[str, ...]:
-    available = hooks.available_sites(model)
-    return tuple(name for name in wanted if name in available)
 
 
 def _of(tensor: Tensor, prompt: int) -> Tensor:

@@ -90,6 +90,14 @@ class HeadMap:
             tangent = self.rotation(tangent)
         return tangent.repeat_interleave(self.group, dim=-3)
 
+    def met(
+        self, probes: Float[Tensor, "d_model probe"], before: Float[Tensor, "pos d_model"]
+    ) -> Float[Tensor, "probe head pos d_head"]:
+        """How every query head answers the probes z at every position, the norm's projection in it: M_i (I - u_i u_i^T) z."""
+        whole = torch.einsum("hed,dp->phe", self.weight, probes)
+        seen = torch.einsum("hed,id->hie", self.weight, before)
+        return self.push(whole[:, :, None] - seen * (before @ probes).T[:, None, :, None])
+
     def _projected(self, x: PerHead, direction: Float[Tensor, "kv_head pos d_head"]) -> PerHead:
         """N x, N = I - u u^T: of each head, or of all heads together."""
         return x - (x * direction).sum((-3, -1) if self.joint else -1, keepdim=True) * direction

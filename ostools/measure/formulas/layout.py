@@ -8,7 +8,7 @@ norm1 and norm2 are the identity where there is none before (OLMo 2), P1 and P2 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ _NEEDED = (
 class Layout:
     """The norms of a block, None where it has none there; `parallel`: attention and MLP both read what enters the block.
 
-    `shared`: the MLP reads the same norm as attention.
+    `shared`: the MLP reads the same norm as attention; `gated`: it has W_gate and W_up.
     """
 
     before_attention: Norm | None
@@ -47,14 +47,15 @@ class Layout:
     after_mlp: Norm | None
     parallel: bool
     shared: bool
+    gated: bool
 
 
-def layout(model: TransformerBridge, layer: int, norms: Mapping[str, Norm]) -> Layout:
-    """The layout of one block."""
+def layout(layer: int, norms: Mapping[str, Norm], sites: Container[str]) -> Layout:
+    """The layout of one block of a model with these norms and sites (`hooks.available_sites`)."""
     ln1, ln2, post1, post2 = (norms.get(f"blocks.{layer}.{name}") for name in ("ln1", "ln2", "ln1_post", "ln2_post"))
-    parallel = is_parallel(model)
+    parallel = "residual_mid" not in sites
     shared = parallel and ln2 is None
-    return Layout(ln1, ln1 if shared else ln2, post1, post2, parallel, shared)
+    return Layout(ln1, ln1 if shared else ln2, post1, post2, parallel, shared, "mlp_up" in sites)
 
 
 def is_parallel(model: TransformerBridge) -> bool:
@@ -62,15 +63,14 @@ def is_parallel(model: TransformerBridge) -> bool:
     return "residual_mid" not in hooks.available_sites(model)
 
 
-def require_described(model: TransformerBridge) -> None:
-    """`InputError` where the blocks are of a kind that no formula here describes."""
+def require_described(model: TransformerBridge, sites: Container[str]) -> None:
+    """`InputError` where the blocks are of a kind that no formula here describes; `sites`: those that the model has."""
     mlp, attention = model.blocks[0].mlp, model.blocks[0].attn
     if isinstance(mlp, MoEBridge):
         raise InputError(
             f"the formulas do not describe {model.cfg.architecture}: expected one MLP a block, found experts, of which a "
             "router chooses by the token; measure with sensitivity(), which goes through autograd"
         )
-    sites = hooks.available_sites(model)
     missing = [name for name in _NEEDED if name not in sites]
     missing += [name for name in ("W_Q", "W_K", "W_V", "W_O") if not hasattr(attention, name)]
     missing += [name for name in ("W_in", "W_out") if not hasattr(mlp, name)]

@@ -67,7 +67,7 @@ def block_weights(
     ln1, ln2, post1, post2 = (layout.before_attention, layout.before_mlp, layout.after_attention, layout.after_mlp)
     attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
     bare_left = dense(attention.W_O).to(dtype).mT
-    down, gate, up = _mlp_weights(model, layer, dtype)
+    down, gate, up = _mlp_weights(model, layer, layout.gated, dtype)
     out_bias, down_bias = _bias(attention.o, len(down), gate), _bias(mlp.out, len(down), gate)
     query, query_bias = _projection(ln1, attention.q, attention.W_Q, dtype)
     key, key_bias = _projection(ln1, attention.k, attention.W_K, dtype)
@@ -147,11 +147,13 @@ def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:
     return per_key_value_head.repeat_interleave(heads // per_key_value_head.shape[0], dim=0)
 
 
-def _mlp_weights(model: TransformerBridge, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
+def _mlp_weights(
+    model: TransformerBridge, layer: int, gated: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """W_down, W_gate, W_up as [out, in]; an MLP without a gate has W_in in the place of W_gate."""
     mlp = model.blocks[layer].mlp
     down, inner = (dense(weight).to(dtype).mT for weight in (mlp.W_out, mlp.W_in))
-    if "mlp_up" in hooks.available_sites(model):
+    if gated:
         return down, dense(mlp.W_gate).to(dtype).mT, inner
     return down, inner, None
 

@@ -4,8 +4,8 @@ Purpose: one number a token that bounds, or predicts, how much of it is left in 
 no gradient. Cost beside the pass: `ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d
 matrices a block (`uniform`, `local`; `mlp_norm="frobenius"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`);
 `windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3) and some
-dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. In CPU time of one thread these two take 5 and 12
-plain passes on the embedded model at 64 tokens, 5 and 26 at 256 tokens; 6 and 12 at d_model 512, d_mlp 2048, 64 tokens. 3 to 5
+dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. In CPU time of one thread these two take 5 and 7
+plain passes on the embedded model at 64 tokens, 5 and 10 at 256 tokens; 5 and 8 at d_model 512, d_mlp 2048, 64 tokens. 3 to 4
 of them are the pass itself, the check that the weights as read give the model's own numbers, and the weights' hash.
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, overload
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -273,15 +274,9 @@ def _table(tokens: Prompt, variant: Variant, last: list[int], value: Float[Tenso
             f"variant {variant.name!r} is not finite on this prompt: the product over layers overflows float64"
         )
     columns = token_columns(tokens)
-    rows = [
-        columns.iloc[: m + 1].assign(
-            variant=variant.name,
-            kind=variant.kind,
-            linearisation=variant.linearisation,
-            norm=variant.norm,
-            value=value[row, : m + 1].cpu().numpy(),
-        )
-        for row, m in enumerate(last)
-    ]
-    table = pd.concat(rows, keys=last, names=["last"])
-    return table.reset_index("last").reset_index(drop=True)
+    lengths = [m + 1 for m in last]
+    tokens_of = np.concatenate([np.arange(length) for length in lengths])
+    said = {name: getattr(variant, name) for name in ("kind", "linearisation", "norm")}
+    values = torch.cat([row[:length] for row, length in zip(value, lengths, strict=True)]).cpu().numpy()
+    asked = {name: column.take(tokens_of).array for name, column in columns.items()}
+    return pd.DataFrame({"last": np.repeat(last, lengths), **asked, "variant": variant.name, **said, "value": values})

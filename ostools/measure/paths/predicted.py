@@ -147,14 +147,22 @@ class LiveParts(Parts):
                 key=scores.key[:, cut],
                 value=scores.value[:, cut],
             ),
-            query_map=self._answering(scores.query_map, cut),
-            key_map=self._answering(scores.key_map, cut),
+            query_map=self._answering(scores.query_map, self._met[0], m),
+            key_map=self._answering(scores.key_map, self._met[1], m),
         )
 
-    def _answering(self, found: HeadMap, cut: slice) -> Answering:
-        turn, mixed = found.turns(cut)
-        both = None if mixed is None else (mixed[0].to(self.dtype), mixed[1].to(self.dtype))
-        return Answering(found.weights.to(self.dtype), turn.to(self.dtype), both)
+    def _answering(self, found: HeadMap, met: Tensor, m: int) -> Answering:
+        turn, mixed = found.turns(slice(m, m + 1))
+        both = None if mixed is None else (mixed[0][:, 0].to(self.dtype), mixed[1][0].to(self.dtype))
+        return Answering(found.weights.to(self.dtype), turn[:, 0].to(self.dtype), both, met[:, :, : m + 1])
+
+    @cached_property
+    def _met(self) -> tuple[Tensor, Tensor]:
+        """What the probes meet in the queries, and in the keys, of every token."""
+        scores, before = self.view.block.scores, self.view.block.norm1_direction
+        probes = self.probes.to(before)
+        query, key = (found.met(probes, before).to(self.dtype) for found in (scores.query_map, scores.key_map))
+        return query, key
 
     def _cast(self, **parts: Tensor) -> dict[str, Tensor]:
         return {name: part.to(self.dtype) for name, part in parts.items()}

@@ -22,43 +22,36 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.theory.path_sum import operators, parallel_moments
-from ostools.theory.path_sum.second_moment import Factor, Heads, Kernel, Mlp, Moments, Sketch
+from ostools.theory.path_sum.second_moment import Factor, Heads, Kernel, Mlp, Moments, Sketch, gram, quadratic
 
 Vectors = Float[Tensor, "pos d_model"]
-Answers = Float[Tensor, "query key probe other_probe"]
+Answered = Float[Tensor, "pos probe other_probe"]
+Answers = Float[Tensor, "query probe other_probe key"]
+_ANSWERS = 1 << 22
+"""Bytes of the answers of some queries, and of what they are made of, at a time on a processor."""
 
 
 @dataclass(frozen=True)
 class Answering:
-    """How the rotated queries, or keys, of a head answer the normalised residual stream: M_i = turn_i W - taken_i read_i^T.
+    """How the rotated queries, or keys, of the heads answer the normalised residual stream: x -> M_i x, linear.
 
-    The second term is what one norm over all heads takes off each of them (OLMo 2): with u_i^h a head's part of its direction,
-    taken_i = turn_i u_i, read_i = sum_h W_h^T u_i^h. None where every head has a norm of its own, which is in `turn`, or none.
+    Of the last token n the map itself, M_n = turn W - taken read^T, whose second term is what one norm over all heads takes
+    off each of them (OLMo 2): with u^h a head's part of its direction, taken = turn u, read = sum_h W_h^T u^h. None where each
+    head has a norm of its own, which is in `turn`, or none. Of every token `met`, M_i N_i z for the probes z.
     """
 
     weight: Float[Tensor, "head d_head d_model"]
-    turn: Float[Tensor, "head pos d_head d_head"]
-    mixed: tuple[Float[Tensor, "head pos d_head"], Vectors] | None
+    turn: Float[Tensor, "head d_head d_head"]
+    mixed: tuple[Float[Tensor, "head d_head"], Float[Tensor, " d_model"]] | None
+    met: Float[Tensor, "other_probe head pos d_head"]
 
-    def pulled(self, vectors: Float[Tensor, "head some d_head"], i: int) -> Float[Tensor, "head some d_model"]:
-        """x^T M_i."""
-        moved = vectors @ self.turn[:, i] @ self.weight
+    def pulled(self, vectors: Float[Tensor, "head some d_head"]) -> Float[Tensor, "head some d_model"]:
+        """x^T M_n."""
+        moved = vectors @ self.turn @ self.weight
         if self.mixed is None:
             return moved
         taken, read = self.mixed
-        return moved - (vectors @ taken[:, i, :, None]) * read[i]
-
-    def pushed(self, probes: Float[Tensor, "d_model probe"], before: Vectors, positions: slice) -> Tensor:
-        """M_i N_i z, N_i of the directions `before`: [head, some, d_head, probe]."""
-        u = before[positions]
-        along = u @ probes
-        met = (self.weight @ probes)[:, None] - torch.einsum("hed,jd->hje", self.weight, u)[..., None] * along[:, None]
-        found = self.turn[:, positions] @ met
-        if self.mixed is None:
-            return found
-        taken, read = (self.mixed[0][:, positions], self.mixed[1][positions])
-        answer = read @ probes - (read * u).sum(1, keepdim=True) * along
-        return found - taken[..., None] * answer[:, None]
+        return moved - (vectors @ taken[..., None]) * read
 
 
 @dataclass(frozen=True)
@@ -85,19 +78,18 @@ class LiveHeads(Heads):
     query_map: Answering
     key_map: Answering
 
-    def added(self, i: int) -> Float[Tensor, "wide d_model"]:
-        """T_ii - I = P_i left Z_i: this Z_i, with 1 / r1_i and N_i in it."""
-        alpha, beta = self.pattern[:, i, : i + 1], (self.pattern * self.slope)[:, i, : i + 1]
-        moved = self._moved(i)
-        own = beta[:, i, None, None] * moved[:, i, :, None] * self.key_map.pulled(self.query[:, i, None], i)
-        around = torch.einsum("hm,hme,hmf->hef", beta, moved, self.key[:, : i + 1])
-        around = self.query_map.pulled(around, i)
-        inner = (own + around).flatten(0, 1) + alpha[:, i].repeat_interleave(moved.shape[-1])[:, None] * self.right
-        return self._projected(inner, i) / self.before_scale[i]
+    def added(self) -> Float[Tensor, "wide d_model"]:
+        """T_nn - I = P_n left Z: this Z, with 1 / r1_n and N_n in it."""
+        alpha = self.pattern[:, -1]
+        beta, moved = alpha * self.slope[:, -1], self.value - alpha[:, None] @ self.value
+        own = beta[:, -1, None, None] * moved[:, -1, :, None] * self.key_map.pulled(self.query[:, -1, None])
+        around = self.query_map.pulled((beta[..., None] * moved).mT @ self.key)
+        inner = (own + around).flatten(0, 1) + alpha[:, -1].repeat_interleave(moved.shape[-1])[:, None] * self.right
+        return (inner - torch.outer(inner @ self.before[-1], self.before[-1])) / self.before_scale[-1]
 
     def last_pulled(self, pulled: Float[Tensor, "basis d_model probe"]) -> Factor:
         factor, last = pulled[0], self.pattern.shape[-1] - 1
-        return factor + self.added(last).T @ self._met(factor, slice(last, last + 1))[0].T
+        return factor + self.added().T @ self._met(factor, slice(last, last + 1))[0].T
 
     def corrected(self, kernel: Kernel, before: Moments, beside: Mlp | None = None) -> Kernel:
         """K_jj + sum_i K_ii (live - held squares of T_ij), exact where queries do not interfere; pairs in proportion."""
@@ -118,68 +110,62 @@ class LiveHeads(Heads):
         squares = self.squares(factor) if beside is None else parallel_moments.squares(beside, self, factor)
         factor = self.asking.of(factor)
         added = None if beside is None else torch.stack(list(beside.answers(factor)), dim=2)
-        exact = squares[queries]
-        asked = range(len(self.before))[queries]
-        total = torch.zeros(len(asked), len(self.before), dtype=factor.dtype, device=factor.device)
-        ranks = factor.shape[1], self.probes.shape[1]
-        each = len(self.before) * (len(self.pattern) * (2 * ranks[0] + 3 * ranks[1]) + 4 * ranks[0] * ranks[1])
-        for part in operators.chunks(len(asked), each * factor.element_size()):
+        exact, held = squares[queries], self.held_squares(factor, queries, added)
+        asked, probes = range(len(self.before))[queries], self.probes.shape[1]
+        total = torch.zeros_like(exact)
+        # So few queries at a time that a processor's cache holds what they answer.
+        each = len(self.before) * (2 * factor.shape[1] * probes + len(self.pattern) * (3 * factor.shape[1] + probes))
+        for part in operators.chunks(len(asked), each * factor.element_size(), _cached(factor)):
             rows = slice(asked[part.start], asked[part.stop - 1] + 1)
-            live, held = self.live_answers(factor, rows), self.held_answers(factor, rows)
+            answers = self.live_answers(factor, rows)
             if added is not None:
-                live, held = (self._with_skip(answers, added[rows], rows) for answers in (live, held))
-            live, held = (torch.linalg.vector_norm(answers, dim=(2, 3)).square() for answers in (live, held))
-            known = exact[part, : rows.stop]
-            scaled = live * torch.where(held > 0, known / held, 1.0 / ranks[1])
+                answers = _with_skip(answers, added[rows], rows)
+            known, here = exact[part, : rows.stop], held[part, : rows.stop]
+            scaled = _size(answers) * torch.where(here > 0, known / here, 1.0 / probes)
             total[part, : rows.stop] = scaled - known
         return total
 
-    def held_answers(self, factor: Factor, queries: slice) -> Answers:
-        """F^T T_ij z with patterns and scales held, keys up to the last query."""
-        pulled = self.pulled(factor).mT @ self.probes
-        answers = torch.einsum("hij,hpk->ijpk", self.weighted[:, queries, : queries.stop], pulled[1:])
-        return self._with_skip(answers, pulled[0], queries)
+    def held_squares(self, factor: Factor, queries: slice, added: Answered | None) -> Float[Tensor, "query key"]:
+        """||F^T T_ij z||^2 over all probes, patterns and scales held: of sums over the heads, from the heads' own products.
+
+        Where i = j the skip connection is in it, and `added`, what stands beside the attention of every token.
+        """
+        basis = self.pulled(factor).mT @ self.probes
+        asked = range(len(self.before))[queries]
+        squares = quadratic(gram(basis[1:]), self.weighted[:, queries])
+        here = self.weighted.diagonal(dim1=1, dim2=2)[:, queries]
+        same = basis[0] + torch.einsum("hi,hpk->ipk", here, basis[1:])
+        if added is not None:
+            same = same + added[queries]
+        squares[range(len(asked)), asked] = same.square().sum((1, 2))
+        return squares
 
     def live_answers(self, factor: Factor, queries: slice) -> Answers:
-        """F^T T_ij z with nothing held. With Y_i = F^T P_i left and [z]_j = N_j z / r1_j
+        """F^T T_ij z with nothing held, keys up to the last query. With Y_i = F^T P_i left and [z]_j = N_j z / r1_j
 
         sum_h Y_i^h ( alpha_ij right_h [z]_j + beta_ij (v_j - vbar_i) q_i^T K_j [z]_j ), and for j = i in addition
         F^T z + sum_h Y_i^h sum_m beta_im (v_m - vbar_i) k_m^T Q_i [z]_i.
         """
         keys, met = slice(queries.stop), self._by_query_head(self._met(factor, queries))
-        pattern, values = self.pattern[:, queries, keys], self.value[:, keys]
-        beta = pattern * self.slope[:, queries, keys]
-        by_head = self._heads @ self.probes
-        scale = self.before_scale[keys]
-        alpha, at_key = pattern / scale, self.before[keys] @ self.probes
+        pattern, scale = self.pattern[:, queries, keys], self.before_scale[keys]
+        alpha, beta = pattern / scale, pattern * self.slope[:, queries, keys]
         # Y_i right_h N_j z = Y_i right_h z - (Y_i right_h u_j) (u_j^T z).
-        answers = torch.einsum("hij,hipk->ijpk", alpha, met @ by_head[:, None])
-        through_norm = torch.einsum("hij,hipj->ijp", alpha, met @ self._seen[:, None, keys].mT)
-        answers -= through_norm[..., None] * at_key[:, None]
+        by_head = _by_head(met, self._at_heads).flatten(2)
+        answers = (by_head.permute(1, 2, 0) @ alpha.transpose(0, 1)).unflatten(1, (met.shape[2], -1))
+        through_norm = (alpha[:, :, None] * _by_head(met, self._seen[:, keys].mT)).sum(0)
+        _add_outer(answers, -through_norm, self._at_keys[None, :, keys])
         # Y_i^h (v_j - vbar_i), and what the scores answer: to the key's side q_i^T K_j N_j z, to the query's k_m^T Q_i N_i z.
-        moved = met @ values[:, None].mT - met @ (pattern @ values)[..., None]
-        keyed = self.key_map.pushed(self.probes, self.before, keys)
-        answers += self._scored(beta / scale, moved, torch.einsum("hie,hjek->hijk", self.query[:, queries], keyed))
-        asked = self.query_map.pushed(self.probes, self.before, queries)
-        around = torch.einsum("hje,hiek->hijk", self.key[:, keys], asked)
-        mine = self._scored(beta, moved, around).sum(1) / self.before_scale[queries, None, None]
-        return self._with_skip(answers, factor.T @ self.probes + mine, queries)
-
-    @staticmethod
-    def _scored(
-        beta: Float[Tensor, "head query key"],
-        moved: Float[Tensor, "head query probe key"],
-        score: Float[Tensor, "head query key other_probe"],
-    ) -> Answers:
-        """sum_h beta_ij moved_ij score_ij."""
-        return torch.einsum("hipj,hijk->ijpk", moved * beta[:, :, None], score)
-
-    @staticmethod
-    def _with_skip(answers: Answers, skip: Float[Tensor, "*query probe other_probe"], queries: slice) -> Answers:
-        """The same with `skip` added where i = j."""
-        here = range(answers.shape[0]), range(queries.start, queries.stop)
-        answers[here] += skip
-        return answers
+        values = self.value[:, keys]
+        moved = _by_head(met, values.mT) - met @ (pattern @ values)[..., None]
+        moved *= beta[:, :, None]
+        asked = self._asked[:, queries]
+        mine = (_by_head(moved, self.key[:, keys]) @ asked).sum(0) / self.before_scale[queries, None, None]
+        moved /= scale
+        keyed = self._keyed[..., keys]
+        score = (self.query[:, queries] @ keyed.flatten(2)).unflatten(2, keyed.shape[2:])
+        for one, read in zip(moved, score, strict=True):
+            _add_outer(answers, one, read)
+        return _with_skip(answers, factor.T @ self.probes + mine, queries)
 
     def _met(self, factor: Factor, queries: slice) -> Float[Tensor, "query probe wide"]:
         """F^T P_i left."""
@@ -190,22 +176,61 @@ class LiveHeads(Heads):
     def _by_query_head(self, met: Float[Tensor, "query probe wide"]) -> Float[Tensor, "head query probe d_head"]:
         return met.unflatten(2, (-1, self.d_head)).permute(2, 0, 1, 3)
 
-    def _moved(self, i: int) -> Float[Tensor, "head key d_head"]:
-        """v_j - vbar_i for j <= i."""
-        values = self.value[:, : i + 1]
-        return values - self.pattern[:, i, None, : i + 1] @ values
-
-    def _projected(self, inner: Float[Tensor, "wide d_model"], i: int) -> Float[Tensor, "wide d_model"]:
-        return inner - torch.outer(inner @ self.before[i], self.before[i])
+    @cached_property
+    def _at_heads(self) -> Float[Tensor, "head d_head other_probe"]:
+        """right z."""
+        return (self.right @ self.probes).unflatten(0, (-1, self.d_head))
 
     @cached_property
-    def _heads(self) -> Float[Tensor, "head d_head d_model"]:
-        return self.right.unflatten(0, (-1, self.d_head))
+    def _at_keys(self) -> Float[Tensor, "other_probe key"]:
+        """u_j^T z."""
+        return (self.before @ self.probes).T.contiguous()
+
+    @cached_property
+    def _keyed(self) -> Float[Tensor, "head d_head other_probe key"]:
+        """K_j N_j z."""
+        return self.key_map.met.permute(1, 3, 0, 2).contiguous()
+
+    @property
+    def _asked(self) -> Float[Tensor, "head query d_head other_probe"]:
+        """Q_i N_i z."""
+        return self.query_map.met.permute(1, 2, 3, 0)
 
     @cached_property
     def _seen(self) -> Float[Tensor, "head pos d_head"]:
         """right u_j."""
         return (self.before @ self.right.T).unflatten(1, (-1, self.d_head)).transpose(0, 1)
+
+
+def _cached(like: Tensor) -> int:
+    """Bytes of answers at a time."""
+    return _ANSWERS if like.device.type == "cpu" else operators.CHUNK_BUDGET
+
+
+def _by_head(
+    vectors: Float[Tensor, "head query probe some"], matrices: Float[Tensor, "head some other"]
+) -> Float[Tensor, "head query probe other"]:
+    """One matrix a head, met by all its queries' vectors in one product."""
+    return (vectors.flatten(1, 2) @ matrices).unflatten(1, vectors.shape[1:3])
+
+
+def _add_outer(
+    answers: Answers, left: Float[Tensor, "query probe key"], right: Float[Tensor, "#query other_probe key"]
+) -> None:
+    """answers_ij += left_ij right_ij^T, in place."""
+    answers.addcmul_(left[:, :, None], right[:, None])
+
+
+def _with_skip(answers: Answers, skip: Float[Tensor, "*query probe other_probe"], queries: slice) -> Answers:
+    """The same with `skip` added where i = j."""
+    rows = torch.arange(len(answers), device=answers.device)
+    answers[rows, :, :, queries.start + rows] += skip
+    return answers
+
+
+def _size(answers: Answers) -> Float[Tensor, "query key"]:
+    """||F^T T_ij z||^2 over all probes."""
+    return answers.flatten(1, 2).square().sum(1)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ The gated MLP's Jacobian is W_down (diag(p) W_gate + diag(q) W_up) with p = act'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
@@ -111,7 +112,16 @@ def mlp_norm_products(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor 
 
 def orthogonal_probes(d_model: int, count: int, seed: int, like: Tensor) -> Float[Tensor, "d_model probe"]:
     """`count` <= d random directions, orthogonal, of length sqrt(d): E[z z^T] = I, and no estimation error at count = d."""
-    generator = torch.Generator().manual_seed(seed)
-    normal = torch.randn(d_model, min(count, d_model), generator=generator, dtype=torch.float64)
+    count = min(count, d_model)
+    return (_few if d_model * count <= _FEW else _directions)(d_model, count, seed).to(like, copy=True)
+
+
+def _directions(d_model: int, count: int, seed: int) -> Float[Tensor, "d_model probe"]:
+    normal = torch.randn(d_model, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     directions, triangle = torch.linalg.qr(normal)
-    return (directions * triangle.diagonal().sign() * d_model**0.5).to(like)
+    return directions * triangle.diagonal().sign() * d_model**0.5
+
+
+# Three whole numbers decide them: every block of every prompt asks for the same ones again. 32 MiB at most.
+_FEW = 1 << 14
+_few = lru_cache(maxsize=256)(_directions)

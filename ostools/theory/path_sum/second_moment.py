@@ -118,7 +118,7 @@ class Heads:
         """tr(T_ij^T Sigma T_ij) for Sigma = F F^T of trace 1."""
         inner = gram(self.pulled(factor))
         skip = inner[0, 0] + 2.0 * inner[0, 1:] @ self.weighted.diagonal(dim1=1, dim2=2)
-        return torch.einsum("hk,hij,kij->ij", inner[1:, 1:], self.weighted, self.weighted) + torch.diag(skip)
+        return quadratic(inner[1:, 1:], self.weighted) + torch.diag(skip)
 
     def corrected(self, kernel: Kernel, before: Moments, beside: Mlp | None = None) -> Kernel:
         """The kernel after the step, with what is not in the weights; nothing here, where all is held.
@@ -224,6 +224,14 @@ def gram(pulled: Float[Tensor, "basis d_model probe"]) -> Float[Tensor, "basis b
     """tr(B_a^T Sigma B_b)."""
     rows = pulled.flatten(1)
     return rows @ rows.T
+
+
+def quadratic(
+    coefficients: Float[Tensor, "head head"], weighted: Float[Tensor, "head query key"]
+) -> Float[Tensor, "query key"]:
+    """sum_hk g_hk At_h,ij At_k,ij of every pair."""
+    mixed = (coefficients @ weighted.flatten(1)).unflatten(1, weighted.shape[1:])
+    return (mixed * weighted).sum(0)
 
 
 def sandwich(

@@ -76,10 +76,10 @@ def test_live_squares_are_those_of_the_dense_blocks(family: Family) -> None:
             exact = dense_attention(view)
             for part in (slice(0, N), slice(2, N - 1)):
                 found = heads.live_answers(factor, part)
-                answers = torch.einsum("ap,ijab,bk->ijpk", factor, exact[part, : part.stop], heads.probes)
+                answers = torch.einsum("ap,ijab,bk->ipkj", factor, exact[part, : part.stop], heads.probes)
                 torch.testing.assert_close(found, answers)
                 gained = torch.zeros(len(found), N, dtype=torch.float64)
-                gained[:, : part.stop] = answers.square().sum((2, 3)) / heads.probes.shape[1]
+                gained[:, : part.stop] = answers.square().sum((1, 2)) / heads.probes.shape[1]
                 gained -= heads.squares(factor)[part]
                 torch.testing.assert_close(heads.gained(factor, part), gained)
                 with smaller_chunks(1e-9):  # one query at a time

@@ -168,8 +168,8 @@ def test_live_answers_and_squares_are_those_of_the_dense_blocks(family: str) -> 
             heads, mlp = parts.heads(n - 1), parts.mlp(n - 1)
             assert isinstance(heads, LiveHeads)
             found = heads.live_answers(factor, slice(2, n - 1))
-            exact = torch.einsum("ap,ijab,bk->ijpk", factor, (real.updates[layer] + skip), heads.probes)
-            torch.testing.assert_close(found, exact[2 : n - 1, : n - 1], rtol=1e-9, atol=1e-11)
+            exact = torch.einsum("ap,ijab,bk->ipkj", factor, (real.updates[layer] + skip), heads.probes)
+            torch.testing.assert_close(found, exact[2 : n - 1, ..., : n - 1], rtol=1e-9, atol=1e-11)
             beside = own * real.mlps[layer] if family in PARALLEL else torch.zeros_like(skip)
             held, live = (
                 torch.einsum("ap,ijab->ijpb", factor, update[layer] + skip + beside).square().sum((2, 3))
