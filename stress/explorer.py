@@ -51,7 +51,9 @@ def run(cases: int, seed: int) -> int:
 def typed(cases: int, seed: int, views: Sequence[Mapping[str, Any]] = _VIEWS) -> tuple[list[int], list[str]]:
     """The bytes that `ostools explore` holds after each keystroke, and what went wrong."""
     chosen, curve, errors, words = random.Random(seed), [], [], []
-    explorer = subprocess.Popen([*_COMMAND], stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
+    explorer = subprocess.Popen(
+        [*_COMMAND], stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True
+    )
     try:
         process, port = psutil.Process(explorer.pid), _port(explorer)
         for case in range(cases):
