@@ -14,6 +14,7 @@ from ostools.ground.errors import InputError, shown, unknown_name
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import whole_number, whole_numbers
 from ostools.theory.positions import ENCODINGS
+from ostools.training.lab.precision import DTYPES
 from ostools.training.lab.prompts import TASKS
 
 CONFIG = "lab.json"
@@ -31,6 +32,7 @@ class LabConfig:
     longest: items of the longest training sequence; a length n is drawn with probability proportional to
         n^(-`length_power`).
     tasks: names of `TASKS`, drawn equally often. context: tokens of the longest prompt that the model takes.
+    dtype: the arithmetic of training, "float32" or "bfloat16" (with float32 master weights: `precision.logits_in`).
     steps of `batch` prompts each. The rate rises over `warmup_steps`, stays, and falls linearly to 0 over `decay_steps`.
 
     Raises `InputError` for an unknown name, a number out of range, heads that do not divide the width, and a layer that the
@@ -49,6 +51,7 @@ class LabConfig:
     length_power: float = 0.5
     tasks: tuple[str, ...] = TASKS
     context: int = 512
+    dtype: str = "float32"
     seed: int = 0
     steps: int = 2000
     batch: int = 32
@@ -60,6 +63,7 @@ class LabConfig:
 
     def __post_init__(self) -> None:
         checked_name("positions", self.positions, ENCODINGS)
+        checked_name("dtype", self.dtype, DTYPES)
         for name, least in _FROM.items():
             whole_number(name, getattr(self, name), least)
         for name in (*_POSITIVE, "length_power", "weight_decay"):
@@ -111,7 +115,8 @@ class LabConfig:
         """The cell of the grid, for folders and tables."""
         window = "" if self.window is None else f"-window-{self.window}"
         window += "" if isinstance(self.window_layers, str) else "-in-" + "-".join(map(str, self.window_layers))
-        return f"{self.encoding}-layers-{self.n_layers}{window}-seed-{self.seed}"
+        arithmetic = "" if self.dtype == "float32" else f"-{self.dtype}"
+        return f"{self.encoding}-layers-{self.n_layers}{window}{arithmetic}-seed-{self.seed}"
 
     def schedule_at(self, step: int) -> float:
         """The share of the learning rate that a step uses (0 is the first step)."""
