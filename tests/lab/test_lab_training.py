@@ -18,7 +18,7 @@ from ostools.ground.errors import InputError
 from ostools.training.lab import loop
 from ostools.training.lab.batches import batch_at
 from ostools.training.lab.config import LabConfig, config_of, read_config
-from ostools.training.lab.grid import DEPTHS, POSITIONS, SEEDS, WINDOWS, grid
+from ostools.training.lab.grid import CHANGES, DEPTHS, POSITIONS, SEEDS, WINDOWS, grid
 from ostools.training.lab.loop import CHECKPOINT, WEIGHTS, resume, start, train_lab, train_step
 from ostools.training.lab.precision import AddedUp, logits_in
 from ostools.training.lab.prompts import BOS, EOS, IDS, LETTERS, TASKS, VOCABULARY, LabTask
@@ -184,6 +184,10 @@ def test_a_killed_run_leaves_a_checkpoint_that_loads(tmp_path: Path, kill: signa
         ({"positions": "rotary"}, "unknown positions 'rotary'"),
         ({"positions": "alibbi"}, "did you mean 'alibi'"),
         ({"dtype": "bfloat"}, "unknown dtype 'bfloat': did you mean 'bfloat16'"),
+        ({"norm": "pos"}, "unknown norm 'pos': did you mean 'post'"),
+        ({"sinks": 1}, "sinks: expected a window in every layer"),
+        ({"sinks": 1, "window": 4, "window_layers": (0,)}, "set a window, or leave sinks out"),
+        ({"sinks": -1}, "sinks: expected a whole number of at least 0"),
         ({"tasks": ("copy",)}, "unknown task 'copy'"),
         ({"tasks": ()}, "at least one task"),
         ({"n_layers": 0}, "n_layers: expected a whole number of at least 1, found 0"),
@@ -251,4 +255,4 @@ def test_hard_sequences_are_ones_but_for_the_bit_that_is_asked_for(question: str
 def test_the_grid_has_every_cell_once() -> None:
     cells = grid()
     assert len({cell.name for cell in cells}) == len(cells)
-    assert len(cells) == len(SEEDS) * (len(POSITIONS) + len(WINDOWS) + len(DEPTHS))
+    assert len(cells) == len(SEEDS) * (len(POSITIONS) + len(WINDOWS) + len(DEPTHS) + len(CHANGES))

@@ -73,7 +73,9 @@ def _settings(config: LabConfig) -> Qwen2Config:
     rope: dict[str, Any] = {"rope_type": "linear", "factor": _NO_ANGLE, "rope_theta": 10_000.0}
     if config.positions == "rope":
         rope = {"rope_type": "default", "rope_theta": config.rope_base}
-    slides = config.window is not None and not config.sinks  # a cache of sliding layers forgets the sinks: a mask hides instead
+    slides = (
+        config.window is not None and not config.sinks
+    )  # a cache of sliding layers forgets the sinks: a mask hides instead
     settings = (Qwen2Config if is_qwen(config) else PositionedConfig)(
         vocab_size=len(VOCABULARY),
         hidden_size=config.d_model,
