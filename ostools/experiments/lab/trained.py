@@ -59,8 +59,9 @@ _Row = dict[str, Any]
 @dataclass(frozen=True, eq=False)
 class TrainedLab(Result):
     """`frame`, one row a number. What was measured: encoding, n_layers, window (keys that a query sees; 0: all), sinks (first
-    tokens that are seen beside it), norm ("pre" or "post"), trained_in (the arithmetic of training), forced (the window was put on a model that was trained without one), seed, weights ("trained", "untrained": the same model before its
-    first step). What of it: precision, task, quantity, layer (NA where there is none), length (items), seen (no longer than the
+    tokens that are seen beside it), norm ("pre" or "post"), trained_in (the arithmetic of training), forced (the window
+    was put on a model that was trained without one), seed, weights ("trained", "untrained": the same model before its first
+    step). What of it: precision, task, quantity, layer (NA where there is none), length (items), seen (no longer than the
     longest training sequence), value, asked (NA where nothing was counted). By quantity:
 
     distance, l1: ||y_n - y*_(n+1)||_2 and the L1 distance at v^(L), in float64, of n ones behind <bos> and n + 1 (Theorem B.3).

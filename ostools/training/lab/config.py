@@ -29,8 +29,9 @@ class LabConfig:
     """One model of the laboratory: its shape, what it is trained on, and how long.
 
     positions: a name of `ostools.theory.positions.ENCODINGS`; `rope_base` is read by "rope" alone.
-    norm: "pre" (RMS norm of what attention and MLP read, as in Qwen 2), or "post" (RMS norm of the sum after each of them, as in
-        the original Transformer: v <- norm(v + f(v)); the last norm before the logits is there in both).
+    norm: "pre" (RMS norm of what attention and MLP read, as in Qwen 2), or "post" (RMS norm of the sum after each of them, as
+        in the original Transformer: v <- norm(v + f(v)); the last norm before the logits is there in both). In "post" the
+        hooks of ln1 and ln2 are at these norms, so `hook_resid_mid`, which is the input of ln2, is the sum after the MLP.
     window: how many keys a query sees, itself included, in the layers `window_layers` ("all", or their numbers); None: all.
     sinks: how many of the first tokens, BOS among them, every query sees beside its window, as in StreamingLLM.
     longest: items of the longest training sequence; a length n is drawn with probability proportional to

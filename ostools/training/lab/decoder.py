@@ -158,7 +158,7 @@ class PositionedModel(Qwen2Model):
         )
 
     def _masks(self, n: int, start: int, like: Tensor) -> dict[str, Float[Tensor, "1 head query key"]]:
-        """The masks of both kinds of layers: ALiBi's bias, or 0, where a key is seen; of a model with sinks one for all layers."""
+        """The masks of both kinds of layers: ALiBi's bias, or 0, where a key is seen; sinks: one for all layers."""
         heads = int(self.config.num_attention_heads)
         bias = encodings.alibi(n, heads) if self.positions == "alibi" else torch.zeros(1, n, n, dtype=torch.float64)
         hidden = torch.finfo(like.dtype).min

@@ -20,13 +20,14 @@ _ADDED_UP = {functional.linear, functional.embedding, functional.scaled_dot_prod
 def logits_in(dtype: str, model: Qwen2ForCausalLM, ids: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos token"]:
     """The model's logits in float32, from a pass in `dtype`; gradients go to the float32 weights of the model.
 
-    "bfloat16" is what transformers computes with a model whose weights and activations are bfloat16: every weight is
-    rounded to it at each step, and what each operation returns is rounded to it, residual stream, queries, keys and values after
-    rotation, and logits included; RMS norms are float32 inside, as in transformers. A sum of products (`AddedUp`) is
-    float32 inside and rounded once. The attention of a layer counts as one of them: scores and softmax are float32 inside.
-    Gradients of all these are rounded as they are. The loss, the weights that are stepped and the optimiser are float32.
+    "bfloat16" is what transformers computes with a model whose weights and activations are bfloat16. Every weight is rounded
+    to it at each step. What each operation returns is rounded to it: residual stream, queries, keys and values after rotation,
+    and logits. RMS norms are float32 inside, as in transformers. A sum of products (`AddedUp`) is float32 inside and
+    rounded once. The attention of a layer counts as one of them: scores and softmax are float32 inside. Gradients are rounded
+    where their tensors are. The loss, the weights that are stepped and the optimiser are float32.
 
-    Cost: 1.5 times a step in float32 on a CPU without units for bfloat16, where torch's own products in it take 7 times as long.
+    Cost: 1.5 times a step in float32 (process time, one thread) on a CPU without units for bfloat16; torch's own products in
+    it took 7 times as long there.
     """
     if dtype == "float32":
         return model(ids, use_cache=False).logits

@@ -21,8 +21,8 @@ _WIDTH, _HEIGHT = 190, 160  # five panels in a row
 
 
 def trained_lab_chart(result: TrainedLab) -> alt.VConcatChart:
-    """Rows of panels: positions, windows, depth, other changes. Lines: means over seeds (of distances geometric); bands: minimum to
-    maximum over seeds; the rule: the longest training sequence."""
+    """Rows of panels: positions, windows, depth, other changes. Lines: means over seeds (of distances geometric); bands:
+    minimum to maximum over seeds; the rule: the longest training sequence."""
     every = frame_of(result)
     changed = (every["sinks"] > 0) | (every["norm"] != BASE.norm) | (every["trained_in"] != BASE.dtype)
     frame = every[~changed]
