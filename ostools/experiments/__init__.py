@@ -11,7 +11,12 @@ from ostools.experiments.figures.figure9 import Figure9, figure_9
 from ostools.experiments.figures.prompts import figure_prompts
 from ostools.experiments.lab.lab import Lab, lab
 from ostools.experiments.lab.load import load_lab
-from ostools.experiments.lab.summary import trained_precisions, trained_prediction, trained_summary
+from ostools.experiments.lab.summary import (
+    trained_changes,
+    trained_precisions,
+    trained_prediction,
+    trained_summary,
+)
 from ostools.experiments.lab.trained import TrainedLab, trained_lab
 from ostools.experiments.lemmas.theory import TheoryChecks, theory
 from ostools.experiments.reasoning.chain_of_thought import ChainOfThought, chain_of_thought
@@ -56,6 +61,7 @@ __all__ = [
     "retrieval",
     "study",
     "theory",
+    "trained_changes",
     "trained_lab",
     "trained_precisions",
     "trained_prediction",

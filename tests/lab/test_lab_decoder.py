@@ -1,10 +1,12 @@
 """The laboratory's decoder: against the block equation of `theory.decoder` with the same weights, and behind the bridge."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import ostools as ost
 from ostools.experiments.lab.load import load_lab, untrained_lab
@@ -86,6 +88,71 @@ def test_the_bridge_shows_the_same_logits_and_its_sensitivity_checks_itself(sett
     measured = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS[0].tolist()), linearisations=("full",))
     found = torch.tensor(measured.frame["operator_norm"].to_numpy())
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("settings", [{}, {"positions": "learned"}], ids=["rope", "learned"])
+def test_post_norm_is_the_norm_of_the_sum(settings: dict[str, Any], attention: str) -> None:
+    model: Any = lab_decoder(LabConfig(**TINY, norm="post", **settings), attention).eval()
+    before: Any = lab_decoder(LabConfig(**TINY, **settings), attention).eval()
+    assert model.state_dict().keys() == before.state_dict().keys()
+    v: Any = model.model.embed_tokens(IDS)
+    if settings:
+        v = v + model.model.position_table[: IDS.shape[1]]
+    angles = model.model.rotary_emb(v, torch.arange(IDS.shape[1])[None])
+    mask = torch.full((IDS.shape[1],) * 2, -torch.inf).triu(1)[None, None]
+    with torch.no_grad():
+        for block in model.model.layers:
+            for part, gain in (("attention", "input_layernorm"), ("mlp", "post_attention_layernorm")):
+                out = block.mlp(v) if part == "mlp" else block.self_attn(v, angles, mask)[0]
+                total = v + out
+                v = getattr(block, gain).weight * total / (total.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        y = v / (v.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        found = model(IDS, use_cache=False).logits
+    torch.testing.assert_close(found, y @ model.lm_head.weight.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["rope", "none", "alibi"])
+def test_sinks_are_seen_beside_the_window_and_nothing_else_is(positions: str) -> None:
+    n = IDS.shape[1]
+    config = LabConfig(**TINY, positions=positions, window=3, sinks=2)
+    with torch.no_grad():
+        patterns = lab_decoder(config, "eager").eval()(IDS, use_cache=False, output_attentions=True).attentions
+        for pattern in patterns:
+            for query in range(n):
+                seen = {key for key in range(query + 1) if key < 2 or query - key < 3}
+                assert set(pattern[0, 0, query].nonzero().flatten().tolist()) == seen
+        # A window that reaches everything hides nothing: the sinks change nothing then.
+        wide = replace(config, window=n), replace(config, window=None, sinks=0)
+        first, second = (lab_decoder(one, "eager").eval()(IDS, use_cache=False).logits for one in wide)
+        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [{"norm": "post"}, {"window": 3, "sinks": 1}], ids=["post", "sinks"])
+def test_what_qwen_has_not_is_measured_behind_the_same_hooks_and_loaded_by_its_own_loader(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    config = LabConfig(**TINY, **change)
+    folder = train_lab(config, tmp_path)
+    model = load_lab(folder)
+    plain: Any = lab_decoder(config, "eager").eval()
+    plain.load_state_dict(load_file(folder / WEIGHTS))
+    with torch.no_grad():
+        # A cache of what was read before gives the same: what a window hid from it a sink still shows.
+        read = plain(IDS[:, :6], use_cache=True)
+        rest = plain(IDS[:, 6:], past_key_values=read.past_key_values, use_cache=True).logits
+        assert torch.equal(model(IDS), plain(IDS, use_cache=False).logits)
+        torch.testing.assert_close(rest, model(IDS)[:, 6:], rtol=1e-5, atol=1e-5)
+    embedded = plain.model.embed_tokens(IDS).detach()
+    jacobian: Any = torch.autograd.functional.jacobian(
+        lambda v: plain.model(inputs_embeds=v, use_cache=False).last_hidden_state[0, -1], embedded
+    )
+    expected = torch.linalg.matrix_norm(jacobian[:, 0].transpose(0, 1), ord=2)
+    measured = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS[0].tolist()), linearisations=("full",))
+    found = torch.tensor(measured.frame["operator_norm"].to_numpy())
+    torch.testing.assert_close(found.double(), expected.double(), rtol=1e-3, atol=1e-5)
+    with pytest.raises(InputError, match="found model_type 'ostools-lab'"):
+        ost.load_model(folder)
 
 
 def test_without_positions_the_order_of_earlier_tokens_is_lost_in_one_layer_and_with_them_it_is_not() -> None:

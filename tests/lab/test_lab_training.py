@@ -18,8 +18,9 @@ from ostools.ground.errors import InputError
 from ostools.training.lab import loop
 from ostools.training.lab.batches import batch_at
 from ostools.training.lab.config import LabConfig, config_of, read_config
-from ostools.training.lab.grid import DEPTHS, POSITIONS, SEEDS, WINDOWS, grid
+from ostools.training.lab.grid import CHANGES, DEPTHS, POSITIONS, SEEDS, WINDOWS, grid
 from ostools.training.lab.loop import CHECKPOINT, WEIGHTS, resume, start, train_lab, train_step
+from ostools.training.lab.precision import AddedUp, logits_in
 from ostools.training.lab.prompts import BOS, EOS, IDS, LETTERS, TASKS, VOCABULARY, LabTask
 
 TINY = LabConfig(
@@ -35,16 +36,20 @@ def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_the_loss_goes_down() -> None:
-    config = replace(TINY, tasks=("last",), d_model=32, steps=80, batch=16, learning_rate=1e-2)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_loss_goes_down(dtype: str) -> None:
+    config = replace(TINY, tasks=("last",), d_model=32, steps=80, batch=16, learning_rate=1e-2, dtype=dtype)
     run = start(config)
     losses = [train_step(run) for _ in range(config.steps)]
     assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
 
 
-@pytest.mark.parametrize("positions", ["rope", "learned", "alibi"])
-def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path: Path, positions: str) -> None:
-    config = replace(TINY, positions=positions)
+@pytest.mark.parametrize(
+    ("positions", "dtype"),
+    [("rope", "float32"), ("learned", "float32"), ("alibi", "float32"), ("rope", "bfloat16")],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path: Path, positions: str, dtype: str) -> None:
+    config = replace(TINY, positions=positions, dtype=dtype)
     train_lab(config, tmp_path / "whole")
 
     def interrupt(done: int, total: int) -> None:
@@ -59,6 +64,54 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path: Path, po
     assert _same(_weights(tmp_path / "whole"), _weights(tmp_path / "cut"))
     assert (tmp_path / "whole" / "losses.json").read_text() == (tmp_path / "cut" / "losses.json").read_text()
     assert not (tmp_path / "cut" / CHECKPOINT).exists()
+
+
+@pytest.mark.parametrize("positions", ["rope", "none", "learned", "sinusoidal", "alibi"])
+def test_in_bfloat16_every_tensor_that_leaves_a_module_is_one_and_the_master_weights_are_float32(
+    positions: str,
+) -> None:
+    run = start(replace(TINY, positions=positions, dtype="bfloat16", gradient_clip=1e9))
+    left: dict[str, Any] = {}
+    for name, module in run.model.named_modules():
+        module.register_forward_hook(lambda _, __, out, name=name: left.update({name: out}))
+    train_step(run)
+    assert {name for name, _ in run.model.named_modules()} - {"model.layers"} == set(left)
+    for out in left.values():
+        parts = out if isinstance(out, tuple) else out.values() if isinstance(out, dict) else [out]
+        assert {part.dtype for part in parts if part is not None} == {torch.bfloat16}
+    assert {weight.dtype for weight in run.model.parameters()} == {torch.float32}
+    assert all(torch.equal(weight.grad, weight.grad.bfloat16().float()) for weight in run.model.parameters())
+    assert not all(torch.equal(weight, weight.bfloat16().float()) for weight in run.model.parameters())
+
+
+def test_a_product_is_added_up_in_float32_and_rounded_once_forwards_and_backwards() -> None:
+    draw = torch.Generator().manual_seed(0)
+    # Whole numbers of at most 8 bits: every sum of 200 products is exact in float32, in whatever order.
+    rows, columns = (torch.randint(-200, 200, (50, 200), generator=draw).bfloat16().requires_grad_() for _ in range(2))
+    with AddedUp():
+        found = torch.nn.functional.linear(rows, columns)
+    assert torch.equal(found, (rows.double() @ columns.double().T).bfloat16())
+    upstream = torch.randint(-200, 200, found.shape, generator=draw).bfloat16()
+    (gradient,) = torch.autograd.grad(found, columns, upstream)
+    assert torch.equal(gradient, (upstream.double().T @ rows.double()).bfloat16())
+
+
+def test_bfloat16_is_what_transformers_computes_in_it_up_to_the_order_of_its_sums() -> None:
+    config = replace(TINY, n_layers=2, dtype="bfloat16")
+    ids = torch.from_numpy(batch_at(config, 0)[0])
+    narrow: Any = start(config).model.bfloat16()
+    with torch.no_grad():
+        wide = start(config).model(ids, use_cache=False).logits
+        found, expected = logits_in("bfloat16", start(config).model, ids), narrow(ids, use_cache=False).logits.float()
+    assert torch.equal(found, found.bfloat16().float())
+    assert (found - expected).square().mean() < (wide - expected).square().mean()
+    torch.testing.assert_close(found, expected, rtol=0.1, atol=0.1)
+
+
+def test_a_model_trained_in_bfloat16_is_written_with_weights_of_bfloat16(tmp_path: Path) -> None:
+    written = _weights(train_lab(replace(TINY, dtype="bfloat16"), tmp_path))
+    assert {weight.dtype for weight in written.values()} == {torch.float32}
+    assert all(torch.equal(weight, weight.bfloat16().float()) for weight in written.values())
 
 
 def test_one_seed_gives_the_same_bits_and_another_others(tmp_path: Path) -> None:
@@ -130,6 +183,11 @@ def test_a_killed_run_leaves_a_checkpoint_that_loads(tmp_path: Path, kill: signa
     [
         ({"positions": "rotary"}, "unknown positions 'rotary'"),
         ({"positions": "alibbi"}, "did you mean 'alibi'"),
+        ({"dtype": "bfloat"}, "unknown dtype 'bfloat': did you mean 'bfloat16'"),
+        ({"norm": "pos"}, "unknown norm 'pos': did you mean 'post'"),
+        ({"sinks": 1}, "sinks: expected a window in every layer"),
+        ({"sinks": 1, "window": 4, "window_layers": (0,)}, "set a window, or leave sinks out"),
+        ({"sinks": -1}, "sinks: expected a whole number of at least 0"),
         ({"tasks": ("copy",)}, "unknown task 'copy'"),
         ({"tasks": ()}, "at least one task"),
         ({"n_layers": 0}, "n_layers: expected a whole number of at least 1, found 0"),
@@ -197,4 +255,4 @@ def test_hard_sequences_are_ones_but_for_the_bit_that_is_asked_for(question: str
 def test_the_grid_has_every_cell_once() -> None:
     cells = grid()
     assert len({cell.name for cell in cells}) == len(cells)
-    assert len(cells) == len(SEEDS) * (len(POSITIONS) + len(WINDOWS) + len(DEPTHS))
+    assert len(cells) == len(SEEDS) * (len(POSITIONS) + len(WINDOWS) + len(DEPTHS) + len(CHANGES))

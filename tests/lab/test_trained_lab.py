@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from ostools.cli import main
-from ostools.experiments.lab.summary import trained_precisions, trained_prediction, trained_summary
+from ostools.experiments.lab.summary import trained_changes, trained_precisions, trained_prediction, trained_summary
 from ostools.experiments.lab.trained import COLUMNS, TrainedLab, gathered, measure_grid, trained_lab
 from ostools.ground.errors import InputError
 from ostools.results import Provenance
@@ -36,6 +36,7 @@ TINY = LabConfig(
     context=48,
 )
 CONFIGS = [TINY, replace(TINY, positions="alibi")]
+PLAIN = {"n_layers": 4, "window": 0, "sinks": 0, "norm": "pre", "trained_in": "float32"}
 SMALL = {
     "COLLAPSE_LENGTHS": range(1, 6),
     "KEPT_LENGTHS": (1, 3, 5),
@@ -163,7 +164,7 @@ def test_a_measured_cell_is_not_measured_again(folder: Path, monkeypatch: pytest
 
 
 def test_the_summary_finds_planted_laws() -> None:
-    kind = {"n_layers": 4, "window": 0, "forced": False, "weights": "trained", "precision": "float64", "asked": pd.NA}
+    kind = {**PLAIN, "forced": False, "weights": "trained", "precision": "float64", "asked": pd.NA}
     lengths = np.array([16, 32, 64, 128, 256])
     curve = {"encoding": "none", "quantity": "distance", "task": "ones", "layer": pd.NA, "length": lengths}
     tables = [
@@ -189,8 +190,7 @@ def test_the_summary_finds_planted_laws() -> None:
 
 def test_a_planted_relation_is_found_and_one_in_which_all_answer_alike_is_none() -> None:
     common = {
-        "n_layers": 4,
-        "window": 0,
+        **PLAIN,
         "forced": False,
         "weights": "trained",
         "asked": 10,
@@ -221,6 +221,32 @@ def test_a_planted_relation_is_found_and_one_in_which_all_answer_alike_is_none()
     assert cost.loc[("first", False), "difference"] == pytest.approx(-0.02)
     assert cost.loc[("first", False), "high"] == pytest.approx(-0.02 + 4.302653 * 0.01 / 3**0.5, rel=1e-5)
     assert tuple(cost.loc[("first", True), ["float32", "bfloat16", "difference"]]) == (1.0, 1.0, 0.0)
+
+
+def test_a_change_is_judged_against_the_models_of_its_seeds_without_it() -> None:
+    common = {**PLAIN, "encoding": "none", "forced": False, "weights": "trained", "layer": pd.NA, "asked": 10}
+    answered = common | {
+        "quantity": "accuracy",
+        "precision": "float32",
+        "task": "lab-last",
+        "length": 64,
+        "seen": False,
+    }
+    changes = {"trained_in": "bfloat16"}, {"norm": "post"}, {"encoding": "alibi", "norm": "post"}  # no ALiBi without it
+    rows = [answered | {"seed": seed, "value": 0.1 * seed} for seed in range(4)]
+    rows += [answered | changes[0] | {"seed": seed, "value": 0.1 * seed + 0.2 + 0.01 * seed} for seed in range(3)]
+    rows += [answered | change | {"seed": 3, "value": 0.9} for change in changes[1:]]
+    frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
+    found = trained_changes(TrainedLab(frame, Provenance.without_model()))
+    assert set(found["encoding"]) == {"none"}
+    found = found[(found["number"] == "last_unseen") & (found["precision"] == "float32")]
+    narrow, post = found.to_dict("records")
+    assert (narrow["trained_in"], narrow["norm"], narrow["pairs"]) == ("bfloat16", "pre", 3)
+    assert (narrow["without"], narrow["changed"]) == (pytest.approx(0.1), pytest.approx(0.31))
+    assert narrow["difference"] == pytest.approx(0.21)
+    assert narrow["high"] == pytest.approx(0.21 + 4.302653 * 0.01 / 3**0.5, rel=1e-5)
+    assert (post["norm"], post["pairs"], post["difference"]) == ("post", 1, pytest.approx(0.6))
+    assert np.isnan(post["low"])
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:

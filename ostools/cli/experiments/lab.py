@@ -101,8 +101,8 @@ def _show_trained(result: Any) -> None:
     told = result.provenance.parameters
     print(f"{told['measured']} of the {told['planned']} models of the grid")
     table = experiments.trained_summary(result)
-    kind = ["encoding", "n_layers", "window", "forced", "weights"]
-    words = ["encoding", "layers", "window", "forced", "weights", "models"]
+    kind = ["encoding", "n_layers", "window", "sinks", "norm", "trained_in", "forced", "weights"]
+    words = ["encoding", "layers", "window", "sinks", "norm", "trained in", "forced", "weights", "models"]
     collapse = [
         f"{reached} of {seeds}"
         + ("" if not reached else f", from {first}" if first == last else f", from {first} to {last}")
@@ -116,13 +116,13 @@ def _show_trained(result: Any) -> None:
         "How the float64 distance at y falls beyond the trained lengths (k of n^-k, 95% over models), and in how many models "
         "it stays below bfloat16's noise, and from which length on"
     )
-    output.print_table(title, [*words, "k", "low", "high", "below the noise"], rows, left=5)
+    output.print_table(title, [*words, "k", "low", "high", "below the noise"], rows, left=8)
     values = [f"{question}_{when}" for question in ("first", "last", "count") for when in ("seen", "unseen")]
     only: Any = table[table["weights"] == "trained"]
     shares = only[values].itertuples(index=False, name=None)
     rows = [(*keys, *share) for keys, share in zip(_keys(only, kind), shares, strict=True)]
     title = "Share of right answers of the trained models, on trained lengths (seen) and beyond (mean over lengths and models)"
-    output.print_table(title, [*words, *(name.replace("_", ", ") for name in values)], rows, left=5)
+    output.print_table(title, [*words, *(name.replace("_", ", ") for name in values)], rows, left=8)
 
     columns = ["question", "length", "quantity", "rank correlation", "low", "high", "models", "different shares"]
     rows = experiments.trained_prediction(result).itertuples(index=False, name=None)
@@ -133,6 +133,12 @@ def _show_trained(result: Any) -> None:
     columns = ["question", "lengths", "float32", "bfloat16", "difference", "low", "high"]
     title = "Share of right answers in float32 and run in bfloat16, with the 95% interval of the difference over seeds"
     output.print_table(title, columns, precisions.itertuples(index=False, name=None), left=2)
+    changes = experiments.trained_changes(result)
+    if len(changes):
+        title = (
+            "What one change does: models of one seed with it and without it, with the 95% interval of the difference"
+        )
+        output.print_table(title, list(changes.columns), changes.itertuples(index=False, name=None), left=8)
 
 
 def _keys(table: Any, kind: list[str]) -> Any:

@@ -25,7 +25,8 @@ _KIND = [key for key in KEYS if key != "seed"]
 
 
 def trained_summary(result: TrainedLab) -> Frame:
-    """One row an encoding, depth, window (forced or trained in) and state of the weights.
+    """One row a kind of model (encoding, depth, window, sinks, place of the norms, arithmetic of training; a window forced or
+    trained in) and state of the weights.
 
     seeds (models); rate, rate_low, rate_high (k of the power law n^-k of the float64 distance at y, least squares in the log
     from `FIT_FROM` on; mean over seeds with its 95% Student interval; NaN where the distance of one is rounding);
@@ -83,13 +84,14 @@ def trained_prediction(result: TrainedLab) -> Frame:
 
 
 def trained_precisions(result: TrainedLab) -> Frame:
-    """What running in bfloat16 costs the trained models: one row a question, on trained lengths and beyond.
+    """What running in bfloat16 costs models that were trained in float32: one row a question, on trained lengths and beyond.
 
     float32, bfloat16 (share of right answers to random bits, mean over models and lengths), difference (bfloat16 minus float32,
     mean over seeds of the mean over that seed's models) with its 95% Student interval, low and high.
     """
     frame = frame_of(result)
     frame = frame[(frame["weights"] == "trained") & ~frame["forced"] & (frame["quantity"] == "accuracy")]
+    frame = frame[frame["trained_in"] == "float32"]
     rows = []
     for question in TASKS:
         for seen in (True, False):
@@ -100,6 +102,50 @@ def trained_precisions(result: TrainedLab) -> Frame:
             middle, low, high = over_seeds(list(by_seed["bfloat16"] - by_seed["float32"]))
             rows.append(row | {"difference": middle, "low": low, "high": high})
     return pd.DataFrame(rows)
+
+
+def trained_changes(result: TrainedLab) -> Frame:
+    """What one change does (trained in bfloat16, norms after the additions, sinks): one row a changed kind of model and number.
+
+    number: rate (k of `trained_summary`), collapse_length (bfloat16's noise hides n ones from n + 1 from there on; a missing
+    value where that of one model is not shown), or the share of right answers to random bits, by question, on trained lengths
+    ("seen") and beyond. precision: what the model is run in. without, changed: means over seeds, and difference (changed minus
+    without, of models of one seed, which saw the same prompts) with its 95% Student interval, low and high; NaN with fewer than
+    two pairs. pairs: how many seeds have both models.
+    """
+    frame = frame_of(result)
+    frame = frame[(frame["weights"] == "trained") & ~frame["forced"]]
+    kind = [key for key in _KIND if key not in ("forced", "weights")]
+    numbers = {keys: _numbers(group) for keys, group in frame.groupby([*kind, "seed"], sort=False)}
+    rows = []
+    for changed in dict.fromkeys(keys[:-1] for keys in numbers):
+        unchanged = {"sinks": 0, "norm": "pre", "trained_in": "float32"}
+        plain = tuple(unchanged.get(key, value) for key, value in zip(kind, changed, strict=True))
+        seeds = [keys[-1] for keys in numbers if keys[:-1] == changed and (*plain, keys[-1]) in numbers]
+        if changed == plain or not seeds:
+            continue
+        for name in numbers[*changed, seeds[0]]:
+            after, before = ([numbers[*keys, seed][name] for seed in seeds] for keys in (changed, plain))
+            low_high = _interval("difference", [one - other for one, other in zip(after, before, strict=True)])
+            row = dict(zip(kind, changed, strict=True)) | dict(zip(("number", "precision"), name, strict=True))
+            row |= {"without": np.mean(before), "changed": np.mean(after), "difference": low_high["difference"]}
+            row |= {"low": low_high["difference_low"], "high": low_high["difference_high"], "pairs": len(seeds)}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _numbers(group: Frame) -> dict[tuple[str, str], float]:
+    """The numbers of one model that a change is judged by, by name and precision."""
+    lengths = _of(group, "collapse_length", "bfloat16")["value"]
+    found = {("rate", "float64"): _rate(group), ("collapse_length", "bfloat16"): float(lengths.mean())}
+    right = group[group["quantity"] == "accuracy"]
+    for question in TASKS:
+        for seen, word in ((True, "seen"), (False, "unseen")):
+            chosen = right[(right["task"] == f"lab-{question}") & (right["seen"] == seen)]
+            for precision in ("float32", "bfloat16"):
+                values = chosen[chosen["precision"] == precision]["value"]
+                found[f"{question}_{word}", precision] = float(values.mean())
+    return found
 
 
 def _of(group: Frame, quantity: str, precision: str) -> Frame:

@@ -42,7 +42,7 @@ SENSITIVITY_LENGTHS = (16, 32, 64, 128)
 PROMPTS = 32
 """Random sequences a length that each question is asked of."""
 BETWEEN = "without sink and last"
-KEYS = ("encoding", "n_layers", "window", "forced", "seed", "weights")
+KEYS = ("encoding", "n_layers", "window", "sinks", "norm", "trained_in", "forced", "seed", "weights")
 COLUMNS = (*KEYS, "precision", "task", "quantity", "layer", "length", "seen", "value", "asked")
 _SHAPE = (
     "start",
@@ -58,9 +58,10 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class TrainedLab(Result):
-    """`frame`, one row a number. What was measured: encoding, n_layers, window (keys that a query sees; 0: all), forced (the
-    window was put on a model that was trained without one), seed, weights ("trained", "untrained": the same model before its
-    first step). What of it: precision, task, quantity, layer (NA where there is none), length (items), seen (no longer than the
+    """`frame`, one row a number. What was measured: encoding, n_layers, window (keys that a query sees; 0: all), sinks (first
+    tokens that are seen beside it), norm ("pre" or "post"), trained_in (the arithmetic of training), forced (the window
+    was put on a model that was trained without one), seed, weights ("trained", "untrained": the same model before its first
+    step). What of it: precision, task, quantity, layer (NA where there is none), length (items), seen (no longer than the
     longest training sequence), value, asked (NA where nothing was counted). By quantity:
 
     distance, l1: ||y_n - y*_(n+1)||_2 and the L1 distance at v^(L), in float64, of n ones behind <bos> and n + 1 (Theorem B.3).
@@ -89,6 +90,7 @@ def measured_cell(directory: Path, config: LabConfig) -> Frame:
 
 def _measured(model: TransformerBridge, config: LabConfig, weights: str, forced: Mitigation | None = None) -> Frame:
     keys: _Row = {"encoding": config.encoding, "n_layers": config.n_layers, "window": config.window or 0}
+    keys |= {"sinks": config.sinks, "norm": config.norm, "trained_in": config.dtype}
     keys |= {"forced": forced is not None, "seed": config.seed, "weights": weights}
     rows = [*_collapse(model, forced), *_answers(model, forced), *_profiles(model, forced)]
     blank = {"precision": "float32", "task": "", "layer": None, "asked": None}

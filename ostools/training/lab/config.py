@@ -14,11 +14,13 @@ from ostools.ground.errors import InputError, shown, unknown_name
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import whole_number, whole_numbers
 from ostools.theory.positions import ENCODINGS
+from ostools.training.lab.precision import DTYPES
 from ostools.training.lab.prompts import TASKS
 
 CONFIG = "lab.json"
 _FROM = {"n_layers": 1, "d_model": 2, "n_heads": 1, "d_mlp": 1, "longest": 1, "context": 8, "seed": 0, "steps": 1}
-_FROM |= {"batch": 1, "warmup_steps": 1, "decay_steps": 1}
+_FROM |= {"sinks": 0, "batch": 1, "warmup_steps": 1, "decay_steps": 1}
+NORMS = ("pre", "post")
 _POSITIVE = ("rope_base", "learning_rate", "gradient_clip")
 
 
@@ -27,10 +29,15 @@ class LabConfig:
     """One model of the laboratory: its shape, what it is trained on, and how long.
 
     positions: a name of `ostools.theory.positions.ENCODINGS`; `rope_base` is read by "rope" alone.
+    norm: "pre" (RMS norm of what attention and MLP read, as in Qwen 2), or "post" (RMS norm of the sum after each of them, as
+        in the original Transformer: v <- norm(v + f(v)); the last norm before the logits is there in both). In "post" the
+        hooks of ln1 and ln2 are at these norms, so `hook_resid_mid`, which is the input of ln2, is the sum after the MLP.
     window: how many keys a query sees, itself included, in the layers `window_layers` ("all", or their numbers); None: all.
+    sinks: how many of the first tokens, BOS among them, every query sees beside its window, as in StreamingLLM.
     longest: items of the longest training sequence; a length n is drawn with probability proportional to
         n^(-`length_power`).
     tasks: names of `TASKS`, drawn equally often. context: tokens of the longest prompt that the model takes.
+    dtype: the arithmetic of training, "float32" or "bfloat16" (with float32 master weights: `precision.logits_in`).
     steps of `batch` prompts each. The rate rises over `warmup_steps`, stays, and falls linearly to 0 over `decay_steps`.
 
     Raises `InputError` for an unknown name, a number out of range, heads that do not divide the width, and a layer that the
@@ -39,16 +46,19 @@ class LabConfig:
 
     positions: str = "rope"
     rope_base: float = 10_000.0
+    norm: str = "pre"
     n_layers: int = 4
     d_model: int = 64
     n_heads: int = 4
     d_mlp: int = 192
     window: int | None = None
     window_layers: str | tuple[int, ...] = "all"
+    sinks: int = 0
     longest: int = 32
     length_power: float = 0.5
     tasks: tuple[str, ...] = TASKS
     context: int = 512
+    dtype: str = "float32"
     seed: int = 0
     steps: int = 2000
     batch: int = 32
@@ -60,6 +70,8 @@ class LabConfig:
 
     def __post_init__(self) -> None:
         checked_name("positions", self.positions, ENCODINGS)
+        checked_name("norm", self.norm, NORMS)
+        checked_name("dtype", self.dtype, DTYPES)
         for name, least in _FROM.items():
             whole_number(name, getattr(self, name), least)
         for name in (*_POSITIVE, "length_power", "weight_decay"):
@@ -82,6 +94,11 @@ class LabConfig:
     def _check_window(self) -> None:
         if self.window is not None:
             whole_number("window", self.window, 1)
+        if self.sinks and (self.window is None or self.window_layers != "all"):
+            raise InputError(
+                f"sinks: expected a window in every layer for tokens that stay visible beside it, found {self.sinks} sinks, a "
+                f"window of {self.window} and window_layers {self.window_layers!r}: set a window, or leave sinks out"
+            )
         layers: Any = self.window_layers
         if layers == "all":
             return
@@ -111,7 +128,10 @@ class LabConfig:
         """The cell of the grid, for folders and tables."""
         window = "" if self.window is None else f"-window-{self.window}"
         window += "" if isinstance(self.window_layers, str) else "-in-" + "-".join(map(str, self.window_layers))
-        return f"{self.encoding}-layers-{self.n_layers}{window}-seed-{self.seed}"
+        others = f"-sinks-{self.sinks}" if self.sinks else ""
+        others += "" if self.norm == "pre" else f"-{self.norm}-norm"
+        others += "" if self.dtype == "float32" else f"-{self.dtype}"
+        return f"{self.encoding}-layers-{self.n_layers}{window}{others}-seed-{self.seed}"
 
     def schedule_at(self, step: int) -> float:
         """The share of the learning rate that a step uses (0 is the first step)."""

@@ -7,6 +7,8 @@ grid. What a cell changes is a setting of it, or one tensor:
     none                    Qwen 2 with rotary angles divided by infinity: cos 1, sin 0, to the bit
     learned, sinusoidal     a table is added to the embeddings before block 0, and there are no rotary angles
     alibi                   -m_h |i - j| is added to the scores with the mask, and there are no rotary angles
+    sinks                   the mask of the window shows the first tokens too
+    norm "post"             `PostNormLayer` in the place of Qwen 2's block
 
 So a comparison of two positions is of nothing else, and a TransformerBridge shows the same hooks in each. The first two and all
 windows are saved as plain Qwen 2, which `ostools.load_model` reads. `ostools.experiments.lab.load.load_lab` reads all. The
@@ -22,10 +24,10 @@ import hashlib
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
-from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2Model
 
 from ostools.ground.errors import InputError
 from ostools.theory import positions as encodings
@@ -42,7 +44,7 @@ def lab_decoder(config: LabConfig, attention: str = "sdpa") -> Qwen2ForCausalLM:
     variance 1 / fan-in, gains 1, biases 0. Blocks of a shallow model are the first of a deep one of the same seed."""
     settings = _settings(config)
     model = Qwen2ForCausalLM._from_config(settings, attn_implementation=attention)
-    if config.positions not in NATIVE:
+    if not is_qwen(config):
         model.model = PositionedModel(settings, config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -57,6 +59,11 @@ def lab_decoder(config: LabConfig, attention: str = "sdpa") -> Qwen2ForCausalLM:
     return model
 
 
+def is_qwen(config: LabConfig) -> bool:
+    """Whether the model is a plain Qwen 2, which transformers and `load_model` read."""
+    return config.positions in NATIVE and config.norm == "pre" and not config.sinks
+
+
 def _seed_of(seed: int, name: str) -> int:
     """A seed for each weight: its numbers are the same in every model that has a weight of that name."""
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:7], "big")
@@ -66,7 +73,10 @@ def _settings(config: LabConfig) -> Qwen2Config:
     rope: dict[str, Any] = {"rope_type": "linear", "factor": _NO_ANGLE, "rope_theta": 10_000.0}
     if config.positions == "rope":
         rope = {"rope_type": "default", "rope_theta": config.rope_base}
-    settings = (Qwen2Config if config.positions in NATIVE else PositionedConfig)(
+    slides = (
+        config.window is not None and not config.sinks
+    )  # a cache of sliding layers forgets the sinks: a mask hides instead
+    settings = (Qwen2Config if is_qwen(config) else PositionedConfig)(
         vocab_size=len(VOCABULARY),
         hidden_size=config.d_model,
         intermediate_size=config.d_mlp,
@@ -76,30 +86,41 @@ def _settings(config: LabConfig) -> Qwen2Config:
         max_position_embeddings=config.context,
         rope_parameters=rope,
         tie_word_embeddings=False,
-        use_sliding_window=config.window is not None,
-        sliding_window=config.window,
-        layer_types=["sliding_attention" if slides else "full_attention" for slides in config.windowed],
+        use_sliding_window=slides,
+        sliding_window=config.window if slides else None,
+        layer_types=["sliding_attention" if slides and one else "full_attention" for one in config.windowed],
         pad_token_id=IDS[PAD],
         bos_token_id=IDS[BOS],
         eos_token_id=IDS[EOS],
         dtype="float32",
     )
-    settings.architectures = ["Qwen2ForCausalLM" if config.positions in NATIVE else "OstoolsLabDecoder"]
+    settings.architectures = ["Qwen2ForCausalLM" if is_qwen(config) else "OstoolsLabDecoder"]
     return settings
 
 
 class PositionedConfig(Qwen2Config):
-    """The settings of a model with positions that Qwen 2 does not have: no record of a family is to describe it as Qwen 2."""
+    """The settings of a model with what Qwen 2 does not have: no record of a family is to describe it as Qwen 2."""
 
     model_type = "ostools-lab"
 
 
+class PostNormLayer(Qwen2DecoderLayer):
+    """Qwen 2's block with its two norms after the additions: v <- norm_1(v + attention(v)), then v <- norm_2(v + MLP(v))."""
+
+    def forward(self, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        attended, _ = self.self_attn(hidden_states, *args, **kwargs)
+        between = self.input_layernorm(hidden_states + attended)
+        return self.post_attention_layernorm(between + self.mlp(between))
+
+
 class PositionedModel(Qwen2Model):
-    """Qwen 2's decoder with positions that it does not have."""
+    """Qwen 2's decoder with positions, sinks and places of the norms that it does not have."""
 
     def __init__(self, settings: Qwen2Config, config: LabConfig) -> None:
         super().__init__(settings)
-        self.positions, self.window = config.positions, config.window
+        self.positions, self.window, self.sinks = config.positions, config.window, config.sinks
+        if config.norm == "post":
+            self.layers = nn.ModuleList(PostNormLayer(settings, layer) for layer in range(config.n_layers))
         if config.positions == "learned":
             table = encodings.learned(config.context, config.d_model, _seed_of(config.seed, "position_table"))
             self.position_table = nn.Parameter(table.float())
@@ -124,9 +145,9 @@ class PositionedModel(Qwen2Model):
         embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         start = 0 if past_key_values is None else past_key_values.get_seq_length()
         n = start + embedded.shape[1]
-        if self.positions == "alibi":
-            attention_mask = self._biased(n, start, embedded)
-        else:
+        if self.positions == "alibi" or self.sinks:
+            attention_mask = self._masks(n, start, embedded)
+        if self.positions in ("learned", "sinusoidal"):
             embedded = embedded + self.position_table[start:n].to(embedded)
         return super().forward(
             inputs_embeds=embedded,
@@ -136,12 +157,17 @@ class PositionedModel(Qwen2Model):
             **kwargs,
         )
 
-    def _biased(self, n: int, start: int, like: Tensor) -> dict[str, Float[Tensor, "1 head query key"]]:
-        """The masks of both kinds of layers, with ALiBi's bias where a key is seen."""
-        bias = encodings.alibi(n, int(self.config.num_attention_heads))
+    def _masks(self, n: int, start: int, like: Tensor) -> dict[str, Float[Tensor, "1 head query key"]]:
+        """The masks of both kinds of layers: ALiBi's bias, or 0, where a key is seen; sinks: one for all layers."""
+        heads = int(self.config.num_attention_heads)
+        bias = encodings.alibi(n, heads) if self.positions == "alibi" else torch.zeros(1, n, n, dtype=torch.float64)
         hidden = torch.finfo(like.dtype).min
-        windows = {"full_attention": None, "sliding_attention": self.window}
+        windows = {"full_attention": self.window if self.sinks else None, "sliding_attention": self.window}
         return {
-            kind: torch.where(encodings.visible(n, True, window), bias, hidden)[None, :, start:].to(like)
+            kind: torch.where(self._seen(n, window), bias, hidden)[None, :, start:].to(like)
             for kind, window in windows.items()
         }
+
+    def _seen(self, n: int, window: int | None) -> Bool[Tensor, "query key"]:
+        causal = encodings.visible(n, True, None)
+        return encodings.visible(n, True, window) | (causal & (torch.arange(n) < self.sinks))

@@ -1,4 +1,5 @@
-"""The grid: positions, windows and depth, each with everything else equal, over seeds; a shared cell is trained once.
+"""The grid: positions, windows, depth and other changes, each with everything else equal, over seeds; a shared cell is trained
+once.
 
 `python -m ostools.training.lab.grid --out DIR` trains every cell that DIR does not hold yet, one after another.
 """
@@ -31,13 +32,22 @@ WINDOWS = (4, 8, 16, 32, 64)
 DEPTHS = (1, 2, 8, 16)
 """Beside the 4 layers of `BASE`; the deepest last, as it takes longest."""
 
+CHANGES: tuple[dict[str, object], ...] = (
+    {"dtype": "bfloat16"},
+    {"positions": "none", "dtype": "bfloat16"},
+    {"norm": "post"},
+    {"window": 16, "sinks": 1},
+)
+"""One change of the training or of the block each, of cells that are there without it."""
+
 
 def grid(base: LabConfig = BASE, seeds: Iterable[int] = SEEDS) -> list[LabConfig]:
-    """Every cell once, the most telling first: positions, windows, depth; within each, seed by seed."""
+    """Every cell once, the most telling first: positions, windows, depth, other changes; within each, seed by seed."""
     chosen = checked_seeds(seeds)
     found = [replace(base, **settings, seed=seed) for seed in chosen for settings in POSITIONS]  # pyright: ignore[reportArgumentType]
     found += [replace(base, window=window, seed=seed) for seed in chosen for window in WINDOWS]
     found += [replace(base, n_layers=depth, seed=seed) for depth in DEPTHS for seed in chosen]
+    found += [replace(base, **settings, seed=seed) for seed in chosen for settings in CHANGES]  # pyright: ignore[reportArgumentType]
     return list(dict.fromkeys(found))
 
 

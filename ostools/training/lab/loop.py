@@ -1,4 +1,4 @@
-"""Train one laboratory model: float32, one thread, checkpoints that resume to the same bits.
+"""Train one laboratory model: float32 or bfloat16, one thread, checkpoints that resume to the same bits.
 
 Cost: 40 ms a step for the default shape on one core (32 prompts of at most 36 tokens), four times that with 16 layers.
 
@@ -25,6 +25,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.training.lab.batches import batch_at
 from ostools.training.lab.config import CONFIG, LabConfig, read_config
 from ostools.training.lab.decoder import lab_decoder
+from ostools.training.lab.precision import logits_in
 from ostools.training.written import replaced
 
 CHECKPOINT, WEIGHTS, CARD, LOSSES = "checkpoint.pt", "model.safetensors", "card.json", "losses.json"
@@ -67,7 +68,7 @@ def train_step(run: LabRun) -> float:
     for group in run.optimiser.param_groups:
         group["lr"] = config.learning_rate * config.schedule_at(run.step)
     ids, answered = (torch.from_numpy(part).to(device) for part in batch_at(config, run.step))
-    logits = run.model(ids[:, :-1], use_cache=False).logits
+    logits = logits_in(config.dtype, run.model, ids[:, :-1])
     losses = functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     weights = answered[:, 1:].flatten()
     loss = (losses * weights).sum() / weights.sum()
@@ -153,9 +154,16 @@ def resume(config: LabConfig, folder: Path, device: str = "cpu") -> LabRun:
 
 
 def write_lab(run: LabRun, folder: Path) -> None:
-    """The finished model, for transformers and `load_lab`; the checkpoint goes when all of it is on the disk."""
+    """The finished model, for transformers and `load_lab`; the checkpoint goes when all of it is on the disk.
+
+    Trained in bfloat16 it is written with the weights that its passes used: rounded to bfloat16, in tensors of float32.
+    """
     model: Any = run.model
     model.to("cpu").eval()
+    if run.config.dtype == "bfloat16":
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.copy_(weight.bfloat16())
     model.config.save_pretrained(folder)
     replaced(folder / LOSSES, lambda file: file.write_text(json.dumps(run.losses) + "\n", encoding="utf-8"))
     card: dict[str, Any] = {"trained_lengths": {f"lab-{task}": run.config.longest for task in run.config.tasks}}

@@ -15,14 +15,17 @@ from ostools.training.lab.grid import BASE
 
 _DISTANCE, _RIGHT = "L2 distance at y, float64", "share of right answers"
 _LENGTH = "length n (items of the sequence)"
+_CHANGED = ["sinks", "norm", "trained_in"]
 _FLOOR = 1e-6  # below it a float64 distance of y is rounding
 _WIDTH, _HEIGHT = 190, 160  # five panels in a row
 
 
 def trained_lab_chart(result: TrainedLab) -> alt.VConcatChart:
-    """Three rows of panels: positions, windows, depth. Lines: means over seeds (of distances geometric); bands: minimum to
-    maximum over seeds; the rule: the longest training sequence."""
-    frame = frame_of(result)
+    """Rows of panels: positions, windows, depth, other changes. Lines: means over seeds (of distances geometric); bands:
+    minimum to maximum over seeds; the rule: the longest training sequence."""
+    every = frame_of(result)
+    changed = (every["sinks"] > 0) | (every["norm"] != BASE.norm) | (every["trained_in"] != BASE.dtype)
+    frame = every[~changed]
     whole = frame[(frame["window"] == 0) & ~frame["forced"]]
     plain = whole[whole["n_layers"] == BASE.n_layers]
     rope = frame[(frame["encoding"] == BASE.encoding) & (frame["n_layers"] == BASE.n_layers) & _trained(frame)]
@@ -31,9 +34,10 @@ def trained_lab_chart(result: TrainedLab) -> alt.VConcatChart:
         ("positions", plain.assign(series=plain["encoding"]), "encoding"),
         ("windows", rope.assign(series=rope["window"].map(_window)), "window (keys seen)"),
         ("depth", depth.assign(series=depth["n_layers"].astype(str)), "layers"),
+        ("other changes", _changes(every, changed), "one change"),
     ]
     # Of a table that is not whole yet, what is there.
-    rows = [_row(*study) for study in studies if _trained(study[1]).any()]
+    rows = [_row(*study) for study in studies if len(study[1]) and _trained(study[1]).any()]
     told = result.provenance.parameters
     seen = int(frame[frame["seen"]]["length"].max())
     subtitle = [
@@ -44,6 +48,22 @@ def trained_lab_chart(result: TrainedLab) -> alt.VConcatChart:
     ]
     title = alt.TitleParams("What positions, windows and depth do to trained decoders", subtitle=subtitle)
     return axes.themed(alt.vconcat(*rows, title=title, spacing=30).resolve_scale(color="independent"))
+
+
+def _changes(every: Frame, changed: Any) -> Frame:
+    """The models with one change, and those of the same positions and window without it."""
+    keys = ["encoding", "window"]
+    of = every[changed][keys].drop_duplicates()
+    chosen = every[(every["n_layers"] == BASE.n_layers) & ~every["forced"]].merge(of, on=keys)
+    return chosen.assign(
+        series=[_change(*row) for row in chosen[[*keys, *_CHANGED]].itertuples(index=False, name=None)]
+    )
+
+
+def _change(encoding: str, window: int, sinks: int, norm: str, trained_in: str) -> str:
+    words = [encoding, f"window {window}" if window else "", f"{sinks} sink" if sinks else ""]
+    words += [f"norm {norm}" if norm != BASE.norm else "", trained_in if trained_in != BASE.dtype else ""]
+    return ", ".join(word for word in words if word)
 
 
 def _trained(frame: Frame) -> Any:
