@@ -80,7 +80,8 @@ def test_in_bfloat16_every_tensor_that_leaves_a_module_is_one_and_the_master_wei
         parts = out if isinstance(out, tuple) else out.values() if isinstance(out, dict) else [out]
         assert {part.dtype for part in parts if part is not None} == {torch.bfloat16}
     assert {weight.dtype for weight in run.model.parameters()} == {torch.float32}
-    assert all(torch.equal(weight.grad, weight.grad.bfloat16().float()) for weight in run.model.parameters())
+    gradients: list[Any] = [weight.grad for weight in run.model.parameters()]
+    assert all(torch.equal(one, one.bfloat16().float()) for one in gradients)
     assert not all(torch.equal(weight, weight.bfloat16().float()) for weight in run.model.parameters())
 
 
