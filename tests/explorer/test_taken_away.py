@@ -159,6 +159,7 @@ COLUMNS = {
         ("chain", {"beside": "mitigation", "other": "hint"}),
         ("attention", SECOND),
         ("collapse", {**SHORT, **WINDOW}),
+        ("attention", {"beside": "model"}),
         ("contributions", {"beside": "model", "towards": "1"}),
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""The certified chain holds on a hundred random and adversarial models; equalities where it is tight; windows; refusals."""
+"""The certified chain holds on dozens of random and adversarial models; equalities where it is tight; windows; refusals."""
 
 from __future__ import annotations
 
