@@ -39,7 +39,7 @@ from scripts.house import imports, modules
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "tests" / "mutants.md"
 ROOMS: dict[str, tuple[str, ...]] = {
-    "ostools/theory": ("tests/theory",),
+    "ostools/theory": ("tests/theory", "tests/measure"),
     "ostools/measure": ("tests/measure", "tests/oracle", "tests/compositions"),
     "ostools/tasks": ("tests/tasks",),
     "ostools/runs/asked": ("tests/runs",),
