@@ -30,8 +30,9 @@ from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sweep.report import sweep_report
 from ostools.results import checked_output, write_atomically
 
-ONES = 24
-"""How long the sequence of the default prompt is: the paper's copy prompt then has some 150 tokens at one character each."""
+ONES = 32
+"""How long the sequence of the default prompt is: the paper's copy prompt then has some 160 tokens at one character each, and
+64 of the embedded model's, where the test of the middle against the end needs 60."""
 LONGEST = 256
 """The longest default sequence of the collapse sections."""
 
