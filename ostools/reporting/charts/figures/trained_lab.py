@@ -62,7 +62,10 @@ def _changes(every: Frame, changed: Any) -> Frame:
 
 def _change(encoding: str, window: int, sinks: int, norm: str, trained_in: str) -> str:
     words = [encoding, f"window {window}" if window else "", f"{sinks} sink" if sinks else ""]
-    words += [f"norm {norm}" if norm != BASE.norm else "", trained_in if trained_in != BASE.dtype else ""]
+    words += [
+        f"norm {norm}" if norm != BASE.norm else "",
+        f"trained in {trained_in}" if trained_in != BASE.dtype else "",
+    ]
     return ", ".join(word for word in words if word)
 
 
@@ -102,8 +105,9 @@ def _in_order(names: list[str]) -> list[str]:
 
 def _panel(title: str, data: Frame, y: str, names: list[str], legend: str) -> Any:
     curves, scale, axis, floor = _drawn(data, y)
-    numbers = any(name.isdigit() for name in names)
-    colours = theme.ordered(len(names)) if numbers else theme.colours(names)
+    # Encodings have colours of their own; numbers and changes are told apart by their order.
+    of_encodings = not any(name.isdigit() or "," in name for name in names)
+    colours = theme.colours(names) if of_encodings else theme.ordered(len(names))
     colour = alt.Color(
         "series:N",
         sort=names,
