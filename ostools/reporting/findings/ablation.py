@@ -20,7 +20,10 @@ def ablation_findings(result: Ablation) -> list[str]:
     """A sentence a prompt and quantity, and one on what a prediction is."""
     frame: Any = result.frame
     lines = [_sentence(row, frame) for row in result.agreement.to_dict("records")]
-    return [*lines, "Predicted: first order, from one backward pass; real: measured with the part taken out."]
+    return [
+        *lines,
+        "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out.",
+    ]
 
 
 def _sentence(row: dict[Any, Any], frame: Any) -> str:
@@ -32,12 +35,12 @@ def _sentence(row: dict[Any, Any], frame: Any) -> str:
     moved, rank = row["moved"], row["spearman"]
     where = "" if _missing(row["length"]) else f", n = {row['length']}, seed {row['seed']}"
     found = (
-        f"{WORDS[row['quantity']]}{where}: {greatest['value']:.4g} with nothing out; the greatest real effect is that of "
-        f"{row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g}). First order "
+        f"{WORDS[row['quantity']]}{where}: {greatest['value']:.4g} with nothing taken out; the greatest real effect is that "
+        f"of {row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g}). The first order "
         f"{_verdict(rank)}"
     )
     if not moved:
-        return f"{found}: no part has any effect."
+        return f"{found}: the parts do not have any effect."
     return (
         f"{found}: {round(row['same_sign'] * moved)} of {moved} signs right, {round(row['within_factor_2'] * moved)} "
         f"within a factor of 2" + ("." if rank != rank else f", rank correlation {rank:.2f}.")
@@ -46,7 +49,7 @@ def _sentence(row: dict[Any, Any], frame: Any) -> str:
 
 def _verdict(rank: float) -> str:
     if rank != rank:
-        return "cannot be ranked"
+        return "does not give a rank correlation"
     if rank >= _RANKS:
         return "ranks the parts as the real effects do"
     return "ranks them roughly" if rank >= _HARDLY else "does not rank them"

@@ -28,24 +28,24 @@ def behaviour_notes(result: Behaviour) -> list[str]:
     without = [(name, int(summary[name].sum())) for name in ("something_else", "cut_off")]
     if any(count for _, count in without):
         notes.append(
-            f"{_without(without, how['max_new_tokens'])}: they do not count as right, and have no error to be measured."
+            f"{_without(without, how['max_new_tokens'])}. These do not count as right, and their error cannot be measured."
         )
     thought = frame["reasoning_tokens"].dropna() if "reasoning_tokens" in frame else frame["seed"].iloc[:0]
     if (thought > 0).any():
         notes.append(
-            f"{int((thought > 0).sum())} answers begin with thoughts, {int(thought[thought > 0].median())} tokens in the "
-            "median: the answer is what stands after them."
+            f"{int((thought > 0).sum())} answers begin with thoughts, of {int(thought[thought > 0].median())} tokens in the "
+            "median. What stands after the thoughts is the answer."
         )
     if inactive := int((frame["status"] == "inactive").sum()):
-        notes.append(f"Hollow: the mitigation changed nothing of the prompt or the logits ({inactive} answers).")
+        notes.append(f"Hollow marks: the mitigation did not change the prompt or the logits ({inactive} answers).")
     return notes
 
 
 def _without(counts: Sequence[tuple[str, int]], limit: int | None) -> str:
     where = "by the server" if limit is None else f"at {limit} tokens"
     words = {
-        "something_else": "wrote something else than an answer",
-        "cut_off": f"cut off {where} before one",
+        "something_else": "wrote something that is not an answer",
+        "cut_off": f"cut off {where} before an answer",
     }
     return ", ".join(f"{count} {words[name]}" for name, count in counts if count)
 
@@ -69,9 +69,12 @@ def behaviour_findings(result: Behaviour) -> list[str]:
     if not known.empty and known.any() and not known.all():
         within = frame["within_training"].fillna(False).astype(bool)
         of = " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
-        said += [_right(frame[within], f"Within the lengths of training{of}"), _right(frame[~within], "Beyond them")]
+        said += [
+            _right(frame[within], f"Within the lengths of training{of}"),
+            _right(frame[~within], "Beyond these lengths"),
+        ]
         said.append(
-            f"Errors beyond say little about over-squashing: such lengths{of or ' of this task'} were never trained."
+            f"Errors beyond say little about over-squashing, because such lengths{of or ' of this task'} were never trained."
         )
     notes = [note.replace("Hollow: the", "The") for note in behaviour_notes(result)]
     return [*said, *notes]
@@ -114,6 +117,6 @@ def card_findings(accuracy: Sequence[Mapping[str, Any]]) -> list[str]:
         )
     if any(not bool(row["within_training"]) for row in accuracy):
         said.append(
-            "Beyond them are lengths of these tasks that were never trained: failures there say little about over-squashing."
+            "Longer lengths of these tasks were never trained. Failures at those lengths say little about over-squashing."
         )
     return said

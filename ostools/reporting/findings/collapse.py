@@ -56,8 +56,8 @@ def reading_findings(result: Collapse, reading: Reading) -> list[str]:
     lengths: Frame = result.collapse_lengths(reading.per, reading.norm)
     lengths = lengths[lengths["site"] == reading.site]
     said = [f"{row.dtype}, {row.pair}, seed {row.seed}: {row.status}" for row in lengths.itertuples()]
-    start = f"Collapse by the {reading.words}: the float64 distance stays below the rounding noise of the run, both so read."
-    return [start, *said] if said else [f"{start} float64 alone was measured, which is the reference."]
+    start = f"Collapse by the {reading.words}: read so, the float64 distance stays below the rounding noise of the run."
+    return [start, *said] if said else [f"{start} Only float64 was measured, and float64 is the reference."]
 
 
 def collapse_summary(results: Sequence[Collapse]) -> list[str]:
@@ -71,7 +71,10 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     if not falls:
         return []
     verdicts = "; ".join(f"{verdict} on {', '.join(names)}" for verdict, names in falls.items())
-    return [f"The distance, measured in float64, {verdicts} (the last quarter of the lengths over the first, medians)."]
+    return [
+        f"The distance, measured in float64, {verdicts} (in brackets: median of the last quarter of the lengths over that "
+        "of the first)."
+    ]
 
 
 def _within_training(result: Collapse, curve: Column, trained: Mapping[str, int] | None = None) -> tuple[Column, str]:
@@ -155,15 +158,17 @@ def _fall(curve: Column, chosen: str, exact: int | None, compared: str) -> str:
         f"goes from {number(first)} at n = {curve.index[0]} to {number(last)} at n = {curve.index[-1]}{chosen}"
     )
     if exact is not None:
-        return f"{span}: from n = {exact} on it is the rounding of float64 itself. The two are one representation."
+        return (
+            f"{span}: from n = {exact} on it is the rounding of float64 itself. The two representations are the same."
+        )
     if len(curve) < FEW:
-        return f"{span}; with {len(curve)} lengths no trend is claimed."
+        return f"{span}; {len(curve)} lengths are too few to claim a trend."
     change = fall_ratio(curve)
     share = f"The median of the last quarter of the lengths is {number(change)} times that of the first quarter"
     if change <= HALVED:
         return f"{span}: it falls. {share}{_rate(curve)}."
     if change < STEADY:
-        return f"{span}: it falls little. {share}. That is no collapse over these lengths."
+        return f"{span}: it falls little. {share}. That is not a collapse over these lengths."
     return (
         f"{span}: it does not fall. {share}. What Theorem 4.2 describes is not seen on this prompt over these lengths."
     )
@@ -177,7 +182,7 @@ def _rate(curve: Column) -> str:
     found = fit_decay([float(n) for n in curve.index], [float(value) for value in curve])
     law = found.law
     if law is None or found.verdict == "undecided":
-        return ", by no law that a fit can tell (a power of n, or an exponential)"
+        return ". A fit does not decide by which law (a power of n, or an exponential)"
     interval = f"{number(law.rate)}, 95% interval {number(law.low)} to {number(law.high)}"
     shape = f"as n^-k with k = {interval}" if law.name.startswith("power") else f"as e^(-r n) with r = {interval}"
     return f", from n = {FITTED_FROM} on {shape}{f', to a level of {number(law.level)}' if law.level else ''}"
@@ -188,7 +193,7 @@ def _stop(rows: Frame, dtype: str, length: int | None) -> str:
     here = rows[rows["dtype"] == dtype]
     tail = here[here["length"] >= here["length"].quantile(0.75)]
     end = (
-        f"In {dtype}, over the last quarter of the lengths, the measured distance is in the median "
+        f"In {dtype}, over the last quarter of the lengths, the median of the measured distance is "
         f"{number(float(tail['ulps'].median()))} {_steps(dtype)}"
     )
     if dtype == "float64":
@@ -196,8 +201,8 @@ def _stop(rows: Frame, dtype: str, length: int | None) -> str:
     if length is None:
         return f"{end}; collapse in {dtype} was not reached by n = {int(here['length'].max())}."
     return (
-        f"{end}; the float64 distance (of the weights as stored in {dtype}) lies below that noise from n = {length} on, the "
-        f"collapse length in {dtype}."
+        f"{end}; the float64 distance (of the weights as stored in {dtype}) lies below the rounding noise from n = {length} "
+        f"on. This is the collapse length in {dtype}."
     )
 
 
@@ -229,8 +234,8 @@ def _route_differences(result: Collapse) -> list[str]:
         return []
     parts = ", ".join(f"{number(value)} in {name}" for name, value in seen.items())
     return [
-        "Kernels may round otherwise at another length: y of a prompt in a pass of its own differs from these rows by up to "
-        f"{parts} (relative L2, at the probed lengths)."
+        "Kernels may round differently at another length. If a prompt has a pass of its own, its y differs from these rows by "
+        f"up to {parts} (relative L2, at the probed lengths)."
     ]
 
 
@@ -239,8 +244,8 @@ def _one_more_digit(result: Collapse) -> list[str]:
     if other.empty:
         return []
     said = (
-        "The pair with one more digit after a separator is another question: its prompts differ by two tokens, so no theorem "
-        f"applies. Its measured distance has a median of {number(float(other.median()))}"
+        "The pair with one more digit after a separator is another question: its prompts differ by two tokens, so the theorem "
+        f"does not apply. Its measured distance has a median of {number(float(other.median()))}"
     )
     if theorem.empty:
         return [f"{said}."]
@@ -267,5 +272,5 @@ def _beyond(rows: Frame, trained: Mapping[str, int] | None) -> list[str]:
     if int(rows["length"].max()) <= longest:
         return [f"All of these lengths lie inside what the model was trained on (up to {longest})."]
     return [
-        f"The model was trained on this prompt up to n = {longest}: what lies beyond says little about over-squashing."
+        f"The model was trained on this prompt up to n = {longest}. Longer lengths say little about over-squashing."
     ]

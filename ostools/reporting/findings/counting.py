@@ -26,7 +26,7 @@ def counting_findings(result: Counting) -> list[str]:
     end = trained.get(task)
     if end is not None and longest > end:
         said.append(
-            f"The model was trained on this prompt up to n = {end}: errors beyond say little about over-squashing."
+            f"The model was trained on this prompt up to n = {end}. Errors beyond say little about over-squashing."
         )
     return said
 
@@ -42,19 +42,19 @@ def _predicted(row: Row) -> str:
 
 def _measured(row: Row) -> str:
     without = [
-        (row["something_else"], "something else than one whole number"),
+        (row["something_else"], "with something that is not one whole number"),
         (row["cut_off"], "cut off before its end"),
     ]
     right = row["counts"] - row["errors"] - sum(count for count, _ in without)
-    found = f"Measured: {right or 'none'} of {row['counts']} answers {'has' if right == 1 else 'have'} the right number"
+    found = f"Measured: {right} of {row['counts']} answers {'has' if right == 1 else 'have'} the right number"
     found += "".join(f", {count} {words}" for count, words in without if count)
     if pd.isna(row["first_error"]):
         return f"{found}; none is wrong." if right else f"{found}."
     always = row["always_errs_from"]
     until = (
-        "no wrong one follows the last right one" if pd.isna(always) else f"from n = {always} on there is no right one"
+        "no wrong answer follows the last right one" if pd.isna(always) else f"from n = {always} on no answer is right"
     )
-    return f"{found}; the first wrong one is at n = {row['first_error']}, {until}."
+    return f"{found}; the first wrong answer is at n = {row['first_error']}, and {until}."
 
 
 def _together(row: Row) -> str:
@@ -63,7 +63,7 @@ def _together(row: Row) -> str:
     if row["same_logits_differ"]:
         said = (
             f" CONTRADICTION: at {row['same_logits_differ']} counts the logits of n and n + 1 are the same bit for bit in "
-            "one pass, and the first tokens differ in another."
+            "one pass, but the first tokens differ in another."
         )
     if not row["pairs_beyond"]:
         return said
@@ -73,19 +73,21 @@ def _together(row: Row) -> str:
     )
     said += f"; at {differ} they differ below the noise, which the prediction did not expect." if differ else "."
     if not row["tested_pairs"]:
-        return f"{said} None of them asks for two different ones, so the answers do not test the prediction."
-    return f"{said} At the {row['tested_pairs']} of them that ask for two different ones {_asked(row)}."
+        return (
+            f"{said} In each pair the two right answers begin with the same token, so they do not test the prediction."
+        )
+    return f"{said} At {row['tested_pairs']} of these pairs the two right answers begin differently: {_asked(row)}."
 
 
 def _asked(row: Row) -> str:
     if row["right_twice"]:
         return (
-            f"both are right at {row['right_twice']}: CONTRADICTION of the prediction, the distance is below the noise and "
-            "still tells them apart"
+            f"both answers are right at {row['right_twice']}, a CONTRADICTION of the prediction, as the distance is below the "
+            "noise and still tells them apart"
         )
     if row["right_once"]:
-        return f"none is right twice ({row['right_once']} once), as predicted"
-    return "none is ever right: the answers could not have contradicted, and do not test the prediction"
+        return f"no pair has two right answers ({row['right_once']} have one), as predicted"
+    return "no answer is right, so they could not have contradicted the prediction, and do not test it"
 
 
 def _partly(same: str) -> bool:
@@ -96,6 +98,6 @@ def _partly(same: str) -> bool:
 
 def _by_itself(row: Row) -> str:
     return (
-        f"{row['dtype']}: after the bare prompt the model gives the same answer line by itself at "
-        f"{row['same_behind_bare_prompt']} counts tried: elsewhere the answers here are those to a line begun for it."
+        f"{row['dtype']}: after the bare prompt the model writes the same answer line by itself at "
+        f"{row['same_behind_bare_prompt']} counts tried. At the others it answers so only where the line is begun for it."
     )

@@ -33,18 +33,21 @@ def error_prediction_notes(result: ErrorPrediction) -> list[str]:
         return [said, f"Whether any of these predicts an error {UNTESTED}: {why}."]
     return [
         said,
-        "Area: share of pairs of a right and a wrong answer in which the right one has the larger value; 0.5 says nothing.",
-        f"Odds ratio: by what factor the odds of a right answer grow where the value is one standard deviation{_held(result)}",
-        f"All intervals together hold at {LEVEL:.0%}, over seeds. No relation is seen where one holds 0.5, or the ratio 1: a "
-        "wide one rules little out.",
-        "Over all prompts the length may be what predicts; among prompts of the same length it cannot. No cause is shown.",
+        "The area is over pairs of a right and a wrong answer: the share in which the right answer has the larger value. An "
+        "area of 0.5 says nothing.",
+        f"The odds ratio is the factor by which the odds of a right answer grow where the value is one standard "
+        f"deviation{_held(result)}",
+        f"All intervals hold together at {LEVEL:.0%}, over seeds. A relation is not seen where the interval of an area holds "
+        "0.5, or that of a ratio holds 1. A wide interval rules out little.",
+        "Over all prompts the length may be what predicts. Among prompts of the same length it cannot be. This does not show a "
+        "cause.",
     ]
 
 
 def _held(result: ErrorPrediction) -> str:
     """How the sentence on odds ratios ends: what the regression holds."""
     held = " at the same length" if (result.odds["held"] == LENGTH).to_numpy().any() else ""
-    return f" (of log10) larger{held} (logistic regression); 1 says nothing."
+    return f" (of log10) larger{held} (logistic regression). A ratio of 1 says nothing."
 
 
 def error_prediction_findings(result: ErrorPrediction) -> list[str]:
@@ -74,4 +77,4 @@ def _odds(row: Row) -> str:
         return f"{UNTESTED}, {row['why']}"
     ratio, low, high, spread = (number(float(row[name])) for name in ("odds_ratio", "low", "high", "spread"))
     beside = ", with the length" if row["held"] == LENGTH else ""
-    return f"odds ratio {ratio} a step of {spread} decades{beside} ({low} to {high}), {row['verdict']}"
+    return f"odds ratio {ratio} for a step of {spread} decades{beside} ({low} to {high}), {row['verdict']}"

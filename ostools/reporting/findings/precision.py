@@ -89,18 +89,22 @@ def precision_findings(result: Collapse) -> list[str]:
     def listed(lengths: dict[str, int]) -> str:
         """Each with the length from which their difference is lost too."""
         pairs = {dtype: "not reached" if of_pair[dtype] is None else f"from n = {of_pair[dtype]}" for dtype in lengths}
-        return ", ".join(f"{dtype} from n = {n} (of their difference: {pairs[dtype]})" for dtype, n in lengths.items())
+        return ", ".join(
+            f"{dtype} from n = {n} (noise of their difference: {pairs[dtype]})" for dtype, n in lengths.items()
+        )
 
     reached = {dtype: n for dtype, n in ends.items() if n is not None}
     late = {dtype: n for dtype, n in below.items() if n is not None and ends[dtype] is None}
     if reached:
         said = f"On {name} the float64 distance falls below the rounding noise of each sequence in {listed(reached)}."
     else:
-        said = f"On {name} the float64 distance does not fall below the rounding noise for good in any of {len(found)} "
+        said = f"On {name} the float64 distance does not fall below the rounding noise and stay there in any of {len(found)} "
         said += "precisions."
     said += f" The lengths go up to n = {n_max}."
     if late:
-        said += f" Below its noise at the end, with too few lengths after it to call that a collapse: {listed(late)}."
+        said += (
+            f" At the end it is below the noise, but too few lengths follow to call that a collapse: {listed(late)}."
+        )
     others = [tail for tail in found if below[tail.dtype] is None]
     if others:
         nearest = min(others, key=lambda tail: tail.margin)

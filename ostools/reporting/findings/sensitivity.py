@@ -67,7 +67,7 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
             low, middle, high = (number(float(value)) for value in (share.min(), np.median(share), share.max()))
             said.append(
                 f"With patterns and norms frozen, as the theorem assumes, the {word} norm is {middle} times the real one in "
-                f"the median over tokens (from {low} to {high}); a bound of the frozen derivative is no bound of the real one."
+                f"the median over tokens (from {low} to {high}). A bound of the frozen derivative does not bound the real one."
             )
     return said
 
@@ -91,8 +91,8 @@ def _place(row: Row) -> str:
 def _spread(norms: np.ndarray) -> str:
     zeros = int((norms == 0).sum())
     if zeros:
-        return f"{zeros} of {len(norms)} tokens have no influence at all, exactly 0"
-    return f"they are a factor of {number(float(norms.max() / norms.min()))} apart"
+        return f"the norms of {zeros} of {len(norms)} tokens are exactly 0: these tokens do not have any influence"
+    return f"these two norms are a factor of {number(float(norms.max() / norms.min()))} apart"
 
 
 def shape_of(result: Profile) -> Any:
@@ -165,12 +165,14 @@ def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
         holds = "the intervals of the estimate do not decide whether it holds"
     else:
         holds = (
-            f"IT DOES NOT HOLD, the {norm_said(row)} is larger at {below} of {total} tokens: a certified bound that fails is a "
-            "defect of this software or of the run, please report it"
+            f"IT DOES NOT HOLD, the {norm_said(row)} is larger at {below} of {total} tokens (a certified bound that fails is a "
+            "defect of this software or of the run, please report it)"
         )
-    verdict = "it says nothing of how large the sensitivity is" if median >= LOOSE else "it says little of the size"
+    verdict = (
+        "it says nothing about how large the sensitivity is" if median >= LOOSE else "it says little about the size"
+    )
     if median < TIGHT:
-        verdict = "it says something of the size"
+        verdict = "it says something about the size"
     return (
         f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
         f"{factor(median)} times the {norm_said(row)} in the median, {factor(worst)} times at worst, so {verdict}; "
@@ -186,15 +188,15 @@ def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     norm = f"the {norm_said(row, _of(row))}"
     side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
     if below:
-        side = f"lies below {norm} at {below} of {total} tokens: it is no bound here"
+        side = f"lies below {norm} at {below} of {total} tokens, so it is not a bound here"
     return f"{start} {side}; it is {factor(median)} times that norm in the median; {_shape(row, total)}."
 
 
 def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
-    start = f"Prediction `{row['variant']}` (it bounds nothing)"
+    start = f"Prediction `{row['variant']}` (it does not bound anything)"
     median = float(row["median_log10_looseness"])
     if math.isnan(median):
-        return f"{start} is a ranking only: {_shape(row, total)}."
+        return f"{start} only ranks the tokens: {_shape(row, total)}."
     word = theme.METHODS[str(row["method"])]
     size = f"close to the {word} size" if abs(median) <= CLOSE else "the right order of magnitude"
     if abs(median) > ROUGH:
@@ -214,7 +216,7 @@ def _shape(row: Mapping[Any, Any], tokens: int) -> str:
         return "too few tokens for a shape"
     rank = float(row["spearman"])
     if math.isnan(rank):
-        return "one of the two profiles is flat, and has no order to compare"
+        return "one of the two profiles is flat, so there is no order to compare"
     word = theme.METHODS[str(row["method"])]
     steps = (
         (0.9, f"orders the tokens almost as {word}"),

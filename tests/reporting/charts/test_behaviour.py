@@ -88,7 +88,7 @@ def test_answers_without_a_number_stand_apart_and_in_no_mean() -> None:
     assert "no number: cut off (at the top edge)" in str(chart)
     assert "something else" not in str(chart)
     said = " ".join(behaviour_findings(result))
-    assert "1 cut off at 20 tokens before one" in said
+    assert "1 cut off at 20 tokens before an answer" in said
 
 
 def test_a_task_without_numbers_has_one_panel() -> None:
@@ -107,14 +107,14 @@ def test_inactive_lengths_are_hollow_and_said_to_be() -> None:
     )
     assert [True, False, True, False] in lists_of(drawn(result), "idle")
     assert "under sliding-window:window=9" in str(drawn(result)["title"])
-    assert any("changed nothing of the prompt or the logits (1 answers)" in note for note in behaviour_notes(result))
+    assert any("did not change the prompt or the logits (1 answers)" in note for note in behaviour_notes(result))
 
 
 def test_sentences_tell_trained_lengths_from_others() -> None:
     said = " ".join(behaviour_findings(made(SEEDS)))
     assert "All lengths: 4 of 8 answers are right." in said
     assert "Within the lengths of training: 2 of 4" in said
-    assert "Beyond them: 2 of 4" in said
+    assert "Beyond these lengths: 2 of 4" in said
     assert "Wilson's, 95%, over prompts" in said
     assert "such lengths of this task were never trained" in said
     assert "Beyond" not in " ".join(behaviour_findings(made([{"length": 3}])))

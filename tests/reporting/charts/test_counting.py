@@ -71,10 +71,10 @@ def test_sentences_tell_predicted_from_measured() -> None:
     first, scope = counting_findings(made())
     assert first.startswith("bfloat16: from n = 7 on the prompts")
     assert "are not expected to differ (predicted)" in first
-    assert "Measured: 8 of 16 answers have the right number, 4 something else" in first
-    assert "the first wrong one is at n = 2, no wrong one follows the last right one" in first
+    assert "Measured: 8 of 16 answers have the right number, 4 with something that is not one whole number" in first
+    assert "the first wrong answer is at n = 2, and no wrong answer follows the last right one" in first
     assert "the first tokens are the same at 10 of 10 pairs." in first
-    assert "none is right twice (2 once), as predicted" in first
+    assert "no pair has two right answers (2 have one), as predicted" in first
     assert "CONTRADICTION" not in first
     assert "one-sided" in scope
 
@@ -83,13 +83,13 @@ def test_sentences_tell_predicted_from_measured() -> None:
     ("options", "words"),
     [
         ({"differ_beyond": 2}, "the same at 8 of 10 pairs; at 2 they differ below the noise"),
-        ({"right_twice": 2}, "both are right at 2: CONTRADICTION of the prediction"),
-        ({"right_once": 0}, "none is ever right: the answers could not have contradicted"),
+        ({"right_twice": 2}, "both answers are right at 2, a CONTRADICTION of the prediction"),
+        ({"right_once": 0}, "no answer is right, so they could not have contradicted"),
         ({"same_logits_differ": 3}, "CONTRADICTION: at 3 counts the logits of n and n \\+ 1 are the same bit for bit"),
-        ({"tested_pairs": 0}, "None of them asks for two different ones, so the answers do not test the prediction"),
+        ({"tested_pairs": 0}, "the two right answers begin with the same token, so they do not test the prediction"),
         (
             {"errors": 16, "something_else": 0},
-            "none of 16 answers have the right number; the first wrong",
+            "0 of 16 answers have the right number; the first wrong",
         ),
         (
             {"first_error": None, "errors": 0, "something_else": 0, "cut_off": 16},
@@ -99,7 +99,7 @@ def test_sentences_tell_predicted_from_measured() -> None:
             {"first_error": None, "errors": 0, "something_else": 0},
             "16 of 16 answers have the right number; none is wrong",
         ),
-        ({"always_errs_from": 12}, "from n = 12 on there is no right one"),
+        ({"always_errs_from": 12}, "from n = 12 on no answer is right"),
         (
             {"impossible_from": None, "impossible_status": "not reached by 16", "pairs_beyond": 0},
             "no impossible count is predicted, not reached by 16\\. Measured: [^.]*\\.$",

@@ -46,13 +46,13 @@ def test_a_rising_curve_is_said_not_to_fall() -> None:
 def test_a_curve_that_falls_by_a_third_is_no_collapse() -> None:
     said = _said(made_collapse(lambda n: 3.0 * (0.66 if n > 60 else 1.0)))
     assert "it falls little" in said
-    assert "no collapse over these lengths" in said
+    assert "not a collapse over these lengths" in said
 
 
 def test_an_exponential_is_told_from_a_power_and_a_jump_from_both() -> None:
     assert "as e^(-r n) with r = 0.05, 95%" in _said(made_collapse(lambda n: 3.0 * math.exp(-0.05 * n)))
     assert "to a level of 0.02" in _said(made_collapse(lambda n: 0.02 + 3.0 / n))
-    assert "by no law that a fit can tell" in _said(made_collapse(lambda n: 3.0 if n < 65 else 0.01))
+    assert "A fit does not decide by which law" in _said(made_collapse(lambda n: 3.0 if n < 65 else 0.01))
 
 
 def test_a_curve_that_becomes_zero_falls() -> None:
@@ -62,7 +62,7 @@ def test_a_curve_that_becomes_zero_falls() -> None:
 
 def test_few_lengths_claim_no_trend() -> None:
     said = _said(made_collapse(lambda n: 3.0 / n, lengths=[1, 2, 4, 8]))
-    assert "with 4 lengths no trend is claimed" in said
+    assert "4 lengths are too few to claim a trend" in said
     assert "it falls" not in said
 
 
@@ -70,7 +70,7 @@ def test_a_reached_collapse_length_is_the_first_length_below_the_noise_for_good(
     result = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": 0.33})
     said = _said(result)
     # 10 / 30 is still above 0.33, 10 / 31 below.
-    assert "from n = 31 on, the collapse length in bfloat16" in said
+    assert "from n = 31 on. This is the collapse length in bfloat16" in said
     assert "collapse in float32 was not reached by n = 128" in said
 
 
@@ -90,7 +90,7 @@ def test_the_models_answer_is_counted() -> None:
 
 def test_one_more_digit_is_told_apart_and_only_where_it_was_measured() -> None:
     said = _said(made_collapse(lambda n: 2.0, pairs={"theorem": 1.0, "one-more-digit": 10.0}, task="figure-5d"))
-    assert "no theorem applies" in said
+    assert "the theorem does not apply" in said
     assert "median of 20, 10 times the theorem pair's 2" in said
     assert "one more digit" not in _said(made_collapse(lambda n: 2.0))
 
@@ -136,7 +136,7 @@ def test_the_headline_is_of_the_trained_lengths_where_there_are_some(trained: in
     result = made_collapse(lambda n: 10.0 if n <= 32 else 1.0 if n <= 64 else 100.0)
     model = {"name": "made", **({} if trained is None else {"trained_lengths": {"count-ones-figure-5": trained}})}
     (trend,) = collapse_summary([replace(result, provenance=replace(result.provenance, model=model))])
-    assert f", {said} (the last quarter" in trend
+    assert f", {said} (in brackets: median of the last quarter" in trend
 
 
 def test_dtypes_of_which_the_same_is_true_share_their_words() -> None:
@@ -173,7 +173,7 @@ def test_no_trend_with_position_is_claimed_without_a_test() -> None:
 
 
 def test_tokens_without_influence_are_counted() -> None:
-    assert "3 of 9 tokens have no influence at all, exactly 0" in " ".join(
+    assert "the norms of 3 of 9 tokens are exactly 0" in " ".join(
         findings.sensitivity_findings(made_sensitivity({"full": [0, 0, 0, 1, 2, 3, 4, 5, 6]}))
     )
 
@@ -217,7 +217,7 @@ def test_a_certified_bound_that_holds_but_is_loose() -> None:
     said = _of("local", PROFILE * 1e5)
     assert "holds at all 6 tokens" in said
     assert "10^5.0 times the measured norm in the median" in said
-    assert "says nothing of how large the sensitivity is" in said
+    assert "says nothing about how large the sensitivity is" in said
     assert "almost as measured (Spearman 1.00)" in said
     assert "DOES NOT HOLD" not in said
 
@@ -225,7 +225,7 @@ def test_a_certified_bound_that_holds_but_is_loose() -> None:
 def test_a_certified_bound_that_is_tight() -> None:
     said = _of("local", PROFILE * 2)
     assert "2 times the measured norm in the median" in said
-    assert "so it says something of the size" in said
+    assert "so it says something about the size" in said
 
 
 def test_a_certified_bound_that_fails_is_shouted() -> None:
@@ -289,7 +289,7 @@ def test_the_papers_form_below_the_measured_norm_is_no_bound() -> None:
     values = PROFILE * 2
     values[:2] = 0.1
     said = _of("proof", values)
-    assert "below the measured frozen operator norm at 2 of 6 tokens: it is no bound here" in said
+    assert "below the measured frozen operator norm at 2 of 6 tokens, so it is not a bound here" in said
     assert "not certified" in said
 
 
@@ -314,7 +314,7 @@ def test_a_predictions_size(scale: float, words: str) -> None:
 
 
 def test_rollout_is_a_ranking_only() -> None:
-    assert "is a ranking only" in _of("rollout", PROFILE)
+    assert "only ranks the tokens" in _of("rollout", PROFILE)
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_numbers_are_written_short(write: Callable[[float], str], value: float, 
 def test_an_exact_collapse_is_said_to_be_one() -> None:
     """What is left is the rounding of float64, which does not fall any more."""
     said = _said(made_collapse(lambda n: 3.0 / n if n < 20 else 2e-15))
-    assert "from n = 20 on it is the rounding of float64 itself. The two are one representation" in said
+    assert "from n = 20 on it is the rounding of float64 itself. The two representations are the same" in said
     assert "does not fall" not in said
 
 
@@ -411,7 +411,7 @@ def test_steps_of_a_stored_part_are_not_those_of_y() -> None:
     said = _said(made_collapse(lambda n: 1.0, noise={"int8-weights": 0.1, "bfloat16": 0.1}))
     assert "steps that int8 would have at the size of y (y itself is float32)" in said
     assert (
-        "In bfloat16, over the last quarter of the lengths, the measured distance is in the median 20 representable"
+        "In bfloat16, over the last quarter of the lengths, the median of the measured distance is 20 representable"
         in said
     )
 

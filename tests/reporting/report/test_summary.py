@@ -28,14 +28,16 @@ def test_a_format_hides_the_pair_from_its_own_length_and_the_nearest_of_the_othe
     (said,) = precision_findings(result)
     # 10 / n < 0.33 from n = 31 on; of the rest float16 is nearest: the median of 10 / n over the last quarter, 96 to 128.
     distance = float(np.median([10.0 / n for n in range(97, 129)]))
-    assert "noise of each sequence in int8-kv from n = 31 (of their difference: from n = 31). The lengths go" in said
+    assert (
+        "noise of each sequence in int8-kv from n = 31 (noise of their difference: from n = 31). The lengths go" in said
+    )
     assert f"float16 comes nearest: over the last quarter of the lengths the float64 distance ({distance:.3g})" in said
     assert f"is {distance / 0.02:.3g} times its noise" in said
 
 
 def test_where_nothing_hides_it_that_is_said() -> None:
     (said,) = precision_findings(made_collapse(lambda n: 5.0, noise={"float32": 1e-9, "bfloat16": 0.5}))
-    assert "for good in any of 2 precisions. The lengths go up to n = 128. Of them bfloat16 comes nearest" in said
+    assert "and stay there in any of 2 precisions. The lengths go up to n = 128. Of them bfloat16 comes nearest" in said
     assert said.endswith("is 10 times its noise.")
 
 
@@ -45,7 +47,7 @@ def test_below_the_noise_without_the_margin_is_not_called_reached_nor_far_from_i
     result = made_collapse(lambda n: 10.0 / n, noise=noise)
     (said,) = precision_findings(result)
     assert "in bfloat16 from n = 31 (" in said
-    assert "with too few lengths after it to call that a collapse: int8-kv from n = 96 " in said
+    assert "but too few lengths follow to call that a collapse: int8-kv from n = 96 " in said
     assert ", float8_e4m3fn-kv from n = 91 " in said
     assert "Of the others float16 comes nearest" in said
     assert below_at_the_end(result) == {
@@ -60,10 +62,10 @@ def test_noise_that_both_sequences_share_does_not_hide_their_difference() -> Non
     result = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "int8-kv": 0.33})
     frame = result.frame.assign(pair_noise=result.frame["noise"] / 3)  # 10 / n < 0.11 from n = 91 on: no margin
     (said,) = precision_findings(replace(result, frame=frame))
-    assert "in int8-kv from n = 31 (of their difference: not reached)." in said
+    assert "in int8-kv from n = 31 (noise of their difference: not reached)." in said
     frame = result.frame.assign(pair_noise=result.frame["noise"] / 1.5)  # 10 / n < 0.22 from n = 46 on
     (said,) = precision_findings(replace(result, frame=frame))
-    assert "in int8-kv from n = 31 (of their difference: from n = 46)." in said
+    assert "in int8-kv from n = 31 (noise of their difference: from n = 46)." in said
 
 
 def test_what_storing_shifts_is_not_noise() -> None:
