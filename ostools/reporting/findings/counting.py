@@ -99,5 +99,5 @@ def _partly(same: str) -> bool:
 def _by_itself(row: Row) -> str:
     return (
         f"{row['dtype']}: after the bare prompt the model writes the same answer line by itself at "
-        f"{row['same_behind_bare_prompt']} counts tried. At the others it answers so only where the line is begun for it."
+        f"{row['same_behind_bare_prompt']} counts tried. Every other answer here is to a line that is begun for it."
     )
