@@ -8,7 +8,7 @@
 # make tutorials  run the notebooks again and store what they print
 # make house    count circles, upward imports and large rooms; draw docs/architecture.svg
 # make gallery  run the code of docs/gallery.md and draw its pictures: five minutes of one core
-# make lab      train and measure the laboratory again from nothing, in LAB: two hours of one core for the 45 models of the table
+# make lab      train and measure the laboratory again from nothing, in LAB: three hours of one core
 # make stress   what is too long for the tests: kills, signals, hostile input, memory
 # make mutants  plant small errors and see which no test sees: ROOMS, SAMPLE (a number; all without it); resumable
 # make scale    write checkpoints of the shapes that people use, 23 GB, and measure them: the tables of docs/scale.md
