@@ -244,8 +244,8 @@ def _one_more_digit(result: Collapse) -> list[str]:
     if other.empty:
         return []
     said = (
-        "The pair with one more digit after a separator is another question: its prompts differ by two tokens, so the theorem "
-        f"does not apply. Its measured distance has a median of {number(float(other.median()))}"
+        "The pair with one more digit after a separator is another question: its prompts differ by two tokens, so no theorem "
+        f"applies. Its measured distance has a median of {number(float(other.median()))}"
     )
     if theorem.empty:
         return [f"{said}."]

@@ -73,21 +73,21 @@ def _together(row: Row) -> str:
     )
     said += f"; at {differ} they differ below the noise, which the prediction did not expect." if differ else "."
     if not row["tested_pairs"]:
-        return (
-            f"{said} In each pair the two right answers begin with the same token, so they do not test the prediction."
-        )
-    return f"{said} At {row['tested_pairs']} of these pairs the two right answers begin differently: {_asked(row)}."
+        return f"{said} The right first tokens do not differ at any of these pairs, so the answers do not test the prediction."
+    return f"{said} At {row['tested_pairs']} of these pairs the right first tokens differ: {_asked(row)}."
 
 
 def _asked(row: Row) -> str:
     if row["right_twice"]:
         return (
-            f"both answers are right at {row['right_twice']}, a CONTRADICTION of the prediction, as the distance is below the "
+            f"the model gives both at {row['right_twice']}, a CONTRADICTION of the prediction, as the distance is below the "
             "noise and still tells them apart"
         )
     if row["right_once"]:
-        return f"no pair has two right answers ({row['right_once']} have one), as predicted"
-    return "no answer is right, so they could not have contradicted the prediction, and do not test it"
+        return f"the model does not give both at any of them (it gives one at {row['right_once']}), as predicted"
+    return (
+        "the model does not give either, so its answers could not have contradicted the prediction, and do not test it"
+    )
 
 
 def _partly(same: str) -> bool:

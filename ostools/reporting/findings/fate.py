@@ -12,8 +12,8 @@ from ostools.measure.fate.splits import TESTS
 from ostools.results import Frame, frame_of
 
 _MEANT = {
-    UNDECODABLE: "Undecodable: a linear probe does not find the answer from so many examples. This says nothing about probes "
-    "that are not linear, or about more examples."
+    UNDECODABLE: "Undecodable: not by a linear probe from so many examples. It says nothing of what is not linear, or of more "
+    "examples."
 }
 
 
@@ -66,13 +66,13 @@ def readout_findings(result: Readout) -> list[str]:
     for (dtype, direction), here in frame.groupby(["dtype", "direction"], sort=False):
         most = here.loc[here["intervention"].abs().idxmax()]
         of = "the weights of the probe" if direction == "probe" else "the direction of the data"
-        by = "1" if most["predicted"] == 1 else f"{most['predicted']:.2g} in the mean"
+        by = "one more" if most["predicted"] == 1 else f"{most['predicted']:.2g} more in the mean"
         follows = (
             f", and the answer follows at {most['followed']:.0%} of {most['asked']} prompts" if most["asked"] else ""
         )
         said.append(
-            f"{f'{dtype}, along' if several else 'Along'} {of}: a step that adds {by} to the probe's answer moves the expected "
-            f"answer by at most {most['intervention']:.2f} ({_place(most)}){follows}."
+            f"{f'{dtype}, along' if several else 'Along'} {of}: {by} by the probe moves the expected answer by at most "
+            f"{most['intervention']:.2f} ({_place(most)}){follows}."
         )
     return said
 

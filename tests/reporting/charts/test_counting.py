@@ -74,7 +74,7 @@ def test_sentences_tell_predicted_from_measured() -> None:
     assert "Measured: 8 of 16 answers have the right number, 4 with something that is not one whole number" in first
     assert "the first wrong answer is at n = 2, and no wrong answer follows the last right one" in first
     assert "the first tokens are the same at 10 of 10 pairs." in first
-    assert "no pair has two right answers (2 have one), as predicted" in first
+    assert "the model does not give both at any of them (it gives one at 2), as predicted" in first
     assert "CONTRADICTION" not in first
     assert "one-sided" in scope
 
@@ -83,10 +83,13 @@ def test_sentences_tell_predicted_from_measured() -> None:
     ("options", "words"),
     [
         ({"differ_beyond": 2}, "the same at 8 of 10 pairs; at 2 they differ below the noise"),
-        ({"right_twice": 2}, "both answers are right at 2, a CONTRADICTION of the prediction"),
-        ({"right_once": 0}, "no answer is right, so they could not have contradicted"),
+        ({"right_twice": 2}, "the model gives both at 2, a CONTRADICTION of the prediction"),
+        ({"right_once": 0}, "the model does not give either, so its answers could not have contradicted"),
         ({"same_logits_differ": 3}, "CONTRADICTION: at 3 counts the logits of n and n \\+ 1 are the same bit for bit"),
-        ({"tested_pairs": 0}, "the two right answers begin with the same token, so they do not test the prediction"),
+        (
+            {"tested_pairs": 0},
+            "first tokens do not differ at any of these pairs, so the answers do not test the prediction",
+        ),
         (
             {"errors": 16, "something_else": 0},
             "0 of 16 answers have the right number; the first wrong",
