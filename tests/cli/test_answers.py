@@ -57,7 +57,7 @@ SHOWN = [
         "delta + own weight, mean over heads, figure-5a, 6 of 9 lengths|KL (nats; inf: a token is no longer seen) at n = 9",
         "",
     ),
-    (f"{ABLATE} --target 0.1 --target 1.0", "real effect|predicted|First order", ""),
+    (f"{ABLATE} --target 0.1 --target 1.0", "real effect|predicted|first order", ""),
     ("attention --prompt 1234", "The greatest weights", ""),
     (
         "attention --prompt 1234 --mitigation sliding-window:window=2",
