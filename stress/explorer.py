@@ -51,23 +51,21 @@ def run(cases: int, seed: int) -> int:
 def typed(cases: int, seed: int, views: Sequence[Mapping[str, Any]] = _VIEWS) -> tuple[list[int], list[str]]:
     """The bytes that `ostools explore` holds after each keystroke, and what went wrong."""
     chosen, curve, errors, words = random.Random(seed), [], [], []
-    explorer = subprocess.Popen(
-        [*_COMMAND], stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True
-    )
-    try:
-        process, port = psutil.Process(explorer.pid), _port(explorer)
-        for case in range(cases):
-            words = [] if len(words) >= _LONGEST else words
-            words.append(chosen.choice(_WORDS))
-            asked = {"prompt": " ".join(words), "sure": True, **chosen.choice(views), **chosen.choice(_BESIDE)}
-            for more in ({"predict": True, "chart": False}, {}):
-                errors += _sent(port, {**asked, **more}, dropped=case % 3 == 2)
-            curve.append(process.memory_info().rss)
-            if sys.stderr.isatty():
-                print(f"\r  {case + 1} of {cases}: {curve[-1] / 2**20:.1f} MiB", end="", file=sys.stderr)
-    finally:
-        explorer.terminate()
-        explorer.wait(timeout=30)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, env=environment, text=True) as explorer:
+        try:
+            process, port = psutil.Process(explorer.pid), _port(explorer)
+            for case in range(cases):
+                words = [] if len(words) >= _LONGEST else words
+                words.append(chosen.choice(_WORDS))
+                asked = {"prompt": " ".join(words), "sure": True, **chosen.choice(views), **chosen.choice(_BESIDE)}
+                for more in ({"predict": True, "chart": False}, {}):
+                    errors += _sent(port, {**asked, **more}, dropped=case % 3 == 2)
+                curve.append(process.memory_info().rss)
+                if sys.stderr.isatty():
+                    print(f"\r  {case + 1} of {cases}: {curve[-1] / 2**20:.1f} MiB", end="", file=sys.stderr)
+        finally:
+            explorer.terminate()
     return curve, errors
 
 
