@@ -25,9 +25,10 @@ def _defined(term: Term) -> str:
     more = term.more.removesuffix(".md")
     words = "Reading the numbers" if "#" not in more else "Theory " + more.partition("#section-")[2].replace("-", ".")
     text = f"{term.explained} [{words}]({term.more})"
-    return f"**{term.name}**\n" + textwrap.indent(
-        textwrap.fill(text, 136, break_long_words=False, break_on_hyphens=False), "    "
-    ).replace("    ", ":   ", 1)
+    text = textwrap.fill(
+        text, 140, initial_indent=":   ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    return f"**{term.name}**\n{text}"
 
 
 if __name__ == "__main__":

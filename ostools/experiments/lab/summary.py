@@ -117,9 +117,8 @@ def trained_changes(result: TrainedLab) -> Frame:
     frame = frame[(frame["weights"] == "trained") & ~frame["forced"]]
     kind = [key for key in _KIND if key not in ("forced", "weights")]
     numbers = {keys: _numbers(group) for keys, group in frame.groupby([*kind, "seed"], sort=False)}
-    rows = []
+    rows, unchanged = [], {"sinks": 0, "norm": "pre", "trained_in": "float32"}
     for changed in dict.fromkeys(keys[:-1] for keys in numbers):
-        unchanged = {"sinks": 0, "norm": "pre", "trained_in": "float32"}
         plain = tuple(unchanged.get(key, value) for key, value in zip(kind, changed, strict=True))
         seeds = [keys[-1] for keys in numbers if keys[:-1] == changed and (*plain, keys[-1]) in numbers]
         if changed == plain or not seeds:
