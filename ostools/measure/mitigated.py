@@ -148,6 +148,11 @@ def rewrites(part: Mitigation, kind: str) -> bool:
     return getattr(type(part), kind) is not getattr(Mitigation, kind)
 
 
+def rewriting(given: Mitigation | None) -> list[Mitigation]:
+    """The parts of a mitigation that rewrite sequences or prompts; the others are of the forward pass alone."""
+    return [part for part in mitigations.parts(given) if rewrites(part, "sequence") or rewrites(part, "prompt")]
+
+
 def _text_of(prompt: str | Prompt) -> str | None:
     """What a user typed; None of token ids."""
     if not isinstance(prompt, Prompt):

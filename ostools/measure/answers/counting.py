@@ -37,7 +37,7 @@ from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.starts import IDENTICAL
-from ostools.measure.mitigated import Under, rewrites
+from ostools.measure.mitigated import Under, rewriting
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokens import token_text
@@ -207,12 +207,11 @@ def _collapsed(curve: Collapse, name: str, site: str) -> tuple[int | None, str]:
 def _of_the_pass(given: Mitigation | str | None) -> Mitigation | None:
     """The mitigation; refused where it would move the answer's line, which is begun in the prompt."""
     found = mitigations.optional(given)
-    for part in mitigations.parts(found):
-        if rewrites(part, "sequence") or rewrites(part, "prompt"):
-            raise InputError(
-                f"counting: expected a mitigation of the forward pass, found {mitigations.label(part)}, which rewrites "
-                "prompts: ost.behaviour and ost.collapse take it with a task"
-            )
+    for part in rewriting(found):
+        raise InputError(
+            f"counting: expected a mitigation of the forward pass, found {mitigations.label(part)}, which rewrites "
+            "prompts: ost.behaviour and ost.collapse take it with a task"
+        )
     return found
 
 

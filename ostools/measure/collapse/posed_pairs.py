@@ -11,10 +11,10 @@ from typing import Any
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, label, parts
+from mitigations import Mitigation, label
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.measure.mitigated import rewrites
+from ostools.measure.mitigated import rewriting
 from ostools.measure.posed import Posed, pose
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
@@ -102,7 +102,7 @@ def as_pairs(
         task = task.form
     if isinstance(task, Task):
         return PosedPairs(model, task, mitigation, chat)
-    if mitigation is not None and not isinstance(task, PosedPairs) and _rewrites(mitigation):
+    if mitigation is not None and not isinstance(task, PosedPairs) and rewriting(mitigation):
         raise InputError(
             f"{task.name} ends in what is repeated, and {label(mitigation)} rewrites prompts: give a task such as 'copy-last', "
             "or a mitigation of the forward pass"
@@ -113,7 +113,3 @@ def as_pairs(
 def _is_pairs(name: str) -> bool:
     """Whether a name is one of pairs, or one that nothing knows: then the names of pairs are the ones to say."""
     return name in tasks.COLLAPSE_TASKS or name.partition(":")[0].strip() not in tasks.names()
-
-
-def _rewrites(mitigation: Mitigation) -> bool:
-    return any(rewrites(part, kind) for part in parts(mitigation) for kind in ("sequence", "prompt"))
