@@ -13,6 +13,7 @@ from ostools.experiments.lab.lab import Lab, lab
 from ostools.experiments.lab.load import load_lab
 from ostools.experiments.lab.summary import (
     trained_changes,
+    trained_decodable,
     trained_precisions,
     trained_prediction,
     trained_summary,
@@ -62,6 +63,7 @@ __all__ = [
     "study",
     "theory",
     "trained_changes",
+    "trained_decodable",
     "trained_lab",
     "trained_precisions",
     "trained_prediction",

@@ -13,9 +13,17 @@ import torch
 from safetensors.torch import load_file
 
 from ostools.cli import main
-from ostools.experiments.lab.summary import trained_changes, trained_precisions, trained_prediction, trained_summary
+from ostools.experiments.lab.load import load_lab
+from ostools.experiments.lab.summary import (
+    trained_changes,
+    trained_decodable,
+    trained_precisions,
+    trained_prediction,
+    trained_summary,
+)
 from ostools.experiments.lab.trained import COLUMNS, TrainedLab, gathered, measure_grid, trained_lab
 from ostools.ground.errors import InputError
+from ostools.measure import decodable
 from ostools.results import Provenance
 from ostools.training.lab.config import LabConfig
 from ostools.training.lab.decoder import lab_decoder
@@ -42,6 +50,7 @@ SMALL = {
     "KEPT_LENGTHS": (1, 3, 5),
     "ANSWER_LENGTHS": (2, 6),
     "SENSITIVITY_LENGTHS": (3,),
+    "DECODABLE_LENGTHS": (2, 3, 4, 5, 6),
 }
 
 
@@ -49,7 +58,7 @@ SMALL = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     where = tmp_path_factory.mktemp("lab")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**SMALL, "PROMPTS": 3, "WINDOWS": (2,), "BASE": TINY}.items():
+        for name, value in {**SMALL, "PROMPTS": 6, "WINDOWS": (2,), "BASE": TINY}.items():
             patch.setattr(trained, name, value)
         for config in CONFIGS:
             train_lab(config, where / "models" / config.name)
@@ -124,7 +133,7 @@ def test_accuracy_is_that_of_the_greedy_answers(
     rows = _rows(result, "accuracy", encoding=config.encoding, task=f"lab-{question}", precision="float32")
     for length in (2, 6):
         right = 0
-        for seed in range(3):
+        for seed in range(6):
             form = LabTask(question)
             ids = tokenizer(form.prompt(length, seed)).input_ids
             written: list[int] = []
@@ -136,7 +145,7 @@ def test_accuracy_is_that_of_the_greedy_answers(
             text = str(tokenizer.decode(written[:-1] if ends else written)).replace(" ", "")
             right += text == form.answer(length, seed)
         found = rows[rows["length"] == length].iloc[0]
-        assert (found["value"], found["asked"]) == (pytest.approx(right / 3), 3)
+        assert (found["value"], found["asked"]) == (pytest.approx(right / 6), 6)
         assert found["seen"] == (length <= TINY.longest)
 
 
@@ -210,11 +219,14 @@ def test_a_planted_relation_is_found_and_one_in_which_all_answer_alike_is_none()
                 rows.append(answered | {"task": "lab-first", "seen": True, "length": 8, "value": 1.0})
             rows.append(at | {"quantity": "distance", "precision": "float64", "task": "ones", "value": share**3})
             rows.append(at | {"quantity": "last_share", "precision": "float32", "task": "lab-count", "value": -share})
+            for task, value in (("lab-first", 1.0 - share**2), ("lab-last", share)):
+                rows.append(at | {"quantity": "decodable", "precision": "float32", "task": task, "value": value})
     frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
     result = TrainedLab(frame, Provenance.without_model())
     found = trained_prediction(result).set_index(["question", "length", "quantity"])
     assert found.loc[("first", 64, "distance"), "correlation"] == pytest.approx(1.0)
     assert found.loc[("first", 64, "last_share"), "correlation"] == pytest.approx(-1.0)
+    assert found.loc[("first", 64, "decodable"), "correlation"] == pytest.approx(-1.0)  # that of the same question
     assert tuple(found.loc[("first", 64, "distance"), ["models", "apart"]]) == (6, 6)
     assert np.isnan(found.loc[("last", 64, "distance"), "correlation"])
     cost = trained_precisions(result).set_index(["question", "seen"])
@@ -247,6 +259,51 @@ def test_a_change_is_judged_against_the_models_of_its_seeds_without_it() -> None
     assert narrow["high"] == pytest.approx(0.21 + 4.302653 * 0.01 / 3**0.5, rel=1e-5)
     assert (post["norm"], post["pairs"], post["difference"]) == ("post", 1, pytest.approx(0.6))
     assert np.isnan(post["low"])
+
+
+def test_answers_that_are_held_and_not_given_are_counted_by_question_and_length() -> None:
+    kind = {
+        **PLAIN,
+        "encoding": "none",
+        "forced": False,
+        "layer": pd.NA,
+        "asked": 32,
+        "seen": False,
+        "task": "lab-count",
+    }
+    rows = []
+    for seed, (right, held) in enumerate(((0.0, 0.9), (0.1, 0.8), (0.2, 0.7))):
+        at = kind | {"seed": seed, "length": 64, "weights": "trained"}
+        rows += [at | {"quantity": "accuracy", "precision": "float32", "value": right}]
+        rows += [at | {"quantity": "accuracy", "precision": "bfloat16", "value": 1.0}]
+        rows += [at | {"quantity": "decodable", "precision": "float32", "value": held}]
+        rows += [at | {"quantity": "decodable", "precision": "float32", "value": 0.3, "weights": "untrained"}]
+        rows += [
+            at | {"quantity": "decodable", "precision": "float32", "value": 0.0, "length": 96}
+        ]  # not answered there
+        rows += [at | {"quantity": "decodable", "precision": "float32", "value": 0.0, "task": "lab-last"}]
+    frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
+    (row,) = trained_decodable(TrainedLab(frame, Provenance.without_model())).to_dict("records")
+    assert (row["question"], row["length"], row["seeds"]) == ("count", 64, 3)
+    assert (row["right"], row["decodable"], row["before"]) == pytest.approx((0.1, 0.8, 0.3))
+    assert row["difference"] == pytest.approx(0.7)
+    assert row["high"] == pytest.approx(0.7 + 4.302653 * 0.2 / 3**0.5, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_decodable_is_the_share_of_right_probes_at_y(folder: Path, result: TrainedLab) -> None:
+    model = load_lab(folder / "models" / TINY.name)
+    asked: dict[str, Any] = {"lengths": range(2, 7), "seeds": range(6), "random_weights": False}
+    found = decodable(model, LabTask("count"), layers=[2], **asked)
+    said = found.predictions.query("site == 'y' and test == 'same lengths' and control == 'none'")
+    rows = _rows(result, "decodable", encoding="rope-10000", task="lab-count").set_index("length")
+    for length in range(2, 7):
+        right = said[said["length"] == length]["right"]
+        assert (rows["value"][length], rows["asked"][length]) == (right.mean(), len(right))
+    whole = found.frame.query("site == 'y' and test == 'same lengths' and control == 'none'").iloc[0]
+    assert (rows["value"] * rows["asked"]).sum() / whole["tested"] == pytest.approx(whole["accuracy"])
+    assert rows["asked"].sum() == whole["tested"]
+    assert len(_rows(result, "decodable", encoding="rope-10000", forced=True, window=2)) == 15
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:

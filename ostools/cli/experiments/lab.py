@@ -128,6 +128,16 @@ def _show_trained(result: Any) -> None:
     rows = experiments.trained_prediction(result).itertuples(index=False, name=None)
     title = "Does it go with the share of right answers at that length, from model to model (95%, too narrow)?"
     output.print_table(title, columns, rows, left=3)
+    held: Any = experiments.trained_decodable(result)
+    if len(held):
+        columns = ["question", "length", "right", "decodable", "before", "difference", "low", "high"]
+        shares = held[columns].itertuples(index=False, name=None)
+        rows = [(*keys, *share) for keys, share in zip(_keys(held, kind[:-1]), shares, strict=True)]
+        title = (
+            "Share of right answers, and of answers that a linear probe reads off y (decodable; before: before training), of "
+            "the same prompts, with the 95% interval of the difference over seeds"
+        )
+        output.print_table(title, [*words[:-2], "models", *columns], rows, left=7)
     precisions = experiments.trained_precisions(result)
     precisions["seen"] = precisions["seen"].map({True: "seen", False: "unseen"})
     columns = ["question", "lengths", "float32", "bfloat16", "difference", "low", "high"]

@@ -17,7 +17,8 @@ from ostools.training.lab.prompts import TASKS
 FIT_FROM = 32
 """Up to here the models were trained; the rate is of the lengths beyond."""
 PREDICTED_AT = (64, 128)
-PREDICTORS = ("distance", "last_share", "effective_tokens")
+PREDICTORS = {"distance": "ones", "last_share": "lab-count", "effective_tokens": "lab-count", "decodable": None}
+"""What is held against the answers, and the prompts that it was measured on; None: those that were answered."""
 _FLOOR = (
     1e-6  # of a float64 distance of y, whose norm is some 8: rotary angles are float32, whatever the model is cast to
 )
@@ -61,7 +62,8 @@ def trained_prediction(result: TrainedLab) -> Frame:
     One row a question, length of `PREDICTED_AT` and quantity: `correlation` (Spearman's, over the trained models without a
     forced window, of the quantity at that length with the share of right answers in float32 at the same length), low, high
     (95%, Bonett and Wright), models, apart (how many different shares there are). The distance is of n ones without a question,
-    the profile (`last_share`, `effective_tokens`) of a prompt that asks for a count. NaN where all models answer alike. Models
+    the profile (`last_share`, `effective_tokens`) of a prompt that asks for a count, `decodable` of the prompts that were
+    answered. NaN where all models answer alike, or are measured alike. Models
     of one cell differ in their seed alone, so that they are fewer than as many independent ones: the interval is too narrow.
     """
     frame = frame_of(result)
@@ -72,8 +74,9 @@ def trained_prediction(result: TrainedLab) -> Frame:
         answers = _of(frame[frame["task"] == f"lab-{question}"], "accuracy", "float32")
         for length in PREDICTED_AT:
             right = answers[answers["length"] == length].set_index(kind)["value"]
-            for quantity in PREDICTORS:
-                chosen = frame[(frame["quantity"] == quantity) & (frame["length"] == length)].set_index(kind)["value"]
+            for quantity, prompts in PREDICTORS.items():
+                measured = frame[(frame["quantity"] == quantity) & (frame["task"] == (prompts or f"lab-{question}"))]
+                chosen = measured[measured["length"] == length].set_index(kind)["value"]
                 both: Any = pd.concat({"right": right, "measured": chosen}, axis=1).dropna()
                 apart = int(both["right"].nunique())
                 found = rank_correlation(both["right"].to_numpy(), both["measured"].to_numpy()) if apart > 1 else np.nan
@@ -81,6 +84,36 @@ def trained_prediction(result: TrainedLab) -> Frame:
                 row = {"question": question, "length": length, "quantity": quantity, "correlation": found}
                 rows.append(row | {"low": low, "high": high, "models": len(both), "apart": apart})
     return pd.DataFrame(rows)
+
+
+def trained_decodable(result: TrainedLab) -> Frame:
+    """How often the answer is in y, and how often it is given: one row a kind of trained model, question and length of
+    `PREDICTED_AT`.
+
+    right (share of right answers in float32), decodable (share that a linear probe at y says right, of the same prompts),
+    before (decodable of the same models before training): means over seeds. difference (decodable minus right) with its 95%
+    Student interval over seeds, low and high; NaN with fewer than two. A probe is trained on sequences of these lengths, which
+    the models are not.
+    """
+    frame = frame_of(result)
+    frame = frame[frame["length"].isin(PREDICTED_AT)]
+    decoded = frame[frame["quantity"] == "decodable"]
+    kind = [key for key in _KIND if key != "weights"]
+    by = [*kind, "seed", "task", "length"]
+    trained = frame[frame["weights"] == "trained"]
+    columns = {
+        "right": _of(trained, "accuracy", "float32").set_index(by)["value"],
+        "decodable": decoded[decoded["weights"] == "trained"].set_index(by)["value"],
+        "before": decoded[decoded["weights"] == "untrained"].set_index(by)["value"],
+    }
+    both: Any = pd.concat(columns, axis=1).dropna(subset=["right", "decodable"]).reset_index()
+    rows = []
+    for keys, group in both.groupby([*kind, "task", "length"], sort=False):
+        row: dict[str, Any] = dict(zip([*kind, "question", "length"], keys, strict=True))
+        row |= {"question": str(row["question"]).removeprefix("lab-"), "seeds": len(group)}
+        row |= {name: group[name].mean() for name in columns}
+        rows.append(row | _interval("difference", list(group["decodable"] - group["right"])))
+    return pd.DataFrame(rows).rename(columns={"difference_low": "low", "difference_high": "high"})
 
 
 def trained_precisions(result: TrainedLab) -> Frame:

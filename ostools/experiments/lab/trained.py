@@ -3,7 +3,7 @@
 Purpose: what the laboratory of random weights leaves open. How fast representations collapse under each encoding, depth and
 trained window, once the weights have learnt something; and whether it goes with what is answered beyond the trained lengths.
 
-Cost: some 20 s a model on one core, before and after training together, and 8 s a window that is forced on it; training is in
+Cost: some XX s a model on one core, before and after training together, and YY s a window that is forced on it; training is in
 `ostools.training.lab`.
 """
 
@@ -23,7 +23,8 @@ from mitigations import Mitigation, mitigation, running
 from ostools.experiments.lab.load import load_lab, untrained_lab
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
-from ostools.measure import behaviour, collapse, profile, sensitivity
+from ostools.measure import behaviour, collapse, decodable, profile, sensitivity
+from ostools.measure.fate.splits import SAME
 from ostools.models import view_in
 from ostools.results import Frame, Provenance, Result, save_table
 from ostools.tasks import RepeatedIds
@@ -39,8 +40,10 @@ COLLAPSE_LENGTHS = tuple(range(1, 257))
 KEPT_LENGTHS = (*range(1, 33), *range(36, 65, 4), *range(72, 129, 8), *range(144, 257, 16))
 ANSWER_LENGTHS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256)
 SENSITIVITY_LENGTHS = (16, 32, 64, 128)
+DECODABLE_LENGTHS = (32, 48, 64, 96, 128)
+"""A probe is trained on sequences of all of these; its share of right answers is of one length each."""
 PROMPTS = 32
-"""Random sequences a length that each question is asked of."""
+"""Random sequences a length that each question is asked of, and probes."""
 BETWEEN = "without sink and last"
 KEYS = ("encoding", "n_layers", "window", "sinks", "norm", "trained_in", "forced", "seed", "weights")
 COLUMNS = (*KEYS, "precision", "task", "quantity", "layer", "length", "seen", "value", "asked")
@@ -71,6 +74,8 @@ class TrainedLab(Result):
     total_variation: delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1,n+1), by layer, mean over heads, in float64.
     accuracy: the share of `asked` prompts that are answered right. `task` ends in -hard for the paper's one sequence a length.
     absolute_error: the mean of |answer - key| over the answers that are numbers.
+    decodable: the share of `asked` prompts, those of accuracy, whose answer a linear probe at y says (`ostools.decodable`,
+        "same lengths": ridge regression that was trained on other sequences of `DECODABLE_LENGTHS`).
     sink_share, last_share, effective_tokens; start, middle, end (mean log10 operator norm of d y_n / d v_i^(0) in each third,
         without the first and the last token), start_contrast_low and so on (95% limits of start or end minus middle); u_shape
         (1 where `ostools.profile` finds a U, 0 where it does not; from 60 tokens on): of one prompt of random bits.
@@ -92,7 +97,8 @@ def _measured(model: TransformerBridge, config: LabConfig, weights: str, forced:
     keys: _Row = {"encoding": config.encoding, "n_layers": config.n_layers, "window": config.window or 0}
     keys |= {"sinks": config.sinks, "norm": config.norm, "trained_in": config.dtype}
     keys |= {"forced": forced is not None, "seed": config.seed, "weights": weights}
-    rows = [*_collapse(model, forced), *_answers(model, forced), *_profiles(model, forced)]
+    rows = [*_collapse(model, forced), *_answers(model, forced), *_probed(model, forced)]
+    rows += _profiles(model, forced)
     blank = {"precision": "float32", "task": "", "layer": None, "asked": None}
     table: Any = pd.DataFrame([blank | keys | row for row in rows])
     table = table.assign(seen=table["length"] <= config.longest)[list(COLUMNS)]
@@ -142,6 +148,18 @@ def _answers(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_R
                     named = {"precision": precision, "task": form.name, "length": row["length"], "asked": row["asked"]}
                     yield named | {"quantity": "accuracy", "value": row["accuracy"]}
                     yield named | {"quantity": "absolute_error", "value": row["mean_absolute_error"]}
+
+
+def _probed(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_Row]:
+    """Whether the answer to every question is in y, on the random bits that `_answers` asks of."""
+    deepest = int(model.cfg.n_layers)
+    for question in TASKS:
+        form, asked = LabTask(question), {"lengths": DECODABLE_LENGTHS, "seeds": range(PROMPTS), "layers": [deepest]}
+        said: Any = decodable(model, form, mitigation=forced, random_weights=False, **asked).predictions
+        said = said[(said["site"] == "y") & (said["test"] == SAME) & (said["control"] == "none")]
+        for length, right in said.groupby("length")["right"]:
+            named = {"task": form.name, "length": length, "asked": len(right)}
+            yield named | {"quantity": "decodable", "value": right.mean()}
 
 
 def _profiles(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_Row]:
