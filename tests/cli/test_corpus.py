@@ -33,6 +33,7 @@ def _texts(tmp_path: Path) -> None:
         ((*ASKED, "--dtype", "bfloat16"), ("--dtype: expected it with --measure collapse alone; --load-dtype loads",)),
         ((*ASKED[:4], "--measure", "collapse", "--dtype", "float61"), ("unknown dtype 'float61'",)),
         ((*ASKED, "--method", "exact"), ("method: expected it with measure 'sensitivity' alone",)),
+        ((*ASKED, "--mitigation", "hint"), ("expected a mitigation of the forward pass, found hint, which rewrites",)),
         ((*ASKED, "--bins", "9"), ("bins: expected at most 8",)),
         ((*ASKED, "--lengths", "9:3"), ("runs backwards",)),
         ((*ASKED, "--out", "."), ("expected a new directory or that of a sweep",)),
@@ -67,6 +68,15 @@ def test_the_same_command_resumes_and_python_reads_what_it_kept(run, directory: 
     found: Any = read_corpus("kept", bins=4)
     pd.testing.assert_frame_equal(found.frame, first, check_exact=True, check_like=False)
     assert found.summary["texts"].tolist() == [3, 3]
+
+
+def test_under_a_mitigation_another_profile_is_measured_and_named(run, directory: str, tmp_path: Path) -> None:
+    asked = (*ASKED, "--lengths", "8", "--model", directory, "--quiet", "--plot")
+    assert run(*asked, "plain.parquet")[0] == 0
+    assert run(*asked, "under.parquet", "--mitigation", "sliding-window:window=4")[0] == 0
+    plain, under = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("plain", "under"))
+    assert under.attrs["ostools"]["parameters"]["mitigation"] == "sliding-window:window=4"
+    assert plain["mean"].iloc[0] > under["mean"].iloc[0] == 0
 
 
 def test_it_shows_what_it_found(run, directory: str) -> None:

@@ -18,13 +18,16 @@ import hooks
 import ostools as ost
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.models.tokens import tokenizer_of
 from ostools.runs import Corpus, read_corpus
 from ostools.runs.corpus.measures import MEASURES, Measure
 from ostools.runs.corpus.pairs import PAIRS
 from ostools.runs.corpus.result import assembled
 from ostools.runs.corpus.texts import read_texts, texts_hash
 from ostools.runs.corpus.windows import draw
+from ostools.runs.stored.reading import read
 from ostools.runs.stored.store import Store
+from ostools.tasks import RepeatedIds
 from ostools.theory.corpora import binned
 from ostools.theory.profiles import shares
 from ostools.theory.statistics.intervals import wilson
@@ -101,6 +104,50 @@ def test_a_window_in_a_batch_is_that_window_alone(model: TransformerBridge, meas
         np.testing.assert_allclose(rows["value"], alone, rtol=1e-6, atol=1e-9)
     kind = "measured" if measure in ("sensitivity", "attention") else "predicted"
     assert set(found.summary["kind"]) == {kind}
+
+
+@pytest.mark.parametrize("measure", ["sensitivity", "attention", "second-moment", PAIRS])
+def test_under_a_mitigation_a_window_is_that_window_under_it(model: TransformerBridge, measure: str) -> None:
+    under: dict[str, Any] = {"mitigation": "sliding-window:window=4", "progress": False}
+    found = ost.corpus(model, texts(3), lengths=[12], measure=measure, bins=None if measure == PAIRS else 4, **under)  # pyright: ignore[reportArgumentType]
+    ids = [
+        window.ids for window in draw(tokenizer_of(model), texts(3), [12], count=None, per_text=1, seed=0)[0].windows
+    ]
+    for number, rows in found.windows.groupby("window"):
+        prompt = ost.Prompt.from_ids(model, ids[number])  # pyright: ignore[reportArgumentType, reportCallIssue]
+        if measure == "sensitivity":
+            how: dict[str, Any] = {"linearisations": ["full"], "method": "exact"}
+            alone, value = ost.sensitivity(model, prompt, **how, **under).frame["operator_norm"], "value"
+        elif measure == "attention":
+            weights = ost.attention(model, prompt, mitigation="sliding-window:window=4").last
+            alone, value = weights.double().mean((0, 1)).numpy(), "value"
+            assert not alone[:-4].any()
+        elif measure == PAIRS:
+            task = RepeatedIds(ids[number], name="window")  # pyright: ignore[reportArgumentType, reportCallIssue]
+            frame: Any = ost.collapse(model, task, lengths=[1], dtypes=["float32", "bfloat16"], **under).frame
+            frame = frame[(frame["per"] == "vector") & (frame["norm"] == "l2") & (frame["site"] == "y")]
+            alone, value = frame["mean"], "distance"
+        else:
+            alone, value = ost.path_sum(model, prompt, variants=measure, **under).frame["value"], "value"
+        np.testing.assert_allclose(rows[value], alone, rtol=1e-6, atol=1e-9)
+    assert found.provenance.parameters["mitigation"] == "sliding-window:window=4"
+
+
+def test_a_corpus_under_a_mitigation_is_another_one_than_without(model: TransformerBridge, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"lengths": [12], "bins": 4, "measure": "attention", "progress": False}
+    under: dict[str, Any] = {**asked, "mitigation": "sliding-window:window=4"}
+    found = ost.corpus(model, texts(3), **under, out=tmp_path / "x")
+    equal(ost.corpus(model, texts(3), **under), found)
+    with pytest.raises(InputError, match="found another corpus or sweep"):
+        ost.corpus(model, texts(3), **asked, out=tmp_path / "x")
+    (other,) = {cell.wanted.cell.mitigation for cell in read(tmp_path / "x").cells}
+    assert other == "sliding-window:window=4"
+
+
+@pytest.mark.parametrize("measure", ["sensitivity", "attention", "second-moment"])
+def test_a_mitigation_that_changes_no_window_is_refused(model: TransformerBridge, measure: str) -> None:
+    with pytest.raises(InputError, match=r"not change.*leave it out, or choose one that acts here"):
+        ost.corpus(model, texts(3), lengths=[12], bins=4, measure=measure, mitigation="sliding-window:window=12")
 
 
 def test_an_estimate_is_that_of_the_seed_and_the_cell(
@@ -393,6 +440,10 @@ def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path, column: dict[
             "dtypes: expected ones that are held against float64",
         ),
         ({"measure": "collapse", "bins": None, "lengths": [64]}, r"at most 63 tokens \(the context, less the token"),
+        (
+            {"mitigation": "separator:every=3"},
+            "corpus: expected a mitigation of the forward pass, found separator, which rewrites",
+        ),
         ({"dtypes": ["bfloat16"]}, "dtypes: expected them with measure 'collapse' alone, found 'sensitivity'"),
         ({"measure": "attention", "method": "exact"}, "method: expected it with measure 'sensitivity' alone"),
         ({"linearisation": "fulll"}, "unknown linearisation 'fulll': did you mean 'full'"),

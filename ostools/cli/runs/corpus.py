@@ -10,6 +10,7 @@ import typer
 
 from ostools.cli.kit import output
 from ostools.cli.kit.manners import MANNERS
+from ostools.cli.kit.mitigated import Under
 from ostools.cli.kit.options import Device, LoadDtype, Model, parse_lengths
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.errors import InputError
@@ -60,6 +61,7 @@ def corpus(
     field: Annotated[str, typer.Option(metavar="NAME", help="The key or column that holds the texts.")] = "text",
     bins: Annotated[int | None, typer.Option(metavar="N", help="Of relative position. Else 32.", min=1)] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the texts and of the windows in them.", min=0)] = 0,
+    mitigation: Under = None,
     model: Model = "embedded",
     out: Annotated[
         Path | None,
@@ -87,6 +89,7 @@ def corpus(
     """
 
     def work(interrupted: Callable[[], bool]) -> None:
+        from mitigations import optional
         from ostools import runs
         from ostools.models.files.config import quiet, read_tokenizer
         from ostools.models.files.sources import locate
@@ -104,7 +107,8 @@ def corpus(
             raise InputError(
                 f"--dtype: expected it with --measure {PAIRS} alone; --load-dtype loads the model in a dtype"
             )
-        Measure.asked(measure, linearisation, method, dtype or None, d_model=1)
+        given = optional(mitigation)
+        Measure.asked(measure, linearisation, method, dtype or None, 1, given)
         bins_of(bins, measure, sizes)
         found = read_texts(file, field)
         if out is not None:
@@ -115,7 +119,7 @@ def corpus(
         windows = {one.length: len(one.windows) for one in drawn}
 
         def cost(on: Unloaded) -> Cost:
-            what = Measure.asked(measure, linearisation, method, dtype or None, on.shape.d_model)
+            what = Measure.asked(measure, linearisation, method, dtype or None, on.shape.d_model, given)
             return what.cost(on.shape, windows, on.limit)
 
         with at_work("measuring windows", model, device, load_dtype, cost) as (loaded, progress):
@@ -132,6 +136,7 @@ def corpus(
                 per_text=per_text,
                 bins=bins,
                 seed=seed,
+                mitigation=given,
                 out=out,
                 max_memory=MANNERS.max_memory,
                 progress=progress,

@@ -10,7 +10,7 @@ import itertools
 import json
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import version
@@ -94,10 +94,18 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
             "checkpoint": checkpoint,
             "device": device,
             "code": code_version(),
-            "plugins": [_plugin_source(type(other)) for other in others],
-            "files": [_files(other) for other in others],
+            **sources(others),
         }
     )
+
+
+def sources(given: Sequence[Any]) -> dict[str, Any]:
+    """What defines tasks and mitigations beside this package's code: the packages that their classes come from, and the files
+    that they name, as hashes."""
+    return {
+        "plugins": [_plugin_source(type(one)) for one in given],
+        "files": [_files(one) for one in given],
+    }
 
 
 def _files(given: object) -> dict[str, str]:

@@ -18,6 +18,8 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+import mitigations
+from mitigations import Mitigation
 from mitigations.named import NONE
 from ostools.ground.errors import InputError, shown
 from ostools.ground.progress import Progress, part_of, tell
@@ -26,7 +28,7 @@ from ostools.measure.asked import asked
 from ostools.models import context_length, describe
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Frame, Provenance
-from ostools.runs.asked.cells import code_version, digest
+from ostools.runs.asked.cells import code_version, digest, sources
 from ostools.runs.corpus.measures import Measure
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse
 from ostools.runs.corpus.result import KIND, Corpus, assembled, bins_of, read_corpus
@@ -94,6 +96,7 @@ def corpus(
     per_text: int = ...,
     field: str = ...,
     seed: int = ...,
+    mitigation: Mitigation | str | None = ...,
     out: str | Path | None = ...,
     say: Callable[[str], None] = ...,
     progress: Progress | None = ...,
@@ -116,6 +119,7 @@ def corpus(
     field: str = ...,
     bins: int | None = ...,
     seed: int = ...,
+    mitigation: Mitigation | str | None = ...,
     out: str | Path | None = ...,
     max_memory: int | None = ...,
     say: Callable[[str], None] = ...,
@@ -139,6 +143,7 @@ def corpus(
     field: str = "text",
     bins: int | None = None,
     seed: int = 0,
+    mitigation: Mitigation | str | None = None,
     out: str | Path | None = None,
     max_memory: int | None = None,
     say: Callable[[str], None] = _nothing_said,
@@ -163,6 +168,8 @@ def corpus(
         per_text: most windows of a text, which do not overlap.
         bins: of relative position, at most the tokens of the shortest window; 32 unless given. Pairs have none.
         seed: of the texts, of the windows in them, and of an estimate, whose k-th cell draws its directions by seed + k.
+        mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"), which
+            has to change a logit of every window: one that is at least as wide as a window is refused.
         out: a directory, where every cell (some 1,024 tokens) is kept once it is measured: the same call resumes, and
             `runs.read_corpus` reads it without the model. A directory holds one corpus. None: nothing is kept.
         max_memory: bytes that the run may take beside the model; what is free by default.
@@ -175,7 +182,7 @@ def corpus(
     before stay.
     """
     described = describe(model)
-    what = Measure.asked(measure, linearisation, method, dtypes, described.d_model)
+    what = Measure.asked(measure, linearisation, method, dtypes, described.d_model, mitigation)
     chosen, seed = checked_lengths(lengths), whole_number("seed", seed)
     if seed > _MOST_SEED:
         raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
@@ -197,7 +204,7 @@ def corpus(
     question = {**drawn.question, **what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
     provenance = Provenance.collect(model, corpus=question)
     device = next(model.parameters()).device.type
-    batches = list(_batches(drawn.drawn, question, provenance, seed, device))
+    batches = list(_batches(drawn.drawn, question, what.mitigation, provenance, device))
     run = _Run(model, what, seed, max_memory, provenance)
     if out is None:
         found = [
@@ -244,10 +251,15 @@ def drawn_from(
 
 
 def _batches(
-    drawn: Sequence[Drawn], question: dict[str, Any], provenance: Provenance, seed: int, device: str
+    drawn: Sequence[Drawn],
+    question: dict[str, Any],
+    given: Mitigation | None,
+    provenance: Provenance,
+    device: str,
 ) -> Iterator[_Batch]:
     """The cells: windows of one length, as many as `TOGETHER` tokens hold, each under a key of all that defines its rows."""
     number, code = 0, code_version("runs/corpus")
+    label, beside = NONE if given is None else mitigations.label(given), sources(list(mitigations.parts(given)))
     name, dtype = str(provenance.model["name"]), str(provenance.model["dtype"])
     for one in drawn:
         step = max(1, TOGETHER // one.length)
@@ -255,9 +267,10 @@ def _batches(
             windows = one.windows[first : first + step]
             own = {"batch": number, "windows": digest([asdict(window) for window in windows])}
             options = json.dumps({"corpus": question, **own}, sort_keys=True)
-            cell = Cell(name, "corpus", dtype, NONE, seed, KIND + question["measure"], options, (one.length,))
-            attention = provenance.model["attention_implementation"]
-            made = {**cell.columns, "options": options, "code": code, "device": device, "attention": attention}
+            kind = KIND + question["measure"]
+            cell = Cell(name, "corpus", dtype, label, question["seed"], kind, options, (one.length,))
+            made = {**cell.columns, "options": options, "code": code, "device": device, **beside}
+            made |= {"attention": provenance.model["attention_implementation"]}
             yield _Batch(Wanted(cell, digest(made)), number, first, windows)
             number += 1
 

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
+import mitigations
+from mitigations import Mitigation
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress
@@ -18,6 +20,7 @@ from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.mitigated import InactiveMitigationError, acting_cost, rewriting
 from ostools.measure.passes.cost import QUESTION, Cost, pass_cost
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.path_sum import path_sum
@@ -38,36 +41,42 @@ _BESIDE = 4
 @dataclass(frozen=True)
 class Measure:
     """What is measured: a name out of `MEASURES`, of which derivative, and of the sensitivity how ("" where there is none); of
-    pairs in which dtypes."""
+    pairs in which dtypes; and under which mitigation of the forward pass."""
 
     name: str
     linearisation: str = ""
     method: str = ""
     dtypes: tuple[str, ...] = ()
+    mitigation: Mitigation | None = None
 
     @classmethod
     def asked(
-        cls, name: str, linearisation: str | None, method: str | None, dtypes: Sequence[str] | None, d_model: int
+        cls,
+        name: str,
+        linearisation: str | None,
+        method: str | None,
+        dtypes: Sequence[str] | None,
+        d_model: int,
+        mitigation: Mitigation | str | None = None,
     ) -> Measure:
         """Checked. `method` None: exact, but for models so wide that an estimate takes a sixteenth of the passes. Never by
         the memory that is free: one corpus holds one kind of number."""
         checked_name("measure", name, MEASURES)
+        given = _of_the_pass(mitigation)
         if dtypes is not None and name != PAIRS:
             raise InputError(f"dtypes: expected them with measure {PAIRS!r} alone, found {name!r}: leave them out")
         if name != "sensitivity":
-            given = [
-                option for option, value in (("linearisation", linearisation), ("method", method)) if value is not None
-            ]
-            if given:
-                raise InputError(
-                    f"{given[0]}: expected it with measure 'sensitivity' alone, found {name!r}: leave it out"
-                )
+            for option, value in (("linearisation", linearisation), ("method", method)):
+                if value is not None:
+                    raise InputError(
+                        f"{option}: expected it with measure 'sensitivity' alone, found {name!r}: leave it out"
+                    )
             kept = checked_dtypes(dtypes) if name == PAIRS else ()
-            return cls(name, VARIANTS[name].linearisation if name in VARIANTS else "", dtypes=kept)
+            return cls(name, VARIANTS[name].linearisation if name in VARIANTS else "", "", kept, given)
         kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
         if method not in (None, *_METHODS):
             raise unknown_name("method", method, _METHODS)
-        return cls(name, kind, method or choose_method(d_model, exact_fits=True).method)
+        return cls(name, kind, method or choose_method(d_model, exact_fits=True).method, mitigation=given)
 
     @property
     def kind(self) -> str:
@@ -90,6 +99,7 @@ class Measure:
         """Its fields and what they make of its values."""
         own = {"measure": self.name, "linearisation": self.linearisation, "method": self.method}
         own |= {"dtypes": list(self.dtypes)} if self.name == PAIRS else {}
+        own |= {} if self.mitigation is None else {"mitigation": mitigations.label(self.mitigation)}
         return {**own, "kind": self.kind, "quantity": self.quantity}
 
     def rows(
@@ -104,7 +114,7 @@ class Measure:
     ) -> Frame:
         """Of windows of one length, the first of which is number `first`: a row a token; of pairs a row a window and dtype."""
         if self.name == PAIRS:
-            return pair_rows(model, windows, first, self.dtypes, progress)
+            return pair_rows(model, windows, first, self.dtypes, self.mitigation, progress)
         prompts = [Prompt.from_ids(model, window.ids) for window in windows]
         values = self.values(model, prompts, seed=seed, max_memory=max_memory, progress=progress)
         tables = [
@@ -132,22 +142,42 @@ class Measure:
         max_memory: int | None,
         progress: Progress | None,
     ) -> list[np.ndarray]:
-        """Of every window, which have one length, a value for each of its tokens. `seed`: of an estimate's directions."""
+        """Of every window, which have one length, a value for each of its tokens. `seed`: of an estimate's directions.
+
+        Raises `InactiveMitigationError` for a mitigation that does not change a logit of one of them.
+        """
         if self.name == "sensitivity":
             how: dict[str, Any] = {"linearisations": [self.linearisation], "method": self.method, "seed": seed}
-            found = sensitivity(model, list(prompts), **how, max_memory=max_memory, progress=progress or False)
+            how |= {"mitigation": self.mitigation, "max_memory": max_memory, "progress": progress or False}
+            found = sensitivity(model, list(prompts), **how)
             column = "operator_norm" if self.method == "exact" else "frobenius_norm"
             return [one.frame[column].to_numpy(dtype=float) for one in found]
         if self.name == "attention":
-            return [attention(model, prompt).last.double().mean((0, 1)).numpy() for prompt in prompts]
+            return [self._attention(model, prompt) for prompt in prompts]
         asked: dict[str, Any] = {"variants": self.name, "max_memory": max_memory, "progress": False}
+        asked |= {"mitigation": self.mitigation}
         return [path_sum(model, prompt, **asked).frame["value"].to_numpy(dtype=float) for prompt in prompts]
+
+    def _attention(self, model: TransformerBridge, prompt: Prompt) -> np.ndarray:
+        found = attention(model, prompt, mitigation=self.mitigation)
+        if found.provenance.parameters["status"] == "inactive":
+            raise InactiveMitigationError(
+                f"corpus: expected a mitigation that changes every window, found that {mitigations.label(self.mitigation)} "
+                f"does not change a logit of one of {len(prompt.ids)} tokens: leave it out, or choose one that acts here"
+            )
+        return found.last.double().mean((0, 1)).numpy()
 
     def cost(self, shape: Shape, windows: Mapping[int, int], max_memory: int | None = None) -> Cost:
         """Of so many windows of each length."""
         if self.name == PAIRS:
-            return pairs_cost(shape, windows, self.dtypes)
-        return sum((self._of_one(shape, length, max_memory) * count for length, count in windows.items()), Cost())
+            return pairs_cost(shape, windows, self.dtypes, self.mitigation)
+        return sum(
+            (
+                (self._of_one(shape, length, max_memory) + acting_cost(shape, length, self.mitigation)) * count
+                for length, count in windows.items()
+            ),
+            Cost(),
+        )
 
     def _of_one(self, shape: Shape, length: int, max_memory: int | None) -> Cost:
         if self.name == "sensitivity":
@@ -156,3 +186,14 @@ class Measure:
         if self.name == "attention":
             return pass_cost(shape, length, 2)
         return path_sum_cost(shape, length, (self.name,)) + Cost(operations=float(_BESIDE * QUESTION))
+
+
+def _of_the_pass(given: Mitigation | str | None) -> Mitigation | None:
+    """The mitigation; refused where it rewrites texts, as windows are pieces of so many tokens."""
+    found = mitigations.optional(given)
+    for part in rewriting(found):
+        raise InputError(
+            f"corpus: expected a mitigation of the forward pass, found {mitigations.label(part)}, which rewrites prompts, and "
+            "windows are known by their tokens alone"
+        )
+    return found

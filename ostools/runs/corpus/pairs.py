@@ -14,12 +14,14 @@ import numpy as np
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
+from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.cost import collapse_cost
 from ostools.measure.collapse.readings import VECTOR
 from ostools.measure.collapse.starts import is_hidden
+from ostools.measure.mitigated import acting_cost
 from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.models.shape import Shape
@@ -65,11 +67,16 @@ def checked_dtypes(dtypes: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def pair_rows(
-    model: TransformerBridge, windows: Sequence[Window], first: int, dtypes: Sequence[str], progress: Progress | None
+    model: TransformerBridge,
+    windows: Sequence[Window],
+    first: int,
+    dtypes: Sequence[str],
+    mitigation: Mitigation | None,
+    progress: Progress | None,
 ) -> Frame:
     """The rows of windows of one length, the first of which is number `first` of that length."""
     tasks = [RepeatedIds(window.ids, name=f"window {first + index}") for index, window in enumerate(windows)]
-    found = collapse(model, tasks, lengths=[1], dtypes=dtypes, progress=progress or False)
+    found = collapse(model, tasks, lengths=[1], dtypes=dtypes, mitigation=mitigation, progress=progress or False)
     tables = []
     for index, (window, one) in enumerate(zip(windows, found, strict=True)):
         frame: Any = one.frame
@@ -82,9 +89,15 @@ def pair_rows(
     return pd.concat(tables, ignore_index=True)[COLUMNS]
 
 
-def pairs_cost(shape: Shape, windows: Mapping[int, int], dtypes: Sequence[str]) -> Cost:
+def pairs_cost(
+    shape: Shape, windows: Mapping[int, int], dtypes: Sequence[str], mitigation: Mitigation | None = None
+) -> Cost:
     """Of so many windows of each length."""
-    one = {length: collapse_cost(shape, PromptTokens((length + 1,), 0), dtypes) for length in windows}
+    one = {
+        length: collapse_cost(shape, PromptTokens((length + 1,), 0), dtypes)
+        + acting_cost(shape, length + 1, mitigation)
+        for length in windows
+    }
     return sum((one[length] * count for length, count in windows.items()), Cost())
 
 
