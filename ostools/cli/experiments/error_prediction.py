@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def predict_errors(
     task: Task = "count-ones-bernoulli",
     lengths: Annotated[str, typer.Option(metavar="RANGE", help=RANGE.format("8:64", "8,16,32:40"))] = "8,16,24,32,40",
-    seed: Annotated[list[int] | None, typer.Option(metavar="N", help="A seed; repeatable. Else 0 to 15.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(metavar="N", help="A seed; repeatable. Default: 0 to 15.")] = None,
     linearisation: Annotated[
         str, typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, ...; none: it is not measured.")
     ] = "full",

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def repeats(
     task: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="figure-5a, letters, words, text, ...; repeatable. Else these four."),
+        typer.Option(metavar="NAME", help="figure-5a, letters, words, text, ...; repeatable. Default: these four."),
     ] = None,
     lengths: Lengths512 = "1:256",
     dtype: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A precision; repeatable. Else float32 and bfloat16.")
+        list[str] | None, typer.Option(metavar="NAME", help="A precision; repeatable. Default: float32 and bfloat16.")
     ] = None,
     null: Annotated[
         list[str] | None,

@@ -45,7 +45,7 @@ def behaviour(
     ] = True,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A directory, a hub id, or a hosted model's name. Else 'embedded'."),
+        typer.Option(metavar="NAME", help="A directory, a hub id, or a hosted model's name. Default: 'embedded'."),
     ] = None,
     answers: Answers = None,
     endpoint: Endpoint = None,

@@ -39,7 +39,7 @@ Target = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="number, or token (the answer's first); of decodable also position. Else the number, where the answer is one.",
+        help="number, or token (the answer's first); of decodable also position. Default: the number, where the answer is one.",
     ),
 ]
 RandomWeights = Annotated[

@@ -30,7 +30,7 @@ def sensitivity(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="full, frozen, frozen-attention, frozen-norm, detached; repeatable. Else full and frozen.",
+            help="full, frozen, frozen-attention, frozen-norm, detached; repeatable. Default: full and frozen.",
         ),
     ] = None,
     layers: Annotated[

@@ -32,7 +32,8 @@ def contributions(
     system: System = None,
     thinking: Thinking = False,
     towards: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The next token that is meant. Else the one that ranks first.")
+        str | None,
+        typer.Option(metavar="TEXT", help="The next token that is meant. Default: the one that ranks first."),
     ] = None,
     model: Model = "embedded",
     out: Out = None,
@@ -109,18 +110,19 @@ def faithfulness(
     system: System = None,
     thinking: Thinking = False,
     towards: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The answer, one token. Else the one that ranks first.")
+        str | None, typer.Option(metavar="TEXT", help="The answer, one token. Default: the one that ranks first.")
     ] = None,
     way: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="removed, replaced, masked; repeatable. Else all three.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="removed, replaced, masked; repeatable. Default: all three."),
     ] = None,
     linearisation: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Of the measured profiles; repeatable. Else full and frozen."),
+        typer.Option(metavar="NAME", help="Of the measured profiles; repeatable. Default: full and frozen."),
     ] = None,
     variant: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Path sums beside them; repeatable. Else second-moment and rollout."),
+        typer.Option(metavar="NAME", help="Path sums beside them; repeatable. Default: second-moment and rollout."),
     ] = None,
     orders: Annotated[int, typer.Option(metavar="N", help="Random orders of deletion.", min=19)] = _ORDERS,
     seed: Annotated[int, typer.Option(metavar="N", help="Of what is drawn.", min=0)] = 0,

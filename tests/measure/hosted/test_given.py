@@ -205,7 +205,7 @@ def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(embedded: Transform
     assert found.title.startswith("Figure 2 on m:")
     assert "answers made elsewhere at a temperature that is not recorded" in found.deviations[0]
     lacking = experiments.figure_2(as_answers(here.frame, questions, tmp_path / "b", lost=2), [3, 12])
-    assert lacking.deviations[1] == "2 of 12 prompts have no answer: they are in no share, error or frequency."
+    assert lacking.deviations[1] == "2 of 12 prompts have no answer: the shares, errors and frequencies leave them out."
     assert "nothing came" in json.dumps(lacking.plot().to_dict())
     lacking.plot().to_dict()
 
