@@ -276,7 +276,7 @@ def test_the_charts_hold_the_numbers_and_the_laws() -> None:
     said = " ".join(eight.plot().to_dict()["title"]["subtitle"])
     assert "the whole block of Vaswani et al." in said
     assert "with weights Gaussian they are added to the tokens, and so to the stream" in said
-    assert "seeds and bars (those of C.3 are Figure 9's)" in said
+    assert "as the paper does not name them (those of C.3 are Figure 9's)" in said
     assert ROUNDING_NOTE in eight.plot().to_dict()["title"]["subtitle"]  # one token and its copy have one value
     theory = ost.experiments.theory(lemmas=["B.1", "B.4"], lengths=[2, 4])
     values = [row["value"] for row in rows_of(theory.plot().to_dict())]

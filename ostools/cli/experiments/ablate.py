@@ -59,8 +59,9 @@ def ablate(
 ) -> None:
     """Take heads, edges or layers out: the real effect, and the predicted one.
 
-    What each does to the sensitivity of the tokens that carry the answer, to the distance of n and n + 1 items, and to the
-    probability of the right answer; beside it the first-order prediction, from one backward pass for all of them.
+    It measures what each does to the sensitivity of the tokens that carry the answer, to the distance of n and n + 1 items,
+    and to the probability of the right answer. Beside it stands the first-order prediction, from one backward pass for all of
+    them.
 
     \b
     Example:

@@ -34,10 +34,11 @@ def predict_errors(
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """Does the distance predict the error? Collapse and sensitivity of each prompt against right or wrong of its answer.
+    """Compare collapse and sensitivity of each prompt with whether its answer is right: do they predict the error?
 
-    By the area under the ROC curve, over all prompts and among those of the same length, and by logistic regression with the
-    length beside it, with intervals over seeds. Choose lengths at which some answers are right and others wrong.
+    They are compared by the area under the ROC curve, over all prompts and among those of the same length, and by logistic
+    regression with the length beside it. Intervals are over seeds. Choose lengths at which some answers are right and others
+    wrong.
 
     \b
     Example:

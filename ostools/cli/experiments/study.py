@@ -50,8 +50,8 @@ def study(
 ) -> None:
     """Compare mitigations with none: answers, collapse, sensitivity, bound and cost.
 
-    Every question with and without; effects with intervals over lengths, and a verdict each, which may be "no measurable
-    effect".
+    Every question is asked with each mitigation and without it. Effects have intervals over lengths. Each mitigation has its
+    verdicts, which may be "no measurable effect".
 
     \b
     Example:

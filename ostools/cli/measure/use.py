@@ -42,8 +42,8 @@ def contributions(
 ) -> None:
     """Split the next token's logit into parts of the tokens, which add up.
 
-    With patterns, norm scales and activations held as they are on the prompt. The biases' part is a row of its own. On the
-    terminal with rank correlations of the parts' sizes with the measured sensitivity.
+    Patterns, norm scales and activations are held as they are on the prompt. The part of the biases is a row of its own. The
+    terminal also shows rank correlations of the parts' sizes with the measured sensitivity.
 
     \b
     Example:

@@ -80,9 +80,9 @@ def corpus(
 ) -> None:
     """Measure profiles over a corpus of texts.
 
-    Windows of exactly so many tokens are drawn from the texts. The mean over relative position, with intervals over texts, and
-    a test of the U-shape. Or, with --measure collapse, how far each window and the same with its last token once more are
-    apart, and how many of them each dtype hides. With --out the same command resumes.
+    Windows of exactly so many tokens are drawn from the texts. Their mean over relative position has intervals over texts,
+    and a test of the U-shape. With --measure collapse it measures how far each window and the same with its last token once
+    more are apart, and how many of them each dtype hides. With --out the same command resumes.
 
     \b
     Example:

@@ -253,7 +253,7 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     wrong: list[tuple[list[Any], str]] = [
         ([], "at least one line"),
         ([good, good], "line 2: expected every id once"),
-        ([{"id": "count-ones n=9 seed=0 mitigation=none #0", "text": "x"}], "none of the 2 questions"),
+        ([{"id": "count-ones n=9 seed=0 mitigation=none #0", "text": "x"}], "not among the 2 questions"),
         ([{"id": changed, "text": "x"}], "the prompt has changed since"),
         ([good | {"prompt": one.text + " "}], "changed prompt"),
         ([{"id": 3, "text": "x"}], "expected an id"),
