@@ -74,7 +74,7 @@ def readout_findings(result: Readout) -> list[str]:
         )
         said.append(
             f"{f'{dtype}: the' if several else 'The'} representation is moved along {of} until the probe's number is larger by "
-            f"{by}. The expected answer changes most at {_place(most)}, by {most['intervention']:+.2f} in the mean.{follows}"
+            f"{by}. The expected answer changes most {_at(most)}, by {most['intervention']:+.2f} in the mean.{follows}"
         )
     return said
 
@@ -87,11 +87,16 @@ def _place(row: Any) -> str:
     }.get(name, name)
 
 
+def _at(row: Any) -> str:
+    place = _place(row)
+    return place if place.startswith("between") else f"at {place}"
+
+
 def _best(probes: Decodable, dtype: str, under: str = "") -> str:
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
     here = frame[(frame["site"] == best["site"]) & (frame["layer"] == best["layer"]) & (frame["dtype"] == dtype)]
-    words = [f"{dtype}{under}: {best['finding']} at {_place(best)}, where most answers are decoded:"]
+    words = [f"{dtype}{under}: {best['finding']}, by the place where the probe is right most often ({_place(best)}):"]
     for test in (test for test in TESTS if (here["test"] == test).any()):
         rows = here[here["test"] == test].set_index("control")
         own = rows.loc["none"]
