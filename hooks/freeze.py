@@ -35,7 +35,7 @@ Activation = Callable[[Tensor], Tensor]
 def frozen(
     model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False
 ) -> Iterator[None]:
-    """Run the block with what is asked for cut out of the gradient.
+    """Run the block with what is asked for held constant: it is cut out of the gradient.
 
     `attention`: alpha -> stop(alpha). `norms`: norm(x) -> g * x / stop(r(x)), for the pre-, post-, qk- and final norms of the
     model. `activations`: of a gated MLP act(a) u -> stop(act(a)) u, of a plain one act(a) -> stop(act(a) / a) a, with act'(0)

@@ -27,7 +27,7 @@ def require_whole(thing: object, field: str, least: int) -> None:
 
 
 class Label(str):
-    """A piece of text that says the place of the item behind it, such as "3:".
+    """A piece of text that says the place of the item after it, such as "3:".
 
     Other text that is inserted may not contain an item of the task; a label may, as what stands before its item is no item.
     """

@@ -62,7 +62,7 @@ class _Watch:
 
 
 def changes_pass(mitigation: Mitigation | None) -> bool:
-    """Whether it has hooks of its own; one that has not only rewrites prompts."""
+    """Whether it has hooks of its own. One without them only rewrites prompts."""
     return any(type(part).hooks is not Mitigation.hooks for part in parts(mitigation))
 
 

@@ -54,7 +54,7 @@ def require_unmasked(name: str, layer: int, scores: Scores, seen: Seen) -> None:
     if bool(masked.any()):
         where = _first(masked)
         raise MitigationError(
-            f"{name}: expected every key that it lets be seen to be unmasked, found one that something else masks in "
+            f"{name}: expected that every key which it does not hide is seen, found one that something else masks in "
             f"layer {layer}, head {where[1]}, {_edge(scores, where)}"
         )
 

@@ -107,7 +107,7 @@ class PositionalHint(Mitigation):
 
 @dataclass(frozen=True)
 class Numbered(Mitigation):
-    """Every item behind its number from the left and a colon, and a sentence that says so: 110 becomes 1:1 2:1 3:0.
+    """Every item after its number (from the left) and a colon, and a sentence that says so: 110 becomes 1:1 2:1 3:0.
 
     The sentence stands one space after the prompt. The answer stays that to the items alone. `insert` refuses it where the
     numbers would be part of the answer: a sum, the copy of a whole number.

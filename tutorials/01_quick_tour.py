@@ -96,8 +96,8 @@ at_the_answer.plot()
 # ## Does the theorem's bound hold, and does it say anything?
 #
 # Theorem 5.1 bounds $\|J_i\|$ by a sum over all paths of attention from token $i$ to token $n$. It has a
-# free constant; `local` is a version of it without one, every constant bounded from above (*certified*).
-# `second-moment` is no bound but a prediction of the size, out of one forward pass.
+# free constant; `local` is a version of it without one: every constant is bounded from above (*certified*).
+# `second-moment` is not a bound but a prediction of the size, from one forward pass.
 #
 # **Expect** the certified line above the measured one everywhere. How far above?
 

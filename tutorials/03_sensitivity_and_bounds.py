@@ -180,11 +180,11 @@ parts[["larger", "smaller", "mean", "median"]].round(2)
 # - **chaining** cannot, in any bound of this form. The theorem multiplies *norms* block by block and adds them path
 #   by path; the network multiplies and adds *matrices*, which point in different directions and cancel. With depth it
 #   grows.
-# - **assumptions** is no looseness at all, and has either sign. It is the step from the frozen derivative to the real
+# - **assumptions** is not looseness, and has either sign. It is the step from the frozen derivative to the real
 #   one.
 #
-# So the bound is loose for a reason that belongs to it, and a large bound for an early token is no evidence that the
-# token is heard.
+# So the bound is loose for a reason that belongs to it, and a large bound for an early token is not evidence that the
+# last token depends on it.
 #
 # ## The paper's own forms, and a bound of the real derivative
 #
@@ -212,7 +212,7 @@ table[["kind", "linearisation", "norm", "holds", "median_log10_looseness", "spea
 # ## A path sum that gets the size right
 #
 # `second-moment` is the same graph with mean squares in place of worst cases, and the inner products between paths
-# kept. It bounds nothing. It predicts, out of one forward pass: here within a factor of 1.6 in the median, at a rank
+# kept. It is not a bound. It predicts, from one forward pass: here within a factor of 1.6 in the median, at a rank
 # correlation of 0.98. And its edges can be drawn: which way does the sensitivity of each token go, block by block?
 
 # %%

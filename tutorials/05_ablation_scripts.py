@@ -289,7 +289,7 @@ else:
     raise AssertionError("expected a refusal")
 
 # %% [markdown]
-# ## A large effect is no proof of a path
+# ## A large effect does not prove a path
 #
 # One more look, at the sensitivity to the token that carries the answer. **Before you look**: the head without which
 # the answer is lost is taken out. Does the last token feel the 0 less?

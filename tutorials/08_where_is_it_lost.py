@@ -54,7 +54,7 @@ assert untrained > best["accuracy"]
 
 # %% [markdown]
 # The untrained network holds the count better than the trained one. Its attention is almost uniform, so that its last token
-# is the mean of all tokens, and the share of ones is the count. **A count that can be decoded is no sign that a model
+# is the mean of all tokens, and the share of ones is the count. **A count that can be decoded does not show that a model
 # counts.** Read every probe beside the random network.
 #
 # Which sublayer writes it, and which overwrites it? `steps` has the difference that every attention and every MLP makes,
@@ -124,9 +124,9 @@ assert most.loc["data", "intervention"] < 1
 assert most.loc["probe", "cosine"] < 0.3
 
 # %% [markdown]
-# Along the weights of the probe nothing moves, and their cosine with the digits' output rows is small: that alone would look
-# like a count that nobody reads. Along the direction of the data the answer does move, though by less than the whole count
-# that the probe predicts. A small cosine of a probe with the output shows no unread count.
+# Along the weights of the probe the answer hardly moves, and their cosine with the digits' output rows is small: that alone
+# would look like a count that is not read. Along the direction of the data the answer does move, though by less than the whole
+# count that the probe predicts. A small cosine of a probe with the output does not show that a count is unread.
 #
 # ## What may be said
 #

@@ -88,7 +88,7 @@ def error_prediction(
     max_new_tokens: int | None = None,
     progress: Progress | None = None,
 ) -> ErrorPrediction:
-    """Whether small distances and small sensitivities stand where the answers are wrong.
+    """Whether small distances and small sensitivities go with wrong answers.
 
     Args:
         task: with text after its sequence, so that two prompts end in the same token. One that draws its sequences: of

@@ -85,7 +85,9 @@ def _means(profiles: Sequence[np.ndarray], bins: int) -> pd.DataFrame:
     found = []
     for values in profiles:
         if not (np.isfinite(values.sum()) and values.sum() > 0):
-            raise InputError("over_position: expected profiles with a sum above 0, found one without: it has no shares")
+            raise InputError(
+                "over_position: expected profiles with a sum above 0, found another sum: shares of it are not defined"
+            )
         found.append(corpora.binned((values / values.sum())[None], bins)[0])
     shares, place = np.stack(found), np.arange(bins)
     low, high = corpora.interval_of_mean(shares)

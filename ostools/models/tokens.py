@@ -63,7 +63,7 @@ class Prompt:
 def encode(
     model: TransformerBridge, text: str, *, chat: bool = False, system: str | None = None, thinking: bool = False
 ) -> Prompt:
-    """The prompt of a text: special tokens once, as the model's tokenizer adds them; the text itself never one.
+    """The prompt of a text. The tokenizer's special tokens stand around it once; the text itself never becomes one.
 
     `chat` puts the text into the tokenizer's chat template as a user's turn, with the answer's opening, and adds
     nothing on top. `system`: a system prompt before it. `thinking`: whether the model is to think before it answers, where its

@@ -60,7 +60,7 @@ class OpenedPairs(NextPairs):
             if right[: len(begun)] != begun or len(right) == len(begun):
                 raise InputError(
                     f"{self.name} at length {n}: expected the answer {keys[n]!r} to begin with a token of its own, found that "
-                    "this tokenizer cuts the line before it otherwise than before other digits"
+                    "this tokenizer cuts the line before it in another way than before other digits"
                 )
             found[n] = Opened(begun, keys[n], right[len(begun) :])
         return found

@@ -83,7 +83,7 @@ def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(
     caption = " ".join(out.split())
     assert (code, err) == (0, "")
     assert "answer-only" in caption
-    assert "those of other tasks ours; they stand after the question." in caption
+    assert "Those of the other tasks are ours. They stand after the question." in caption
     assert "Without CoT 'Please output only the answer.' stands after C.1's prompt" in caption
     assert "The slips of C.1's prompts are mended" in caption
     assert run(*asked, *FORM, "--out", str(tmp_path / "figure.svg"))[0] == 0
@@ -117,7 +117,7 @@ REFUSED = [
     ("prompts --figure 3 --mode cot-zero-shot", "unknown mode without chain of thought 'cot-zero-shot'"),
     ("prompts --figure 3 --examples behind", "unknown place of the examples 'behind'"),
     ("prompts --task count-ones --tidy", "such as count-ones:tidy=true"),
-    ("figure 5 --tidy", "no other form of its prompts, and so no --tidy"),
+    ("figure 5 --tidy", "no other form of its prompts, so --tidy does not apply"),
     ("figure 3 --mode answeronly", "did you mean 'answer-only'"),
     ("prompts --out prompts.csv", ".jsonl"),
     ("prompts --task copylast", "did you mean 'copy-last'"),

@@ -153,8 +153,8 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
     assert reasoned["absolute_error"].isna().all()
     assert not reasoned["correct"].any()
     assert found.deviations[-1] == (
-        "Without an answer, and in no error: 6 of cot-few-shot cut off at 256 tokens before an answer; 6 that wrote "
-        "something else than was asked for."
+        "These have no answer, so they are not in the errors: 6 of cot-few-shot cut off at 256 tokens before an answer; 6 "
+        "that wrote something else than was asked for."
     )
     assert reasoned.groupby("mode", sort=False)["kind"].unique().map(list).to_dict() == {
         "cot-zero-shot": ["something else"],
@@ -265,12 +265,12 @@ def test_bad_arguments(long_tiny: TransformerBridge) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["2", "--seed", "0"], ["figure 2 has no randomness, and so no --seed: leave it out"]),
+        (["2", "--seed", "0"], ["figure 2 has no randomness, so --seed does not apply: leave it out"]),
         (["2", "--max-new-tokens", "9"], ["figure 2 has no chain of thought"]),
         (["2", "--panel", "sum-ones"], ["figure 2 has no panels to choose"]),
         (["3", "--panel", "sum"], ["unknown panel 'sum': did you mean 'sum-ones'"]),
         (["3", "--dtype", "float32"], ["figure 3 has no precisions"]),
-        (["5", "--chat"], ["figure 5 has no questions to a model, and so no --chat/--no-chat"]),
+        (["5", "--chat"], ["figure 5 has no questions to a model, so --chat/--no-chat does not apply"]),
         (["8", "--no-chat"], ["figure 8 has no model"]),
         (["4", "--max-new-tokens", "0"], ["--max-new-tokens"]),
         (["2", "--lengths", "9000"], ["expected at most 8192 tokens"]),

@@ -204,10 +204,12 @@ def test_figure_9_is_fitted_from_100_k_where_lengths_reach_it() -> None:
     assert far.fits["fitted_from"].tolist() == [1000]
     assert near.fits["fitted_from"].tolist() == [100]
     (ours,) = figure_9_notes(far)
-    assert ours.startswith("Ours, as the paper names none")
+    assert ours.startswith("The range of n is ours, as the paper does not name it.")
     ours_too, note = figure_9_notes(near)
     assert ours_too == ours
-    assert note.startswith("Fewer than 8 lengths from n = 100 k = 1,000 on")
+    assert note.startswith(
+        "Fewer than 8 lengths are at n = 100 k = 1,000 or more, so the law is fitted from 10 k = 100 on."
+    )
     assert "Fewer than 8 lengths" in svg_of(near.plot())
     assert ost.experiments.figure_9(seeds=[0]).fits["fitted_from"].tolist() == [20_000]
 
@@ -274,7 +276,7 @@ def test_the_charts_hold_the_numbers_and_the_laws() -> None:
     said = " ".join(eight.plot().to_dict()["title"]["subtitle"])
     assert "the whole block of Vaswani et al." in said
     assert "with weights Gaussian they are added to the tokens, and so to the stream" in said
-    assert "seeds and bars (those of C.3 are Figure 9's)" in said
+    assert "as the paper does not name them (those of C.3 are Figure 9's)" in said
     assert ROUNDING_NOTE in eight.plot().to_dict()["title"]["subtitle"]  # one token and its copy have one value
     theory = ost.experiments.theory(lemmas=["B.1", "B.4"], lengths=[2, 4])
     values = [row["value"] for row in rows_of(theory.plot().to_dict())]
@@ -354,11 +356,11 @@ def test_a_failed_lemma_is_exit_code_1(run: Any, monkeypatch: pytest.MonkeyPatch
         (["figure"], ["Missing argument"]),
         (["figure", "10"], ["unknown figure 10: known are 2, 3, 4, 5, 6, 7, 8, 9"]),
         (["figure", "nine"], ["valid integer"]),
-        (["figure", "9", "--model", "embedded"], ["figure 9 has no model, and so no --model"]),
-        (["figure", "8", "--dtype", "bfloat16"], ["figure 8 has no model, and so no --dtype"]),
+        (["figure", "9", "--model", "embedded"], ["figure 9 has no model, so --model does not apply"]),
+        (["figure", "8", "--dtype", "bfloat16"], ["figure 8 has no model, so --dtype does not apply"]),
         (["figure", "8", "--device", "cpu"], ["no --device"]),
         (["figure", "8", "--block", "skip"], ["unknown block 'skip'"]),
-        (["figure", "9", "--block", "pre-ln"], ["figure 9 has no synthetic layer, and so no --block"]),
+        (["figure", "9", "--block", "pre-ln"], ["figure 9 has no synthetic layer, so --block does not apply"]),
         (["figure", "8", "--lengths", "9:3"], ["runs backwards"]),
         (["figure", "9", "--out", "no/x.png"], ["does not exist"]),
         (["figure", "5", "--dtype", "bfloat17"], ["did you mean 'bfloat16'"]),

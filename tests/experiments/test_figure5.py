@@ -97,7 +97,7 @@ def test_two_seeds_have_no_interval_and_the_chart_says_so() -> None:
     found = figure_5(tiny_model("llama"), "b", lengths=[2, 3], dtypes=["float32"], seeds=[0, 1])
     assert bool(found.frame[["interval_low", "interval_high"]].isna().to_numpy().all())
     page = found.plot().to_json()
-    assert "(b) is the mean of 2 draws of digits" in page
+    assert "In (b) the line and the pale band are over 2 draws of digits too." in page
     assert "too few for an interval" in page
 
 
@@ -168,12 +168,13 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
         "“How many ones are in the following sequences?111111” (n = 6)",
         "“Can you copy the following number?111111” (n = 6)",
         "“Can you copy the following number?111,111” (n = 6)",
-        "(b) is the mean of 4 draws of digits",
-        "dark band: 95% bootstrap interval of the mean",
+        "In (b) the line and the pale band are over 4 draws of digits too.",
+        "Dark band: 95% bootstrap interval of the mean",
         "The paper's is of Gemma 7B. Here: ",
-        "The paper averages over heads, which v^(L) does not have: here they are its chunks of d_model / H numbers.",
+        "The paper averages over heads, but v^(L) does not have heads. Here it is cut into chunks of d_model / H numbers.",
         "L∞ distance at v^(L) of v and v*",
-        "both as drawn (L∞ distance, mean over heads (chunks of d_model / H))",
+        "Line: mean over heads (chunks of d_model / H).",
+        "the float64 distance stays below the rounding noise, both as drawn.",
         "not by 9 in float32",
     ):
         assert words in page, words
@@ -191,7 +192,7 @@ def test_exact_zeros_stand_on_the_lower_edge(figure: Figure5) -> None:
     frame: Any = figure.frame.copy()
     frame.loc[frame["length"] == 9, ["mean", "head_minimum"]] = 0.0
     page = replace(figure, frame=frame).plot().to_json()
-    assert "Exact zeros" in page
+    assert "exact zeros" in page
     broken: Any = figure.frame.copy()
     broken.loc[0, "mean"] = float("nan")
     with pytest.raises(InputError, match="not finite"):
@@ -233,7 +234,12 @@ def test_another_quantity_is_said_not_to_be_the_papers() -> None:
     assert "at the last layer, v^(L), before the final norm. Here: L2 at y." in said
     assert "Here: the whole vector, without a band." in said
     assert "(b) is one draw of digits, in which the digit before the one or two ones is never a one." in said
-    assert all(line in found.plot().to_json(ensure_ascii=False) for line in found.deviations)
+    drawn = found.plot().to_dict()["title"]["subtitle"]
+    assert drawn[:2] == list(found.deviations[:2])
+    assert (
+        drawn[2]
+        == f"`deviations` has {len(found.deviations) - 2} more notes on how this differs from the paper's figure."
+    )
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> None:

@@ -255,7 +255,7 @@ class Planted(SlidingWindow):
 
 FAULTS = {
     "wide": "expected weights of exactly 0 on the keys that it hides, found .* in layer 0, head 0, query 6, key 0",
-    "narrow": "expected every key that it lets be seen .* something else masks in layer 0, head 0, query 4, key 2",
+    "narrow": "expected that every key which it does not hide is seen, .* masks in layer 0, head 0, query 4, key 2",
     "sinks": "expected weights of exactly 0 .* in layer 0, head 0, query 5, key 2",
     "layer 1": "expected weights of exactly 0 .* in layer 1, head 0, query 5, key 2",
     "short": "expected the weights of every query to sum to 1, found 0.* in layer 0, head 0, query 5",

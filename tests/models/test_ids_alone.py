@@ -120,7 +120,9 @@ def test_collapse_over_ids_is_collapse_over_their_text(pair) -> None:
 
 def test_ids_that_collapse_cannot_take(pair) -> None:
     bare = pair[1]
-    with pytest.raises(InputError, match="bos=False takes out what a tokenizer adds, and to ids it adds nothing"):
+    with pytest.raises(
+        InputError, match="bos=False takes out what a tokenizer adds, but it does not add anything to ids"
+    ):
         ost.collapse(bare, ost.Prompt.from_ids(bare, [2, 40]), lengths=[1], bos=False)
     with pytest.raises(InputError, match="expected token ids from 0 to 267, found 268"):
         ost.collapse(bare, ost.tasks.RepeatedIds([2, 268]), lengths=[1])

@@ -37,7 +37,7 @@ def ablate(
         list[str] | None,
         typer.Option(
             metavar="PART",
-            help="A head 2.0 (layer.head), an edge 2.0:64:7 (query, key) or a sublayer 2.mlp; repeatable. Else all; of the "
+            help="A head 2.0 (layer.head), an edge 2.0:64:7 (query, key) or a sublayer 2.mlp; repeatable. Default: all; of the "
             "edges those to which the last token attends most.",
         ),
     ] = None,
@@ -45,7 +45,9 @@ def ablate(
     method: Annotated[str, typer.Option(metavar="NAME", help="What stands in: zero, or for heads mean.")] = "zero",
     measure: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="sensitivity, collapse, answers; repeatable. Else all that there can be."),
+        typer.Option(
+            metavar="NAME", help="sensitivity, collapse, answers; repeatable. Default: all that there can be."
+        ),
     ] = None,
     begun: Annotated[
         bool, typer.Option("--begun", help="Read at the right answer's line, begun, and not at the question's end.")
@@ -57,8 +59,9 @@ def ablate(
 ) -> None:
     """Take heads, edges or layers out: the real effect, and the predicted one.
 
-    What each does to the sensitivity of the tokens that carry the answer, to the distance of n and n + 1 items, and to the
-    probability of the right answer; beside it the first-order prediction, from one backward pass for all of them.
+    It measures what each does to the sensitivity of the tokens that carry the answer, to the distance of n and n + 1 items,
+    and to the probability of the right answer. Beside it stands the first-order prediction, from one backward pass for all of
+    them.
 
     \b
     Example:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def predict_errors(
     task: Task = "count-ones-bernoulli",
     lengths: Annotated[str, typer.Option(metavar="RANGE", help=RANGE.format("8:64", "8,16,32:40"))] = "8,16,24,32,40",
-    seed: Annotated[list[int] | None, typer.Option(metavar="N", help="A seed; repeatable. Else 0 to 15.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(metavar="N", help="A seed; repeatable. Default: 0 to 15.")] = None,
     linearisation: Annotated[
         str, typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, ...; none: it is not measured.")
     ] = "full",
@@ -34,10 +34,11 @@ def predict_errors(
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """Does the distance predict the error? Collapse and sensitivity of each prompt against right or wrong of its answer.
+    """Compare collapse and sensitivity of each prompt with whether its answer is right: do they predict the error?
 
-    By the area under the ROC curve, over all prompts and among those of the same length, and by logistic regression with the
-    length beside it, with intervals over seeds. Choose lengths at which some answers are right and others wrong.
+    They are compared by the area under the ROC curve, over all prompts and among those of the same length, and by logistic
+    regression with the length beside it. Intervals are over seeds. Choose lengths at which some answers are right and others
+    wrong.
 
     \b
     Example:

@@ -86,13 +86,13 @@ def figure(
         typer.Option(metavar="RANGE", help=RANGE.format("1:512", "1:64,128")),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="All but figure 2: a seed; repeatable. Else 0 to 4.")
+        list[int] | None, typer.Option(metavar="N", help="All but figure 2: a seed; repeatable. Default: 0 to 4.")
     ] = None,
     panel: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TASK",
-            help="Figures 3, 4, 6, 7: sum-ones, count-ones, count-ones-bernoulli or count-word; repeatable. Else the first "
+            help="Figures 3, 4, 6, 7: sum-ones, count-ones, count-ones-bernoulli or count-word; repeatable. Default: the first "
             "three.",
         ),
     ] = None,
@@ -101,13 +101,14 @@ def figure(
     tidy: Tidy = False,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Figure 5: a precision; repeatable. Else float32 and bfloat16."),
+        typer.Option(metavar="NAME", help="Figure 5: a precision; repeatable. Default: float32 and bfloat16."),
     ] = None,
     site: Site = None,
     per: Per = None,
     norm: Norm = None,
     items: Annotated[
-        str | None, typer.Option(metavar="HOW", help="Figure 5: text, or ids: each digit by its own token. Else text.")
+        str | None,
+        typer.Option(metavar="HOW", help="Figure 5: text, or ids: each digit by its own token. Default: text."),
     ] = None,
     load_dtype: Annotated[
         str | None,
@@ -117,11 +118,11 @@ def figure(
     ] = None,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Figures 3, 4, 6, 7: longest chain of thought in tokens. Else 256."),
+        typer.Option(metavar="N", min=1, help="Figures 3, 4, 6, 7: longest chain of thought in tokens. Default: 256."),
     ] = None,
     chat: Annotated[
         bool | None,
-        typer.Option("--chat/--no-chat", help="Figures 2 to 4, 6, 7: the chat template. Else where there is one."),
+        typer.Option("--chat/--no-chat", help="Figures 2 to 4, 6, 7: the chat template. Default: where there is one."),
     ] = None,
     block: Annotated[
         str | None,
@@ -178,7 +179,7 @@ def figure(
     }
     for name, value in given.items():
         if value is not None and name not in (*known.options, "--lengths"):
-            raise InputError(f"figure {number} has no {_lacks(known, name)}, and so no {name}: leave it out")
+            raise InputError(f"figure {number} has no {_lacks(known, name)}, so {name} does not apply: leave it out")
     check(out)
     local = {"--chat/--no-chat": chat, "--device": device, **MANNERS.of_model}
     refuse_with_answers(answers, endpoint, local | ({} if endpoint else {"--max-new-tokens": max_new_tokens}))

@@ -21,13 +21,13 @@ def lab(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="none, alibi, rope-100, rope-10000, rope-1000000, sinusoidal, learned; repeatable. Else all for positions and "
-            "validation, none and rope-10000 for the others.",
+            help="none, alibi, rope-100, rope-10000, rope-1000000, sinusoidal, learned; repeatable. Default: all for positions "
+            "and validation, 'none' and 'rope-10000' for the others.",
         ),
     ] = None,
     lengths: Lengths512 = "1:512",
     seed: Annotated[
-        list[int] | None, typer.Option(metavar="N", min=0, help="Seed of a decoder; repeatable. Else 0 to 4.")
+        list[int] | None, typer.Option(metavar="N", min=0, help="Seed of a decoder; repeatable. Default: 0 to 4.")
     ] = None,
     trained: Annotated[
         bool, typer.Option("--trained", help="Show the models that were trained, from the table in the package.")

@@ -24,7 +24,7 @@ def chain_of_thought(
     reasoning: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="Reasoning without the answer line; '' for none. Else what the model writes."
+            metavar="TEXT", help="Reasoning without the answer line; '' for none. Default: what the model writes."
         ),
     ] = None,
     linearisation: Annotated[str, typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, ...")] = "full",

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def repeats(
     task: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="figure-5a, letters, words, text, ...; repeatable. Else these four."),
+        typer.Option(metavar="NAME", help="figure-5a, letters, words, text, ...; repeatable. Default: these four."),
     ] = None,
     lengths: Lengths512 = "1:256",
     dtype: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A precision; repeatable. Else float32 and bfloat16.")
+        list[str] | None, typer.Option(metavar="NAME", help="A precision; repeatable. Default: float32 and bfloat16.")
     ] = None,
     null: Annotated[
         list[str] | None,
@@ -36,10 +36,10 @@ def repeats(
     device: Device = "auto",
     load_dtype: LoadDtype = "float32",
 ) -> None:
-    """Collapse beyond ones: letters, words, text.
+    """Measure collapse beyond ones: on letters, words and text.
 
-    With the tokenizer's BOS and without it, and the law by which each distance falls, with an interval. With null models: was
-    the fall there before training?
+    Each text is measured with the tokenizer's BOS and without it. It says by which law each distance falls, with
+    the interval of its rate. With null models it asks whether the fall was there before training.
 
     \b
     Example:

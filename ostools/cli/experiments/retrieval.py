@@ -21,17 +21,19 @@ def retrieval(
     length: Annotated[int, typer.Option(metavar="N", min=2, help="How many records.")] = 9,
     position: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", help="An index of the wanted record, from 0; repeatable. Else all, or 11 spread."),
+        typer.Option(
+            metavar="N", help="An index of the wanted record, from 0; repeatable. Default: all, or 11 spread."
+        ),
     ] = None,
     records: Annotated[
         str, typer.Option(metavar="KIND", help="words, uuid (Liu et al.), or a file of theirs (JSON lines).")
     ] = "words",
-    seed: Annotated[list[int] | None, typer.Option(metavar="N", help="A seed; repeatable. Else 0 to 5.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(metavar="N", help="A seed; repeatable. Default: 0 to 5.")] = None,
     linearisation: Annotated[str, typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, ...")] = "full",
     norm: Annotated[str, typer.Option(metavar="NAME", help="operator or frobenius.")] = "operator",
     method: Annotated[str, typer.Option(metavar="NAME", help="auto, exact or estimate.")] = "auto",
     chat: Annotated[
-        bool | None, typer.Option("--chat/--no-chat", help="The chat template. Else where there is one.")
+        bool | None, typer.Option("--chat/--no-chat", help="The chat template. Default: where there is one.")
     ] = None,
     out: Out = None,
     device: Device = "auto",

@@ -23,7 +23,8 @@ def study(
         list[str] | None,
         typer.Option(
             metavar="NAME[:OPTIONS]",
-            help="Such as separator:every=3, 'hint + sliding-window:window=64'; repeatable. Else separator, hint, interleave.",
+            help="Such as separator:every=3, 'hint + sliding-window:window=64'; repeatable. Default: separator, hint, "
+            "interleave.",
         ),
     ] = None,
     task: Task = "copy-last",
@@ -32,7 +33,7 @@ def study(
     dtypes: Annotated[
         list[str] | None,
         typer.Option(
-            "--dtype", metavar="NAME", help="Of the collapse distance; repeatable. Else float32 and bfloat16."
+            "--dtype", metavar="NAME", help="Of the collapse distance; repeatable. Default: float32 and bfloat16."
         ),
     ] = None,
     chat: Chat = None,
@@ -49,8 +50,8 @@ def study(
 ) -> None:
     """Compare mitigations with none: answers, collapse, sensitivity, bound and cost.
 
-    Every question with and without; effects with intervals over lengths, and a verdict each, which may be "no measurable
-    effect".
+    Every question is asked with each mitigation and without it. Effects have intervals over lengths. Each mitigation has its
+    verdicts, which may be "no measurable effect".
 
     \b
     Example:
@@ -122,7 +123,7 @@ def notes(result: Study) -> list[str]:
     ]
     within: Any = result.frame["within_training"]
     if not within.any():
-        said.append("Every length is beyond the trained ones: a failure there says nothing of over-squashing.")
+        said.append("Every length is beyond the trained ones: a failure there does not show over-squashing.")
     elif not within.all():
-        said.append("Lengths beyond the trained ones are measured, and left out of effects and verdicts.")
+        said.append("Lengths beyond the trained ones are measured. Effects and verdicts leave them out.")
     return said

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 def windows(
     task: Task = "copy-last",
     lengths: Annotated[
-        str | None, typer.Option("--lengths", metavar="RANGE", help="Numbers of items. Else 8,16,32.")
+        str | None, typer.Option("--lengths", metavar="RANGE", help="Numbers of items. Default: 8,16,32.")
     ] = None,
     sizes: Annotated[
         str | None,
-        typer.Option("--windows", metavar="RANGE", help="Sizes in tokens, such as 2:64. Else some up to the prompt's."),
+        typer.Option(
+            "--windows", metavar="RANGE", help="Sizes in tokens, such as 2:64. Default: some up to the prompt's."
+        ),
     ] = None,
     layers: Annotated[
         str, typer.Option(metavar="WHICH", help="Layers that slide: all, alternate (0, 2, 4, ...) or 0,2.")
@@ -32,7 +34,7 @@ def windows(
     sinks: Annotated[int, typer.Option(metavar="N", help="First tokens that stay visible from everywhere.")] = 0,
     pairs: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose distance: such as figure-5a. Else the task's own questions."),
+        typer.Option(metavar="NAME", help="Whose distance: such as figure-5a. Default: the task's own questions."),
     ] = None,
     seed: Seeds = None,
     chat: Chat = None,

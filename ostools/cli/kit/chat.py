@@ -27,7 +27,7 @@ class Turn:
 
         given = "--system" if self.system is not None else "--thinking"
         if not self.chat and (self.system is not None or self.thinking):
-            raise InputError(f"{given}: expected --chat beside it, found none: only a chat template knows of it")
+            raise InputError(f"{given}: expected --chat beside it, found none: only a chat template uses it")
         if self.chat and ids:
             raise InputError(
                 "--chat: expected --prompt beside it, found --ids: a chat template is written around a text"

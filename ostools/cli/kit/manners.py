@@ -22,13 +22,13 @@ MaxMemory = Annotated[
 ]
 MaxTime = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="What is forecast to take longer is not begun: 90s, 30min, 6h. Else an hour."),
+    typer.Option(metavar="TIME", help="Refuse what is forecast to take longer: 90s, 30min, 6h. Default: an hour."),
 ]
 DeviceMap = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="For a model larger than the memory: 'auto' (by what is free) or 'disk'. Else all on the device.",
+        help="For a model larger than the memory: 'auto' (by what is free) or 'disk'. Default: all on the device.",
     ),
 ]
 Base = Annotated[

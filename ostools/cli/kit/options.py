@@ -43,7 +43,8 @@ Lengths512 = Annotated[str, typer.Option(metavar="RANGE", help=RANGE.format("1:5
 Lengths64 = Annotated[str, typer.Option(metavar="RANGE", help=RANGE.format("1:64", "1:32,64"))]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the sequence, where the task draws one.")]
 Seeds = Annotated[
-    list[int] | None, typer.Option("--seed", metavar="N", help="Seed of a sequence that is drawn; repeatable. Else 0.")
+    list[int] | None,
+    typer.Option("--seed", metavar="N", help="Seed of a sequence that is drawn; repeatable. Default: 0."),
 ]
 Chat = Annotated[
     bool | None, typer.Option("--chat/--no-chat", help="In the chat template or not; else where there is one.")
@@ -53,12 +54,12 @@ System = Annotated[
     str | None, typer.Option("--system", metavar="TEXT", help="In the chat template: a system prompt before it.")
 ]
 Thinking = Annotated[
-    bool, typer.Option("--thinking", help="In the chat template: leave its switch for thinking on. Else it is off.")
+    bool, typer.Option("--thinking", help="In the chat template: leave its switch for thinking on. Default: off.")
 ]
 At = Annotated[
     int | None,
     typer.Option(
-        metavar="K", help="The position whose representation is meant, from 0; -1 is the last. Else the last."
+        metavar="K", help="The position whose representation is meant, from 0; -1 is the last. Default: the last."
     ),
 ]
 Site = Annotated[
@@ -78,7 +79,7 @@ AskedWithout = Annotated[
 Examples = Annotated[
     str | None,
     typer.Option(
-        metavar="PLACE", help="Figures 3, 4, 6, 7: worked examples before or after the question. Else before."
+        metavar="PLACE", help="Figures 3, 4, 6, 7: worked examples before or after the question. Default: before."
     ),
 ]
 Tidy = Annotated[bool, typer.Option("--tidy", help="Figures 3, 4, 6, 7: prompts without the slips of C.1.")]

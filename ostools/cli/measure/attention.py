@@ -55,10 +55,10 @@ def attention(
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """What the last token attends to, in every head; or how that differs.
+    """Show what the last token attends to in every head, or how two runs differ in that.
 
     One of --mitigation, --against-prompt and --against-model makes it a comparison: side by side on one colour scale, and the
-    difference at the tokens known to be the same. As .html every head's whole pattern too, to click through.
+    difference at the tokens known to be the same. An .html file also has the whole pattern of every head, to click through.
 
     \b
     Example:

@@ -45,7 +45,7 @@ def behaviour(
     ] = True,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A directory, a hub id, or a hosted model's name. Else 'embedded'."),
+        typer.Option(metavar="NAME", help="A directory, a hub id, or a hosted model's name. Default: 'embedded'."),
     ] = None,
     answers: Answers = None,
     endpoint: Endpoint = None,
@@ -55,10 +55,10 @@ def behaviour(
 ) -> None:
     """Ask a model a task at every length: what is right, how far off the rest is, how likely the right answer was.
 
-    The answer in the last answer line against the right one, with Wilson intervals where prompts or answers were drawn; texts
-    that hold something else, and those that were cut off before an answer, are counted apart. A hosted model
-    is asked the same questions: `ostools prompts` writes them, --answers reads what it said, and with --endpoint its server is
-    asked.
+    The answer in the last answer line is compared with the right one. Where prompts or answers were drawn there are Wilson
+    intervals. Texts that hold something else, and those that were cut off before an answer, are counted apart. A hosted model
+    is asked the same questions: `ostools prompts` writes them, --answers reads what it said, and with --endpoint its server
+    is asked.
 
     \b
     Example:

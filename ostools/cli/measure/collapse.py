@@ -40,7 +40,7 @@ def collapse(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="figure-5a, -5b, -5c, -5d, letters, words, text, or a task at n and n + 1 items such as count-ones. Else "
+            help="figure-5a, -5b, -5c, -5d, letters, words, text, or a task at n and n + 1 items such as count-ones. Default: "
             "figure-5a.",
         ),
     ] = None,
@@ -63,17 +63,18 @@ def collapse(
             metavar="NAME",
             help="float32, bfloat16, float16, float64: the model cast; or one part stored in few bits: int8-weights, "
             "bfloat16-residual, float8_e4m3fn-kv, ...; or int8-dynamic: int8 products; repeatable. "
-            "Else float32, bfloat16, float16.",
+            "Default: float32, bfloat16, float16.",
         ),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="Seed of the digit stream; repeatable. Else 0.")
+        list[int] | None, typer.Option(metavar="N", help="Seed of the digit stream; repeatable. Default: 0.")
     ] = None,
     layers: Annotated[
         str | None,
         typer.Option(
             metavar="all|0,2,...",
-            help="Also after these blocks: v^(l), 0 the embedding, and the attention's total variation. Else after the last.",
+            help="Also after these blocks: v^(l), 0 the embedding, and the attention's total variation. Default: after the "
+            "last.",
         ),
     ] = None,
     site: Site = None,

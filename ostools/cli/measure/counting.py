@@ -27,7 +27,7 @@ def counting(
     lengths: Lengths64 = "1:64",
     dtype: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A precision to answer in; repeatable. Else float32 and bfloat16."),
+        typer.Option(metavar="NAME", help="A precision to answer in; repeatable. Default: float32 and bfloat16."),
     ] = None,
     seed: Seed = 0,
     mitigation: Under = None,

@@ -39,7 +39,7 @@ Target = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="number, or token (the answer's first); of decodable also position. Else the number, where the answer is one.",
+        help="number, or token (the answer's first); of decodable also position. Default: the number, where the answer is one.",
     ),
 ]
 RandomWeights = Annotated[
@@ -66,8 +66,8 @@ def decodable(
 ) -> None:
     """Ask linear probes for the right answer at the last token of every layer, after a begun answer line.
 
-    Trained and tested on different sequences; on the same lengths, on lengths between them, and beyond them. Beside it:
-    shuffled labels, random weights, and the length alone.
+    Probes are trained and tested on different sequences: on the same lengths, on lengths between them, and beyond them.
+    Beside them stand shuffled labels, random weights, and the length alone.
 
     \b
     Example:
@@ -122,9 +122,9 @@ def readout(
     device: Device = "auto",
     load_dtype: LoadDtype = "float32",
 ) -> None:
-    """Whether the output reads the number that a probe decodes: cosines, logit lens, and moving it to the next answer.
+    """Ask whether the output reads the number that a probe decodes: cosines, logit lens, and moving it to the next answer.
 
-    No two answers may begin with the same token: where digits are tokens, 1 and 10 do.
+    Two answers may not begin with the same token. Where digits are tokens, 1 and 10 do.
 
     \b
     Example:
@@ -184,9 +184,9 @@ def fate(
     device: Device = "auto",
     load_dtype: LoadDtype = "float32",
 ) -> None:
-    """Where answers are lost, a verdict a length: read, unread, undecodable, or indistinguishable.
+    """Say where answers are lost, by a verdict for each length: read, unread, undecodable, or indistinguishable.
 
-    With mitigations: the verdicts without and under each of them, and which they repair.
+    With mitigations it shows the verdicts without them and under each of them, and which verdicts they repair.
 
     \b
     Example:

@@ -29,7 +29,7 @@ def nulls(
     thinking: Thinking = False,
     kind: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="initialised, embeddings-kept, shuffled; repeatable. Else initialised."),
+        typer.Option(metavar="NAME", help="initialised, embeddings-kept, shuffled; repeatable. Default: initialised."),
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="How many null models of each kind, from seed 0.", min=1)] = 3,
     measure: Annotated[

@@ -31,9 +31,9 @@ def looseness(
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """Split a certified bound's looseness into where it arises.
+    """Show where a certified bound is loose, part by part.
 
-    From the paper's kind of bound (uniform) down to the measured norm, part by part, in decades that add up.
+    It goes from the paper's kind of bound (uniform) down to the measured norm. The parts are in decades, and add up.
 
     \b
     Example:
@@ -77,7 +77,7 @@ def profile(
 ) -> None:
     """Say which tokens matter, and test for a U-shape.
 
-    The measured profile with and without the sink, its shape with intervals, full against frozen.
+    Shows the measured profile with and without the sink, its shape with intervals, and full against frozen.
 
     \b
     Example:

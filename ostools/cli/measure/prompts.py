@@ -21,7 +21,9 @@ LENGTHS = "1:64"
 def prompts(
     task: Annotated[
         str | None,
-        typer.Option(metavar="NAME[:OPTIONS]", help="Such as copy-last; ostools tasks lists them. Else count-ones."),
+        typer.Option(
+            metavar="NAME[:OPTIONS]", help="Such as copy-last; ostools tasks lists them. Default: count-ones."
+        ),
     ] = None,
     mode: Annotated[
         str | None,
@@ -32,7 +34,7 @@ def prompts(
     ] = None,
     lengths: Annotated[
         str | None,
-        typer.Option(metavar="RANGE", help=f"{RANGE.format('1:64', '1:32,64')} Else {LENGTHS}, or the figure's."),
+        typer.Option(metavar="RANGE", help=f"{RANGE.format('1:64', '1:32,64')} Default: {LENGTHS}, or the figure's."),
     ] = None,
     mitigation: Annotated[
         str | None,

@@ -30,7 +30,7 @@ def sensitivity(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="full, frozen, frozen-attention, frozen-norm, detached; repeatable. Else full and frozen.",
+            help="full, frozen, frozen-attention, frozen-norm, detached; repeatable. Default: full and frozen.",
         ),
     ] = None,
     layers: Annotated[
@@ -65,12 +65,12 @@ def sensitivity(
 ) -> None:
     """Measure how much the last token depends on each token.
 
-    The norms of d y_n / d v_i for every token i, exact or estimated; nothing held constant (full), or attention patterns and
-    norm scales (frozen). Checked by finite differences on every run.
+    The norms of d y_n / d v_i for every token i, exact or estimated. Nothing is held constant (full), or attention patterns
+    and norm scales are (frozen). Every run is checked by finite differences.
 
     Several prompts come as one table, with their numbers from 1 in the column prompt, and as one chart, of their mean over
-    relative position. Those of one length share their passes;
-    finite differences are then taken of one, and the others are held against a row of autograd.
+    relative position. Prompts of one length share their passes. Finite differences are then taken of one of them, and the
+    others are held against a row of autograd.
 
     \b
     Example:
@@ -169,8 +169,8 @@ def path_sum(
 ) -> None:
     """Bound and predict sensitivity (Theorem 5.1).
 
-    The sum over paths from every token to the last, out of one forward pass and no gradient. Several prompts come as one table,
-    with their numbers from 1 in the column prompt, and as one chart, of their mean over relative position.
+    The sum over paths from every token to the last, from one forward pass without a gradient. Several prompts come as one
+    table, with their numbers from 1 in the column prompt, and as one chart, of their mean over relative position.
 
     \b
     Example:

@@ -32,7 +32,8 @@ def contributions(
     system: System = None,
     thinking: Thinking = False,
     towards: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The next token that is meant. Else the one that ranks first.")
+        str | None,
+        typer.Option(metavar="TEXT", help="The next token that is meant. Default: the one that ranks first."),
     ] = None,
     model: Model = "embedded",
     out: Out = None,
@@ -41,8 +42,8 @@ def contributions(
 ) -> None:
     """Split the next token's logit into parts of the tokens, which add up.
 
-    With patterns, norm scales and activations held as they are on the prompt. The biases' part is a row of its own. On the
-    terminal with rank correlations of the parts' sizes with the measured sensitivity.
+    Patterns, norm scales and activations are held as they are on the prompt. The part of the biases is a row of its own. The
+    terminal also shows rank correlations of the parts' sizes with the measured sensitivity.
 
     \b
     Example:
@@ -109,18 +110,19 @@ def faithfulness(
     system: System = None,
     thinking: Thinking = False,
     towards: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The answer, one token. Else the one that ranks first.")
+        str | None, typer.Option(metavar="TEXT", help="The answer, one token. Default: the one that ranks first.")
     ] = None,
     way: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="removed, replaced, masked; repeatable. Else all three.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="removed, replaced, masked; repeatable. Default: all three."),
     ] = None,
     linearisation: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Of the measured profiles; repeatable. Else full and frozen."),
+        typer.Option(metavar="NAME", help="Of the measured profiles; repeatable. Default: full and frozen."),
     ] = None,
     variant: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Path sums beside them; repeatable. Else second-moment and rollout."),
+        typer.Option(metavar="NAME", help="Path sums beside them; repeatable. Default: second-moment and rollout."),
     ] = None,
     orders: Annotated[int, typer.Option(metavar="N", help="Random orders of deletion.", min=19)] = _ORDERS,
     seed: Annotated[int, typer.Option(metavar="N", help="Of what is drawn.", min=0)] = 0,

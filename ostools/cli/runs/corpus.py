@@ -43,29 +43,33 @@ def corpus(
     ] = "sensitivity",
     linearisation: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, frozen-attention, ... Else full."),
+        typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, frozen-attention, ... Default: full."),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the sensitivity: exact, estimate. Else by the model's width.")
+        str | None,
+        typer.Option(metavar="NAME", help="Of the sensitivity: exact, estimate. Default: by the model's width."),
     ] = None,
     dtype: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Of the collapse: a dtype compared with float64; repeat it. Else float32 and bfloat16."
+            metavar="NAME",
+            help="Of the collapse: a dtype compared with float64; repeat it. Default: float32 and bfloat16.",
         ),
     ] = None,
     texts: Annotated[
-        int | None, typer.Option(metavar="N", help="How many texts a length. Else all that are long enough.", min=1)
+        int | None, typer.Option(metavar="N", help="How many texts a length. Default: all that are long enough.", min=1)
     ] = None,
     per_text: Annotated[int, typer.Option(metavar="N", help="Most windows of a text.", min=1)] = 1,
     field: Annotated[str, typer.Option(metavar="NAME", help="The key or column that holds the texts.")] = "text",
-    bins: Annotated[int | None, typer.Option(metavar="N", help="Of relative position. Else 32.", min=1)] = None,
+    bins: Annotated[int | None, typer.Option(metavar="N", help="Of relative position. Default: 32.", min=1)] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the texts and of the windows in them.", min=0)] = 0,
     mitigation: Under = None,
     model: Model = "embedded",
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the cells are kept; made if it is missing. Else nothing is kept."),
+        typer.Option(
+            metavar="DIR", help="Where the cells are kept; made if it is missing. Without it nothing is kept."
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -78,9 +82,9 @@ def corpus(
 ) -> None:
     """Measure profiles over a corpus of texts.
 
-    Windows of exactly so many tokens are drawn from the texts. The mean over relative position, with intervals over texts, and
-    a test of the U-shape. Or, with --measure collapse, how far each window and the same with its last token once more are
-    apart, and how many of them each dtype hides. With --out the same command resumes.
+    Windows of exactly so many tokens are drawn from the texts. Their mean over relative position has intervals over texts,
+    and a test of the U-shape. With --measure collapse it measures how far each window and the same with its last token once
+    more are apart, and how many of them each dtype hides. With --out the same command resumes.
 
     \b
     Example:

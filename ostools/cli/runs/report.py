@@ -39,12 +39,14 @@ def report(
         typer.Option(
             metavar="NAME",
             help="collapse, precision, sensitivity, looseness, layers, attention, behaviour, fate, mitigations, theory; "
-            "repeatable. Else all but what is forecast to take long.",
+            "repeatable. Default: all but what is forecast to take long.",
         ),
     ] = None,
     lengths: Annotated[
         str | None,
-        typer.Option(metavar="RANGE", help="Of the collapse sequences (1:512 or 8,16,32). Else 1:256, or what fits."),
+        typer.Option(
+            metavar="RANGE", help="Of the collapse sequences (1:512 or 8,16,32). Default: 1:256, or what fits."
+        ),
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "float32",

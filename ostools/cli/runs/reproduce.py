@@ -19,24 +19,26 @@ def reproduce(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the parts and the report are kept; made if missing.")],
     figure: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", help="The claims of that figure alone, 2 to 9; repeatable. Else all claims."),
+        typer.Option(metavar="N", help="The claims of that figure alone, 2 to 9; repeatable. Default: all claims."),
     ] = None,
     recipe: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.yaml",
-            help="Model and lengths of your own; examples/gemma-7b.yaml is the paper's. Else small ones.",
+            help="Model and lengths of your own; examples/gemma-7b.yaml is the paper's. Default: small ones.",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="'embedded', a directory, or a hub id. Else the recipe's, else 'embedded'."),
+        typer.Option(
+            metavar="NAME", help="'embedded', a directory, or a hub id. Default: the recipe's, or 'embedded'."
+        ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="'auto' or a torch device. Else the recipe's, else 'auto'.")
+        str | None, typer.Option(metavar="NAME", help="'auto' or a torch device. Default: the recipe's, or 'auto'.")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(metavar="NAME", help="To load the model in. Else the recipe's, else float32.")
+        str | None, typer.Option(metavar="NAME", help="To load the model in. Default: the recipe's, or float32.")
     ] = None,
 ) -> None:
     """Judge every claim of the paper by what is measured on a model.

@@ -54,8 +54,8 @@ def run(
 
     One cell after the other in this process, or as many at once as Ray has workers.
 
-    The same command again resumes: nothing is computed twice, and what was added to the file is added. A cell that fails is
-    recorded with its error, and the exit code is 1.
+    The same command again resumes: what is there is not computed again, and what was added to the file is measured. A cell
+    that fails is recorded with its error, and the exit code is 1.
 
     \b
     Example:

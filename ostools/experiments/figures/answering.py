@@ -145,4 +145,4 @@ def unread(result: Result, answers: pd.DataFrame) -> list[str]:
         said.append(f"{len(here)} {f'of {mode} ' if several else ''}cut off {where} before an answer")
     if other := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
         said.append(f"{other} that wrote something else than was asked for")
-    return [f"Without an answer, and in no error: {'; '.join(said)}."] if said else []
+    return [f"These have no answer, so they are not in the errors: {'; '.join(said)}."] if said else []

@@ -48,8 +48,8 @@ class Figure2(Result):
         """In what this figure is not the paper's."""
         return (
             *common_deviations(self),
-            "The right answer is always 0, in (a) by the paper's words: a model that always says 0 would be right everywhere.",
-            "The first digit is asked of 01…1, as the paper's caption says; its Section 3.1 says 1…10 there too.",
+            "The right answer is always 0, in (a) by the paper's words. A model that always says 0 would be right everywhere.",
+            "The first digit is asked of 01…1, as in the paper's caption. The paper's Section 3.1 says 1…10 there too.",
         )
 
 

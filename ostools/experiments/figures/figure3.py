@@ -143,11 +143,13 @@ def _checked_panels(panels: Sequence[str]) -> list[str]:
 def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     """What Figures 3, 4, 6 and 7 say of themselves."""
     asked = result.provenance.parameters
-    said = [
-        *common_deviations(result),
-        "Worked examples of the sum are the paper's, those of other tasks ours; they stand "
+    said = [*common_deviations(result)]
+    if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
+        said.append("This model was trained on these prompts without CoT. It was not trained on CoT.")
+    said += [
+        "The worked examples of the sum are the paper's. Those of the other tasks are ours. They stand "
         f"{asked.get('examples', 'before')} the question.",
-        "The zero-shot request is the opening of the paper's few-shot one. The paper names no seeds.",
+        "The zero-shot request is the opening of the paper's few-shot one. The paper does not name seeds.",
         _panels_in_words(answers),
         _without_cot(asked),
     ]
@@ -155,18 +157,16 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
         said.append(
             "The slips of C.1's prompts are mended: 'answer..' at a sum, the quote that is not closed at a count."
         )
-    if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
-        said.append("This model was trained on these prompts without CoT, and never on CoT.")
     return (*said, *unread(result, answers))
 
 
 def _without_cot(asked: Mapping[str, Any]) -> str:
     if asked.get("mode") == "answer-only":
         return (
-            f"Without CoT '{ANSWER_ONLY.strip()}' stands after C.1's prompt: Section 3.2 speaks of such an instruction, the "
+            f"Without CoT '{ANSWER_ONLY.strip()}' stands after C.1's prompt. Section 3.2 speaks of such an instruction. Its "
             "words are ours."
         )
-    return "Without CoT the prompt is C.1's alone, where Section 3.2 says that the model is told to output the answer only."
+    return "Without CoT the prompt is C.1's alone. In Section 3.2 the model is told to output the answer only."
 
 
 def _panels_in_words(answers: Any) -> str:

@@ -81,7 +81,7 @@ class Figure5(Result):
         if "b" in self.curves:
             said.append(_of_seeds(len(self.provenance.parameters["seeds"])))
         if "d" in self.curves:
-            said.append("(d): the pair of one digit more after a comma is ours; it stands apart.")
+            said.append("(d): the pair of one digit more after a comma is ours, so it has a panel of its own.")
         return tuple(said)
 
 
@@ -93,10 +93,12 @@ def _of_reading(reading: Reading) -> list[str]:
         said.append(f"The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: {here}.")
     if reading.per == HEAD_CHUNK:
         said.append(
-            f"The paper averages over heads, which {SITE_WORDS[reading.site]} does not have: here they are its chunks of "
+            f"The paper averages over heads, but {SITE_WORDS[reading.site]} does not have heads. Here it is cut into chunks of "
             "d_model / H numbers."
         )
-        said.append("The other reading of its heads, the outputs of those of the last block, is the site attention.")
+        said.append(
+            "The paper may also mean the outputs of the heads of the last block. Here that is the site attention."
+        )
     elif reading.per == VECTOR:
         said.append(
             "The paper averages over heads, with the least and the greatest. Here: the whole vector, without a band."
@@ -108,8 +110,8 @@ def _of_seeds(seeds: int) -> str:
     """What is drawn of (b) beside the heads."""
     drawn = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
     return (
-        f"(b) is {drawn}, in which the digit before the one or two ones is never a one. The paper names no seeds, and its bars "
-        "are over heads."
+        f"(b) is {drawn}, in which the digit before the one or two ones is never a one. The paper does not name seeds, and its "
+        "bars are over heads."
     )
 
 

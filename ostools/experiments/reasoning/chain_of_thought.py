@@ -63,7 +63,7 @@ def chain_of_thought(
     thinking: bool = False,
     progress: Progress | None = None,
 ) -> ChainOfThought:
-    """d y_n / d v_i over a question, the reasoning behind it and the begun answer line, by part (Theorem B.5).
+    """d y_n / d v_i over a question, the reasoning after it and the begun answer line, by part (Theorem B.5).
 
     n is the last token before the answer, whose representation chooses the answer's first token.
 

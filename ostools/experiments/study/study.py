@@ -72,7 +72,7 @@ def study(
     sensitivity_lengths: int = 12,
     progress: Progress | None = None,
 ) -> Study:
-    """Each mitigation against none, on the same questions (docs/theory.md 6 and 7).
+    """Each mitigation compared with none, on the same questions (docs/theory.md 6 and 7).
 
     Args:
         task: a `tasks.Task`, or its name with options.

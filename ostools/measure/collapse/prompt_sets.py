@@ -135,7 +135,7 @@ def _of_ids(model: TransformerBridge, task: TaskOfIds, lengths: list[int], bos: 
     """Pairs of token ids, each row of which is a prompt of this model."""
     if not bos:
         raise InputError(
-            f"{task.name}: bos=False takes out what a tokenizer adds, and to ids it adds nothing: leave it out"
+            f"{task.name}: bos=False takes out what a tokenizer adds, but it does not add anything to ids: leave bos=False out"
         )
     if lengths[-1] > context_length(model):
         raise InputError(

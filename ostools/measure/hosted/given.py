@@ -158,7 +158,7 @@ def _not_asked(place: str, name: object, known: Mapping[str, Question]) -> Input
             f"{place}: expected id {same[0]!r}, found {name!r}: the prompt has changed since; write the prompts and ask again"
         )
     return InputError(
-        f"{place}: id {name[:200]!r} is none of the {len(known)} questions asked here, such as {next(iter(known), None)!r}: "
+        f"{place}: id {name[:200]!r} is not among the {len(known)} questions asked here, such as {next(iter(known), None)!r}: "
         "give the options with which `ostools prompts` wrote it"
     )
 

@@ -21,4 +21,4 @@ def unanswered(result: Result) -> list[str]:
     missing = int(frame["correct"].isna().sum())
     if not missing:
         return []
-    return [f"{missing} of {len(frame)} prompts have no answer: they are in no share, error or frequency."]
+    return [f"{missing} of {len(frame)} prompts have no answer: the shares, errors and frequencies leave them out."]

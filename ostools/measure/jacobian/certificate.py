@@ -123,8 +123,8 @@ def require_adds_up(error: float, within: float, parts: str, whole: str) -> None
     if not error <= within:
         raise InputError(
             f"the detached linearisation failed its check: {parts} differs from {whole} by {error:.2g} of what is added, "
-            f"expected {within:g} at most; an edit that the held network does not repeat is no part of it, and in float32 "
-            "rounding may be too large: leave the edit, or load the model with dtype='float64'"
+            f"expected {within:g} at most. Either an edit is active that the held network does not repeat, or rounding in "
+            "float32 is too large: leave the edit's block, or load the model with dtype='float64'"
         )
 
 

@@ -141,7 +141,7 @@ def sensitivity(
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity | Sensitivities:
-    """||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l) for every token i of the prompt, n its last token.
+    """How far the last token's y_n can move with each token i: ||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l).
 
     v_i^(0) is the embedded token (after Gemma's scaling, before any block), y_n the last token's residual stream after the
     final norm: the quantity of Theorem 5.1 (arXiv 2406.04267). By reverse-mode differentiation, in float32 (in float64

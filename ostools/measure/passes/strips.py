@@ -48,7 +48,7 @@ def strips_where_long(model: TransformerBridge, pos: int) -> Iterator[None]:
             whole = _SQUARES * shape.n_heads * pos**2 * shape.element
             if hooks.active_strips(model) is not None or whole > available_memory(next(model.parameters()).device):
                 raise InputError(
-                    f"{pos} tokens need {whole / 2**30:.1f} GiB for whole attention patterns, which are not there, and in "
-                    f"strips of queries they cannot go: {error}; leave that block, or shorten the prompt"
+                    f"{pos} tokens need {whole / 2**30:.1f} GiB for whole attention patterns, more than is free, and "
+                    f"cannot go in strips of queries: {error}; leave that block, or shorten the prompt"
                 ) from error
         yield

@@ -62,7 +62,7 @@ def flow(
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Flow:
-    """The edges of `second-moment`'s recursion at the last token of a prompt, with patterns and norm scales held.
+    """How the sensitivity that `second-moment` predicts flows to the last token, edge by edge; patterns and norm scales held.
 
     `flow` starts with ||d y_n / d v_j^(0)||_F at every token j and divides, at every block, in proportion to w_ij: all of it
     arrives at n. `mitigation`: as of `path_sum`. Raises `InputError` as `path_sum` does.

@@ -245,9 +245,9 @@ def _norms(squares: Float[Tensor, "*last pos"], dtype: torch.dtype) -> Float[Ten
     rounding = 100 * torch.finfo(dtype).eps
     if not bool((squares >= -rounding * squares.amax(-1, keepdim=True)).all()):
         raise InputError(
-            "second-moment: paths cancel on this prompt, or probes miss, as the prediction does not allow for (a squared norm "
-            "came out negative or is no number); use traces='exact', variant 'second-moment-diagonal', or measure with "
-            "sensitivity()"
+            "second-moment: expected squared norms of 0 or more, found one that is negative or not a number: on this prompt "
+            "paths cancel, or probes miss, more than the prediction allows for; use traces='exact', variant "
+            "'second-moment-diagonal', or measure with sensitivity()"
         )
     return squares.clamp_min(0.0).sqrt()
 

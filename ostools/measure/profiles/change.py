@@ -115,8 +115,8 @@ def _at_partners(first: Sensitivity | PathSum, second: Sensitivity | PathSum, ro
     pairs = partners(*(_tokens(result) for result in (first, second)))
     if not pairs:
         raise InputError(
-            "compare: expected two prompts that begin or end with the same tokens, found none that correspond: there is no "
-            "token whose two norms could be held against each other"
+            "compare: expected two prompts that begin or end with the same tokens, found none that correspond: only "
+            "the norms of tokens that correspond are compared"
         )
     lasts = [set(_long(result)["last"]) for result in (first, second)]
     if any(len(found) > 1 for found in lasts):

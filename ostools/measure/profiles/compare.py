@@ -78,7 +78,8 @@ def compare(
     if isinstance(first, Sensitivity) and isinstance(second, PathSum):
         if corresponding:
             raise InputError(
-                "compare: a profile and path sums are of one prompt, token by token: expected no corresponding=True"
+                "compare: expected a profile and path sums of one prompt, token by token, found corresponding=True: leave it "
+                "out"
             )
         return _comparison(first, second)
     if type(first) is not type(second):
@@ -129,8 +130,8 @@ def _of_the_measured(measured: Provenance, paths: PathSum) -> Any:
     others = found.loc[found["kind"] != "certified", "variant"]
     if len(others):
         raise InputError(
-            f"compare: the profile is of a logit, which certified bounds of y_n bound, and of which no other path sum "
-            f"speaks, found {others.iloc[0]!r}: path_sum(..., variants=['local'])"
+            f"compare: expected certified bounds alone beside the profile of a logit, found {others.iloc[0]!r}, which "
+            "describes y_n and not a logit: path_sum(..., variants=['local'])"
         )
     return found.assign(value=found["value"] * norm)
 

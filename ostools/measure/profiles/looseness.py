@@ -57,7 +57,7 @@ class Looseness(Result):
 
 @asked
 def looseness(measured: Sensitivity, paths: PathSum) -> Looseness:
-    """Split log10(uniform / measured) of every token into what the bound gives away where; see the module.
+    """Where the bound is loose: log10(uniform / measured) of every token, split into parts that add up; see the module.
 
         profile = ost.sensitivity(model, prompt)
         chain = ["uniform", "local", "heads", "edge", "windowed(1)"]

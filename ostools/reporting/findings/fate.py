@@ -12,8 +12,8 @@ from ostools.measure.fate.splits import TESTS
 from ostools.results import Frame, frame_of
 
 _MEANT = {
-    UNDECODABLE: "Undecodable: not by a linear probe from so many examples. It says nothing of what is not linear, or of more "
-    "examples."
+    UNDECODABLE: "Undecodable: a linear probe trained on so many examples does not decode the answer. Probes that are "
+    "not linear, and more examples, were not tried."
 }
 
 
@@ -66,13 +66,15 @@ def readout_findings(result: Readout) -> list[str]:
     for (dtype, direction), here in frame.groupby(["dtype", "direction"], sort=False):
         most = here.loc[here["intervention"].abs().idxmax()]
         of = "the weights of the probe" if direction == "probe" else "the direction of the data"
-        by = "one more" if most["predicted"] == 1 else f"{most['predicted']:.2g} more in the mean"
+        by = "1" if most["predicted"] == 1 else f"{most['predicted']:.2g} in the mean"
         follows = (
-            f", and the answer follows at {most['followed']:.0%} of {most['asked']} prompts" if most["asked"] else ""
+            f" Of {most['asked']} prompts whose likeliest answer was right, {most['followed']:.0%} then answer the next one."
+            if most["asked"]
+            else ""
         )
         said.append(
-            f"{f'{dtype}, along' if several else 'Along'} {of}: {by} by the probe moves the expected answer by at most "
-            f"{most['intervention']:.2f} ({_place(most)}){follows}."
+            f"{f'{dtype}: the' if several else 'The'} representation is moved along {of} until the probe's number is larger by "
+            f"{by}. The expected answer changes most {_at(most)}, by {most['intervention']:+.2f} in the mean.{follows}"
         )
     return said
 
@@ -85,11 +87,16 @@ def _place(row: Any) -> str:
     }.get(name, name)
 
 
+def _at(row: Any) -> str:
+    place = _place(row)
+    return place if place.startswith("between") else f"at {place}"
+
+
 def _best(probes: Decodable, dtype: str, under: str = "") -> str:
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
     here = frame[(frame["site"] == best["site"]) & (frame["layer"] == best["layer"]) & (frame["dtype"] == dtype)]
-    words = [f"{dtype}{under}: {best['finding']}, at {_place(best)}, the best place:"]
+    words = [f"{dtype}{under}: {best['finding']}, by the place where the probe is right most often ({_place(best)}):"]
     for test in (test for test in TESTS if (here["test"] == test).any()):
         rows = here[here["test"] == test].set_index("control")
         own = rows.loc["none"]
@@ -106,7 +113,7 @@ def _steps(result: Decodable, dtype: str, under: str = "") -> list[str]:
     table: Frame = result.steps
     here = table[(table["dtype"] == dtype) & (table["test"] == table["test"].iloc[0])]
     said = []
-    for words, sure, pick in (("writes", here["low"] > 0, "idxmax"), ("overwrites", here["high"] < 0, "idxmin")):
+    for words, sure, pick in (("rises", here["low"] > 0, "idxmax"), ("falls", here["high"] < 0, "idxmin")):
         if sure.any():
             row = here.loc[getattr(here["step"][sure], pick)()]
             name = (
@@ -115,6 +122,7 @@ def _steps(result: Decodable, dtype: str, under: str = "") -> list[str]:
                 else "the final norm"
             )
             said.append(
-                f"{dtype}{under}: {name} {words} most of it, {row['before']:.0%} before and {row['behind']:.0%} after it."
+                f"{dtype}{under}: the share that is decoded {words} most at {name}, from {row['before']:.0%} before it to "
+                f"{row['behind']:.0%} after it."
             )
     return said

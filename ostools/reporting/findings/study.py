@@ -14,7 +14,7 @@ def study_finding(study: Study) -> str:
     """Which mitigation helps or hurts what, by the verdicts on what was measured; and how often the model is right without."""
     parameters: Any = study.provenance.parameters
     lengths = parameters["lengths"]
-    start = f"On {parameters['task']} ({len(lengths)} lengths, {lengths[0]} to {lengths[-1]} items)"
+    start = f"The task is {parameters['task']} ({len(lengths)} lengths, {lengths[0]} to {lengths[-1]} items)."
     effects: Frame = study.effects
     said, unconfirmed = [], []
     for about in ABOUT:
@@ -28,8 +28,8 @@ def study_finding(study: Study) -> str:
             if row[about] == NO_EFFECT and _excludes_zero(changes[name]):
                 unconfirmed.append(f"{name} ({about})")
         words = "; ".join(f"{verdict} ({', '.join(names)})" for verdict, names in _ordered(groups))
-        said.append(f"{about}: {words}")
-    return f"{start}, {', '.join(said)}.{_open(unconfirmed)}{_room(effects)}"
+        said.append(f" {about.capitalize()}: {words}.")
+    return f"{start}{''.join(said)}{_open(unconfirmed)}{_room(effects)}"
 
 
 def _change(row: dict[str, Any], verdict: str) -> str:
@@ -66,7 +66,7 @@ def _room(effects: Frame) -> str:
         return ""
     share = float(answers["baseline"].iloc[0])
     return (
-        " All answers are right without a mitigation, so nothing could be gained."
+        " All answers are right without a mitigation, so a mitigation could not make more of them right."
         if share == 1
         else f" Without a mitigation {share:.0%} of the answers are right."
     )

@@ -150,7 +150,8 @@ def bounds_headline(result: Comparison | None) -> Finding | None:
     else:
         state = f"Every certified bound holds; {tightest}"
     text = (
-        f"The tightest is `{row['variant']}`, beside the {row['linearisation']} derivative, in the median over tokens."
+        f"The tightest is `{row['variant']}`, by the median over tokens. It stands beside the {row['linearisation']} "
+        "derivative."
     )
     if broken:
         text += " A certified bound that fails is a defect of this software or of the run: please report it."
@@ -169,7 +170,7 @@ def prediction_headline(result: Comparison | None) -> Finding | None:
     rank, size = float(row["spearman"]), float(row["median_log10_looseness"])
     tokens = of_sensitivity.tokens_of(result)
     if tokens < FEWEST or rank != rank or size != size:
-        reason = f"The prompt has {tokens} tokens; {FEWEST} are needed, and norms that differ and are known."
+        reason = f"The prompt has {tokens} tokens. The test needs {FEWEST}, and norms that are known and not all alike."
         return Finding(
             "Whether the prediction has the right shape was not tested.", reason, "sensitivity", "Prediction"
         )
@@ -183,9 +184,10 @@ def prediction_headline(result: Comparison | None) -> Finding | None:
     verdict = f"The prediction from one forward pass {words.format(f'{rank:.2f}', factor(size))}."
     word = "measured" if row["method"] == "exact" else "estimated"
     text = (
-        f"`{name}`, named before the measurement, beside the {word} {row['linearisation']} derivative: rank correlation over "
-        f"tokens, and the median ratio. Fixed beforehand: a shape is right from a rank correlation of {RIGHT_RANK:g} on, a "
-        f"size within a factor of {RIGHT_FACTOR:g}. These two numbers have no interval. A prediction does not bound anything."
+        f"The prediction is `{name}`, which was named before the measurement. It stands beside the {word} "
+        f"{row['linearisation']} derivative. The numbers are the rank correlation over tokens and the median ratio; they do "
+        f"not have an interval. Fixed beforehand: a shape is right from a rank correlation of {RIGHT_RANK:g} on, a size "
+        f"within a factor of {RIGHT_FACTOR:g}. A prediction does not bound anything."
     )
     return Finding(verdict, text, "sensitivity", "Prediction")
 

@@ -64,15 +64,20 @@ def _distances(both: Both, names: Names) -> tuple[Figure | None, str]:
     ends = [near for found in both if (near := nearest(found.casts or found.collapses))]
     ends = [near for near in ends if (task_of(near[0]), near[1].dtype) in shared]
     if not ends:
-        return None, "No chart holds the distances of both: they share no task and precision that comes nearest."
+        return (
+            None,
+            "No chart holds the distances of both: what comes nearest to the noise in one was not measured in the other.",
+        )
     result, tail = min(ends, key=lambda near: near[1].margin)
     key = (task_of(result), tail.dtype)
     data = _joined([ratios(one[key], key[1]), ratios(other[key], key[1])], names)
     common = set.intersection(*(set(rows["length"]) for _, rows in data.groupby("model")))
     if data["model"].nunique() < 2 or not common:
-        return None, "No chart holds the distances of both: there is no length with a known noise in both."
+        return None, "No chart holds the distances of both: they do not share a length with a known noise."
     caption = f"Distance of the pair over the rounding noise of {key[1]}, {key[0]}"
-    note = "Below the line at 1 the distance is smaller than the noise. A distance alone has no unit that two models share."
+    note = (
+        "Below the line at 1 the distance is smaller than the noise. The distances of two models do not share a unit."
+    )
     picked = "This is the task and the precision in which one of the two models comes nearest to the noise."
     kept = data[data["length"].isin(sorted(common))]
     figure = Figure("both-collapse", ratio_chart(kept, names), caption, f"{caption}. {note}")
@@ -153,8 +158,8 @@ def _norms(both: Both, names: Names) -> tuple[Figure | None, str]:
     word = "estimated" if how[0][1] == "estimate" else "measured"
     caption = f"Sensitivity of the last token to each token, {word}"
     note = (
-        f"Each {word} {norm} norm over the mean norm of its own model, as the vectors of two models share no unit: 1 is an "
-        "even share. Both models read the same tokens."
+        f"Each {word} {norm} norm is divided by the mean norm of its own model, as the vectors of two models do not share a "
+        "unit. 1 is an even share. Both models read the same tokens."
     )
     figure = Figure("both-sensitivity", norms_chart(_joined(shares, names), names), caption, f"{caption}. {note}")
     return figure, f"Sensitivity: {note}"

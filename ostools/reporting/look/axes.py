@@ -20,7 +20,7 @@ from ostools.results import Column, Frame
 
 ZERO_NOTE = "Triangles at the bottom edge are exact zeros: a log axis has no place for them."
 ROUNDING_NOTE = (
-    "Triangles at the bottom edge are below rounding (exact zeros, or what sums in another order would change)."
+    "Triangles at the bottom edge are below rounding (exact zeros, or what another order of the sums would change)."
 )
 """In place of `ZERO_NOTE` where the values have a rounding."""
 PALE = 0.5

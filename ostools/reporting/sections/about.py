@@ -80,8 +80,8 @@ def reading_section() -> Section:
 def again_section(command: str, prompt: str) -> Section:
     """The exact command, where one can be given."""
     said = (
-        "No command line can hold the NUL in this prompt: bash ends the prompt there. Give it in Python, "
-        "`ost.report(model, prompt=...)`; all else is as in this command.",
+        "A command line cannot hold the NUL in this prompt: bash ends the prompt there. Give it in Python, "
+        "`ost.report(model, prompt=...)`. All else is as in this command.",
     )
     return Section(
         "again", "Run it again", "Run it again", "", [Part(findings=said if "\x00" in prompt else (), code=command)]

@@ -12,7 +12,10 @@ from ostools.reporting.page.section import Part, Section, View
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame
 
-LEAD = "The last token's attention in every head. It says what each value is multiplied by, not what that does."
+LEAD = (
+    "The last token's attention in every head. It says by how much each value is multiplied. It does not say what that does to "
+    "the answer."
+)
 
 
 def attention_section(found: Measurements) -> Section | None:

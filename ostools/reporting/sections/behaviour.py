@@ -67,9 +67,9 @@ def _card(name: str) -> list[Part]:
         return []
     more = More("The card's table", tables=_card_tables(accuracy))
     note = (
-        "Not measured in this run: stated by the model's card, from when the weights were trained. In the paper's own "
-        "sequences the answer to copy-last and copy-first is always a zero: only rows marked “uniform” tell whether the "
-        "model looks."
+        "This was not measured in this run. The model's card states it, from when the weights were trained. In the paper's own "
+        "sequences the answer to copy-last and copy-first is always a zero. Only rows marked “uniform” tell whether the model "
+        "reads the sequence."
     )
     return [Part(title="From the model's card", findings=card_findings(accuracy), notes=[note], more=[more])]
 

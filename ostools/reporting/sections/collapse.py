@@ -22,7 +22,7 @@ QUESTIONS = {
 }
 LEAD = (
     "A sequence and the same sequence with its last token repeated once: how far apart are the two representations of the last "
-    "token, y? What lies below a dtype's rounding noise, or below one of its representable steps, is not information."
+    "token, y? A distance below a dtype's rounding noise, or below one of its representable steps, does not carry information."
 )
 
 

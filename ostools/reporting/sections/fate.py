@@ -13,8 +13,8 @@ from ostools.reporting.sections.measurements import Measurements
 from ostools.results import frame_of
 
 LEAD = (
-    "Of every length: is the answer right (read), is it wrong while a linear probe of the last token says the right one "
-    "(unread), or does no probe say it (undecodable)? A probe is tested on sequences that it was not trained on."
+    "Of every prompt it is asked: is the answer right (read)? Is it wrong, while a linear probe of the last token says the "
+    "right one (unread)? Or are both wrong (undecodable)? A probe is tested on sequences that it was not trained on."
 )
 
 

@@ -93,7 +93,7 @@ GLOSSARY = (
     Term(
         "Prediction",
         "A path sum that estimates the size of the sensitivity from forward passes alone, under an assumption on "
-        "random directions. It bounds nothing. The word is ours.",
+        "random directions. It does not bound anything. The word is ours.",
         "",
         "theory.md#section-3-3",
     ),

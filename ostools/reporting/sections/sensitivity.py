@@ -81,7 +81,7 @@ def _flow(result: Flow) -> Part:
     blocks = int(frame["layer"].max()) + 1
     direct = frame[(frame["layer"] == blocks - 1) & (frame["key"] == frame["query"])]["flow"].sum()
     said = (
-        f"In the last block {float(direct):.0%} of the predicted flow stays at the last token; the rest arrives there from "
+        f"In the last block {float(direct):.0%} of the predicted flow stays at the last token. The rest arrives there from "
         "the tokens before it. This is a prediction from second moments, not a measurement."
     )
     caption = "How the predicted sensitivity flows to the last token, block by block"
@@ -176,5 +176,5 @@ def _fewer_layers(result: Sensitivity) -> tuple[Sensitivity, str]:
         return result, ""
     step = (len(layers) - 1) / (LAYERS_DRAWN - 1)
     chosen = {layers[round(index * step)] for index in range(LAYERS_DRAWN)}
-    rule = f"Drawn are {len(chosen)} of {len(layers)} layers, evenly spread; all were measured."
+    rule = f"Drawn are {len(chosen)} of {len(layers)} layers, evenly spread. All were measured."
     return replace(result, frame=frame[frame["layer"].isin(chosen)].reset_index(drop=True)), rule

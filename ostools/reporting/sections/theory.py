@@ -10,8 +10,8 @@ from ostools.reporting.sections.measurements import Measurements
 from ostools.results import frame_of
 
 LEAD = (
-    "The statements that the measurements lean on, run on numbers drawn from a seed, with no model. Rows without one of the "
-    "hypotheses pass only if the statement then breaks."
+    "The statements that the measurements rely on are computed on numbers drawn from a seed, without a model. A row that "
+    "leaves out one of the hypotheses passes only if the statement then breaks."
 )
 
 

@@ -21,8 +21,8 @@ _LEGEND = alt.Legend(title=None, columns=2, symbolStrokeWidth=2)
 WIDTH, HEIGHT, BELOW = 270, 170, 120
 KIND_TITLES = {
     "certified": "certified bounds",
-    "paper": "the paper's forms (bounds of nothing)",
-    "predicted": "predictions (bounds of nothing)",
+    "paper": "the paper's forms (not bounds)",
+    "predicted": "predictions (not bounds)",
 }
 """A panel a kind: what is certified and what is predicted never stand on one axis."""
 

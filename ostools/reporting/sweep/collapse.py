@@ -12,8 +12,8 @@ from ostools.reporting.sweep.parts import CellsSection, Here, provenance_of
 from ostools.runs.measurements.collapse import COLLAPSE
 
 _DISTANCES = (
-    "A sequence and the same with one item more: how far apart are the two representations of the last token, y? What lies "
-    "below a dtype's rounding noise, or below one of its representable steps, is not information."
+    "A sequence and the same with one item more: how far apart are the two representations of the last token, y? A "
+    "distance below a dtype's rounding noise, or below one of its representable steps, does not carry information."
 )
 
 

@@ -141,7 +141,9 @@ def few_panels(rows: Frame, tables: str) -> tuple[Frame, list[str]]:
     """The rows of the first panels; and, where panels are left out, that in words."""
     names = list(dict.fromkeys(rows["panel"]))
     left_out = (
-        [f"Drawn are {_PANELS} of the {len(names)} conditions; the {tables} all."] if len(names) > _PANELS else []
+        [f"Drawn are {_PANELS} of the {len(names)} conditions. The {tables} all of them."]
+        if len(names) > _PANELS
+        else []
     )
     return rows[rows["panel"].isin(names[:_PANELS])], left_out
 
@@ -150,5 +152,5 @@ def finite(rows: Frame) -> tuple[Frame, list[str]]:
     """The rows whose values are finite; and, where some are not, that in words."""
     known = np.isfinite(rows["value"].astype(float))
     bad = int((~known).sum())
-    left_out = f"{bad} of {len(rows)} values are not finite: there is no figure, and no table has them in it."
+    left_out = f"{bad} of {len(rows)} values are not finite. The figure is left out. The tables have the other values."
     return rows[known], [left_out] if bad else []

@@ -36,8 +36,8 @@ from ostools.runs.stored.reading import MADE_BY, Reading, distinct
 from ostools.runs.stored.store import UNREADABLE
 
 _PATHS = (
-    "Theorem 5.1's sums over paths. Certified bounds are of the derivative that stands beside them, operator norms; the "
-    "paper's forms and the predictions bound nothing, and stand in panels of their own."
+    "Theorem 5.1's sums over paths. A certified bound is one of the operator norm of the derivative that stands beside it. The "
+    "paper's forms and the predictions are not bounds, so they have panels of their own."
 )
 _PROMPT = ("model", "task", "dtype", "mitigation", "seed", "length")
 
@@ -86,7 +86,7 @@ def _beside(found: Reading, task: str, paths: Frame) -> tuple[list[Table], list[
     measured = found.rows("sensitivity")
     if measured.empty:
         return [], [
-            "Sensitivity was not measured on these prompts: whether the bounds hold, and how loose they are, is not said."
+            "Sensitivity was not measured on these prompts: whether the bounds hold, and how loose they are, is not known here."
         ]
     asked: dict[tuple[str, ...], Frame] = {}
     for key, rows in groups(measured, *_PROMPT, *MADE_BY, "options"):

@@ -89,8 +89,8 @@ def test_the_sublayer_that_writes_an_answer_and_the_one_that_overwrites_it_are_n
     origin = Provenance({}, {}, None, {}, (), "")
     frame = rows_of(said, "number").assign(task="t", target="number", mitigation="none")
     whole, none = (
-        "the attention of block 0 writes most of it, ",
-        "the mlp of block 0 overwrites most of it, 100% before",
+        "the share that is decoded rises most at the attention of block 0, ",
+        "the share that is decoded falls most at the mlp of block 0, from 100% before it ",
     )
     words = " ".join(decodable_findings(Decodable(frame, origin, said, steps_of(said))))
     assert whole in words

@@ -107,7 +107,7 @@ def test_answers_of_another_model_or_made_otherwise_are_not_mixed_in(tmp_path: P
         for model, limit, words in (("other", None, "model 'other'"), ("m", 5, "max_tokens 5")):
             with pytest.raises(InputError, match=words):
                 ask_endpoint(url, model, asked[:1], file, max_tokens=limit)
-        with pytest.raises(InputError, match="none of the 1 questions"):
+        with pytest.raises(InputError, match="not among the 1 questions"):
             ask_endpoint(url, "m", asked[1:], file)
         assert len(heard) == 1
 

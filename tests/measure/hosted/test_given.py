@@ -205,7 +205,7 @@ def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(embedded: Transform
     assert found.title.startswith("Figure 2 on m:")
     assert "answers made elsewhere at a temperature that is not recorded" in found.deviations[0]
     lacking = experiments.figure_2(as_answers(here.frame, questions, tmp_path / "b", lost=2), [3, 12])
-    assert lacking.deviations[1] == "2 of 12 prompts have no answer: they are in no share, error or frequency."
+    assert lacking.deviations[1] == "2 of 12 prompts have no answer: the shares, errors and frequencies leave them out."
     assert "nothing came" in json.dumps(lacking.plot().to_dict())
     lacking.plot().to_dict()
 
@@ -253,7 +253,7 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     wrong: list[tuple[list[Any], str]] = [
         ([], "at least one line"),
         ([good, good], "line 2: expected every id once"),
-        ([{"id": "count-ones n=9 seed=0 mitigation=none #0", "text": "x"}], "none of the 2 questions"),
+        ([{"id": "count-ones n=9 seed=0 mitigation=none #0", "text": "x"}], "not among the 2 questions"),
         ([{"id": changed, "text": "x"}], "the prompt has changed since"),
         ([good | {"prompt": one.text + " "}], "changed prompt"),
         ([{"id": 3, "text": "x"}], "expected an id"),

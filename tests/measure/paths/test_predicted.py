@@ -309,7 +309,7 @@ def test_a_square_that_is_none_is_refused_in_whichever_block_it_arises(
 
     monkeypatch.setattr(second_moment.Mlp, "overlap", spoiled)
     prompt = Prompt.from_ids(model, IDS)
-    with pytest.raises(InputError, match="squared norm came out negative or is no number"):
+    with pytest.raises(InputError, match="squared norms of 0 or more, found one that is negative or not a number"):
         values(model, prompt, variant)
 
 

@@ -149,7 +149,7 @@ def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:
     assert errors[0]["mean"] == [3.0, None, 4.0]
     assert (errors[0]["low"], errors[0]["high"]) == ([2.0, None, 4.0], [4.0, None, 4.0])
     assert strips[0]["share"] == [0.0, 1.0, 0.5]
-    assert "no number to be read (12 of 24 answers); they are in no error above" in text
+    assert "answers without a number (12 of 24), which the errors leave out" in text
     assert "mean of up to 2 seeds" in text
     assert "logarithmic" not in text
     assert "trained" not in text
@@ -158,14 +158,14 @@ def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:
 def test_figure_3_says_when_its_axis_is_not_the_papers() -> None:
     frame = counted(none=[0, 1, 2], cot_zero_shot=[0, 10**7, 3], cot_few_shot=[None, None, None])
     text = json.dumps(Figure3(frame, provenance(3, {"count-ones": 2})).plot().to_dict())
-    assert "linear to 1, then logarithmic; the paper's text names none" in text
+    assert "linear to 1, then logarithmic. The paper's text does not name one." in text
     assert '"symlog"' in text
     assert text.count("trained to 2") == 1
 
 
 def test_figure_3_without_any_number_still_draws() -> None:
     text = json.dumps(Figure3(counted(none=[None, None]), provenance(3)).plot().to_dict())
-    assert "(8 of 8 answers)" in text
+    assert "(8 of 8)" in text
 
 
 def test_figure_4_counts_what_its_axis_cannot_show() -> None:
@@ -204,7 +204,7 @@ def test_the_u_says_its_verdicts() -> None:
     how = provenance(0, linearisation="full", norm="operator", records="uuid")
     text = json.dumps(Retrieval(pd.DataFrame(rows), how, ends).plot().to_dict(), ensure_ascii=False)
     assert "first × 2 (1 to 3), above; last × 1, too few seeds." in text
-    assert "of an operator norm the lower end is drawn" in text
+    assert "An operator norm is drawn at its lower end" in text
     assert "two UUIDs a record" in text
 
 
@@ -213,7 +213,7 @@ def test_retrieval_says_where_another_record_may_hold_the_wanted_value() -> None
         rows = [{"position": 0, "length": length, "seed": 0, "method": "exact"}]
         how = provenance(0, linearisation="full", norm="operator", records=records)
         notes = " ".join(retrieval_notes(Retrieval(pd.DataFrame(rows), how, pd.DataFrame())))
-        assert ("others may hold the wanted value" in notes) is said
+        assert ("Another record may hold the wanted value" in notes) is said
 
 
 def test_a_directory_is_named_by_its_last_part() -> None:

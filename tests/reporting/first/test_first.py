@@ -195,7 +195,7 @@ def test_the_prediction_told_of_is_the_one_named_before_not_the_best() -> None:
     both = {"second-moment": TEN.tolist(), "second-moment-full": (TEN[::-1]).tolist()}
     said = prediction_headline(made_comparison(TEN.tolist(), both))
     assert said is not None
-    assert said.text.startswith("`second-moment-full`, named before the measurement")
+    assert said.text.startswith("The prediction is `second-moment-full`, which was named before the measurement.")
     few = prediction_headline(made_comparison([1.0, 2.0], {"second-moment": [1.0, 2.0]}))
     assert few is not None
     assert few.verdict == "Whether the prediction has the right shape was not tested."

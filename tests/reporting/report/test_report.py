@@ -384,7 +384,7 @@ def test_bounds_of_the_real_derivative_are_not_passed_over(page: Parsed) -> None
 
 
 def test_a_prompt_with_nul_is_no_command_line() -> None:
-    words = "No command line can hold the NUL in this prompt"
+    words = "A command line cannot hold the NUL in this prompt"
     (part,) = again_section("ostools report", "a\x00b").parts
     assert words in part.findings[0]
     (part,) = again_section("ostools report", "ab").parts

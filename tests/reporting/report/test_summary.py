@@ -188,9 +188,9 @@ def test_what_helps_comes_first_and_what_was_not_measured_is_not_mentioned() -> 
     ]
     said = study_finding(_study(verdicts, [float(np.log10(0.5)), float(np.log10(2.0))]))
     assert said == (
-        "On copy-last (2 lengths, 4 to 8 items), answers: no measurable effect (hint +0.0 points, separator +0.0 points), "
-        "collapse: helps (separator ×2); no measurable effect (hint ×0.5). All answers are right without "
-        "a mitigation, so nothing could be gained."
+        "The task is copy-last (2 lengths, 4 to 8 items). Answers: no measurable effect (hint +0.0 points, separator +0.0 "
+        "points). Collapse: helps (separator ×2); no measurable effect (hint ×0.5). All answers are right without a "
+        "mitigation, so a mitigation could not make more of them right."
     )
     assert study_finding(_study(verdicts, [0.0, 0.0], baseline=0.25)).endswith(
         " Without a mitigation 25% of the answers are right."
@@ -203,7 +203,7 @@ def test_an_interval_that_leaves_no_effect_out_is_kept_though_the_test_did_not_c
     ratio: Any = made.effects["about"] == "collapse"
     sure = made.effects.assign(verdict_low=np.where(ratio, np.log10(1.25), -1.0), verdict_high=np.log10(4.0))
     said = study_finding(replace(made, effects=sure))
-    assert "collapse: no measurable effect (separator ×2 [×1.25, ×4])." in said
+    assert "Collapse: no measurable effect (separator ×2 [×1.25, ×4])." in said
     assert "The interval of separator (collapse) excludes zero. A sign-flip test over so few lengths" in said
     assert "sign-flip" not in study_finding(made)
     lower = sure.assign(verdict_low=np.log10(0.25), verdict_high=np.where(ratio, np.log10(0.5), 1.0))

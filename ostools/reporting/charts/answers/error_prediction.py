@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.experiments.error_prediction import ALL, SAME_LENGTH, ErrorPrediction
+from ostools.experiments.error_prediction import ALL, LEVEL, SAME_LENGTH, ErrorPrediction
 from ostools.ground.words import short_name
 from ostools.measure.answers.reading import ANSWERED
 from ostools.reporting.findings.error_prediction import PREDICTORS, error_prediction_notes
@@ -45,7 +45,7 @@ def error_prediction_chart(result: ErrorPrediction) -> alt.VConcatChart:
     title = alt.TitleParams(
         f"{frame['task'].iloc[0]}: do collapse and sensitivity tell right answers of {short_name(result.provenance.model)} "
         "from wrong ones?",
-        subtitle=error_prediction_notes(result),
+        subtitle=_subtitle(result),
     )
     summary: Frame = result.summary
     if summary["area"].notna().any():
@@ -55,6 +55,19 @@ def error_prediction_chart(result: ErrorPrediction) -> alt.VConcatChart:
         rows.append(_odds(odds, names))
     chart = alt.vconcat(*rows, spacing=18, title=title)
     return axes.themed(chart.resolve_scale(color="independent", shape="independent"))
+
+
+def _subtitle(result: ErrorPrediction) -> list[str]:
+    """What was asked, and what a mark cannot show; the findings say at length what an area and an odds ratio are."""
+    notes = error_prediction_notes(result)
+    if len(notes) < 3:
+        return notes
+    return [
+        f"{notes[0]} Dashed lines: an area of 0.5 and a ratio of 1 say nothing.",
+        f"All intervals hold together at {LEVEL:.0%}, over seeds. A relation is not seen where an interval reaches its "
+        "dashed line.",
+        notes[-1],
+    ]
 
 
 def _points(frame: Frame, name: str, first: bool) -> Any:

@@ -44,7 +44,9 @@ def retrieval_notes(result: Retrieval) -> list[str]:
     drawn = f"{seeds} seeds" if seeds > 1 else "One seed"
     notes = [f"{drawn} ({kind} a record); within a seed only the wanted record moves. Thin: seeds; thick: their mean."]
     if records == "words" and int(frame["length"].iloc[0]) > 10:
-        notes.append("More records than digits: others may hold the wanted value too, and be what was found.")
+        notes.append(
+            "There are more records than digits. Another record may hold the wanted value too, and may be what was found."
+        )
     linearisation = result.provenance.parameters["linearisation"]
     notes.append(f"Below: mean norm of d y_n / d v_i^(0) ({linearisation} Jacobian) over tokens i.")
     rows = [dict(row) for row in result.ends.to_dict("records")]
@@ -53,7 +55,7 @@ def retrieval_notes(result: Retrieval) -> list[str]:
         if told:
             notes.append(f"{words} against the mean of the positions between: {'; '.join(told)}.")
     if (frame["method"] == "estimate").any():
-        notes.append("Sensitivity is estimated: of an operator norm the lower end is drawn.")
+        notes.append("Sensitivity is estimated. An operator norm is drawn at its lower end.")
     return notes
 
 

@@ -19,7 +19,7 @@ _WORDS = {"accuracy": "share of right answers", "log_probability": "log p of the
 _LETTER, _LINE = 6.0, 22  # pixels: of a letter's width, and between two lines of words above and below their points
 _DISTANCE = "L2 distance at y, float64"
 _ROUNDING_NOTE = (
-    "Hollow triangles: distances below rounding are in the mean and count as that, so it is at most what is drawn."
+    "Hollow triangles: some distances are below rounding. They count as that, so the mean is at most what is drawn."
 )
 
 

@@ -41,7 +41,7 @@ def attention_variation_chart(result: AttentionVariation) -> alt.VConcatChart:
 def _notes(frame: Frame, table: Frame) -> list[str]:
     heads, seeds = frame["head"].nunique(), frame["seed"].nunique()
     over = f"{heads} heads" if seeds == 1 else f"{heads} heads and {seeds} seeds"
-    notes = [f"Mean over {over}, in float64. Theorem B.3's proof lets δ + own weight go to 0 with n."]
+    notes = [f"Mean over {over}, in float64. In the proof of Theorem B.3 δ + own weight goes to 0 as n grows."]
     if (infinite := int(np.isinf(table["kl"]).sum())) > 0:
         notes.append(
             f"KL is infinite at {infinite} of {len(table)} layers and lengths: some head no longer sees a token that it saw."

@@ -102,11 +102,12 @@ def _notes(frame: Frame, norm: str, over: str) -> list[str]:
     notes = [
         f"{_name(norm)}{over}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm."
     ]
+    colours = []
     if frame["hidden"].any():
-        notes.append("Pale: the float64 distance is below the rounding noise of the run at that layer.")
+        colours.append("Pale: the float64 distance is below the rounding noise of the run at that layer.")
     if (frame["value"] == 0).any():
-        notes.append("Grey: exactly 0, the same numbers in both.")
-    return notes
+        colours.append("Grey: exactly 0, the same numbers in both.")
+    return [*notes, " ".join(colours)] if colours else notes
 
 
 def _panel(cells: Frame, name: str, domain: list[float], colour: str, last: int, scheme: Any = "viridis") -> Any:

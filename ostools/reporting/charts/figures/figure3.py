@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 
 from ostools.experiments.figures.figure3 import Figure3
+from ostools.reporting.charts.figures.deviations import shown_deviations
 from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.look.answer_marks import length_axis, training_end
 from ostools.results import Frame, frame_of
@@ -45,7 +46,7 @@ def figure_3_chart(result: Figure3) -> alt.VConcatChart:
         )
         for index, name in enumerate(tasks)
     ]
-    notes = [*result.deviations, *_notes(drawn, wide)]
+    notes = [*shown_deviations(result.deviations), *_notes(drawn, wide)]
     row = alt.hconcat(*panels, spacing=20).resolve_scale(color="shared")
     return axes.themed(alt.vconcat(row, title=alt.TitleParams(result.title, subtitle=notes)))
 
@@ -68,17 +69,19 @@ def _summary(frame: Frame) -> Frame:
 
 
 def _notes(drawn: Frame, wide: bool) -> list[str]:
+    """How to read the marks, in one line."""
     notes = []
     if (drawn["asked"] > 1).any():
         notes.append(
             f"Line: mean of up to {drawn['asked'].max()} seeds (answers that are numbers); bars: least to greatest."
         )
     if drawn["none"].any():
-        counted = f"{drawn['none'].sum()} of {drawn['asked'].sum()} answers"
-        notes.append(f"Ticks below: no number to be read ({counted}); they are in no error above.")
+        counted = f"{drawn['none'].sum()} of {drawn['asked'].sum()}"
+        notes.append(f"Ticks below: answers without a number ({counted}), which the errors leave out.")
     if wide:
-        notes.append("Error axis: linear to 1, then logarithmic; the paper's text names none.")
-    return notes
+        notes.append("Error axis: linear to 1, then logarithmic. The paper's text does not name one.")
+    lines = [" ".join(notes[:2]), *notes[2:]]
+    return [line for line in lines if line]
 
 
 def _hue() -> alt.Color:

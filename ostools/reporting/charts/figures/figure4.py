@@ -8,6 +8,7 @@ import altair as alt
 
 from ostools.experiments.figures.figure4 import Figure4
 from ostools.ground.words import number
+from ostools.reporting.charts.figures.deviations import shown_deviations
 from ostools.reporting.charts.figures.figure3 import COLUMNS, LINES, WAYS
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -38,7 +39,9 @@ def figure_4_chart(result: Figure4) -> alt.VConcatChart:
         )
         for mode in modes
     ]
-    chart = alt.vconcat(*rows, spacing=12, title=alt.TitleParams(result.title, subtitle=list(result.deviations)))
+    chart = alt.vconcat(
+        *rows, spacing=12, title=alt.TitleParams(result.title, subtitle=shown_deviations(result.deviations))
+    )
     return axes.themed(chart.resolve_scale(color="shared"))
 
 

@@ -12,6 +12,7 @@ from ostools.experiments import Figure5
 from ostools.ground.words import number, short_name
 from ostools.measure.collapse.readings import NORM_WORDS, PIECES, SITE_WORDS, Reading
 from ostools.reporting.charts.collapse.curves import jumps
+from ostools.reporting.charts.figures.deviations import shown_deviations
 from ostools.reporting.findings.collapse import trained_length
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -63,27 +64,25 @@ def _title(reading: Reading, model: Any) -> str:
 def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
     frame, reading = frame_of(result), result.reading
     pieces = PIECES[reading.per]
-    notes = []
+    bands, means, floors = [], [], []
     if pieces:
-        notes.append(f"Line: mean over {pieces}. Pale band: from the least to the greatest of them.")
-    notes += result.deviations
+        bands.append(f"Line: mean over {pieces}. Pale band: from the least to the greatest of them.")
     most = int(frame["seeds"].max())
+    if most > 1:
+        bands.append(f"In (b) the line and the pale band are over {most} draws of digits too.")
     if frame["interval_low"].notna().any():
-        notes.append(
-            "In (b) the pale band is over all draws too; dark band: 95% bootstrap interval of the mean over them."
-        )
+        means.append("Dark band: 95% bootstrap interval of the mean over draws.")
     elif most > 1:
-        notes.append("In (b) the pale band is over all draws too; they are too few for an interval of their mean.")
+        means.append("The draws are too few for an interval of their mean.")
     if not result.collapse_lengths.empty:
-        notes.append(
-            f"Collapse: the float64 distance stays below the rounding noise, both as drawn ({reading.distance})."
-        )
+        means.append("Collapse: the float64 distance stays below the rounding noise, both as drawn.")
     if below:
         told = ", ".join(f"{dtype} at most {number(value)}" for dtype, value in below.items())
-        notes.append(f"Below these axes: rounding noise of {told}.")
+        floors.append(f"Below these axes: rounding noise of {told}.")
     if ((frame["mean"] == 0) | (frame["head_minimum"] == 0)).any():
-        notes.append("Exact zeros, which a log axis has no place for, are drawn on its lower edge.")
-    return notes
+        floors.append("A log axis does not have a place for exact zeros: they are drawn on its lower edge.")
+    lines = [*shown_deviations(result.deviations), *(" ".join(said) for said in (bands, means, floors))]
+    return [line for line in lines if line]
 
 
 def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:

@@ -30,7 +30,7 @@ _BLOCKS = {
 }
 _HARDLY = 0.5
 """A law that leaves more than this of the first fitted value is not called convergence, whatever its rate."""
-_OURS = "Ours, as the paper names none: norm, range of n, seeds and bars (those of C.3 are Figure 9's)."
+_OURS = "Norm, range of n, seeds and bars are ours, as the paper does not name them (those of C.3 are Figure 9's)."
 _COLOURS = {"vectors": "vectors", "weights": "weights", "delta": "vectors", "bound": "local"}
 _QUANTITIES = {
     "l1": "L1 distance of the last representations",
@@ -59,13 +59,13 @@ def figure_9_chart(result: Figure9) -> alt.HConcatChart:
 def figure_9_notes(result: Figure9) -> list[str]:
     """That the law was fitted where delta is not yet one, if it was."""
     noisy, fitted_from = int(result.provenance.parameters["noisy"]), int(result.fits["fitted_from"].iloc[0])
-    ours = "Ours, as the paper names none: the range of n; every n is the beginning of one sequence a seed."
+    ours = "The range of n is ours, as the paper does not name it. Every n is the beginning of one sequence a seed."
     if fitted_from >= 100 * noisy:
         return [ours]
     return [
         ours,
-        f"Fewer than {FEWEST} lengths from n = 100 k = {100 * noisy:,} on: a fit from 10 k = {10 * noisy:,} on "
-        "finds the rate too small, as delta still bends.",
+        f"Fewer than {FEWEST} lengths are at n = 100 k = {100 * noisy:,} or more, so the law is fitted from 10 k = "
+        f"{10 * noisy:,} on. Delta still bends there: the fitted rate is too small.",
     ]
 
 

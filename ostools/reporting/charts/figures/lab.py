@@ -48,7 +48,7 @@ def lab_chart(result: Lab) -> alt.VConcatChart:
     zeros = [axes.ROUNDING_NOTE] if any(has_zeros for _, has_zeros in rows) else []
     if zeros and (frame["study"] == "validation").any():
         zeros.append(
-            "Of a distance in a low precision, rounding is the noise of the difference, measured against float64."
+            "For a distance in a low precision, rounding is the noise of the difference, measured against float64."
         )
     subtitle = [
         "One random pre-norm decoder, d = 64, 4 heads: 16 random tokens, then one token n times, against n + 1 times.",

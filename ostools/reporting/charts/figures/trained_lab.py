@@ -42,7 +42,7 @@ def trained_lab_chart(result: TrainedLab) -> alt.VConcatChart:
     seen = int(frame[frame["seen"]]["length"].max())
     subtitle = [
         f"{told['measured']} of the grid's {told['planned']} models, trained on the same prompts of at most {seen} bits (the "
-        f"vertical rule); rope-10000 and {BASE.n_layers} layers where nothing else is said.",
+        f"vertical rule); rope-10000 and {BASE.n_layers} layers where a label does not say otherwise.",
         "Distance: n ones against n + 1. Lines: means over seeds, of distances geometric; bands: minimum to maximum.",
         axes.ROUNDING_NOTE,
     ]

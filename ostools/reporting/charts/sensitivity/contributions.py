@@ -33,7 +33,7 @@ def contributions_chart(result: Contributions) -> alt.LayerChart:
     biases = float(frame_of(result)["contribution"].iloc[-1])
     subtitle = [
         f"Tokens together {values.sum():+.4g}, biases {biases:+.4g}: {_sum(result)}.",
-        "With patterns, norm scales and activations held as they are on this prompt. A part is no cause.",
+        "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause.",
     ]
     colours = {_UP: theme.colour("full"), _DOWN: theme.colour("frozen")}
     bars = draw.rows(data).encode(

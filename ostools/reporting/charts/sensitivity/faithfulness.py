@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import altair as alt
@@ -11,7 +10,7 @@ from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.deletion import RANDOM
 from ostools.measure.faithfulness.faithfulness import BETWEEN
 from ostools.measure.faithfulness.without import EFFECTS, MASKED, REMOVED, REPLACED, WAYS
-from ostools.reporting.findings.faithfulness import faithfulness_findings
+from ostools.reporting.findings.faithfulness import answer_finding
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -29,7 +28,7 @@ def faithfulness_chart(result: Faithfulness) -> alt.VConcatChart:
     curves = [_curves(result, way, names) for way in ways]
     title = alt.TitleParams(
         "Is sensitivity use? What is lost without a token",
-        subtitle=[line for said in faithfulness_findings(result) for line in textwrap.wrap(said, 108)],
+        subtitle=answer_finding(result),
     )
     panels: list[Any] = [_tokens(result, ways), _row(ranks), _row(curves)]
     return axes.themed(alt.vconcat(*panels, spacing=20, title=title).resolve_scale(color="independent"))
@@ -98,7 +97,7 @@ def _ranks(result: Faithfulness, effect: str, names: list[str], ways: list[str])
 
 
 def _curves(result: Faithfulness, way: str, names: list[str]) -> Any:
-    """Curves of one way of taking tokens out."""
+    """Curves of one way of taking tokens out; above them the area of the first profile's beside the random ones'."""
     table: Frame = result.deletion
     here = table[table["way"] == way]
     rows = here[["order", "deleted", "drop", "low", "high"]].rename(columns={"drop": "value"})
@@ -115,4 +114,16 @@ def _curves(result: Faithfulness, way: str, names: list[str]) -> Any:
     lines = draw.rows(rows).encode(y=y, tooltip=["order:N", "deleted:Q", draw.VALUE], **place)
     dash = alt.condition(f"datum.order == '{RANDOM}'", alt.value([4, 3]), alt.value([1, 0]))
     marks = [band.mark_area(opacity=0.18), lines.mark_line(strokeWidth=1.5).encode(strokeDash=dash)]
-    return draw.layers(*marks, width=_NARROW, height=_HEIGHT, title=draw.heading(f"Tokens {way}, largest first"))
+    areas: Frame = result.areas
+    first: Any = areas[(areas["way"] == way) & (areas["order"] == names[0])].iloc[0]
+    said = [f"{names[0]}: AOPC {first['aopc']:.3g}, p {first['p']:.2g}", f"random orders: AOPC {first['random']:.3g}"]
+    title = alt.TitleParams(
+        f"Tokens {way}, largest first",
+        subtitle=said,
+        fontSize=11,
+        fontWeight="normal",
+        subtitleFontSize=10,
+        offset=6,
+        frame="group",
+    )
+    return draw.layers(*marks, width=_NARROW, height=_HEIGHT, title=title)

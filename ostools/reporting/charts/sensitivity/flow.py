@@ -73,8 +73,8 @@ def flow_chart(flow: Flow) -> alt.TopLevelMixin:
     title = alt.TitleParams(
         "How sensitivity flows to the last token (predicted)",
         subtitle=[
-            "Each token starts with its share of all tokens' predicted norms of dy/dv; wider is more of it. "
-            f"The {_EDGES_A_BLOCK} strongest edges a block.",
+            "Each token starts with its share of all tokens' predicted norms of dy/dv. A wider edge carries more of it. "
+            f"Drawn are the {_EDGES_A_BLOCK} strongest edges of each block.",
             *notes(others),
         ],
     )

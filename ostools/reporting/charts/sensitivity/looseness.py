@@ -87,7 +87,7 @@ def _subtitle(summary: Frame) -> list[str]:
     loose = summary[summary["is_looseness"]]
     total, worst = float(loose["mean"].sum()), loose.loc[loose["mean"].idxmax()]
     return [
-        f"From uniform, {factor(total)} times the measured frozen norm (red line), down to it; the largest part is "
-        f"{worst['part']}.",
-        "What freezing patterns and norm scales changes (blue) is no looseness and may have either sign.",
+        f"The bound uniform is {factor(total)} times the measured frozen norm (red line). The bars are the parts of this "
+        f"factor. The largest is {worst['part']}.",
+        "Blue: what freezing patterns and norm scales changes. It is not looseness, and it may have either sign.",
     ]
