@@ -221,6 +221,7 @@ def test_a_planted_relation_is_found_and_one_in_which_all_answer_alike_is_none()
             rows.append(at | {"quantity": "last_share", "precision": "float32", "task": "lab-count", "value": -share})
             for task, value in (("lab-first", 1.0 - share**2), ("lab-last", share)):
                 rows.append(at | {"quantity": "decodable", "precision": "float32", "task": task, "value": value})
+                rows.append(at | {"quantity": "decodable", "precision": "bfloat16", "task": task, "value": 0.5})
     frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
     result = TrainedLab(frame, Provenance.without_model())
     found = trained_prediction(result).set_index(["question", "length", "quantity"])
@@ -277,6 +278,7 @@ def test_answers_that_are_held_and_not_given_are_counted_by_question_and_length(
         rows += [at | {"quantity": "accuracy", "precision": "float32", "value": right}]
         rows += [at | {"quantity": "accuracy", "precision": "bfloat16", "value": 1.0}]
         rows += [at | {"quantity": "decodable", "precision": "float32", "value": held}]
+        rows += [at | {"quantity": "decodable", "precision": "bfloat16", "value": held - 0.3}]
         rows += [at | {"quantity": "decodable", "precision": "float32", "value": 0.3, "weights": "untrained"}]
         rows += [
             at | {"quantity": "decodable", "precision": "float32", "value": 0.0, "length": 96}
@@ -286,17 +288,19 @@ def test_answers_that_are_held_and_not_given_are_counted_by_question_and_length(
     (row,) = trained_decodable(TrainedLab(frame, Provenance.without_model())).to_dict("records")
     assert (row["question"], row["length"], row["seeds"]) == ("count", 64, 3)
     assert (row["right"], row["decodable"], row["before"]) == pytest.approx((0.1, 0.8, 0.3))
-    assert row["difference"] == pytest.approx(0.7)
-    assert row["high"] == pytest.approx(0.7 + 4.302653 * 0.2 / 3**0.5, rel=1e-5)
+    assert (row["unread"], row["in_bfloat16"], row["lost"]) == pytest.approx((0.7, 0.5, 0.3))
+    assert row["unread_high"] == pytest.approx(0.7 + 4.302653 * 0.2 / 3**0.5, rel=1e-5)
+    assert row["lost_low"] == pytest.approx(0.3)
 
 
 @pytest.mark.slow
-def test_decodable_is_the_share_of_right_probes_at_y(folder: Path, result: TrainedLab) -> None:
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_decodable_is_the_share_of_right_probes_at_y(folder: Path, result: TrainedLab, precision: str) -> None:
     model = load_lab(folder / "models" / TINY.name)
-    asked: dict[str, Any] = {"lengths": range(2, 7), "seeds": range(6), "random_weights": False}
+    asked: dict[str, Any] = {"lengths": range(2, 7), "seeds": range(6), "random_weights": False, "dtypes": [precision]}
     found = decodable(model, LabTask("count"), layers=[2], **asked)
     said = found.predictions.query("site == 'y' and test == 'same lengths' and control == 'none'")
-    rows = _rows(result, "decodable", encoding="rope-10000", task="lab-count").set_index("length")
+    rows = _rows(result, "decodable", encoding="rope-10000", task="lab-count", precision=precision).set_index("length")
     for length in range(2, 7):
         right = said[said["length"] == length]["right"]
         assert (rows["value"][length], rows["asked"][length]) == (right.mean(), len(right))

@@ -67,7 +67,7 @@ def trained_prediction(result: TrainedLab) -> Frame:
     of one cell differ in their seed alone, so that they are fewer than as many independent ones: the interval is too narrow.
     """
     frame = frame_of(result)
-    frame = frame[(frame["weights"] == "trained") & ~frame["forced"]]
+    frame = frame[(frame["weights"] == "trained") & ~frame["forced"] & (frame["precision"] != "bfloat16")]
     kind = [*_KIND, "seed"]
     rows = []
     for question in TASKS:
@@ -90,21 +90,21 @@ def trained_decodable(result: TrainedLab) -> Frame:
     """How often the answer is in y, and how often it is given: one row a kind of trained model, question and length of
     `PREDICTED_AT`.
 
-    right (share of right answers in float32), decodable (share that a linear probe at y says right, of the same prompts),
-    before (decodable of the same models before training): means over seeds. difference (decodable minus right) with its 95%
-    Student interval over seeds, low and high; NaN with fewer than two. A probe is trained on sequences of these lengths, which
-    the models are not.
+    In float32: right (share of right answers), decodable (share that a linear probe at y says right, of the same prompts),
+    before (decodable of the same models before training): means over seeds. in_bfloat16: decodable of what bfloat16 leaves of
+    y. unread (decodable minus right) and lost (decodable minus in_bfloat16) with their 95% Student intervals over seeds; NaN
+    with fewer than two. A probe is trained on sequences of these lengths, which the models are not.
     """
     frame = frame_of(result)
     frame = frame[frame["length"].isin(PREDICTED_AT)]
-    decoded = frame[frame["quantity"] == "decodable"]
+    trained, before = (frame[frame["weights"] == state] for state in ("trained", "untrained"))
     kind = [key for key in _KIND if key != "weights"]
     by = [*kind, "seed", "task", "length"]
-    trained = frame[frame["weights"] == "trained"]
     columns = {
         "right": _of(trained, "accuracy", "float32").set_index(by)["value"],
-        "decodable": decoded[decoded["weights"] == "trained"].set_index(by)["value"],
-        "before": decoded[decoded["weights"] == "untrained"].set_index(by)["value"],
+        "decodable": _of(trained, "decodable", "float32").set_index(by)["value"],
+        "before": _of(before, "decodable", "float32").set_index(by)["value"],
+        "in_bfloat16": _of(trained, "decodable", "bfloat16").set_index(by)["value"],
     }
     both: Any = pd.concat(columns, axis=1).dropna(subset=["right", "decodable"]).reset_index()
     rows = []
@@ -112,8 +112,10 @@ def trained_decodable(result: TrainedLab) -> Frame:
         row: dict[str, Any] = dict(zip([*kind, "question", "length"], keys, strict=True))
         row |= {"question": str(row["question"]).removeprefix("lab-"), "seeds": len(group)}
         row |= {name: group[name].mean() for name in columns}
-        rows.append(row | _interval("difference", list(group["decodable"] - group["right"])))
-    return pd.DataFrame(rows).rename(columns={"difference_low": "low", "difference_high": "high"})
+        for name, other in (("unread", "right"), ("lost", "in_bfloat16")):
+            row |= _interval(name, list(group["decodable"] - group[other]))
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def trained_precisions(result: TrainedLab) -> Frame:

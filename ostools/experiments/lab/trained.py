@@ -75,7 +75,7 @@ class TrainedLab(Result):
     accuracy: the share of `asked` prompts that are answered right. `task` ends in -hard for the paper's one sequence a length.
     absolute_error: the mean of |answer - key| over the answers that are numbers.
     decodable: the share of `asked` prompts, those of accuracy, whose answer a linear probe at y says (`ostools.decodable`,
-        "same lengths": ridge regression that was trained on other sequences of `DECODABLE_LENGTHS`).
+        "same lengths": ridge regression that was trained on other sequences of `DECODABLE_LENGTHS`, in the same precision).
     sink_share, last_share, effective_tokens; start, middle, end (mean log10 operator norm of d y_n / d v_i^(0) in each third,
         without the first and the last token), start_contrast_low and so on (95% limits of start or end minus middle); u_shape
         (1 where `ostools.profile` finds a U, 0 where it does not; from 60 tokens on): of one prompt of random bits.
@@ -151,14 +151,15 @@ def _answers(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_R
 
 
 def _probed(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_Row]:
-    """Whether the answer to every question is in y, on the random bits that `_answers` asks of."""
-    deepest = int(model.cfg.n_layers)
+    """Whether the answer to every question is in y, on the random bits and in the precisions that `_answers` asks in."""
+    asked: dict[str, Any] = {"lengths": DECODABLE_LENGTHS, "seeds": range(PROMPTS), "layers": [int(model.cfg.n_layers)]}
+    asked |= {"mitigation": forced, "dtypes": ("float32", "bfloat16") if forced is None else ("float32",)}
     for question in TASKS:
-        form, asked = LabTask(question), {"lengths": DECODABLE_LENGTHS, "seeds": range(PROMPTS), "layers": [deepest]}
-        said: Any = decodable(model, form, mitigation=forced, random_weights=False, **asked).predictions
+        form = LabTask(question)
+        said: Any = decodable(model, form, random_weights=False, **asked).predictions
         said = said[(said["site"] == "y") & (said["test"] == SAME) & (said["control"] == "none")]
-        for length, right in said.groupby("length")["right"]:
-            named = {"task": form.name, "length": length, "asked": len(right)}
+        for (precision, length), right in said.groupby(["dtype", "length"], sort=False)["right"]:
+            named = {"precision": precision, "task": form.name, "length": length, "asked": len(right)}
             yield named | {"quantity": "decodable", "value": right.mean()}
 
 
