@@ -11,13 +11,14 @@
 # make lab      train and measure the laboratory again from nothing, in LAB: three hours of one core
 # make stress   what is too long for the tests: kills, signals, hostile input, memory
 # make mutants  plant small errors and see which no test sees: ROOMS, SAMPLE (a number; all without it); resumable
+# make versions  the same numbers with the lowest and the newest versions that pyproject.toml allows: two environments in VERSIONS
 # make scale    write checkpoints of the shapes that people use, 23 GB, and measure them: the tables of docs/scale.md
 # make bench    timings side by side, against what a user would otherwise write
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report test test-slow test-full test-portable quick lint style types docs tutorials gallery house bench lab scale stress mutants
+.PHONY: report test test-slow test-full test-portable quick lint style types docs tutorials gallery house bench lab scale stress mutants versions
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
@@ -89,6 +90,9 @@ stress: $(INSTALLED)
 mutants: $(INSTALLED)
 	$(BIN)/pip install --disable-pip-version-check -q "cosmic-ray==8.7.0"
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m scripts.mutants $(if $(ROOMS),--rooms $(ROOMS)) $(if $(SAMPLE),--sample $(SAMPLE))
+
+versions: $(INSTALLED)
+	$(BIN)/python -m scripts.versions $(if $(VERSIONS),--folder $(VERSIONS))
 
 # The lock pins everything, the build tools too, so the package itself is installed without asking an index again.
 $(INSTALLED): requirements.lock pyproject.toml

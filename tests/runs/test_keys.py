@@ -103,6 +103,32 @@ def test_every_file_that_loading_reads_is_in_the_checkpoints_hash(directory: str
     assert found[0] != found[1]
 
 
+def test_the_names_of_its_files_are_in_the_checkpoints_hash(directory: str, tmp_path: Path) -> None:
+    """No other file stands between the two names."""
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    (copy / "vocab.txt").write_bytes(b"a")
+    before = cells.checkpoint_hash(locate(str(copy), None))
+    (copy / "vocab.txt").rename(copy / "vocab2.txt")
+    assert cells.checkpoint_hash(locate(str(copy), None)) != before
+
+
+@pytest.mark.parametrize(
+    "package", ["torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn"]
+)
+def test_another_version_of_what_computes_is_another_key(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh, known = cells.code_version.__wrapped__, cells.version
+    before = fresh()
+    monkeypatch.setattr(cells, "version", lambda name: "0.0" if name == package else known(name))
+    assert fresh() != before
+
+
+def test_another_python_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cells.code_version.__wrapped__()
+    monkeypatch.setattr(cells.platform, "python_version", lambda: "3.0.0")
+    assert cells.code_version.__wrapped__() != before
+
+
 @pytest.fixture
 def renamed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names that files were renamed to; each was handed to the disk, as long as it is, before that."""

@@ -31,7 +31,7 @@ from ostools.tasks import CollapseTask, Task
 _DEFINING = ("ground", "theory", "models", "tasks", "measure", "results.py", "runs/measurements")
 """What of ostools decides a number, with the forecasts that stand in the same files. Reporting, the command line and
 experiments do not."""
-_VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
+_VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn")
 _KNOWN = {"hooks", "mitigations", "ostools", *sys.stdlib_module_names, *(name.replace("-", "_") for name in _VERSIONS)}
 """Packages that the version of the code speaks for."""
 

@@ -321,3 +321,12 @@ def test_probes_are_the_default_where_they_pay() -> None:
     assert predicted.chosen_traces(replace(shape, d_model=64, d_mlp=172, gated=True), 64) == "exact"
     found = ost.path_sum(tiny_model("llama"), "ab", variants="second-moment").provenance.parameters
     assert found["traces"] == "exact"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_negative_square_is_nought_up_to_a_hundred_roundings_of_the_largest(dtype: torch.dtype) -> None:
+    least = 100 * torch.finfo(dtype).eps
+    squares = torch.tensor([4.0, -4 * least], dtype=torch.float64)
+    assert predicted._norms(squares, dtype).tolist() == [2.0, 0.0]
+    with pytest.raises(InputError, match="squared norm came out negative"):
+        predicted._norms(squares * torch.tensor([1.0, 1.01], dtype=torch.float64), dtype)
