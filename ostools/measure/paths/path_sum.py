@@ -44,6 +44,7 @@ from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
 from ostools.theory.path_sum.certificates import OUTCOMES
+from ostools.theory.path_sum.mlp_certificates import QUOTIENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +134,10 @@ def path_sum(
             `cesaro`: the shape that uniform causal attention would have with each block's own residual weight, in closed form
             (arXiv 2603.10123; docs/theory.md 3.3): what the mask and the skip connections do without any pattern.
         mlp_norm: ||D_i||, in every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i) T_ij as a whole.
-            "certified": proved from above by repeated squaring, within 0.1%; the provenance counts in which precision each was
-            proved. What is proved is the norm of the D_i that float64 computed from the weights. The norms of `heads` and
-            `edge` are then proved in the same way. "svd": exact singular values.
+            "certified": proved from above, within 0.1%, by one direction each or by repeated squaring; the provenance counts
+            how each was proved. What is proved is the norm of the exact product of weights and slopes as float64 has them,
+            or of the D_i that float64 computed from them. The norms of `heads` and `edge` are then proved by squaring. "svd":
+            exact singular values.
             "frobenius" (||D_i||_F) and "product" (of weight norms): cheaper and larger.
         traces: how the predictions take traces of second moments: over all d_model directions ("exact"), or from a few random
             ones ("probes"); their number and seed are in the provenance. "auto": probes where they take half the operations
@@ -211,7 +213,7 @@ def _of_one(
     values = _fold(model, tokens, how.names, last, (how.mlp_norm, traces, tally), progress)
     own: dict[str, Any] = {"traces": TRACES[traces], **tokens.asked}
     if tally:
-        own["norms_proved"] = ", ".join(f"{tally[name]} {name}" for name in OUTCOMES)
+        own["norms_proved"] = ", ".join(f"{tally[name]} {name}" for name in (QUOTIENT, *OUTCOMES))
     tables = [_table(tokens, variant_named(name), last, values[name]) for name in how.names]
     where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters={**provenance.parameters, **own})
     return PathSum(pd.concat(tables, ignore_index=True), where)
