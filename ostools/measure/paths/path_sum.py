@@ -257,7 +257,7 @@ def _fold(
     # Bounds are computed in float64; a prediction is off by percents, whatever the precision.
     dtype = next(model.parameters()).dtype if predicted else torch.float64
     with torch.no_grad(), float32_products():
-        run = forward(model, tokens.ids)
+        run = forward(model, tokens.ids, live=any(variant_named(name).linearisation == "full" for name in names))
         folds = {name: variant_named(name).fold(run, last) for name in names}
         for block in run.blocks(dtype):
             done = int(model.cfg.n_layers) - block.layer
