@@ -76,7 +76,7 @@ class Forward:
 
     def _read(self, layer: int, wanted: Sequence[str]) -> Read:
         bias = position_bias(self.model, self.calls[layer].kwargs, len(self.final_norm_scale))
-        if self.kept:
+        if self.kept and all(name in self.kept for name in wanted if name in self.available):
             return Read({name: self.kept[name][layer] for name in wanted if name in self.kept}, bias=bias)
         strips = hooks.active_strips(self.model)
         names = [name for name in (wanted if strips is None else IN_STRIPS) if name in self.available]
@@ -91,17 +91,18 @@ class Forward:
         return Read(sites, bias=bias) if strips is None else Read(sites, calls[0], strips.size)
 
 
-def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
+def forward(model: TransformerBridge, ids: Int[Tensor, " pos"], *, live: bool = True) -> Forward:
     """Run the prompt once and keep what the formulas need; two passes where all patterns would take over 256 MiB.
 
-    Inside `hooks.in_strips` nothing is kept, and blocks have no whole pattern: strips of it are made when they are asked for.
+    Without `live` what the real derivative needs is not kept: a block runs again where that is asked for. Inside
+    `hooks.in_strips` nothing is kept, and blocks have no whole pattern: strips of it are made when they are asked for.
     Raises what `forwards` raises.
     """
-    (found,) = forwards(model, ids[None])
+    (found,) = forwards(model, ids[None], live=live)
     return found
 
 
-def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[Forward]:
+def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: bool = True) -> list[Forward]:
     """The same of prompts of one length, side by side; one after the other where all they keep would take over 256 MiB.
 
     Raises `InputError` for blocks that no formula describes (experts), under an active edit that the formulas do not know (an
@@ -119,11 +120,12 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"]) -> list[F
     in_strips = hooks.active_strips(model) is not None
     is_kept = not in_strips and len(ids) * Shape.of(model).site_bytes(ids.shape[1]) <= chunk(KEPT)
     if len(ids) > 1 and not is_kept:  # a block that runs again does so for one prompt
-        return [forward(model, prompt) for prompt in ids]
+        return [forward(model, prompt, live=live) for prompt in ids]
     device = next(model.parameters()).device
     calls: list[Call] = []
     handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
-    names = [name for name in SITES + LIVE_SITES if name in available] if is_kept else []
+    wanted = SITES + LIVE_SITES if live else SITES
+    names = [name for name in wanted if name in available] if is_kept else []
     norms = hooks.norms(model)
     try:
         with (

@@ -12,6 +12,7 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import Block
 from ostools.theory.path_sum import certificates, edges, operators, paths
+from ostools.theory.path_sum.mlp_certificates import certified_mlp_norms
 
 
 class BlockView:
@@ -23,7 +24,7 @@ class BlockView:
         certified = partial(certificates.certified_norms, tally=tally)
         self._dense_norms = certified if mlp_norm == "certified" else edges.spectral_norms
         self._norms = {
-            "certified": partial(operators.mlp_norms, norms=certified),
+            "certified": partial(certified_mlp_norms, tally=tally),
             "frobenius": operators.mlp_frobenius_norms,
             "product": operators.mlp_norm_products,
         }.get(mlp_norm, operators.mlp_norms)

@@ -8,7 +8,7 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.measure.formulas.forward import KEPT
 from ostools.measure.jacobian.memory import ALLOCATOR
 from ostools.measure.passes.cost import BLOCK, EIGENVALUES, QUESTION, Cost, in_full, one_pass, work_in
-from ostools.measure.paths.predicted import FACTOR, chosen_traces, kernel_operations
+from ostools.measure.paths.predicted import FACTOR, PROBES, chosen_traces, kernel_operations
 from ostools.measure.paths.variants import variant_named
 from ostools.models.shape import Shape
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
@@ -50,6 +50,8 @@ def path_sum_cost(
     columns = min(shape.d_model, FACTOR) if traces == "probes" else shape.d_model
     memory += _terms(shape, pos, element, columns if predicted else 0, bounds)
     memory += last * len(kernels) * work.element * (pos**2 + 2 * shape.d_model * columns)
+    if any(one.name.endswith("-full") for one in predicted):
+        memory += _met(shape, pos, traces, element)
     products = _norms(shape, pos, bounds, mlp_norm)
     products += sum(_kernel(shape, pos, traces, one.name) * last for one in predicted if one.name not in _SHAPES)
     products += 2 * one_pass(work, 1, pos) / shape.n_layers
@@ -86,6 +88,12 @@ def _terms(shape: Shape, pos: int, element: int, columns: int, bounds: Sequence[
     return max(directions, jacobians) + 8 * shape.d_model**2 * element
 
 
+def _met(shape: Shape, pos: int, traces: str, element: int) -> int:
+    """What every direction asked for meets in the queries and in the keys, kept; as much again while the second is made."""
+    directions = shape.d_model if traces == "exact" else min(shape.d_model, PROBES)
+    return 4 * shape.n_heads * pos * shape.d_head * directions * element
+
+
 def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float:
     """Products of the norms that bounds take in one block."""
     names = [name for name in names if name not in _WITHOUT_MLP]
@@ -100,10 +108,12 @@ def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float
         each = 2 * ff**2 * (4 * d + 3 * pos)
     else:  # "product": the weights' own norms
         each = 3 * (2 * d**2 * ff + EIGENVALUES * d**3)
+    # In float32, where a product takes half, and from one direction each.
+    factored = pos * (1.25 * d**2 * ff + 2 * d**3 + 100 * d**2) if mlp_norm == "certified" else each
     pairs = any(name.startswith(_PAIRS) for name in names)
     live = any(name.endswith("-full") for name in names)
     own = any(name.startswith(("edge", "windowed")) for name in names)
-    total = float(each * (1 + live + own))
+    total = float(factored * (1 + live) + each * own)
     small_one = SMALL_PROOF if mlp_norm == "certified" and not live else EIGENVALUES
     return total + pairs * pos**2 / 2 * (2 + small_one) * (min(d, 2 * small) if live else small) ** 3
 

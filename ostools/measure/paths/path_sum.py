@@ -4,9 +4,9 @@ Purpose: one number a token that bounds, or predicts, how much of it is left in 
 no gradient. Cost beside the pass: `ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d
 matrices a block (`uniform`, `local`; `mlp_norm="frobenius"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`);
 `windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3) and some
-dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. In CPU time of one thread these two take 5 and 7
-plain passes on the embedded model at 64 tokens, 5 and 10 at 256 tokens; 5 and 8 at d_model 512, d_mlp 2048, 64 tokens. 3 to 4
-of them are the pass itself, the check that the weights as read give the model's own numbers, and the weights' hash.
+dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. In CPU time of one thread these two take 6 and 10
+plain passes on the embedded model at 64 tokens, 5 and 12 at 256 tokens. 3 to 4 of them are the pass itself, the check that the
+weights as read give the model's own numbers, and the weights' hash.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
 from ostools.theory.path_sum.certificates import OUTCOMES
+from ostools.theory.path_sum.mlp_certificates import QUOTIENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +134,10 @@ def path_sum(
             `cesaro`: the shape that uniform causal attention would have with each block's own residual weight, in closed form
             (arXiv 2603.10123; docs/theory.md 3.3): what the mask and the skip connections do without any pattern.
         mlp_norm: ||D_i||, in every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i) T_ij as a whole.
-            "certified": proved from above by repeated squaring, within 0.1%; the provenance counts in which precision each was
-            proved. What is proved is the norm of the D_i that float64 computed from the weights. The norms of `heads` and
-            `edge` are then proved in the same way. "svd": exact singular values.
+            "certified": proved from above, within 0.1%, by one direction each or by repeated squaring; the provenance counts
+            how each was proved. What is proved is the norm of the exact product of weights and slopes as float64 has them,
+            or of the D_i that float64 computed from them. The norms of `heads` and `edge` are then proved by squaring. "svd":
+            exact singular values.
             "frobenius" (||D_i||_F) and "product" (of weight norms): cheaper and larger.
         traces: how the predictions take traces of second moments: over all d_model directions ("exact"), or from a few random
             ones ("probes"); their number and seed are in the provenance. "auto": probes where they take half the operations
@@ -211,7 +213,7 @@ def _of_one(
     values = _fold(model, tokens, how.names, last, (how.mlp_norm, traces, tally), progress)
     own: dict[str, Any] = {"traces": TRACES[traces], **tokens.asked}
     if tally:
-        own["norms_proved"] = ", ".join(f"{tally[name]} {name}" for name in OUTCOMES)
+        own["norms_proved"] = ", ".join(f"{tally[name]} {name}" for name in (QUOTIENT, *OUTCOMES))
     tables = [_table(tokens, variant_named(name), last, values[name]) for name in how.names]
     where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters={**provenance.parameters, **own})
     return PathSum(pd.concat(tables, ignore_index=True), where)
@@ -255,7 +257,7 @@ def _fold(
     # Bounds are computed in float64; a prediction is off by percents, whatever the precision.
     dtype = next(model.parameters()).dtype if predicted else torch.float64
     with torch.no_grad(), float32_products():
-        run = forward(model, tokens.ids)
+        run = forward(model, tokens.ids, live=any(variant_named(name).linearisation == "full" for name in names))
         folds = {name: variant_named(name).fold(run, last) for name in names}
         for block in run.blocks(dtype):
             done = int(model.cfg.n_layers) - block.layer

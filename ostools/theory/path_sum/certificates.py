@@ -64,7 +64,7 @@ def certified_norms(matrices: Matrices, tally: Counter[str] | None = None) -> Va
     # Powers of two change no digit: a largest entry far from 1 is brought to [1/2, 1): its squares neither vanish nor overflow.
     exponent = torch.frexp(torch.where(torch.isfinite(size), size, 1.0)).exponent
     exponent = torch.where(exponent.abs() <= NEAR, 0, exponent)
-    unit = _scaled(matrices, -exponent) if bool(exponent.any()) else matrices
+    unit = scaled(matrices, -exponent) if bool(exponent.any()) else matrices
     unit = unit if matrices.shape[-2] <= matrices.shape[-1] else unit.mT
     bounds, proved = bounds_in(unit, torch.float32)
     outcome = torch.where(proved, 0, 2)
@@ -77,11 +77,11 @@ def certified_norms(matrices: Matrices, tally: Counter[str] | None = None) -> Va
     if tally is not None:
         tally.update({name: int((outcome == index).sum()) for index, name in enumerate(OUTCOMES)})
     # To scale a bound back may round it, where it ends among the subnormal numbers.
-    scaled = torch.where(exponent == 0, bounds, torch.nextafter(_scaled(bounds, exponent), bounds.new_tensor(math.inf)))
-    return torch.where(size == 0, 0.0, torch.where(torch.isfinite(size), scaled, size.double()))
+    back = torch.where(exponent == 0, bounds, torch.nextafter(scaled(bounds, exponent), bounds.new_tensor(math.inf)))
+    return torch.where(size == 0, 0.0, torch.where(torch.isfinite(size), back, size.double()))
 
 
-def _scaled(values: Tensor, exponent: Tensor) -> Tensor:
+def scaled(values: Tensor, exponent: Tensor) -> Tensor:
     """values 2^exponent in two steps, because 2^exponent itself may overflow."""
     half = exponent // 2
     for part in (half, exponent - half):

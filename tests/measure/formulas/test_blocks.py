@@ -490,3 +490,14 @@ def test_a_norm_held_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     case = live("gemma2")
     with pytest.raises((AssertionError, ost.InputError)):
         is_the_real_derivative(case)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_what_the_real_derivative_needs_is_the_same_where_the_block_runs_again_for_it(family: Family) -> None:
+    model = tiny_model(family, seed=3, dtype=torch.float64)
+    ids = torch.as_tensor(IDS)
+    kept, again = (forward(model, ids, live=live) for live in (True, False))
+    assert "scores" in kept.kept
+    assert "scores" not in again.kept
+    for layer in range(len(kept.calls)):
+        assert torch.equal(kept.block(layer).scores.slope, again.block(layer).scores.slope)

@@ -18,6 +18,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.formulas.forward import forward
 from ostools.measure.paths import predicted
 from ostools.measure.paths.block_view import BlockView
+from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.predicted import LiveParts
 from ostools.models import Prompt, view_in
 from ostools.models.shape import Shape
@@ -58,6 +59,20 @@ def test_the_last_token_is_exact_at_any_depth(family: Family, variant: str) -> N
     found = values(model, prompt, variant)
     assert found[-1] == pytest.approx(exact[-1], rel=1e-7)
     assert np.abs(np.log10(found / exact)).max() < 0.5
+
+
+@pytest.mark.parametrize("traces", ["exact", "probes"])
+def test_what_probes_meet_in_queries_and_keys_is_in_the_forecast(traces: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice what is kept of it: as much again is in memory while the keys' part is made."""
+    model = tiny_model("llama", seed=9, dtype=torch.float32)
+    with torch.no_grad():
+        block = next(forward(model, Prompt.from_ids(model, IDS).ids).blocks(torch.float32))
+        kept = sum(
+            met.numel() * met.element_size() for met in LiveParts(BlockView(block, "svd", traces), torch.float32)._met
+        )
+    whole = path_sum_cost(Shape.of(model), N, ["second-moment-full"], traces=traces).memory
+    monkeypatch.setattr("ostools.measure.paths.cost._met", lambda *_: 0)
+    assert whole - path_sum_cost(Shape.of(model), N, ["second-moment-full"], traces=traces).memory == 2 * kept
 
 
 @every_family
