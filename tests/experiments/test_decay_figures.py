@@ -358,7 +358,7 @@ def test_a_failed_lemma_is_exit_code_1(run: Any, monkeypatch: pytest.MonkeyPatch
         (["figure", "nine"], ["valid integer"]),
         (["figure", "9", "--model", "embedded"], ["figure 9 has no model, so --model does not apply"]),
         (["figure", "8", "--dtype", "bfloat16"], ["figure 8 has no model, so --dtype does not apply"]),
-        (["figure", "8", "--device", "cpu"], ["no --device"]),
+        (["figure", "8", "--device", "cpu"], ["so --device does not apply"]),
         (["figure", "8", "--block", "skip"], ["unknown block 'skip'"]),
         (["figure", "9", "--block", "pre-ln"], ["figure 9 has no synthetic layer, so --block does not apply"]),
         (["figure", "8", "--lengths", "9:3"], ["runs backwards"]),

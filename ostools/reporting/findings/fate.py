@@ -66,15 +66,15 @@ def readout_findings(result: Readout) -> list[str]:
     for (dtype, direction), here in frame.groupby(["dtype", "direction"], sort=False):
         most = here.loc[here["intervention"].abs().idxmax()]
         of = "the weights of the probe" if direction == "probe" else "the direction of the data"
-        by = "1" if most["predicted"] == 1 else f"{most['predicted']:.2g} in the mean"
+        by = "1 more" if most["predicted"] == 1 else f"{most['predicted']:.2g} more in the mean"
         follows = (
             f" Of {most['asked']} prompts whose likeliest answer was right, {most['followed']:.0%} then answer the next one."
             if most["asked"]
             else ""
         )
         said.append(
-            f"{f'{dtype}: the' if several else 'The'} representation is moved along {of} until the probe's number is larger by "
-            f"{by}. The expected answer changes most {_at(most)}, by {most['intervention']:+.2f} in the mean.{follows}"
+            f"{f'{dtype}: a' if several else 'A'} move along {of}, until the probe says {by}, changes the expected answer most "
+            f"{_at(most)}: by {most['intervention']:+.2f} in the mean.{follows}"
         )
     return said
 

@@ -18,8 +18,8 @@ from ostools.reporting.sections.measurements import Measurements
 from ostools.results import frame_of
 
 LEAD = (
-    "From which length on is the distance of the pair smaller than what rounding moves either sequence by? Weights stored in "
-    "few bits move both sequences alike, which does not hide the pair. What counts is the rounding while the model runs, of "
+    "From which length on does rounding move either sequence by more than the distance of the pair? Weights stored in few bits "
+    "move both sequences alike, which does not hide the pair. What counts is the rounding while the model runs, of "
     "activations or of keys and values. A part of that rounding can move both sequences alike too. Below the noise of each "
     "sequence the pair can therefore still be told apart, as long as its distance is above the noise of the difference."
 )
