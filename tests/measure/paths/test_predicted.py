@@ -343,5 +343,5 @@ def test_a_negative_square_is_nought_up_to_a_hundred_roundings_of_the_largest(dt
     least = 100 * torch.finfo(dtype).eps
     squares = torch.tensor([4.0, -4 * least], dtype=torch.float64)
     assert predicted._norms(squares, dtype).tolist() == [2.0, 0.0]
-    with pytest.raises(InputError, match="squared norm came out negative"):
+    with pytest.raises(InputError, match="expected squared norms of 0 or more, found one that is negative"):
         predicted._norms(squares * torch.tensor([1.0, 1.01], dtype=torch.float64), dtype)
