@@ -60,6 +60,18 @@ def test_the_last_block_is_exact_and_has_no_interference() -> None:
         assert np.abs(nodes[nodes["layer"] == layer]["interference"]).max() < 1e-9
 
 
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_the_last_tokens_own_path_is_exact(family: Family) -> None:
+    """Only its own query sees the last token: the edge from it to itself has its whole derivative, at every layer."""
+    model = tiny_model(family, seed=2, dtype=torch.float64, n_layers=3)
+    prompt = Prompt.from_ids(model, IDS)
+    edges = table(flow(model, prompt).frame)
+    measured = table(ost.sensitivity(model, prompt, linearisations=["frozen"], layers=[0, 1, 2], progress=False).frame)
+    own = edges[(edges["key"] == N - 1) & (edges["query"] == N - 1)].set_index("layer")["weight"]
+    exact = measured[measured["position"] == N - 1].set_index("layer")["frobenius_norm"] ** 2
+    assert own.to_dict() == pytest.approx(exact.to_dict(), rel=1e-9)
+
+
 def test_no_edge_leads_where_attention_is_masked() -> None:
     model = tiny_model("llama", dtype=torch.float64)
     with hooks.mask_scores(model, lambda query, key: query - key < 2):
