@@ -288,8 +288,8 @@ def test_answers_that_are_held_and_not_given_are_counted_by_question_and_length(
     (row,) = trained_decodable(TrainedLab(frame, Provenance.without_model())).to_dict("records")
     assert (row["question"], row["length"], row["seeds"]) == ("count", 64, 3)
     assert (row["right"], row["decodable"], row["before"]) == pytest.approx((0.1, 0.8, 0.3))
-    assert (row["unread"], row["in_bfloat16"], row["lost"]) == pytest.approx((0.7, 0.5, 0.3))
-    assert row["unread_high"] == pytest.approx(0.7 + 4.302653 * 0.2 / 3**0.5, rel=1e-5)
+    assert (row["surplus"], row["in_bfloat16"], row["lost"]) == pytest.approx((0.7, 0.5, 0.3))
+    assert row["surplus_high"] == pytest.approx(0.7 + 4.302653 * 0.2 / 3**0.5, rel=1e-5)
     assert row["lost_low"] == pytest.approx(0.3)
 
 

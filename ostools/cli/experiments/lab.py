@@ -130,7 +130,7 @@ def _show_trained(result: Any) -> None:
     output.print_table(title, columns, rows, left=3)
     held: Any = experiments.trained_decodable(result)
     if len(held):
-        columns = ["question", "length", "right", "decodable", "unread", "unread_low", "unread_high"]
+        columns = ["question", "length", "right", "decodable", "surplus", "surplus_low", "surplus_high"]
         columns += ["before", "in_bfloat16", "lost", "lost_low", "lost_high"]
         shares = held[columns].itertuples(index=False, name=None)
         rows = [(*keys, *share) for keys, share in zip(_keys(held, kind[:-1]), shares, strict=True)]

@@ -92,7 +92,7 @@ def trained_decodable(result: TrainedLab) -> Frame:
 
     In float32: right (share of right answers), decodable (share that a linear probe at y says right, of the same prompts),
     before (decodable of the same models before training): means over seeds. in_bfloat16: decodable of what bfloat16 leaves of
-    y. unread (decodable minus right) and lost (decodable minus in_bfloat16) with their 95% Student intervals over seeds; NaN
+    y. surplus (decodable minus right) and lost (decodable minus in_bfloat16) with their 95% Student intervals over seeds; NaN
     with fewer than two. A probe is trained on sequences of these lengths, which the models are not.
     """
     frame = frame_of(result)
@@ -112,7 +112,7 @@ def trained_decodable(result: TrainedLab) -> Frame:
         row: dict[str, Any] = dict(zip([*kind, "question", "length"], keys, strict=True))
         row |= {"question": str(row["question"]).removeprefix("lab-"), "seeds": len(group)}
         row |= {name: group[name].mean() for name in columns}
-        for name, other in (("unread", "right"), ("lost", "in_bfloat16")):
+        for name, other in (("surplus", "right"), ("lost", "in_bfloat16")):
             row |= _interval(name, list(group["decodable"] - group[other]))
         rows.append(row)
     return pd.DataFrame(rows)
