@@ -153,6 +153,17 @@ def rewriting(given: Mitigation | None) -> list[Mitigation]:
     return [part for part in mitigations.parts(given) if rewrites(part, "sequence") or rewrites(part, "prompt")]
 
 
+def of_the_pass(what: str, given: Mitigation | str | None, instead: str) -> Mitigation | None:
+    """The mitigation of a measurement whose prompts are fixed. Raises `InputError`, with `instead`, for one that rewrites them."""
+    found = mitigations.optional(given)
+    for part in rewriting(found):
+        raise InputError(
+            f"{what}: expected a mitigation of the forward pass, found {mitigations.label(part)}, which rewrites prompts: "
+            f"{instead}"
+        )
+    return found
+
+
 def _text_of(prompt: str | Prompt) -> str | None:
     """What a user typed; None of token ids."""
     if not isinstance(prompt, Prompt):

@@ -23,7 +23,6 @@ from typing import Any, cast
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
@@ -37,7 +36,7 @@ from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.starts import IDENTICAL
-from ostools.measure.mitigated import Under, rewriting
+from ostools.measure.mitigated import Under, of_the_pass
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokens import token_text
@@ -114,7 +113,7 @@ def counting(
     dtypes = [precision.name for precision in checked_precisions(dtypes)]
     opened = OpenedPairs(form)
     seed, given = whole_number("seed", seed), checked_lengths(lengths)
-    acting = _of_the_pass(mitigation)
+    acting = of_the_pass("counting", mitigation, "ost.behaviour and ost.collapse take it with a task")
     _require_room(model, opened, max(given) + 1, seed)
     told = partial(part_of, progress, whole=1 + len(dtypes), units=100)
     curve = collapse(model, opened, lengths=given, dtypes=dtypes, seeds=[seed], mitigation=acting, progress=told(0, 1))
@@ -202,17 +201,6 @@ def _collapsed(curve: Collapse, name: str, site: str) -> tuple[int | None, str]:
     row = found.iloc[0]
     start = row["collapse_length" if site == IDENTICAL else "pair_collapse_length"]
     return (None, f"not reached by {row['n_max']}") if pd.isna(start) else (int(start), f"reached at {start}")
-
-
-def _of_the_pass(given: Mitigation | str | None) -> Mitigation | None:
-    """The mitigation; refused where it would move the answer's line, which is begun in the prompt."""
-    found = mitigations.optional(given)
-    for part in rewriting(found):
-        raise InputError(
-            f"counting: expected a mitigation of the forward pass, found {mitigations.label(part)}, which rewrites "
-            "prompts: ost.behaviour and ost.collapse take it with a task"
-        )
-    return found
 
 
 def _require_room(model: TransformerBridge, opened: OpenedPairs, longest: int, seed: int) -> None:

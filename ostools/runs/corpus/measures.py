@@ -20,7 +20,7 @@ from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.measure.mitigated import InactiveMitigationError, acting_cost, rewriting
+from ostools.measure.mitigated import InactiveMitigationError, acting_cost, of_the_pass
 from ostools.measure.passes.cost import QUESTION, Cost, pass_cost
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.path_sum import path_sum
@@ -62,7 +62,7 @@ class Measure:
         """Checked. `method` None: exact, but for models so wide that an estimate takes a sixteenth of the passes. Never by
         the memory that is free: one corpus holds one kind of number."""
         checked_name("measure", name, MEASURES)
-        given = _of_the_pass(mitigation)
+        given = of_the_pass("corpus", mitigation, "windows are known by their tokens alone")
         if dtypes is not None and name != PAIRS:
             raise InputError(f"dtypes: expected them with measure {PAIRS!r} alone, found {name!r}: leave them out")
         if name != "sensitivity":
@@ -186,14 +186,3 @@ class Measure:
         if self.name == "attention":
             return pass_cost(shape, length, 2)
         return path_sum_cost(shape, length, (self.name,)) + Cost(operations=float(_BESIDE * QUESTION))
-
-
-def _of_the_pass(given: Mitigation | str | None) -> Mitigation | None:
-    """The mitigation; refused where it rewrites texts, as windows are pieces of so many tokens."""
-    found = mitigations.optional(given)
-    for part in rewriting(found):
-        raise InputError(
-            f"corpus: expected a mitigation of the forward pass, found {mitigations.label(part)}, which rewrites prompts, and "
-            "windows are known by their tokens alone"
-        )
-    return found
