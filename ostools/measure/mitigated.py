@@ -154,7 +154,7 @@ def rewriting(given: Mitigation | None) -> list[Mitigation]:
 
 
 def of_the_pass(what: str, given: Mitigation | str | None, instead: str) -> Mitigation | None:
-    """The mitigation of a measurement whose prompts are fixed. Raises `InputError`, with `instead`, for one that rewrites them."""
+    """The mitigation, where prompts are fixed. Raises `InputError`, which says `instead`, for one that rewrites them."""
     found = mitigations.optional(given)
     for part in rewriting(found):
         raise InputError(
