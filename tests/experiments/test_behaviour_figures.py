@@ -111,7 +111,7 @@ def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerB
                 alone, [*SAME, "length", "seed", "absolute_error"]
             )
     assert len(frame) == 3 * (1 + 1 + 2 + 2)
-    assert "The paper's figure has no panel for the word 'car'" in found.deviations[3]
+    assert any("The paper's figure has no panel for the word 'car'" in said for said in found.deviations)
     assert frame["absolute_error"].isna().equals(frame["number"].isna())
     known = frame[frame["number"].notna()]
     assert (known["absolute_error"] == (known["number"] - known["key"].astype(int)).abs()).all()

@@ -16,6 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
+from mitigations import Mitigation, SlidingWindow
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.models.tokens import tokenizer_of
@@ -144,10 +145,31 @@ def test_a_corpus_under_a_mitigation_is_another_one_than_without(model: Transfor
     assert other == "sliding-window:window=4"
 
 
-@pytest.mark.parametrize("measure", ["sensitivity", "attention", "second-moment"])
+@pytest.mark.parametrize("measure", ["sensitivity", "attention", "second-moment", PAIRS])
 def test_a_mitigation_that_changes_no_window_is_refused(model: TransformerBridge, measure: str) -> None:
+    asked: dict[str, Any] = {"lengths": [12], "bins": None if measure == PAIRS else 4, "measure": measure}
+    width = 13 if measure == PAIRS else 12
     with pytest.raises(InputError, match=r"not change.*leave it out, or choose one that acts here"):
-        ost.corpus(model, texts(3), lengths=[12], bins=4, measure=measure, mitigation="sliding-window:window=12")
+        ost.corpus(model, texts(3), **asked, mitigation=f"sliding-window:window={width}")
+
+
+def test_what_no_name_makes_again_is_not_stored(model: TransformerBridge, tmp_path: Path) -> None:
+    class Mine(Mitigation):
+        def __init__(self, width: int) -> None:
+            self.width = width
+
+        def hooks(self, model: TransformerBridge) -> Any:
+            return SlidingWindow(self.width).hooks(model)
+
+    asked: dict[str, Any] = {"lengths": [12], "bins": 4, "measure": "attention", "progress": False}
+    with pytest.raises(
+        InputError, match=r"expected a mitigation that its name makes where cells are stored, found .*Mine"
+    ):
+        ost.corpus(model, texts(3), **asked, mitigation=Mine(4), out=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    found = ost.corpus(model, texts(3), **asked, mitigation=Mine(4))
+    named = ost.corpus(model, texts(3), **asked, mitigation=SlidingWindow(4), out=tmp_path / "x")
+    pd.testing.assert_frame_equal(found.frame, named.frame, check_exact=True)
 
 
 def test_an_estimate_is_that_of_the_seed_and_the_cell(

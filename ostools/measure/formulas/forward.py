@@ -119,7 +119,7 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
     require_described(model, available)
     in_strips = hooks.active_strips(model) is not None
     is_kept = not in_strips and len(ids) * Shape.of(model).site_bytes(ids.shape[1]) <= chunk(KEPT)
-    if len(ids) > 1 and not is_kept:  # a block that runs again does so for one prompt
+    if len(ids) > 1 and not (is_kept and live):  # a block that runs again does so for one prompt
         return [forward(model, prompt, live=live) for prompt in ids]
     device = next(model.parameters()).device
     calls: list[Call] = []

@@ -169,7 +169,8 @@ def corpus(
         bins: of relative position, at most the tokens of the shortest window; 32 unless given. Pairs have none.
         seed: of the texts, of the windows in them, and of an estimate, whose k-th cell draws its directions by seed + k.
         mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"), which
-            has to change a logit of every window: one that is at least as wide as a window is refused.
+            has to change a logit of every window (of a pair, of the longer one): a window at least as wide is refused. Where
+            cells are stored its name has to make it again.
         out: a directory, where every cell (some 1,024 tokens) is kept once it is measured: the same call resumes, and
             `runs.read_corpus` reads it without the model. A directory holds one corpus. None: nothing is kept.
         max_memory: bytes that the run may take beside the model; what is free by default.
@@ -200,6 +201,11 @@ def corpus(
             f"corpus: expected a model without edits where cells are stored, found {edits[0].kind!r} at {edits[0].where}: "
             "leave its block, or leave out away"
         )
+    if out is not None and what.mitigation is not None and not _made_by_name(what.mitigation):
+        raise InputError(
+            f"corpus: expected a mitigation that its name makes where cells are stored, found {what.mitigation!r}: give a "
+            "name with options, or leave out away"
+        )
     drawn = drawn_from(tokenizer_of(model), read_texts(texts, field), chosen, count, per_text, seed, say)
     question = {**drawn.question, **what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
     provenance = Provenance.collect(model, corpus=question)
@@ -217,6 +223,14 @@ def corpus(
         return assembled(rows, seconds, found[0][1].as_dict(), bins)
     _store_all(run, batches, Store(Path(out), say), say, progress, interrupted)
     return read_corpus(out, bins=bins)
+
+
+def _made_by_name(given: Mitigation) -> bool:
+    """Whether the label, which stands in the keys of cells, makes an equal mitigation."""
+    try:
+        return mitigations.mitigation(mitigations.label(given)) == given
+    except mitigations.MitigationError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,8 @@ class _Factors:
         """Directions u, numbers tau, and where at most one eigenvalue of P is proved to be larger; `power`: P in float32."""
         trace = power.diagonal(dim1=1, dim2=2).sum(1, dtype=_DOUBLE)
         formed = 2 * self.squaring * (trace * (1 + 2 * self.squaring) + self.flushed) + self.flushed
-        size = torch.linalg.vector_norm(power, dim=2).double().square().sum(1).sqrt() * (1 + 2 * self.squaring)
+        # Squared in float64: in float32 the squares of small entries are lost, which may be all that V has not met.
+        size = torch.linalg.vector_norm(power, dim=2, dtype=_DOUBLE).square().sum(1).sqrt() * (1 + 1e-12)
         error = self.forming * sizes + self.flushed
         off = formed + error * (2 * (size + formed).sqrt() + error)
         whole = size + off

@@ -123,6 +123,21 @@ def test_a_start_at_right_angles_to_the_largest_direction_is_found_out(monkeypat
     assert tally[QUOTIENT] == 0
 
 
+@pytest.mark.parametrize("small", [1e-10, 3e-11, 1e-11, 6e-12, 1e-14])
+def test_what_the_rows_do_not_see_counts_however_small_it_is(small: float) -> None:
+    """The largest direction is at right angles to the first rows. A dead unit sets the scale: squares of entries of P are below
+    what float32 holds."""
+    rows = operators.orthogonal_probes(D, mlp_certificates.FEW, 0, torch.zeros(1))
+    start = torch.linalg.qr(rows.double()).Q
+    unseen = torch.linalg.qr(torch.cat([start, normal(D, 1, seed=3)], 1)).Q[:, -1:]
+    down = torch.cat([unseen, start, 0.9 * torch.eye(D, dtype=torch.float64)[:, :1]], 1)
+    gate = torch.cat(
+        [small * torch.linalg.qr(normal(D, 13, seed=4)).Q.mT, torch.full((1, D), 0.7, dtype=torch.float64)]
+    )
+    p = torch.tensor([[1.0, 0.9, *[0.5] * 11, 0.0]], dtype=torch.float64)
+    within((down, gate, None, p, None), exact((down, gate, None, p, None)))
+
+
 @given(st.integers(0, 10_000), st.integers(0, 3))
 def test_every_tau_and_both_sides_hold_whatever_the_rows(seed: int, decay: int) -> None:
     """Rows at random, not even orthogonal: a tau that is proved exceeds the second eigenvalue; theta and its bound hold."""
