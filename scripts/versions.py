@@ -1,9 +1,9 @@
 """`make versions`: do the lowest and the newest versions that pyproject.toml allows give the same numbers?
 
 Two virtual environments stand in `--folder`. One has the lower bound of every range, the other what pip chooses today. In each
-the embedded model is measured with the same arguments, and every table is compared: columns, texts, whole numbers and cells
-that hold several numbers are equal, other numbers agree to 1e-5 of the larger one. Times are left out. The command line has to print its help and to draw a
-chart in both. pip takes its indexes from its own configuration.
+the embedded model is measured with the same arguments, and every table is compared. Columns, texts, whole numbers and cells
+that hold several numbers are equal. Other numbers agree to 1e-5 of the larger one. Times are left out. The command line has to
+print its help and to draw a chart in both. pip takes its indexes from its own configuration.
 
 The environments are kept: pip brings the newest one up to date at the next run. Exit code: 0 all agree; 1 something differs,
 or cannot be installed or measured; 2 bad use, which a range without a lower bound is too.
