@@ -96,6 +96,12 @@ class Under:
         if self.given is None:
             yield
             return
+        self.require_acting(work)
+        with self.given.hooks(work):
+            yield
+
+    def require_acting(self, work: TransformerBridge) -> None:
+        """What `acting` asks before its block begins; alone where the measurement itself runs under the mitigation."""
         for number, (prompt, left) in enumerate(zip(self.prompts, self.silent, strict=True)):
             if left != (self.given,):  # else it is verified while it is tried
                 with torch.no_grad(), mitigations.running(work, self.given):
@@ -104,8 +110,6 @@ class Under:
                 if not mitigations.acts(work, part, prompt.ids):
                     dtype = str(next(work.parameters()).dtype).removeprefix("torch.")
                     raise self._inactive(part, number, f"its text, nor a logit in {dtype}, in which it is measured")
-        with self.given.hooks(work):
-            yield
 
     def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
         which = "this prompt" if len(self.prompts) == 1 else f"prompt {number + 1} of {len(self.prompts)}"

@@ -20,7 +20,6 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import mitigations
 from mitigations import Mitigation
-from mitigations.named import NONE
 from ostools.ground.errors import InputError, shown
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
@@ -273,7 +272,7 @@ def _batches(
 ) -> Iterator[_Batch]:
     """The cells: windows of one length, as many as `TOGETHER` tokens hold, each under a key of all that defines its rows."""
     number, code = 0, code_version("runs/corpus")
-    label, beside = NONE if given is None else mitigations.label(given), sources(list(mitigations.parts(given)))
+    label, beside = mitigations.label(given), sources(list(mitigations.parts(given)))
     name, dtype = str(provenance.model["name"]), str(provenance.model["dtype"])
     for one in drawn:
         step = max(1, TOGETHER // one.length)

@@ -20,7 +20,7 @@ from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.measure.mitigated import acting_cost, of_the_pass
+from ostools.measure.mitigated import Under, acting_cost, of_the_pass
 from ostools.measure.passes.cost import QUESTION, Cost, pass_cost
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.path_sum import path_sum
@@ -28,7 +28,7 @@ from ostools.measure.paths.variants import VARIANTS
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame
-from ostools.runs.corpus.pairs import PAIRS, checked_dtypes, inactive, pair_rows, pairs_cost
+from ostools.runs.corpus.pairs import PAIRS, checked_dtypes, pair_rows, pairs_cost
 from ostools.runs.corpus.windows import Window
 
 PREDICTIONS = tuple(name for name, variant in VARIANTS.items() if variant.kind == "predicted")
@@ -153,16 +153,11 @@ class Measure:
             column = "operator_norm" if self.method == "exact" else "frobenius_norm"
             return [one.frame[column].to_numpy(dtype=float) for one in found]
         if self.name == "attention":
-            return [self._attention(model, prompt) for prompt in prompts]
+            with Under.of("corpus", model, prompts, self.mitigation).acting(model):
+                return [attention(model, prompt).last.double().mean((0, 1)).numpy() for prompt in prompts]
         asked: dict[str, Any] = {"variants": self.name, "max_memory": max_memory, "progress": False}
         asked |= {"mitigation": self.mitigation}
         return [path_sum(model, prompt, **asked).frame["value"].to_numpy(dtype=float) for prompt in prompts]
-
-    def _attention(self, model: TransformerBridge, prompt: Prompt) -> np.ndarray:
-        found = attention(model, prompt, mitigation=self.mitigation)
-        if self.mitigation is not None and found.provenance.parameters["status"] == "inactive":
-            raise inactive(self.mitigation, len(prompt.ids))
-        return found.last.double().mean((0, 1)).numpy()
 
     def cost(self, shape: Shape, windows: Mapping[int, int], max_memory: int | None = None) -> Cost:
         """Of so many windows of each length."""

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
@@ -22,7 +21,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.cost import collapse_cost
 from ostools.measure.collapse.readings import VECTOR
 from ostools.measure.collapse.starts import is_hidden
-from ostools.measure.mitigated import InactiveMitigationError, acting_cost
+from ostools.measure.mitigated import Under, acting_cost
 from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.models import Prompt
@@ -80,11 +79,9 @@ def pair_rows(
 
     Raises `InactiveMitigationError` for a mitigation that does not change a logit of one with its last token once more.
     """
-    for window in windows:
-        longer = Prompt.from_ids(model, (*window.ids, window.ids[-1]))
-        for part in mitigations.parts(mitigation):
-            if not mitigations.acts(model, part, longer.ids):
-                raise inactive(part, len(longer.ids))
+    if mitigation is not None:
+        longer = [Prompt.from_ids(model, (*window.ids, window.ids[-1])) for window in windows]
+        Under.of("corpus", model, longer, mitigation).require_acting(model)
     tasks = [RepeatedIds(window.ids, name=f"window {first + index}") for index, window in enumerate(windows)]
     found = collapse(model, tasks, lengths=[1], dtypes=dtypes, mitigation=mitigation, progress=progress or False)
     tables = []
@@ -97,14 +94,6 @@ def pair_rows(
         same = logits["same_top_token"].to_numpy(dtype=bool)
         tables.append(read.assign(**own, token_id=window.ids[-1], same_top_token=same))
     return pd.concat(tables, ignore_index=True)[COLUMNS]
-
-
-def inactive(part: Mitigation, tokens: int) -> InactiveMitigationError:
-    """That a part of the mitigation does not act on a prompt of so many tokens."""
-    return InactiveMitigationError(
-        f"corpus: expected a mitigation that changes every window, found that {mitigations.label(part)} does not change a "
-        f"logit of one of {tokens} tokens: leave it out, or choose one that acts here"
-    )
 
 
 def pairs_cost(
