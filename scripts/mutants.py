@@ -1,14 +1,15 @@
 """`make mutants`: small errors, planted one at a time; which of them does no test see?
 
 Cosmic Ray plants them: another operator or comparison, another number, `and` for `or`, a condition turned round, a loop that
-does not run. Annotations are left alone, and so are decorators. Each mutant stands in a copy of the working tree, and a forked
-process runs the test files of its room that reach it by their imports, the nearest first, until one fails. The libraries are
-loaded once, before the forks.
+does not run. Annotations are left alone, and so are decorators. Each mutant stands in a copy of the working tree, and forks run
+the tests that call the function, the quickest first, until one fails (`scripts/mutant_bench.py`).
 
-What was tried is kept in `results.jsonl` of `--out`, so that the same command goes on where it stopped; a mutant is tried again
-when its file has changed. `tests/mutants.md` says of each survivor why no test can see it, or which law was added.
+What was tried is kept in `results.jsonl` of `--out`, so that the same command goes on where it stopped. A mutant is tried again
+when its file has changed, and a survivor when any test has. `tests/mutants.md` says of each survivor why no test can see it, or
+which law was added.
 
-Cost: the tests of a room for each survivor, a part of them for the others. A sample of 50 in theory takes minutes of one core.
+Cost: the quick tests of the rooms once, to see what each calls; then a second or less for most mutants, and every test that
+calls the function for a survivor.
 """
 
 from __future__ import annotations
@@ -18,15 +19,11 @@ import ast
 import hashlib
 import importlib
 import json
-import os
 import random
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.house import imports, modules
+from scripts.mutant_bench import SURVIVED, Bench, digest, preload
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "tests" / "mutants.md"
@@ -52,10 +50,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
 LEFT_OUT = ("Decorator", "Variable", "NoOp")
 """Operators of Cosmic Ray by a part of their name: a cache that is gone changes no number, and variables need to be named."""
 
-REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"
-"""pytest cannot rewrite the asserts of plugins that were loaded before it; it need not."""
 
-CAUGHT, SURVIVED, TIME = "caught", "survived", "out of time"
+NO_PROGRAM = "no program"
+"""The outcome of what is no Python: it counts nowhere."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +75,14 @@ class Mutant:
         mutating, plugins = _cosmic_ray("mutating"), _cosmic_ray("plugins")
         return mutating.mutate_code(text, plugins.get_operator(self.operator)(), self.occurrence)
 
+    def is_program(self) -> bool:
+        """Cosmic Ray takes the star before arguments that have to be named for a product."""
+        try:
+            ast.parse(self.planted((ROOT / self.path).read_text("utf-8")))
+        except SyntaxError:
+            return False
+        return True
+
     def lines(self) -> tuple[str, str]:
         """The first line that differs, before and after."""
         text = (ROOT / self.path).read_text("utf-8")
@@ -94,19 +99,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.sample is not None:
         mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
     record = asked.out / "results.jsonl"
-    known = outcomes(record)
-    left = [mutant for mutant in mutants if mutant.key not in known]
+    tests = digest(ROOT, sorted((ROOT / "tests").rglob("*.py")))
+    left = [mutant for mutant in mutants if mutant.key not in outcomes(record, tests)]
     print(f"{len(mutants)} mutants, {len(left)} of them to try", flush=True)
+
+    def tell(mutant: Mutant, outcome: str) -> None:
+        with record.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": mutant.key, "outcome": outcome, "tests": tests}) + "\n")
+        print(f"{outcome:>12}  {mutant.path}:{mutant.line}  {mutant.lines()[1]}", flush=True)
+
+    for mutant in left:
+        if not mutant.is_program():
+            tell(mutant, NO_PROGRAM)
+    left = [mutant for mutant in left if mutant.key not in outcomes(record, tests)]
     if left:
-        _preload()
-        with tempfile.TemporaryDirectory(prefix="mutants-") as folder, record.open("a", encoding="utf-8") as file:
-            bench = Bench(_copied(Path(folder)))
+        preload()
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+            bench = Bench(_copied(Path(folder)), asked.out / "called.jsonl")
+            bench.collected(sorted({folder for room in asked.rooms for folder in ROOMS[room]}), left, tell)
             for mutant in left:
-                known[mutant.key] = bench.tried(mutant)
-                file.write(json.dumps({"key": mutant.key, "outcome": known[mutant.key]}) + "\n")
-                file.flush()
-                print(f"{known[mutant.key]:>12}  {mutant.path}:{mutant.line}  {mutant.lines()[1]}", flush=True)
-    return _report(mutants, known)
+                if mutant.key not in outcomes(record, tests):
+                    tell(mutant, bench.alone(mutant, tests_of(mutant.path)))
+    return _report(mutants, outcomes(record, tests))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -200,20 +214,6 @@ def tests_of(path: str) -> list[str]:
     return [test for *_, test in sorted(able)]
 
 
-def _preload() -> None:
-    """What every test file imports of others: the forks share it. Nothing of this house, which pytest has to see first."""
-    import beartype  # noqa: F401
-    import hypothesis  # noqa: F401
-    import pandas  # noqa: F401
-    import pytest  # noqa: F401
-    import scipy.stats  # noqa: F401
-    import torch
-    import transformer_lens.model_bridge  # noqa: F401
-
-    torch.set_num_threads(1)
-    assert not any(name.split(".")[0] in ("ostools", "hooks", "mitigations") for name in sys.modules)
-
-
 def _copied(folder: Path) -> Path:
     """The working tree, without what git ignores; what tests look for beside it stands beside the copy."""
     listed = subprocess.run(
@@ -232,86 +232,12 @@ def _copied(folder: Path) -> Path:
     return tree
 
 
-class Bench:
-    """Plants one mutant after the other in a copy of the tree, and runs the tests that can see it."""
-
-    def __init__(self, tree: Path) -> None:
-        self.tree = tree
-        self._seconds: dict[tuple[str, ...], float] = {}
-
-    def tried(self, mutant: Mutant) -> str:
-        """ "caught", "survived" or "out of time", which is caught too."""
-        tests = tests_of(mutant.path)
-        if not tests:
-            return SURVIVED
-        seconds = self._calm(tuple(tests))
-        file = self.tree / mutant.path
-        text = file.read_text("utf-8")
-        try:
-            file.write_text(mutant.planted(text), "utf-8")
-            status, _ = _forked(self.tree, tests, 3 * seconds + 20)
-        finally:
-            file.write_text(text, "utf-8")
-        return SURVIVED if status == 0 else TIME if status is None else CAUGHT
-
-    def _calm(self, tests: tuple[str, ...]) -> float:
-        """Seconds that the tests take where nothing is planted; they have to pass then."""
-        if tests not in self._seconds:
-            status, seconds = _forked(self.tree, tests, None)
-            if status != 0:
-                raise SystemExit(f"expected tests that pass where nothing is planted; these do not: {' '.join(tests)}")
-            self._seconds[tests] = seconds
-        return self._seconds[tests]
-
-
-def _forked(tree: Path, tests: Sequence[str], limit: float | None) -> tuple[int | None, float]:
-    """pytest in a fork: its exit status (None: it took more than `limit` seconds of the processor), and those seconds."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    child = os.fork()
-    if child == 0:
-        _run(tree, tests, limit)
-    give_up = None if limit is None else time.monotonic() + 30 * limit  # asleep, it takes no processor
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            break
-        if give_up is not None and time.monotonic() > give_up:
-            os.kill(child, signal.SIGKILL)
-        time.sleep(0.05)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), took
-
-
-def _run(tree: Path, tests: Sequence[str], limit: float | None) -> None:
-    """In the fork; it does not come back. No bytecode is written: a mutant written in the same second would go by it."""
-    status = 3
-    try:
-        if limit is not None:
-            used = time.process_time()
-            resource.setrlimit(resource.RLIMIT_CPU, (int(used + limit) + 1, int(used + limit) + 2))
-        sys.dont_write_bytecode = True
-        os.environ["PYTHONPATH"] = str(tree)
-        os.chdir(tree)
-        sys.path[:] = [str(tree), *(place for place in sys.path if place not in ("", str(ROOT)))]
-        for name in [name for name in sys.modules if name == "scripts" or name.startswith("scripts.")]:
-            del sys.modules[name]
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        import pytest
-
-        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-W", REWRITTEN, "-m", "not slow", *tests]))
-    finally:
-        os._exit(status)
-
-
-def outcomes(record: Path) -> dict[str, str]:
-    """What earlier runs found, by the mutants' keys."""
+def outcomes(record: Path, tests: str) -> dict[str, str]:
+    """What was found, by the mutants' keys; of survivors what these tests found."""
     if not record.is_file():
         return {}
     lines = [json.loads(line) for line in record.read_text("utf-8").splitlines()]
-    return {line["key"]: line["outcome"] for line in lines}
+    return {line["key"]: line["outcome"] for line in lines if line["outcome"] != SURVIVED or line["tests"] == tests}
 
 
 def triaged(table: Path = TABLE) -> dict[tuple[str, str, str], str]:
@@ -329,6 +255,8 @@ def _report(mutants: Sequence[Mutant], known: dict[str, str]) -> int:
     tried, caught = Counter[str](), Counter[str]()
     for mutant in mutants:
         (room,) = (room for room in ROOMS if mutant.path.startswith(f"{room}/"))
+        if known[mutant.key] == NO_PROGRAM:
+            continue
         tried[room] += 1
         if known[mutant.key] != SURVIVED:
             caught[room] += 1
