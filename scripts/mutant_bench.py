@@ -274,8 +274,9 @@ def differing(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType
 
 
 def _without(code: CodeType) -> CodeType:
-    """The code without the pieces in it."""
-    return code.replace(co_consts=tuple(None if isinstance(one, CodeType) else one for one in code.co_consts))
+    """The code without the pieces in it, and without the columns where they end."""
+    own = tuple(None if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_consts=own, co_linetable=b"")
 
 
 def in_order(files: dict[str, list[pytest.Item]], known: dict[str, Ran], called: set[str]) -> list[pytest.Item]:

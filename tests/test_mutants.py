@@ -1,12 +1,15 @@
-"""The machinery of `make mutants`: what is left alone, which tests see a file, and a table of survivors that can be read."""
+"""The machinery of `make mutants`: what is left alone, which tests run, what a trial finds, and a table that can be read."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from scripts import mutants
+from scripts import mutant_bench, mutants
 
 
 def test_annotations_are_found_where_they_stand() -> None:
@@ -43,3 +46,96 @@ def test_a_row_is_read(tmp_path: Path) -> None:
         "| file | was | became | why |\n|---|---|---|---|\n| `a.py` | `x = 1` | `x = 2` | equivalent: unread |\n"
     )
     assert mutants.triaged(table) == {("a.py", "x = 1", "x = 2"): "equivalent: unread"}
+
+
+def test_what_is_no_python_is_no_mutant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def f(a, *, b):\n    return a * b\n")
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    monkeypatch.setattr(mutants.Mutant, "planted", lambda mutant, text: text.replace("*,", mutant.operator))
+    assert not mutants.Mutant("a.py", "&,", 0, 1, "").is_program()
+    assert mutants.Mutant("a.py", "c,", 0, 1, "").is_program()
+
+
+def test_only_the_pieces_that_differ_are_found() -> None:
+    def code(text: str) -> mutant_bench.CodeType:
+        return compile(text, "a.py", "exec")
+
+    before = code("A = 1\ndef f():\n    return lambda: 2\nclass C:\n    b = 3\n    def g(self): return 4\n")
+    inner = code("A = 1\ndef f():\n    return lambda: 5\nclass C:\n    b = 3\n    def g(self): return 4\n")
+    body = code("A = 1\ndef f():\n    return lambda: 2\nclass C:\n    b = 5\n    def g(self): return 4\n")
+    assert list(mutant_bench.differing(before, before)) == []
+    assert [old.co_qualname for old, _ in mutant_bench.differing(before, inner)] == ["f", "f.<locals>.<lambda>"]
+    assert [old.co_qualname for old, _ in mutant_bench.differing(before, body)] == ["C"]
+
+
+@dataclass(frozen=True)
+class Replaced:
+    was: str
+    became: str
+    path: str = "thing/of.py"
+
+    def planted(self, text: str) -> str:
+        assert self.was in text
+        return text.replace(self.was, self.became)
+
+
+@pytest.fixture
+def tried(tmp_path: Path) -> mutant_bench.Bench:
+    """A tree with a function that is tested, one that a fixture calls, one that nobody calls, and a table."""
+    tree = tmp_path / "tree"
+    (tree / "thing").mkdir(parents=True)
+    (tree / "tests").mkdir()
+    (tree / "thing" / "__init__.py").touch()
+    (tree / "thing" / "of.py").write_text(
+        "TABLE = (3,)\ndef half(x): return x / 2\ndef made(): return 7\ndef lonely(x): return x\n"
+    )
+    (tree / "tests" / "test_of.py").write_text(
+        "import pytest\nfrom thing.of import TABLE, half, made\n"
+        "def test_half(): assert half(4) == 2 and TABLE == (3,)\n"
+        "@pytest.fixture(scope='module')\ndef once(): return made()\n"
+        "def test_first(once): assert once > 0\n"
+        "def test_second(once): assert once == 7\n"
+    )
+    return mutant_bench.Bench(tree, tmp_path / "called.jsonl")
+
+
+def test_what_a_trial_finds(tried: mutant_bench.Bench) -> None:
+    """The second test of a fixture is asked too; what shows at import, or is called by nobody, is left."""
+    assert "thing" not in sys.modules
+    caught, fixture = Replaced("x / 2", "x * 2"), Replaced("return 7", "return 8")
+    unseen = Replaced("x / 2", "x // 2")
+    asked: Sequence[Replaced] = [
+        caught,
+        fixture,
+        unseen,
+        Replaced("(3,)", "(4,)"),
+        Replaced("return x\n", "return -x\n"),
+    ]
+    text = (tried.tree / "thing" / "of.py").read_text()
+    record = tried.tree.parent / "outcomes"
+
+    def tell(mutant: Replaced, outcome: str) -> None:
+        with record.open("a") as file:
+            file.write(f"{mutant.was} -> {mutant.became}: {outcome}\n")
+
+    tried.collected(["tests"], asked, tell)
+    assert record.read_text().splitlines() == [
+        "x / 2 -> x * 2: caught",
+        "return 7 -> return 8: caught",
+        "x / 2 -> x // 2: survived",
+    ]
+    assert tried.alone(asked[3], ["tests/test_of.py"]) == mutant_bench.CAUGHT
+    assert tried.alone(asked[4], ["tests/test_of.py"]) == mutant_bench.SURVIVED
+    assert tried.alone(asked[4], []) == mutant_bench.SURVIVED
+    assert (tried.tree / "thing" / "of.py").read_text() == text
+    assert {name: sorted(place.split(":")[1] for place in ran.called) for name, ran in tried.known().items()} == {
+        "tests/test_of.py::test_half": ["half", "test_half"],
+        "tests/test_of.py::test_first": ["made", "once", "test_first"],
+        "tests/test_of.py::test_second": ["test_second"],
+    }
+
+
+def test_a_fork_that_takes_too_long_is_out_of_time() -> None:
+    status, seconds = mutant_bench.forked(lambda: sum(iter(int, 1)), 0.2)
+    assert mutant_bench.outcome(status) == mutant_bench.TIME
+    assert 0.2 <= seconds < 5

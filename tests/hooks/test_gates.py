@@ -18,7 +18,7 @@ from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 Tokens = Int[Tensor, "batch pos"]
 TARGETS: dict[str, Sequence[Any]] = {
     "heads": [Head(0, 1), Head(0, 3), Head(1, 0)],
-    "edges": [Edge(0, 1, 8, 5), Edge(1, 0, 8, 7), Edge(1, 3, 4, 4)],
+    "edges": [Edge(0, 1, 8, 5), Edge(1, 0, 8, 0), Edge(1, 3, 4, 4)],
     "layers": [Sublayer(0, "attention"), Sublayer(1, "attention"), Sublayer(1, "mlp")],
 }
 
