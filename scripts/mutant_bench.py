@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -243,7 +244,8 @@ class _Collected(Generic[Some]):
             return []
         loader: Any = module.__spec__.loader
         file = str(self.bench.tree / path)
-        old, new = (loader.source_to_code(text.encode(), file) for text in (before, after))
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # `is` before a literal
+            old, new = (loader.source_to_code(text.encode(), file) for text in (before, after))
         found = list(differing(old, new))
         able = found and all(here.co_flags & CO_OPTIMIZED for here, _ in found)
         there = [(here, now) for here, now in found if self.functions.get(self._place(here))]
