@@ -81,6 +81,14 @@ def test_a_rule_of_keys_or_of_queries_alone_is_that_of_every_pair(
     assert torch.equal(*found)
 
 
+def test_a_rule_may_give_each_prompt_its_own_keys(model: TransformerBridge, tokens: Tokens) -> None:
+    with hooks.mask_scores(model, lambda query, key: torch.stack([key != 2, key != 3])):
+        found = model(tokens)
+    for at, hidden in enumerate((2, 3)):
+        with hooks.mask_scores(model, lambda query, key, hidden=hidden: (key != hidden) & (query >= 0)):
+            assert torch.equal(found[at], model(tokens)[at])
+
+
 def test_edits_nest_and_the_inner_one_ends_first(model: TransformerBridge, tokens: Tokens, edit: Any) -> None:
     with hooks.mask_scores(model, lambda query, key: query - key < 6):
         outer = model(tokens)

@@ -49,6 +49,21 @@ def test_fully_frozen_network_without_mlp_is_linear(family, scale: float, tokens
     torch.testing.assert_close(torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama"])
+def test_the_detached_network_is_linear(family, tokens: Tokens) -> None:
+    """With the activations held too the MLPs are linear as they are: y = sum_i J_i v_i."""
+    model = tiny_model(family, seed=4, scale=2.0, dtype=torch.float64)
+    embedded = model.input_to_embed(tokens[:1])[0][0].detach()
+
+    def run(x: Tensor) -> Tensor:
+        with hooks.exact_arithmetic(model), hooks.frozen(model, activations=True):
+            return last_token(model, x)
+
+    jacobian = torch.autograd.functional.jacobian(run, embedded)
+    assert isinstance(jacobian, Tensor)
+    torch.testing.assert_close(torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9)
+
+
 def test_frozen_attention_is_the_derivative_with_the_pattern_pinned() -> None:
     """Independent route: finite differences of a forward pass whose patterns are replaced by stored ones."""
     model = tiny_model("gemma3", seed=5, dtype=torch.float64)

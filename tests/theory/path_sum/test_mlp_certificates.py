@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ostools.theory.path_sum import mlp_certificates, operators
+from ostools.theory.path_sum.certificates import gamma
 from ostools.theory.path_sum.mlp_certificates import QUOTIENT, certified_mlp_norms
 
 D, FF = 48, 64
@@ -174,6 +175,24 @@ def test_rows_that_see_half_of_the_second_direction_prove_no_tau_below_it(monkey
     _, tau, separated = factors.second(power, torch.ones(1, dtype=torch.float64))
     assert 0.84 < float(tau) < 0.97
     assert separated.tolist() == [False]
+
+
+def test_roundings_are_counted_of_every_term_of_a_sum() -> None:
+    factors = mlp_certificates._Factors(*drawn(0, True)[:3])
+    assert factors.forming >= gamma(FF, torch.float32)
+    assert factors.squaring >= gamma(D, torch.float32)
+    assert factors.vectors >= gamma(D + FF, torch.float64)
+
+
+def test_sizes_are_the_product_of_the_lengths() -> None:
+    """Of a gated MLP by the triangle inequality, row by row: equal where both weights are the same."""
+    down, gate, _, p, _ = drawn(0, False)
+    alone = mlp_certificates._Factors(down, gate, None)
+    twice = mlp_certificates._Factors(down, gate, gate)
+    exact = alone.down.norm() * (p.abs()[:, :, None] * alone.gate.abs()).norm(dim=(1, 2))
+    for found, size in ((alone.sizes(p, None), exact), (twice.sizes(p, p), 2 * exact)):
+        assert (found >= size).all()
+        torch.testing.assert_close(found, size, rtol=1e-8, atol=0)
 
 
 @pytest.mark.parametrize("loss", ["none", "forming", "squaring", "skew"])

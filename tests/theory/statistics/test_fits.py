@@ -41,6 +41,15 @@ def test_exact_curves_are_found_exactly(verdict: str) -> None:
     assert (fit.used, fit.left_out) == (200, 0)
 
 
+@pytest.mark.parametrize("level", [1e-3, 1e-5, 1e-8])
+def test_a_level_far_below_the_first_values_is_found(level: float) -> None:
+    """The derivative by the level is as much smaller than the others: it is no reason to give the fit up."""
+    law = fit_decay(N, 2.0 * np.exp(-0.05 * N) + level).law
+    assert law is not None
+    assert law.name == "exponential to a level"
+    assert law.level == pytest.approx(level, rel=1e-6)
+
+
 def test_plain_laws_are_least_squares_in_the_log() -> None:
     values = 0.5 * N**-1.1 * np.exp(noise(0, 0.6, 0.3))
     fit = fit_decay(N, values)
@@ -110,10 +119,11 @@ def test_a_range_too_short_to_tell_the_laws_apart_is_undecided() -> None:
     assert all(abs(fit.evidence) < fits.DECISIVE for fit in found if fit.verdict == "undecided")
 
 
-def test_the_first_value_at_the_floor_ends_the_fit() -> None:
+@pytest.mark.parametrize("below", [1e-9, 1e-10, 0.0])
+def test_the_first_value_at_the_floor_or_below_it_ends_the_fit(below: float) -> None:
     values = CURVES["power"](N)
     cut = values.copy()
-    cut[50:] = 1e-9
+    cut[50:] = below
     cut[60] = 1.0  # what noise lifts over the floor is no measurement
     fit, short = fit_decay(N, cut, floor=1e-9), fit_decay(N[:50], values[:50])
     assert (fit.used, fit.left_out) == (50, 150)
