@@ -81,14 +81,14 @@ def preload() -> None:
 class Bench:
     """A copy of the tree, in which one error after the other is planted.
 
-    `kept` is a file of what each test called; it is asked again where the test's file or a file that is no test's has changed.
+    `kept` is a file of what each test called. It is asked again where the test's file has changed, or what tests stand on.
     """
 
     def __init__(self, tree: Path, kept: Path) -> None:
         self.tree = tree
         self.kept = kept
-        files = sorted(path for path in tree.rglob("*.py") if not path.name.startswith("test_"))
-        self._sources = digest(tree, files)
+        files = [path for room in ("ostools", "hooks", "mitigations", "tests") for path in (tree / room).rglob("*.py")]
+        self._sources = digest(tree, sorted(path for path in files if not path.name.startswith("test_")))
 
     def collected(self, folders: Sequence[str], mutants: Sequence[Some], tell: Callable[[Some, str], None]) -> None:
         """Tries the mutants of functions that tests call, and tells each outcome; the others are left."""
@@ -101,9 +101,18 @@ class Bench:
             raise SystemExit(f"expected a pytest that ends well where nothing is planted, found exit status {status}")
 
     def alone(self, mutant: Planted, tests: Sequence[str]) -> str:
-        """A pytest that imports the file with the error; without a test that reaches the file it survives."""
+        """A pytest that imports the file with the error: those of the tests that call a function of it, or else all of them.
+
+        Where there is no test at all it survives.
+        """
         if not tests:
             return SURVIVED
+        calling = {
+            name.split("::")[0]
+            for name, ran in self.known().items()
+            if any(place.startswith(f"{mutant.path}:") for place in ran.called)
+        }
+        tests = [test for test in tests if test in calling] or tests
 
         def run() -> int:
             silence()
