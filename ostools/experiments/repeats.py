@@ -101,7 +101,7 @@ def repeats(
     if kinds and (edits := hooks.active_edits(model)):
         raise InputError(
             f"repeats: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: null models would not have "
-            "it; leave its block, or the nulls out"
+            "this edit; leave its block, or leave the nulls out"
         )
     parts = []
     for done, (source, seed) in enumerate(cases):

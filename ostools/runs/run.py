@@ -102,8 +102,8 @@ def run(
         found = _plan(sweep, store, executor, retry_failed)
         if replaced := store.ask(list(found.wanted)):
             say(
-                f"{replaced} cells were measured before with other code, versions, another checkpoint or on another device: "
-                "they are in no table any more"
+                f"{replaced} cells were measured before with other code or versions, with another checkpoint or on another "
+                "device: the tables leave them out now"
             )
         for record in found.failed:
             say(f"failed before: {record}")

@@ -109,7 +109,7 @@ class RetrieveTask(Task):
         for place, piece in enumerate(pieces):
             if not _is_record(piece) and (piece.strip() or place in (0, last)):
                 raise InputError(
-                    f"task {self.name!r}: {piece!r} among the records leaves no JSON object; only blank text can stand "
+                    f"task {self.name!r}: {piece!r} among the records breaks the JSON object; only blank text can stand "
                     "between two of them, such as a line end"
                 )
         return "".join(

@@ -99,31 +99,32 @@ def behaviour(
     probability: bool = True,
     progress: Progress | None = None,
 ) -> Behaviour:
-    """What the model answers to the task's prompts, under a mitigation or none (Figures 2, 3 and 6; Appendix C.1).
+    """What the model answers to a task's prompts, with or without a mitigation (Figures 2, 3 and 6; Appendix C.1).
 
     Args:
         task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-zero-shot".
         lengths: numbers of items.
-        seeds: one sequence each, for a task that draws one.
-        mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3". Its hooks are active, and it
-            verifies itself, at every step.
-        chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
-        system: a system prompt before it, where the template takes one.
-        thinking: whether the model is to think before it answers, where the template has a switch for that; what was made of it
-            is the provenance's `thinking`.
-        temperature: 0 for the most likely token at every step; else `samples` answers are drawn behind every prompt, by seeds
-            made of task, length, seed and sample: under another mitigation the same.
-        max_new_tokens: after which an answer is cut; None: as many as the longest right line has, 48 more for a preamble and
-            for the line's end, and 256 more where the prompt asks for reasoning or the model thinks first.
-        probability: whether to measure the probability of the right line too, if the model can write an end of it; none is
-            measured where the model thinks first.
+        seeds: one sequence for each, if the task draws its sequence.
+        mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3". At every step its hooks are
+            active, and it verifies itself.
+        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
+        system: a system prompt before it, if the template takes one.
+        thinking: whether the model is to think before it answers, if the template has a switch for that. `thinking` in the
+            provenance says what became of it.
+        temperature: 0 takes the most likely token at every step. Above 0, `samples` answers are drawn after every prompt. Their
+            seeds are made of task, length, seed and sample, so they are the same under another mitigation.
+        max_new_tokens: the tokens after which an answer is cut. None: as many as the longest right line has, 48 more for words
+            before it and for the line's end, and 256 more if the prompt asks for reasoning or the model thinks first.
+        probability: whether the probability of the right line is measured too. It needs a model that can write an end of the
+            line, and is not measured if the model thinks first.
         progress: called as progress(done, total).
 
-    Raises `InputError` for what is not a task or a length, seeds for a task that draws nothing, several samples of what is not
-    drawn, and a prompt over the context; `MitigationError` for an unknown mitigation and a broken promise of one.
+    Raises `InputError` for a task or a length that cannot be asked, for seeds of a task that does not draw anything, for
+    several samples of answers that are not drawn, and for a prompt longer than the context. Raises `MitigationError` for an
+    unknown mitigation, and for one that breaks its promise.
 
-    An answer ends with its line. A vocabulary without a line's end leaves that to the end of the text, and without one of these
-    too to max_new_tokens; the provenance says which (`answers_end_at`).
+    An answer ends with its line. If the vocabulary has no line's end, it ends with the end of the text; if it has neither, at
+    max_new_tokens. The provenance says which (`answers_end_at`).
 
     Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """

@@ -91,21 +91,22 @@ def counting(
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Counting:
-    """The predicted impossible count of each dtype, and the count from which the model errs (Corollary 6.2 / B.10).
+    """From which count each dtype should fail, as predicted, and from which count the model errs (Corollary 6.2 / B.10).
 
     Args:
         task: "sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5" or "count-word", or an `AppendixTask` with
             options.
-        lengths: numbers of items; each is held against the next one. A prediction needs consecutive lengths, up to twice the
+        lengths: numbers of items. Each is compared with the next one. A prediction needs consecutive lengths, up to twice the
             predicted count and 32 beyond it (`Collapse.collapse_lengths`).
-        dtypes: precisions by name, as `collapse` takes them; copies are cast, the model stays as it is.
-        seed: of the sequence, for a task that draws one.
-        mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"): every
+        dtypes: precisions by name, as in `collapse`. Copies are cast; the model stays as it is.
+        seed: the seed of the sequence, if the task draws one.
+        mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"). Every
             pass is under its hooks. In every dtype it has to change a logit of the longest prompt.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for another task, for what `collapse` refuses (lengths, dtypes, the context, an active edit), for a
-    mitigation that rewrites prompts or changes nothing here, and for a tokenizer without a common beginning of the answer line.
+    Raises `InputError` for another task; for what `collapse` refuses (lengths, dtypes, the context, an active edit); for a
+    mitigation that rewrites prompts or does not change anything here; and for a tokenizer with which the answer lines of
+    different counts do not begin alike.
 
     Source: arXiv 2406.04267, Corollary 6.2 / B.10 and Appendix C.1.
     """

@@ -120,12 +120,12 @@ def fate(
     random_weights: bool = True,
     progress: Progress | None = None,
 ) -> Fate:
-    """Whether answers are lost before they can be decoded, or decodable and not read; at every length and dtype.
+    """Whether answers are lost before they can be decoded, or can be decoded and are not read, at every length and dtype.
 
-    Args: as of `decodable`, with every layer. mitigation: one or several, each apart; all is measured without them too, for
-    `Fate.verdicts` and `Fate.repaired`.
+    Args: as in `decodable`, with every layer. mitigation: one or several, each measured apart. All is measured without a
+    mitigation too, for `Fate.verdicts` and `Fate.repaired`.
 
-    Raises `InputError` for what `decodable`, `behaviour` and `collapse` refuse; n + 1 items have to fit the context too.
+    Raises `InputError` for what `decodable`, `behaviour` and `collapse` refuse. n + 1 items have to fit into the context too.
     """
     lengths = list(lengths) if isinstance(lengths, Iterable) else lengths
     if target == POSITION:

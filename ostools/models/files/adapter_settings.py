@@ -170,7 +170,7 @@ class LoraSettings:
             return re.match(pattern, module)
         except re.error as error:
             raise InputError(
-                f"expected names or regular expressions in {self.file}, found one that is none: {one_line(error)}"
+                f"expected names or regular expressions in {self.file}, found one that is neither: {one_line(error)}"
             ) from None
 
 

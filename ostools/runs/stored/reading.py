@@ -28,7 +28,7 @@ MADE_BY = ("checkpoint", "code")
 """The columns that say what a row was measured with: hashes of the model's files and of the code; "" where a file has none."""
 _CELL = ("model", "task", "dtype", "mitigation", "seed", "measurement", "options")
 STATES = ("measured", "failed", "missing")
-"""Of a cell: all of it is measured; what is not, failed; something is still to be measured."""
+"""States of a cell: all of it is measured; what is not measured has failed; something is still to be measured."""
 
 
 @dataclass(frozen=True)
