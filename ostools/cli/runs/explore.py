@@ -25,21 +25,15 @@ def explore(
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """A local page that shows, as you type a prompt, what is predicted, measured and bounded for each token.
+    """Look at a prompt in the browser, as you type it.
 
-        ost.explore(model)             # in a notebook: the page in the cell
-        ost.explore(model, "1 0 1 1").url
+    A page on this machine: the tokens of the prompt, coloured by what is predicted at once and measured a little later, with
+    charts, and the code that gives the same. Another prompt, a mitigation or a second model may stand beside it. Prints its
+    address. Ctrl-C ends it.
 
-    Args:
-        prompt: what stands in the field at first. A link that holds a state has a prompt of its own.
-        against: a second model, which the page can show beside the first.
-        host: the address to listen on. Beyond loopback the page's address holds a token, and a request without it is refused.
-            The connection is not encrypted.
-        port: 0 takes a free one.
-
-    The server runs in a thread of this process until `.stop()`. Every number comes from the public functions of ostools.
-    Raises `InputError` if starlette and uvicorn are missing (`pip install 'oversquashing-tools[explore]'`), and for an address
-    on which it cannot listen. Cost: that of what the page asks for.
+    \b
+    Example:
+      ostools explore --prompt "The capital of France is" --port 8765
     """
     from ostools.explorer import explore
     from ostools.ground.errors import InputError

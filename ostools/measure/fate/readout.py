@@ -85,13 +85,14 @@ def readout(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> Readout:
-    """Whether a number that a probe decodes at the last token is what the output reads: cosine, logit lens, and intervention.
+    """Whether the output reads the number that a probe decodes at the last token: cosine, logit lens, and intervention.
 
-    Args: as of `decodable`. In 16 bits the probe is fitted on the rounded representations, and the moved one is rounded again:
-    `Readout`'s column arrived says what that leaves of the move.
+    Args: as in `decodable`. In 16 bits the probe is fitted on the rounded representations. The representation that the
+    intervention moves is rounded again, and the column `arrived` says how much of the move is left.
 
-    Raises `InputError` for what `decodable` refuses, a task whose answer is no number, and two right answers that begin with
-    the same token (1 and 10, where digits are tokens): there the first token does not say which of them the output answers.
+    Raises `InputError` for what `decodable` refuses, for a task whose answer is not a number, and for two right answers that
+    begin with the same token (1 and 10, if digits are tokens): there the first token does not say which of the two the output
+    answers.
     """
     asked, precisions = Asked.of(model, task, lengths, seeds, "number", mitigation, chat), checked_precisions(dtypes)
     tokens = first_tokens(asked)
