@@ -188,10 +188,10 @@ assert v5["float64_distance"].loc[75] > 1e-6
 
 # %% [markdown]
 # The count is right to the copy again: from 76 copies on, $v^{(5)}$ of the two prompts is the same vector up to
-# float64's rounding. Real training did not avoid that. It cannot: the window leaves no way around. What keeps $y$ apart is the one layer that sees every
-# token. So a count of more than 75 copies reaches the answer through that layer alone. What the three models of the
-# package show at longer prompts stands in
-# what the embedded models show (`docs/findings/embedded-models.md`).
+# float64's rounding. Real training did not avoid that. It cannot: the window leaves no way around. What keeps $y$
+# apart is the one layer that sees every token. So a count of more than 75 copies reaches the answer through that
+# layer alone. What the three models of the package do at longer prompts: see what the embedded models show
+# (`docs/findings/embedded-models.md`).
 #
 # ## Does the model notice?
 #
