@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "mlp": ("mlp_output",),
     "both": ("attention_output", "mlp_output"),
 }
-"""The sites at which each part of a block enters the residual stream, behind a post-norm where there is one."""
+"""The sites at which each part of a block enters the residual stream, after a post-norm where there is one."""
 
 
 class Head(NamedTuple):

@@ -128,7 +128,7 @@ def _places(model: TransformerBridge) -> list[_Place]:
         found = {
             name: component_of(model, start + name) for name in ("attn", "mlp", *PRE_NORMS, *POST_NORMS, *QK_NORMS)
         }
-        # The sum reads the sublayer, or the norm behind it; the rotation reads normed queries and keys.
+        # The sum reads the sublayer, or the norm after it; the rotation reads normed queries and keys.
         readers = {"ln1_post" if found["ln1_post"] is not None else "attn": "residual"}
         readers |= {"ln2_post" if found["ln2_post"] is not None else "mlp": "residual"}
         readers |= dict.fromkeys(QK_NORMS, "attention")

@@ -124,7 +124,7 @@ def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterat
 
 
 def _put_in_order(point: HookPoint) -> None:
-    """Torch runs hooks as registered: move ours behind those that come before them; foreign ones count as edits."""
+    """Torch runs hooks as registered: move ours after those that come before them; foreign ones count as edits."""
     orders = {handle.hook.id: _order_of(handle.user_hook) for handle in point.fwd_hooks}
     for key in sorted(point._forward_hooks, key=lambda key: orders.get(key, Order.EDIT)):
         point._forward_hooks[key] = point._forward_hooks.pop(key)  # to the end

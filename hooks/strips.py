@@ -3,7 +3,7 @@
     scores_S = cap(s Q_S K^T) + mask_S,   pattern_S = softmax(scores_S),   z_S = pattern_S V,   S = some queries
 
 A row of the pattern depends on its own query alone, so that strips give what the whole gives, up to the order of sums inside
-a product. Keys behind a strip's last query are left out: a causal mask hides them, which is checked.
+a product. Keys after a strip's last query are left out: a causal mask hides them, which is checked.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class ErrorPrediction(Result):
     """`frame`: one row a prompt (length and seed), with its greedy answer and what was measured on the prompt.
 
     Columns: task, length, seed, tokens, key, answer, text, ended, kind, correct (as in `Behaviour`); distance_residual and
-    distance_y (||v - v*|| / ||v|| in float64, L2, of the last token: of v^(L), the last block's output, and of y, behind the
+    distance_y (||v - v*|| / ||v|| in float64, L2, of the last token: of v^(L), the last block's output, and of y, after the
     final norm; v* is the prompt with one more item); sensitivity (mean over the tokens that carry the answer of the Frobenius
     norm of d y_n / d v_i^(0)), sensitivity_share (their sum over the sum of all tokens; NaN of both where no item carries the
     answer), method ("exact" | "estimate").

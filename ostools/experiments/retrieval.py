@@ -135,10 +135,10 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
 
 
 def _answered(model: TransformerBridge, posed: Sequence[Posed], room: int) -> tuple[list[Answer], list[float]]:
-    """Every prompt's greedy answer, and log p of the right one: behind the prompt's colon a blank and the value in quotes."""
+    """Every prompt's greedy answer, and log p of the right one: after the prompt's colon a blank and the value in quotes."""
     prompts, lines = [one.prompt for one in posed], [written(one) for one in posed]
     said = answers(model, prompts, max_new_tokens=room, stops=stops_of(posed))
-    if any(one.thinks for one in posed):  # the answer does not stand right behind the prompt
+    if any(one.thinks for one in posed):  # the answer does not stand right after the prompt
         return said, [math.nan] * len(posed)
     return said, answer_log_probability(model, prompts, lines)
 

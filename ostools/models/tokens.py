@@ -314,7 +314,7 @@ def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
 
 
 def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> str:
-    """One id's text behind those of `anchor`, whose own is `before`."""
+    """One id's text after those of `anchor`, whose own is `before`."""
     if (token := tokenizer.convert_ids_to_tokens(index)) is None:
         return f"<{index}>"
     both = tokenizer.decode([*anchor, index], clean_up_tokenization_spaces=False)
@@ -335,7 +335,7 @@ _SHOW_BYTE = {0xDC00 + byte: f"<0x{byte:02X}>" for byte in range(128, 256)}
 
 
 def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
-    """For every token of the prompt the first and the one behind the last of its characters in `prompt.text`.
+    """For every token of the prompt the first and the one after the last of its characters in `prompt.text`.
 
     Special tokens that stand for no character have an empty span. Raises `InputError` for a prompt made of ids, and for a
     tokenizer that does not know, or whose answer does not fit the prompt's ids.

@@ -36,7 +36,7 @@ class Pair:
     """Two prompts whose last-token representations are compared, `ids` (v) and `extended` (v*).
 
     kind: "theorem": v* is v with its last token repeated once, which is proved when the pair is made; "one-more-digit":
-        v* has one more item, behind a separator; "task": a task's prompt with one more item, and text
+        v* has one more item, after a separator; "task": a task's prompt with one more item, and text
         after the sequence. Of the last two no theorem speaks.
     length: how many items v has (not tokens).
 
@@ -121,7 +121,7 @@ def theorem_pair(length: int, ids: tuple[int, ...]) -> Pair:
 
 
 def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, int]:
-    """The one token of each item, as it stands behind `before`. Raises `InputError` for one that has none of its own."""
+    """The one token of each item, as it stands after `before`. Raises `InputError` for one that has none of its own."""
     known: dict[str, int] = {}
     pieces = sorted(set(items))
     prefix, *encoded = encoder.ids([before, *(before + piece for piece in pieces)])

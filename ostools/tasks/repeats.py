@@ -27,13 +27,13 @@ TEXT = "The farmer walked to the old mill by the river, and the wind turned the 
 
 @dataclass(frozen=True)
 class RepeatTask(CollapseTask):
-    """A text, and behind it `item` n times: v_n; with one more, v*.
+    """A text, and after it `item` n times: v_n; with one more, v*.
 
     item: what is repeated, such as "a" or " and" (the space belongs to it); None: the last token of the text itself, by its
         id, so that v_1 is the text as it stands.
 
     Raises `InputError` for an empty text where its own last token is meant or items are put in by their ids (an item's one
-    token is found behind a text), and for an empty item.
+    token is found after a text), and for an empty item.
     """
 
     name: str
@@ -99,7 +99,7 @@ class TaskOfIds(CollapseTask):
 
 @dataclass(frozen=True)
 class RepeatedIds(TaskOfIds):
-    """Token ids, and behind them the id `item` n times: v_n; with one more, v*.
+    """Token ids, and after them the id `item` n times: v_n; with one more, v*.
 
     ids: what stands before; may be empty where there is an item. A `Prompt` is taken for its ids. item: None for the last of
         the ids, so that v_1 is the ids as they stand.

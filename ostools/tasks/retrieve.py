@@ -104,7 +104,7 @@ class RetrieveTask(Task):
         return first, rest
 
     def sequence(self, pieces: Sequence[str]) -> str:
-        """The JSON object, one record a line; blank text inserted behind a record stands behind its line's end."""
+        """The JSON object, one record a line; blank text inserted after a record stands after its line's end."""
         last = len(pieces) - 1
         for place, piece in enumerate(pieces):
             if not _is_record(piece) and (piece.strip() or place in (0, last)):

@@ -192,7 +192,7 @@ def _measured(
 
 
 def _named(study: str, depth: int, question: int) -> list[str]:
-    """Of which studies a depth's curves are: of "positions" the last layer's, and behind a question those of "layers"."""
+    """The studies to which a depth's curves belong: "positions" at depth `DEPTH`, and "layers" where a question follows."""
     if study != "positions":
         return [study]
     return [*(["positions"] if depth == DEPTH else []), *(["layers"] if question else [])]

@@ -1,6 +1,6 @@
 """Which part of prompt and reasoning the answer feels: Theorem B.5's left side along a chain of thought.
 
-The theorem's input is "v_1 ... v_n (including CoT)": y_n is the last token's representation behind prompt and reasoning, where
+The theorem's input is "v_1 ... v_n (including CoT)": y_n is the last token's representation after prompt and reasoning, where
 the answer is about to be written, and every earlier token, the model's own reasoning too, has its d y_n / d v_i.
 """
 
@@ -71,9 +71,9 @@ def chain_of_thought(
         task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-few-shot".
         length: number of items.
         seed: of the sequence, where the task draws one; and of an estimate.
-        reasoning: text that stands behind the prompt instead of what the model writes; "" for none. None: the model's own,
+        reasoning: text that stands after the prompt instead of what the model writes; "" for none. None: the model's own,
             greedy. Where that holds the words of the answer line, its first such line is kept up to the answer; else the
-            line is begun behind it. The provenance's `reasoning_source` says which.
+            line is begun after it. The provenance's `reasoning_source` says which.
         linearisations, method, relative_error, max_memory: as of `ostools.sensitivity`.
         max_new_tokens: of the model's own reasoning and answer.
         chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.

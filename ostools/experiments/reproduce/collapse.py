@@ -278,7 +278,7 @@ def synthetic_converges(found: Found) -> Verdict:
 
 
 def variation_decays(found: Found) -> Verdict:
-    """The slope of Figure 9's total variation behind the noisy entries, one for each seed, and our bound of it."""
+    """The slope of Figure 9's total variation after the noisy entries, one for each seed, and our bound of it."""
     figure: Any = found["figure-9"]["figure"]
     frame = figure.frame
     noisy = int(figure.provenance.parameters["noisy"])

@@ -63,14 +63,14 @@ class Behaviour(Result):
     ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of
     what it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as
     `reading` finds it; where there is none the last line that was read), text (all it wrote), ended (by "eos", a "stop"
-    behind the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`), reasoning_tokens (how many of its
+    after the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`), reasoning_tokens (how many of its
     tokens are thoughts before the answer, their marks counted; NA of a hosted model), kind ("answered"; "something else": it
     came to its end without an answer; "cut
     off" before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
     (absolute_error is 0; where there is none, the answer in that line is the right one, exactly, whatever the decoration around
     it, see `judging.Verdict`), number
     (in the answer; NA: none or several), absolute_error (|number - key|, where the answer is a number); log_probability
-    (natural, of the right line behind the prompt, with its end; NaN where it was not asked for, and where reasoning or
+    (natural, of the right line after the prompt, with its end; NaN where it was not asked for, and where reasoning or
     thinking comes first), seconds (its share of its batch's time), within_training (whether the model's card lists training of
     the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes of it may have been in no
     training at all).
@@ -177,7 +177,7 @@ class _Run:
         return answer_room(self.lines, self.form.reasons or any(one.thinks for one in self.posed))
 
     def said(self) -> list[list[Answer]]:
-        """The samples behind each prompt."""
+        """The samples after each prompt."""
         name, samples = tasks.label(self.form), range(self.samples)
         flat = answers(
             self.model,
@@ -270,7 +270,7 @@ def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
     random, drawn: whether the prompts were drawn, and whether the answers were, at a temperature.
 
     An interval needs something that was drawn, and its trials have to be independent. `interval_of` "prompts": the prompts
-    were, and each is one trial, with the share of its samples that are right; samples behind one prompt are not independent of
+    were, and each is one trial, with the share of its samples that are right; samples after one prompt are not independent of
     each other. "samples of one prompt": of the one prompt, which is all that there is. "nothing was drawn": the greedy answer
     to the one prompt, which has no interval (NaN).
     """

@@ -113,7 +113,7 @@ def _items(attention: Attention) -> dict[int, list[int]]:
 
 
 def _by_item(first: Attention, second: Attention) -> Pairs:
-    """The items' tokens, and those of the words before the first item and behind the last that read the same."""
+    """The items' tokens, and those of the words before the first item and after the last that read the same."""
     ours, theirs = _items(first), _items(second)
     pairs: Pairs = []
     for item in sorted(set(ours) & set(theirs)):

@@ -46,7 +46,7 @@ class AttentionVariation(Result):
     Columns: task, seed, length (items of v), tokens (of v), layer (0 ... L-1), head; delta (sum_i |alpha_(n,i) -
     alpha*_(n+1,i)| over the n tokens of v, no factor 1/2), own (alpha*_(n+1,n+1)), total (their sum, at most 2: the proof's
     bound for values of unit norm), kl (KL(alpha_n || alpha*_(n+1)) in nats, alpha_n being 0 at the last token; infinite where
-    the repeated token does not see what the last one saw, as behind a sliding window).
+    the repeated token does not see what the last one saw, as under a sliding window).
     """
 
     def over_heads(self) -> Frame:

@@ -1,4 +1,4 @@
-"""Is the answer in the representation? Linear probes at the last token of every layer, behind a begun answer line.
+"""Is the answer in the representation? Linear probes at the last token of every layer, after a begun answer line.
 
 Cost: one pass over every prompt in every dtype, and as many through random weights; then at every place some nine probes for
 the true labels and as many for each control, each with an inner search for its penalty. Memory: the last token of every prompt.
@@ -53,7 +53,7 @@ class Decodable(Result):
     Columns: task, target ("number": the answer as a number, by ridge regression, right where it rounds to it; "token": the
     first token of the right answer, by logistic regression; "position": the index, from 0, of the item that carries the answer,
     as a number), mitigation, dtype, site and layer (embedding; residual: v^(l);
-    residual_mid: behind the attention of block l, before its MLP; y; logits; length: no representation, the number of items
+    residual_mid: after the attention of block l, before its MLP; y; logits; length: no representation, the number of items
     and its square alone), test ("same lengths": other sequences of the lengths trained on; "interpolated": of lengths between
     them; "extrapolated": longer than all of them), control ("none": the measurement; "shuffled": the same labels, permuted, in
     training and test; "random weights": the same architecture, untrained), trained (prompts, the fewest of the probes),

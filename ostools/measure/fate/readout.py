@@ -51,7 +51,7 @@ COLUMNS = {
 class Readout(Result):
     """One row per dtype, place and direction: whether the output reads the number that a probe decodes there.
 
-    An answer is known by its first token behind the begun line: no two answers that were asked begin with the same one.
+    An answer is known by its first token after the begun line: no two answers that were asked begin with the same one.
 
     Columns: task, mitigation, dtype, site and layer (residual: v^(l); y), direction ("probe": the ridge probe's own weights w;
     "data": S w, with S the covariance of the representations, along which they differ where the number does), prompts (on all
@@ -184,7 +184,7 @@ def moved_answers(
 ) -> dict[str, float | int]:
     """Of the logits of answers before and after a move to the next: intervention, log_odds, asked, followed; see `Readout`.
 
-    `right`: the index of the right answer; the next one stands behind it.
+    `right`: the index of the right answer; the next one stands after it.
     """
     before, after = before.double(), after.double()
     expected = [logits.softmax(1) @ numbers.double() for logits in (before, after)]
