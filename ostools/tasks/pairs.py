@@ -61,8 +61,8 @@ class Pair:
 class CollapseTask(AnyTask):
     """What `collapse` compares: for every length n a pair of prompts, built and proved on token ids.
 
-    items: "text" tokenizes each prompt whole and refuses a tokenizer that merges what is repeated; "ids" puts every item in by
-        its own token id, whatever the tokenizer would merge.
+    items: "text" tokenizes each prompt whole, and refuses a tokenizer that merges what is repeated. "ids" puts every item in by
+        its own token id, even if the tokenizer would merge it.
     """
 
     items: ItemsAs

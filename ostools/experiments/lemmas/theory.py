@@ -123,11 +123,12 @@ def theory(
     """Run every lemma, or those named in `lemmas` ("B.1", "4.1/B.2", "B.2", "windows", ...), on numbers drawn from `seed`.
 
     Args:
-        lengths: the n at which B.1, 4.1 / B.2 and B.4 are run, `LENGTHS` if not given; the others have none.
-        progress: told how many lemmas are done, out of how many.
+        lengths: the n at which B.1, 4.1 / B.2 and B.4 are run; the default is `LENGTHS`. The other lemmas do not take lengths.
+        progress: called with the number of lemmas that are done, and of all.
 
-    A lemma that fails is a row with passed = False, no exception. Raises `InputError` for unknown lemmas, lengths below 1, odd
-    lengths for B.4 (its sequences then hold different numbers of ones), and lengths where no lemma asked for has any.
+    A lemma that fails is a row with passed = False; an exception is not raised. Raises `InputError` for unknown lemmas, for
+    lengths below 1, for odd lengths of B.4 (its two sequences then hold different numbers of ones), and for lengths if none of
+    the lemmas that were asked for takes them.
     """
     chosen = _chosen(lemmas)
     whole_number("seed", seed)

@@ -51,20 +51,23 @@ _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
 class Sensitivity(Result):
     """Measured norms: one row is one token at one layer under one linearisation.
 
-    Columns: position, token_id, token, origin (whose it is: special | template | system | text | mixed, see `models.ORIGINS`;
-    missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm | detached), layer (l of
-    v_i^(l): 0 the embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower,
-    operator_upper, frobenius_norm, frobenius_lower, frobenius_upper; pure numbers, change of y_n per change of v_i^(l).
+    Columns: position, token_id, token, origin (where the token comes from: special | template | system | text | mixed, see
+    `models.ORIGINS`; missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm |
+    detached), layer (l of v_i^(l): 0 is the embedded token, L what the last block leaves), method ("exact" | "estimate"),
+    operator_norm, operator_lower, operator_upper, frobenius_norm, frobenius_lower, frobenius_upper. The norms are pure
+    numbers: change of y_n per change of v_i^(l).
 
-    Exact rows have both limits equal to the norm. An estimate's Frobenius norm has a confidence interval a token, and its
-    operator norm a bracket: `operator_lower` is a true lower bound and stands as `operator_norm` too, `operator_upper` holds
-    at the confidence of the run. `provenance.parameters["runs"]` says how each linearisation was computed and checked.
+    In exact rows both limits equal the norm. In an estimate, each token's Frobenius norm has a confidence interval, and its
+    operator norm lies between two limits. `operator_lower` is a true lower bound, and stands as `operator_norm` too.
+    `operator_upper` holds at the confidence of the run. `provenance.parameters["runs"]` says how each linearisation was
+    computed and checked.
     """
 
 
 @dataclass(frozen=True, eq=False)
 class Sensitivities(Result, Several[Sensitivity]):
-    """Of several prompts: one table, with the column `prompt`; each prompt's own; means over relative position."""
+    """The sensitivities of several prompts: one table, with the column `prompt`; the result of each; means over relative
+    position."""
 
     results: tuple[Sensitivity, ...]
 
@@ -272,11 +275,12 @@ def jacobian(
     freeze: AbstractContextManager[None] | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, "pos d_out d_model"]:
-    """J_i = d y_n / d v_i^(0) for every position i by autograd; row k of J_i is the gradient of component k of y_n.
+    """J_i = d y_n / d v_i^(0) for every position i, by autograd. Row k of J_i is the gradient of component k of y_n.
 
-    The generic route and the oracle of the faster one: one graph over `rows` copies of the prompt, walked backwards
-    d_model / rows times; copy b carries the cotangent e_{k+b}, so that a pass yields `rows` rows of every J_i. `freeze` is
-    entered for the forward pass only. In the model's own dtype; refused in 16 bits, where it would be off by percents.
+    This is the generic route, against which the faster one is tested. It makes one graph over `rows` copies of the prompt, and
+    walks it backwards d_model / rows times. Copy b carries the cotangent e_{k+b}, so a pass gives `rows` rows of every J_i.
+    `freeze` is entered for the forward pass only. The arithmetic is the model's own dtype. 16 bits are refused: the result
+    would be off by percents.
     """
     if embedded.dtype not in (torch.float32, torch.float64):
         raise InputError(f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model")

@@ -59,7 +59,8 @@ class PathSum(Result):
 
 @dataclass(frozen=True, eq=False)
 class PathSums(Result, Several[PathSum]):
-    """Of several prompts: one table, with the column `prompt`; each prompt's own; means over relative position."""
+    """The path sums of several prompts: one table, with the column `prompt`; the result of each; means over relative
+    position."""
 
     results: tuple[PathSum, ...]
 
