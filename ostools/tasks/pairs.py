@@ -40,7 +40,7 @@ class Pair:
         after the sequence. Of the last two no theorem speaks.
     length: how many items v has (not tokens).
 
-    Raises `InputError` for a "theorem" pair that is none.
+    Raises `InputError` for a "theorem" pair of which this does not hold.
     """
 
     kind: PairKind
@@ -110,7 +110,7 @@ class NextPairs(FormPairs):
 
 
 def repeats_last(ids: Sequence[int], extended: Sequence[int]) -> bool:
-    """The proof: v*[:n] == v, v*[n] == v[n-1], and nothing behind."""
+    """The proof: v*[:n] == v, v*[n] == v[n-1], and v* ends there."""
     n = len(ids)
     return len(extended) == n + 1 and tuple(extended[:n]) == tuple(ids) and extended[n] == ids[n - 1]
 
@@ -121,7 +121,7 @@ def theorem_pair(length: int, ids: tuple[int, ...]) -> Pair:
 
 
 def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, int]:
-    """The one token of each item, as it stands after `before`. Raises `InputError` for one that has none of its own."""
+    """The one token of each item, as it stands after `before`. Raises `InputError` if it has no single token."""
     known: dict[str, int] = {}
     pieces = sorted(set(items))
     prefix, *encoded = encoder.ids([before, *(before + piece for piece in pieces)])

@@ -88,7 +88,7 @@ Ids: TypeAlias = Iterable[int] | HasIds
 
 
 class TaskOfIds(CollapseTask):
-    """Pairs that are given as token ids. The tokenizer adds nothing to them, and none is needed."""
+    """Pairs that are given as token ids. Nothing is added to them, and a tokenizer is not needed."""
 
     items: ClassVar[ItemsAs] = "ids"
 

@@ -48,7 +48,7 @@ class RetrieveTask(Task):
         the pair that it asks for, among the first `length` - 1 others in their order.
 
     A mitigation can insert blank text between records; any other would leave no JSON object, and is refused. Raises
-    `InputError` for a position or a file that is none.
+    `InputError` for a position or a file that is not of this form.
     """
 
     name: ClassVar[str] = "retrieve-at-position"

@@ -84,17 +84,16 @@ def nulls(
     Args:
         measure: "sensitivity", or a predicted variant of `ost.path_sum` such as "second-moment".
         kinds: "initialised", "embeddings-kept", "shuffled": what `ost.null_model` makes.
-        seeds: of the null models. There is one profile for each kind and seed. linearisation ("full" by default), method
-        ("auto" by default), announce: as in `ost.sensitivity`, for every profile. They belong to the measure "sensitivity"
-        alone. The norm is the operator norm; the Frobenius norm for estimates; that of the prediction for a prediction. It is
-        the same for all profiles.
+        seeds: of the null models. There is one profile for each kind and seed.
+        linearisation, method, announce: as in `ost.sensitivity`, for every profile; "full" and "auto" by default. They belong
+            to the measure "sensitivity" alone. The norm is the operator norm; the Frobenius norm for estimates; that of the
+            prediction for a prediction. It is the same for all profiles.
         max_memory, mitigation: as in `ost.sensitivity` and `ost.path_sum`, for every profile.
         progress: called as progress(done, total), in percent.
 
-    Every profile is checked as `ost.sensitivity` and `ost.path_sum` check it. `ost.experiments.repeats` with `nulls` asks
-    how far n and n + 1 items end apart in null models. Raises `InputError` for unknown measures, kinds and
-    linearisations, for a linearisation or method of a prediction, and while edits are active, because a null model does not
-    have them.
+    Every profile is checked as `ost.sensitivity` and `ost.path_sum` check it. `ost.experiments.repeats` with `nulls` asks how
+    far n and n + 1 items end apart in null models. Raises `InputError` for unknown measures, kinds and linearisations, for a
+    linearisation or method of a prediction, and while edits are active, because a null model does not have them.
     """
     measured = Measured.asked(measure, linearisation, method)
     chosen = checked_names("kind of null model", [kinds] if isinstance(kinds, str) else kinds, KINDS)

@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = frozenset(
         "runtime_config",
     }
 )
-"""What says how an adapter was trained or is stored, and changes nothing of what it computes."""
+"""Settings that say how an adapter was trained or is stored, and do not change what it computes."""
 _READ = frozenset(
     {
         "alpha_pattern",

@@ -37,7 +37,7 @@ from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.store import Store, Wanted, file_of, missing
 
 TOGETHER = 1024
-"""Tokens of the windows that are one cell: they share their passes, and an interrupt loses no more than them."""
+"""Tokens of the windows of one cell. They share their passes, and an interrupt loses at most one cell."""
 _MOST_SEED = 2**31 - 1
 
 

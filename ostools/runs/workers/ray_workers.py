@@ -63,7 +63,7 @@ class Worker:
 
 
 class Queue:
-    """The jobs that are left, by the model that they load; the longest first, so that none is left over at the end."""
+    """The jobs that are left, by the model that they load; the longest first, so that a long one is not left to the end."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs: dict[Loads, deque[Job]] = {}

@@ -1,4 +1,4 @@
-"""Intervals in closed form: of a share (of so many trials, so many were right), and of a rank correlation."""
+"""Intervals in closed form: of a share (how many of the trials were right), and of a rank correlation."""
 
 from __future__ import annotations
 
