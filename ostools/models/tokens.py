@@ -30,14 +30,15 @@ _HARMLESS = "a"  # any text that is certainly no special token
 class Prompt:
     """Token ids, and what to show for each of them.
 
-    ids: what the model gets, special tokens included, int64 on the CPU.
-    tokens: one non-empty string for each id, the text it stands for. Bytes that are not text by themselves are shown as
-        `<0xE2>`.
-    text: what was encoded, after the chat template if there is one; None for a prompt of ids.
-    bos: whether the first id is the tokenizer's BOS.
-    origins: where each token comes from, one of `models.ORIGINS`. None where that is not known: for a prompt of ids, and for a
-        tokenizer that does not say which characters its tokens come from.
-    chat: how the chat template was asked; None where it was not used.
+    Attributes:
+        ids: what the model gets, special tokens included, int64 on the CPU.
+        tokens: one non-empty string for each id, the text it stands for. Bytes that are not text by themselves are shown as
+            `<0xE2>`.
+        text: what was encoded, after the chat template if there is one; None for a prompt of ids.
+        bos: whether the first id is the tokenizer's BOS.
+        origins: where each token comes from, one of `models.ORIGINS`. None where that is not known: for a prompt of ids, and
+            for a tokenizer that does not say which characters its tokens come from.
+        chat: how the chat template was asked; None where it was not used.
     """
 
     text: str | None
@@ -68,9 +69,12 @@ def encode(
 ) -> Prompt:
     """The prompt of a text. The tokenizer puts its special tokens around it once; the text itself never becomes one.
 
-    chat: puts the text into the tokenizer's chat template, as a user's turn with the opening of the answer. Other special
-        tokens are not added. system: a system prompt before it. thinking: whether the model is to think before it answers, if
-        its template has a switch (`enable_thinking`, `thinking`, `reasoning_effort`). `Prompt.chat` says what became of these.
+    Args:
+        chat: whether the text is put into the tokenizer's chat template, as a user's turn with the opening of the answer. Other
+            special tokens are then not added.
+        system: a system prompt before it.
+        thinking: whether the model is to think before it answers, if its template has a switch (`enable_thinking`, `thinking`,
+            `reasoning_effort`). `Prompt.chat` says what became of it.
 
     Raises `InputError` for empty text; for text longer than the context; for text that the tokenizer cannot keep from becoming
     a special token; for two leading BOS, unknown tokens and ids outside the embedding; for a system prompt that the template
